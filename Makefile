@@ -1,8 +1,8 @@
-# Two commands: `make demo` and `make test`. Everything else is a part of them.
-# PYTHON  the Python 3.11 that makes the environment      SEEDS, CONTACT  a crawl of the public web instead of the site
-# BASE  model that `make finetune` begins from, default: the newest of the demo, or a small one that it makes first
+# Main commands: `make demo` and `make test`; most other targets are parts of them.
+# PYTHON  Python 3.11 for the environment                 SEEDS, CONTACT  a crawl of the public web instead of the site
+# BASE  base model of `make finetune`, default: the newest of the demo, or a small one that it trains first
 # VERSION  version of the artifacts of the demo              SLUICE_HOME, SLUICE_*_PORT  see docs/demo.md
-# WORKERS  processes that run unit tests, default 4          SLUICE_TEST_TIMES  a folder for the seconds of every test
+# WORKERS  processes for unit tests, default 4               SLUICE_TEST_TIMES  a folder for the seconds of each test
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,14 +25,14 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  make demo SEEDS=my_seeds.txt CONTACT=https://your.page   the same on the public web'
 
-install: $(INSTALLED) ## make .venv and install what requirements.txt pins
+install: $(INSTALLED) ## make .venv and install requirements.txt
 
 $(VENV)/bin/python:
 	@test -n '$(PYTHON)' || { echo 'sluice: Python 3.11 is needed and not on PATH. Name it: make PYTHON=/path/to/python3.11'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# The stamp keeps the second `make demo` from asking pip again. Not compiled: 28,000 modules, of which a run imports a
-# quarter; Python compiles what it imports.
+# With this stamp, a second `make demo` does not run pip again. pip does not compile 28,000 modules ahead of time, of
+# which a run imports a quarter: Python compiles what it imports.
 $(INSTALLED): requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --requirement requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
@@ -60,11 +60,11 @@ up: $(INSTALLED) ## start Airflow, MLflow, Dask and the demo's site
 down: ## stop them all
 	@test ! -x $(BIN)/python || $(BIN)/python -m tasks.demo down
 
-status: $(INSTALLED) ## show what runs
+status: $(INSTALLED) ## show the running services
 	@$(BIN)/python -m tasks.demo status
 
-# A part that fails does not keep the others from running; the failed ones are named at the end.
-test: ## everything that must be true, and where the time went
+# All parts run even if one fails; the failed ones are listed at the end.
+test: ## all checks and tests, with their durations
 	@rm -rf $(TIMES)
 	@failed=; for part in lint unit oracles system; do \
 	  SLUICE_TEST_TIMES='$(abspath $(TIMES))' $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
@@ -79,13 +79,13 @@ lint: $(TESTABLE) ## style, types, import rules, spelling, links of the document
 	$(BIN)/codespell
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/.docs
 
-# Half of a test run is waiting: on two cores four workers need 11 minutes where two need 14. Tests are dealt out in the
-# order of their files, and who has none left takes some from the others: a file with one long test holds nobody up, and
-# what a module shares is mostly made once.
-unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
+# Tests wait half of the time: on two cores, four workers need 11 minutes and two need 14. Workers get tests in the
+# order of files and steal work when idle: a file with one long test delays no other, and most fixtures of a module are
+# created once.
+unit: $(TESTABLE) models ## unit tests: seconds to minutes
 	$(PYTEST) -m 'not system and not soak and not oracle' -n $(WORKERS) --dist worksteal
 
-# What is in .venv is found through a .pth file, so only what is missing is installed, and nothing of .venv changes.
+# A .pth file makes the packages of .venv available, so only missing ones are installed, and .venv does not change.
 $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
 	rm -rf $(ORACLES)
 	$(BIN)/python -m venv $(ORACLES)
@@ -94,16 +94,16 @@ $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
 	$(ORACLES)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile --requirement tests/oracles.txt
 	@touch $@
 
-oracles: $(ORACLES)/.installed models ## fine-tuning and scores beside trl, PEFT, bitsandbytes and lm-eval
+oracles: $(ORACLES)/.installed models ## compare fine-tuning and scores with trl, PEFT, bitsandbytes and lm-eval
 	$(ORACLES)/bin/python -m pytest -m oracle tests/tasks
 
-# Two calls: the tests in k8s/ give their process an Airflow home of its own, which the stack must not inherit.
-system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, Dask and a browser
+# Two calls: the tests in k8s/ set their own Airflow home, which the stack must not inherit.
+system: $(TESTABLE) models ## system tests with the real Airflow, MLflow, Dask and a browser
 	$(PYTEST) -m 'system and not soak' tests/system
 	$(PYTEST) -m 'system and not soak' tests/k8s
 
-# Property tests are run again with many more examples, drawn anew every time; the order of tests is drawn, too.
-soak: $(TESTABLE) models ## tests that take long by nature; no part of `make test`
+# Property tests run with many more examples, random in each run; the order of tests is random, too.
+soak: $(TESTABLE) models ## long tests; not part of `make test`
 	@tests/kenlm.sh >$(VENV)/.kenlm.log 2>&1 || echo 'sluice: KenLM could not be built ($(VENV)/.kenlm.log): no comparison with it'
 	$(PYTEST) -p randomly -m 'soak and not system or hypothesis' --hypothesis-profile=soak -n $(WORKERS) --dist worksteal
 	$(PYTEST) -m 'soak and system' tests/system
@@ -111,8 +111,8 @@ soak: $(TESTABLE) models ## tests that take long by nature; no part of `make tes
 kind: ## Sluice on a Kubernetes inside Docker; needs docker, kind, kubectl, helm
 	@k8s/kind.sh up
 
-kind-down: ## remove that Kubernetes and all that is in it
+kind-down: ## remove that Kubernetes and all its data
 	@k8s/kind.sh down
 
-clean: down ## forget everything the demo made; the environment stays
+clean: down ## delete all data of the demo; the environment stays
 	rm -rf .sluice .site $(TIMES) .mypy_cache .ruff_cache .import_linter_cache .hypothesis

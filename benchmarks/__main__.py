@@ -1,8 +1,8 @@
-"""All benchmarks: purpose, command, and the main figure of the last result of each.
+"""Lists all benchmarks with purpose, command, and the main figure of the last result.
 
     python -m benchmarks [--readme]
 
-Reads `benchmarks/results/*.json`. `--readme` writes `benchmarks/README.md`, the same as a table.
+Reads `benchmarks/results/*.json`. `--readme` writes the list as a table to `benchmarks/README.md`.
 """
 
 import json
@@ -17,13 +17,13 @@ README = Path(__file__).with_name("README.md")
 INTRODUCTION = """\
 # Benchmarks
 
-What backs the figures of README, docs and docs/log.md. This table is written by `python -m benchmarks --readme` from
-`results/*.json`: run it after a benchmark.
+The benchmarks behind the figures in README, docs and docs/log.md. `python -m benchmarks --readme` generates this table
+from `results/*.json`: run it after a benchmark.
 
-- `python -m benchmarks.NAME --help` describes what is measured, how, and what it needs. Corpora are folders of your
-  own; peers are installed from PyPI into environments below `.sluice/benchmarks`, once.
-- Contenders run in turn, round by round, on the same input, so that a busy machine hits all alike. Ratios are worth
-  more than absolute figures, which are of shared two-core machines.
+- `python -m benchmarks.NAME --help` describes the measurement and its requirements. Corpora are your own
+  folders; peers are installed once from PyPI, into environments below `.sluice/benchmarks`.
+- Contenders run in turn, round by round, on the same input, so that load on the machine affects all of them alike.
+  Ratios are more reliable than absolute figures, which are from shared two-core machines.
 - A run replaces its file in `results/`; with `SLUICE_RESULTS=/some/folder` it writes there instead.
 - A benchmark that no document quotes is deleted.
 
@@ -32,13 +32,13 @@ What backs the figures of README, docs and docs/log.md. This table is written by
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark as the table shows it.
+    """A row of the table.
 
     Attributes:
         name: of its result, `results/<name>.json`.
-        command: what follows `python -m benchmarks.`.
+        command: module and arguments after `python -m benchmarks.`.
         purpose: one line.
-        figure: returns the main figure of a result; None where the benchmark only prints.
+        figure: returns the main figure of a result; None if the benchmark only prints.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Benchmark:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The last result; None where there is none."""
+        """The last result, or None."""
         path = KEPT / f"{self.name}.json"
         return json.loads(path.read_text()) if self.figure and path.exists() else None
 
@@ -97,7 +97,7 @@ BENCHMARKS = (
     Benchmark(
         "crawl",
         "crawl fetch",
-        "The crawler beside Scrapy and bare aiohttp on the same web; good hosts beside slow and silent ones",
+        "The crawler against Scrapy and bare aiohttp on the same web; good hosts next to slow and silent ones",
         lambda r: (
             f"{r['pages_per_cpu_second']['sluice']:.0f} pages per CPU-second, "
             f"{r['ratio']['sluice/scrapy']['median']:.1f} x Scrapy"
@@ -108,7 +108,7 @@ BENCHMARKS = (
         "crawl warc",
         "The cost of writing a capture, as gzip and as zstd",
         lambda r: (
-            f"zstd {r['came as gzip']['zstd/gzip']} of gzip's CPU for bodies that came compressed, "
+            f"zstd {r['came as gzip']['zstd/gzip']} of gzip's CPU for bodies that arrive compressed, "
             f"{r['came plain']['zstd/gzip']} for plain ones"
         ),
     ),
@@ -124,13 +124,13 @@ BENCHMARKS = (
     Benchmark(
         "crawl_plan",
         "crawl_plan --pages 10e9 --days 30",
-        "What a large crawl takes: arithmetic on measured costs, and a model of hosts",
+        "Resources of a large crawl: arithmetic on measured costs, and a model of hosts",
         None,
     ),
     Benchmark(
         "extraction",
         "extraction --gold FOLDER --segments FOLDER",
-        "Main text of pages that people have marked, beside resiliparse and trafilatura",
+        "Main text of manually annotated pages, against resiliparse and trafilatura",
         lambda r: (
             f"segments F1 {_f1(r['extractors']['sluice blocks, unseen hosts'])}, "
             f"trafilatura {_f1(r['extractors']['trafilatura default'])}"
@@ -139,13 +139,13 @@ BENCHMARKS = (
     Benchmark(
         "train_blocks",
         "train_blocks --gold FOLDER --segments FOLDER [--write]",
-        "Trains the trees of the extractor `blocks`, and scores them on hosts that they have not seen",
+        "Trains the trees of the extractor `blocks`, and scores them on unseen hosts",
         lambda r: f"segments F1 {_f1(r['unseen hosts, nested'])} on unseen hosts, {r['pages']} pages",
     ),
     Benchmark(
         "refine",
         "refine [--archived FOLDER ...] [--texts FOLDER] [--careful]",
-        "Extract and filters beside datatrove: speed on the same pages, verdicts on the same texts",
+        "Extract and filters against datatrove: speed on the same pages, verdicts on the same texts",
         lambda r: (
             f"{r['archived']['ratio']['default']} x datatrove's pages per CPU-second; verdicts equal on "
             f"{min(r['verdicts']['equal'].values()):.2%} of {r['verdicts']['texts']:,} texts"
@@ -154,7 +154,7 @@ BENCHMARKS = (
     Benchmark(
         "annotators",
         "filters speed --texts FOLDER",
-        "Each annotator beside the plainest way to do its work, and beside datatrove's filters",
+        "Each annotator against the simplest implementation of its task, and against datatrove's filters",
         lambda r: (
             f"words split at {r['mb_per_s']['words, met before']:.0f} MB per CPU-second; "
             f"all rules {r['ratio']['all rules x datatrove']:.0f} x datatrove"
@@ -163,13 +163,13 @@ BENCHMARKS = (
     Benchmark(
         "limits",
         "filters limits --data FOLDER [--pdf FOLDER]",
-        "What the limits of filters drop of good texts, of PDF and of code",
+        "Good texts, PDF and code that the limits of filters drop",
         _limits,
     ),
     Benchmark(
         "classifiers",
         "classifiers scores --data FOLDER",
-        "Scores of quality and toxicity beside labels that people gave",
+        "Scores of quality and toxicity against human labels",
         lambda r: (
             f"AUC {r['quality']['signals_on_votes_cross_validated']['auc']:.2f} for quality, "
             f"{r['toxicity']['toxic_or_neither']['auc']:.3f} for toxicity"
@@ -184,7 +184,7 @@ BENCHMARKS = (
     Benchmark(
         "perplexity",
         "perplexity --data FOLDER [--quality FILE]",
-        "N-gram perplexity beside KenLM, and how well it tells prose from rubble",
+        "N-gram perplexity against KenLM, and its separation of prose from noise",
         lambda r: (
             f"{r['speed']['megabytes_per_cpu_second']['sluice']:.0f} MB per CPU-second, "
             f"{r['speed']['ratio']['sluice/kenlm']:.1f} x KenLM"
@@ -193,16 +193,13 @@ BENCHMARKS = (
     Benchmark(
         "pii",
         "pii [--data FOLDER] [--credits FILE] [--documents FOLDER ...]",
-        "Personal data in sentences made for it, and in texts that were not",
-        lambda r: (
-            f"{r['unseen']['documents']['whole']} of {r['unseen']['documents']['all']} addresses in texts that "
-            "were not written for a test"
-        ),
+        "Personal data in generated sentences and in real texts",
+        lambda r: f"{r['unseen']['documents']['whole']} of {r['unseen']['documents']['all']} addresses in real texts",
     ),
     Benchmark(
         "pdf",
         "pdf --data FOLDER",
-        "The PDF parser beside PDFium, pypdf, pdfplumber and pdf_oxide",
+        "The PDF parser against PDFium, pypdf, pdfplumber and pdf_oxide",
         lambda r: (
             f"words F1 {r['contenders']['sluice']['real']['f1']:.4f}; order of words in columns drawn by rows "
             f"{r['contenders']['sluice']['2 columns, drawn by rows']['order']:.3f}"
@@ -211,16 +208,16 @@ BENCHMARKS = (
     Benchmark(
         "pdf_paragraphs",
         "pdf_paragraphs --packages FOLDER",
-        "Where paragraphs of PDF files break, beside their TeX or HTML source",
+        "Paragraph breaks of PDF files against their TeX or HTML source",
         lambda r: (
             f"F1 of breaks {r['twelve']['mean_f1']:.3f} on twelve documents, {r['unseen']['mean_f1']:.3f} on six "
-            "that no rule was made for"
+            "held-out ones"
         ),
     ),
     Benchmark(
         "dedup",
         "dedup peers [--texts FILE.jsonl.zst ...]",
-        "Near dedup as a whole beside datatrove's four MinHash stages",
+        "Near dedup as a whole against datatrove's four MinHash stages",
         lambda r: f"{r['ratio']['sluice/datatrove']} x datatrove on {r['texts']:,} texts",
     ),
     Benchmark(
@@ -235,7 +232,7 @@ BENCHMARKS = (
     Benchmark(
         "dedup_cycles",
         "dedup cycles TEXTS.jsonl.zst ...",
-        "A version with few new documents and the dedup index, beside one with all documents",
+        "A version with few new documents and the dedup index, against one with all documents",
         lambda r: (
             f"{r['share']:.0%} new documents cost {min(one['cost'] for one in r['runs']):.2f} to "
             f"{max(one['cost'] for one in r['runs']):.2f} of a full version"
@@ -244,7 +241,7 @@ BENCHMARKS = (
     Benchmark(
         "dedup_recall",
         "dedup recall TEXTS.jsonl.zst ... [--gold FOLDER]",
-        "Recall of near dedup on planted pairs beside the theory, and on real pairs",
+        "Recall of near dedup on planted pairs against the theory, and on real pairs",
         lambda r: (
             f"{r['gold']['recall']:.2%} of {r['gold']['true_pairs']:,} real pairs, precision "
             f"{r['gold']['precision']:.2f}"
@@ -253,7 +250,7 @@ BENCHMARKS = (
     Benchmark(
         "encode",
         "encode [--texts FILE.jsonl.zst ...]",
-        "The stage encode beside its bare encoder and datatrove's tokenizer stage",
+        "The stage encode against its bare encoder and datatrove's tokenizer stage",
         lambda r: (
             f"{r['megabytes_per_cpu_second']['stage']:.1f} MB per CPU-second, "
             f"{r['ratio']['stage/datatrove']} x datatrove"
@@ -262,7 +259,7 @@ BENCHMARKS = (
     Benchmark(
         "loader",
         "loader [--tokens 64] [--without-peers]",
-        "The token loader from disk and from S3, beside mosaicml-streaming and litdata",
+        "The token loader from disk and from S3, against mosaicml-streaming and litdata",
         lambda r: (
             f"{r['million_tokens_local']['0 threads']['per_cpu_s']:.0f} M tokens per CPU-second from disk, "
             f"{r['million_tokens_cold_s3']['cached']['per_cpu_s']:.0f} M from the cache of S3"
@@ -271,13 +268,13 @@ BENCHMARKS = (
     Benchmark(
         "explain",
         "spans explain --store FOLDER [--tokens 100_000_000]",
-        "The index of `explain`: time, size, and look-ups of texts of 200 tokens",
+        "The index of `explain`: time, size, and lookups of texts of 200 tokens",
         _explain,
     ),
     Benchmark(
         "repeats",
         "spans repeats TEXTS.jsonl.zst ...",
-        "CPU and memory of `repeats` beside those of `spans`, and what they find in real text",
+        "CPU and memory of `repeats` against those of `spans`, and repeats in real text",
         lambda r: (
             f"{r['runs'][0]['found']['repeated_share']:.1%} of {r['runs'][0]['found']['tokens'] / 1e6:.1f} M "
             f"tokens in repeats, {r['runs'][0]['cpu_repeats_over_spans']:.1f} x the CPU of `spans`"
@@ -301,7 +298,7 @@ BENCHMARKS = (
     Benchmark(
         "llama_cpp",
         "exports gguf MODEL",
-        "An exported model in llama.cpp beside `transformers`: greedy texts",
+        "An exported model in llama.cpp against `transformers`: greedy texts",
         lambda r: (
             f"{sum(one['same'] == one['written'] for one in r['prompts'])} of {len(r['prompts'])} texts of "
             f"{r['tokens']} tokens equal"
@@ -310,13 +307,13 @@ BENCHMARKS = (
     Benchmark(
         "lm_eval",
         "exports lm_eval MODEL EVALS",
-        "Scores of tasks beside those of lm-eval and its own class of models",
+        "Scores of tasks against those of lm-eval and its own model class",
         _lm_eval,
     ),
     Benchmark(
         "generation",
         "trainer generation",
-        "Generation with kept keys and values, against reading the whole sequence for every token",
+        "Generation with a cache of keys and values, against reading the whole sequence for every token",
         _generation,
     ),
     Benchmark(
@@ -328,7 +325,7 @@ BENCHMARKS = (
     Benchmark(
         "saving",
         "trainer saving",
-        "Training steps while a checkpoint is written beside them",
+        "Training steps while a checkpoint is written in the background",
         lambda r: f"the call takes {r['call_s']:.2f} s, steps {r['share_of_window']:.1%} longer until it is on disk",
     ),
     Benchmark(

@@ -1,10 +1,10 @@
-"""Airflow's overhead: the recipe `demo` through the DAGs, and the same stages one after the other from the shell.
+"""Airflow's overhead: the recipe `demo` through the DAGs, and the same stages sequentially from the shell.
 
     python -m benchmarks.airflow_overhead [--rounds 1] [--set train.steps=150]
 
-Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a version of its own, so
-nothing is skipped. The shell runs what Airflow runs: the same commands, members of a mapped stage two at a time,
-part-wise stages on the same Dask cluster, every stage in a process of its own. Airflow's time is from the trigger to
+Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a separate version, so
+nothing is skipped. The shell runs the same commands as Airflow: members of a mapped stage two at a time,
+part-wise stages on the same Dask cluster, every stage in a separate process. Airflow's time is from the trigger to
 the end of the last DAG. Writes `airflow_overhead.json`: seconds of both, their ratio, seconds by DAG and by stage, and
 the peak memory of the whole stack.
 """
@@ -25,9 +25,9 @@ import psutil
 
 from benchmarks.harness import ROOT, keep, parser
 from tasks.demo import stack
-from tasks.demo.drive import CHAIN, Airflow, Chain
+from tasks.demo.drive import CHAIN, Airflow, DagChain
 from tasks.demo.home import Home
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import find_recipe
 
@@ -68,7 +68,7 @@ def one_round(home: Home, number: int, overrides: dict[str, int]) -> dict[str, A
 
 def through_airflow(home: Home, version: str, overrides: dict[str, int]) -> tuple[float, dict[str, float]]:
     with Airflow(home.airflow_url, home.password()) as airflow:
-        chain = Chain(airflow, "demo")
+        chain = DagChain(airflow, "demo")
         chain.wait_for_dags()
         begin = time.monotonic()
         chain.start({"version": version, "overrides": overrides})
@@ -131,7 +131,7 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._end.wait(5.0):
-            self.mb = max(self.mb, round(sum(map(_pss, marked(self._home.root))) / 1e6))
+            self.mb = max(self.mb, round(sum(map(_pss, stack_processes(self._home.root))) / 1e6))
 
 
 def _pss(process: psutil.Process) -> int:

@@ -1,29 +1,29 @@
-"""Scores and language labels beside what people say: quality, toxicity, languages.
+"""Scores and language labels against human labels: quality, toxicity, languages.
 
     python -m benchmarks.classifiers scores --data FOLDER
     python -m benchmarks.classifiers languages --data FOLDER [--model FILE]
 
 `scores`: FOLDER has `quality`, `toxicity_pii` and `text_domains`. All models are trained here, through the code of the
-stage train_classifiers, and scored on texts that they have not seen: AUC with its standard error (Hanley and McNeil),
-beside a majority and a length-only baseline. Settings for toxicity were chosen by cross-validation inside the texts to
-learn from; signals and settings for quality by cross-validation on the votes themselves, so that figure is too kind: on
-votes of the study that had no part in the choice the AUC is 0.87. Writes `classifiers.json`.
+stage train_classifiers, and scored on held-out texts: AUC with its standard error (Hanley and McNeil),
+with a majority and a length-only baseline. Settings for toxicity were chosen by cross-validation inside the training
+texts; signals and settings for quality by cross-validation on the votes themselves, so that figure is optimistic: on
+held-out votes of the study the AUC is 0.87. Writes `classifiers.json`.
 
-- quality: DCLM's 196 majority votes. A fastText gate of reference text against web pages never sees the votes; scores
-  that learn from votes are cross-validated, ten folds by hash of the text, five times.
+- quality: DCLM's 196 majority votes. A fastText gate of reference text against web pages is not trained on votes;
+  scores trained on votes are cross-validated, ten folds by hash of the text, five times.
 - toxicity: Davidson's tweets, a fifth held out by hash of the text; toxic (hateful or offensive) against neither, and
-  hateful against the rest. The lexicon is a list made of the tweets to learn from, since Sluice ships none.
+  hateful against the rest. The lexicon is a word list from the training tweets, since Sluice ships none.
 
 `languages`: FOLDER has `langid`, sentences of the Universal Declaration of Human Rights in 376 translations, 100 of
-which have the code of a language that common models tell, and verses of Genesis in six languages. The annotator
-`language` labels them, by lid.176 or the fastText file of `--model`, in our codes. Counted are
+which have the code of a language supported by common models, and verses of Genesis in six languages. The annotator
+`language` labels them, with lid.176 or the fastText file of `--model`, in our codes. The result has
 
-- for each of the 100 languages: sentences, share found (recall), share of what gets its label among all sentences of
-  the 100 that is it (precision), and what most of the others are taken for;
-- all sentences cut to their first 20, 50, 100 and 200 characters;
-- sentences in the other languages: how many get a label all the same, with which score.
+- for each of the 100 languages: sentences, recall, precision among all sentences of the 100 languages, and the most
+  frequent wrong label;
+- the accuracy on sentences truncated to their first 20, 50, 100 and 200 characters;
+- for sentences in the other languages: how many get a label, with which score.
 
-Writes `languages.json` where the model is lid.176.
+Writes `languages.json` if the model is lid.176.
 """
 
 import argparse
@@ -40,7 +40,7 @@ import numpy as np
 from benchmarks.harness import json_lines, keep, parser
 from tasks.core.engine import Engine
 from tasks.filters.base import Annotator, fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.filters.learned.fasttext import FastText
 from tasks.filters.learned.signals import fit, matrix
@@ -49,7 +49,7 @@ from tasks.filters.prose_score import ProseScore
 from tasks.filters.quality import RIDGE, WEIGHTS, QualityMeasures
 from tasks.formats.documents.text import hash64, words
 from tasks.stages.classifiers import ClassifierSettings, FastTextSettings, Texts
-from tasks.stages.classifiers.texts import Example, Examples, gather
+from tasks.stages.classifiers.texts import LabeledText, TextSplit, gather
 from tasks.stages.classifiers.training import auc, auc_error, baselines, scores_of, train
 
 REFERENCE = ("wiki", "academic", "books", "speech", "techdocs")
@@ -75,7 +75,7 @@ def agreement(good: np.ndarray, scores: Sequence[float] | np.ndarray) -> dict[st
 
 def measured(annotator: Annotator, texts: Sequence[str], field: str) -> np.ndarray:
     annotator.prepare({})
-    return fields(annotator.annotate(Batch(texts)))[field]
+    return fields(annotator.annotate(DocumentBatch(texts)))[field]
 
 
 def quality(data: Path, scratch: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def quality(data: Path, scratch: str) -> dict[str, Any]:
         return fit(signals[learn], good[learn], RIDGE).probabilities(signals[test])
 
     def by_words(learn: np.ndarray, test: np.ndarray) -> np.ndarray:
-        made = [Example(text, str(bool(mark)), text, "", "") for text, mark in zip(texts, good, strict=True)]
+        made = [LabeledText(text, str(bool(mark)), text, "", "") for text, mark in zip(texts, good, strict=True)]
         settings = ClassifierSettings(name="votes", texts=(Texts(path="/"),), positive="True", fasttext=FEW)
         learnt, tested = ([made[place] for place in np.flatnonzero(side)] for side in (learn, test))
         return train(settings, learnt, tested, scratch).probabilities[:, 1]
@@ -131,7 +131,7 @@ def cross_validated(
 
 
 def _gate(data: Path, negatives: Sequence[str], scratch: str) -> FastText:
-    """Trains DCLM's gate: reference text against web-like text, 2,000 of each side at most."""
+    """Trains DCLM's gate: reference text against web-like text, at most 2,000 of each."""
     texts = [
         Texts(path=str(data / "text_domains" / f"{name}.jsonl.zst"), label=label)
         for label, names in (("reference", REFERENCE), ("web", negatives))
@@ -144,7 +144,7 @@ def _gate(data: Path, negatives: Sequence[str], scratch: str) -> FastText:
     trained = train(settings, examples.train, examples.heldout, scratch)
     path = Path(scratch) / "gate.bin"
     path.write_bytes(trained.data)
-    return FastText(str(path), trained.meaning)
+    return FastText(str(path), trained.description)
 
 
 def toxicity(data: Path, scratch: str) -> dict[str, Any]:
@@ -172,8 +172,8 @@ def toxicity(data: Path, scratch: str) -> dict[str, Any]:
     return found
 
 
-def _lexicon(examples: Sequence[Example]) -> tuple[Entries, int]:
-    """Makes a list of the words that stand in toxic texts nearly always, by how much oftener than texts are toxic."""
+def _lexicon(examples: Sequence[LabeledText]) -> tuple[Entries, int]:
+    """Returns the words that occur almost only in toxic texts, ranked by the lift over the share of toxic texts."""
     seen: Counter[str] = Counter()
     toxic: Counter[str] = Counter()
     for example in examples:
@@ -186,12 +186,12 @@ def _lexicon(examples: Sequence[Example]) -> tuple[Entries, int]:
     return Entries(chosen), len(chosen)
 
 
-def _trained(settings: ClassifierSettings, examples: Examples, scratch: str) -> dict[str, Any]:
+def _trained(settings: ClassifierSettings, examples: TextSplit, scratch: str) -> dict[str, Any]:
     trained = train(settings, examples.train, examples.heldout, scratch)
     learnt, tested = ([(one.label, len(one.text)) for one in side] for side in (examples.train, examples.heldout))
-    base = baselines(trained.meaning.labels, learnt, tested, settings.positive)
+    base = baselines(trained.description.labels, learnt, tested, settings.positive)
     truth = [example.label for example in examples.heldout]
-    scores = scores_of(trained.meaning.labels, truth, trained.probabilities, settings.positive, base)
+    scores = scores_of(trained.description.labels, truth, trained.probabilities, settings.positive, base)
     shown = ("heldout", "auc", "auc_standard_error", "accuracy", "baselines")
     found = {"learnt_from": len(examples.train), **{name: scores[name] for name in shown if name in scores}}
     return {**found, "thresholds": [row for row in scores["thresholds"] if row["threshold"] in (0.1, 0.5, 0.9)]}
@@ -207,7 +207,7 @@ def scores(given: argparse.Namespace) -> None:
 
 def labels(language: LanguageLabels, texts: list[str]) -> tuple[list[str], np.ndarray]:
     """Returns label and score of each text."""
-    found = fields(language.annotate(Batch(texts)))
+    found = fields(language.annotate(DocumentBatch(texts)))
     return list(found["label"]), found["score"]
 
 
@@ -229,7 +229,7 @@ def by_language(gold: list[str], found: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def unknown(scores: np.ndarray, found: list[str], languages: int) -> dict[str, Any]:
-    """Returns what becomes of sentences in languages that the data have no label for."""
+    """Returns the labels of sentences in languages without a label in the data."""
     return {
         "languages": languages,
         "sentences": len(found),
@@ -287,12 +287,12 @@ def languages(given: argparse.Namespace) -> None:
 def main() -> None:
     options = parser(__doc__)
     commands = options.add_subparsers(required=True)
-    one = commands.add_parser("scores", help="quality and toxicity beside labels that people gave")
+    one = commands.add_parser("scores", help="quality and toxicity against human labels")
     one.add_argument("--data", type=Path, required=True, help="folder with quality, toxicity_pii and text_domains")
     one.set_defaults(run=scores)
     one = commands.add_parser("languages", help="accuracy by language")
     one.add_argument("--data", type=Path, required=True, help="folder with langid")
-    one.add_argument("--model", default="", help="a fastText model file; lid.176 without it")
+    one.add_argument("--model", default="", help="a fastText model file; default: lid.176")
     one.set_defaults(run=languages)
     given = options.parse_args()
     given.run(given)

@@ -1,28 +1,28 @@
-"""The crawler: pages per CPU-second beside Scrapy and aiohttp, good hosts beside bad ones, the cost of a capture.
+"""The crawler: pages per CPU-second against Scrapy and aiohttp, good hosts next to bad ones, the cost of a capture.
 
     python -m benchmarks.crawl fetch [--rounds 3] [--hosts 100] [--pages 50]
     python -m benchmarks.crawl warc [--rounds 5]
 
-`fetch`: makes a web of virtual hosts on loopback (`crawl_web`: nginx, gzip on the wire) and crawls it from the hosts'
-front pages: with the stage fetch as the shell runs it (robots.txt, links, traps, opt-outs, WARC with index and logs);
-with Scrapy (robots.txt, links, duplicate filter; nothing stored); and, for what Python can do at best, with aiohttp
-alone, which gets the list of URLs. nginx' log must show that each of them requested every page once, and no other.
-Beside the pages Sluice requests robots.txt and tdmrep.json (404 here) of every host, Scrapy robots.txt alone.
+`fetch`: creates a web of virtual hosts on loopback (`crawl_web`: nginx, gzip on the wire) and crawls it from the hosts'
+front pages: with the stage fetch as run from the shell (robots.txt, links, traps, opt-outs, WARC with index and logs);
+with Scrapy (robots.txt, links, duplicate filter; nothing stored); and, as an upper bound for Python, with bare
+aiohttp, which gets the list of URLs. nginx's log must show that each of them requested every page once, and no other.
+In addition Sluice requests robots.txt and tdmrep.json (404 here) of every host, Scrapy only robots.txt.
 
 The figure is pages over CPU seconds, user and system, of the whole process and its children. The start (imports,
 settings, helper processes) is measured for every crawler in every round by the same command on one page, the largest,
-and subtracted; the figures with it are in the result as well. Ratios are taken within a round, the result is their
+and subtracted; the figures including it are in the result as well. Ratios are taken within a round, the result is their
 median.
 
-`independence`, a part of `fetch`: how much other hosts hold good ones up. A server on loopback answers for all hosts,
-told apart by name: good ones at once, slow ones after four seconds, silent ones never. The stage fetch crawls the good
-hosts alone, then beside each kind of others; the server's clock gives the seconds from the first request to a good host
-to the last. Each crawl is stopped when the good hosts are through.
+`independence`, a part of `fetch`: how much other hosts delay good ones. A server on loopback answers for all hosts,
+distinguished by name: good ones at once, slow ones after four seconds, silent ones never. The stage fetch crawls the
+good hosts alone, then together with each kind of others; the server's clock gives the seconds from the first request to
+a good host to the last. Each crawl is stopped when the good hosts are finished.
 
 Needs nginx (`apt-get install nginx-light`) and, once, PyPI. Five minutes on two cores. Writes `crawl.json`.
 
 `warc`: CPU microseconds and bytes of response, request and metadata of a capture, as gzip and as zstd. Pages of the
-same made-up web, once as the server compressed them and once plain. Both compressions in turn within a round; the ratio
+same synthetic web, once as compressed by the server and once plain. Both compressions in turn within a round; the ratio
 is taken within a round, the result is the median. Half a minute. Writes `warc_writer.json`.
 """
 
@@ -49,7 +49,7 @@ from typing import Any, get_args
 from benchmarks.crawl_web import Corpus, MissingServerError, Nginx, Shape, folder_of, make, serve
 from benchmarks.harness import ROOT, STATE, Cost, cost, in_turn, keep, parser, peer_python
 from tasks.formats.web.url import authority
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 
 HERE = STATE / "crawl"
@@ -84,7 +84,7 @@ Crawler = Callable[[list[str], list[str]], Cost]
 
 
 def sluice(seeds: list[str], pages: list[str]) -> Cost:
-    """Runs the stages of a crawl up to fetch, as the shell does, in a store that is removed; the cost is of fetch."""
+    """Runs the stages of a crawl up to fetch, as from the shell, in a temporary store; returns the cost of fetch."""
     store = HERE / "store"
     shutil.rmtree(store, ignore_errors=True)
     crawl = {
@@ -110,7 +110,7 @@ def sluice(seeds: list[str], pages: list[str]) -> Cost:
 
 
 def command(stage: str, crawl: dict[str, Any], store: Path) -> list[str]:
-    """Returns the command that runs a stage of a crawl of one partition, as the shell does."""
+    """Returns the shell command that runs a stage of a crawl of one partition."""
     recipe = {
         "name": "bench",
         "crawl": crawl,
@@ -122,13 +122,13 @@ def command(stage: str, crawl: dict[str, Any], store: Path) -> list[str]:
 
 
 def scrapy(seeds: list[str], pages: list[str]) -> Cost:
-    """Runs Scrapy, in an environment that is made on the first run; nothing is stored."""
+    """Runs Scrapy, in an environment that is created on the first run; nothing is stored."""
     program = [peer_python("crawl/peers", PEERS), "-P", PROGRAMS, "scrapy"]
     return cost([*program, json.dumps(seeds), str(_limit(pages)), str(CONCURRENCY)])
 
 
 def aiohttp(_: list[str], pages: list[str]) -> Cost:
-    """Requests the pages by bare aiohttp, in turn over the hosts as polite crawlers do: connections are used again."""
+    """Requests the pages with bare aiohttp, host by host in turn like a polite crawler, with keep-alive."""
     by_host = groupby(sorted(pages), key=authority)
     ranks = zip_longest(*(list(held) for _, held in by_host))
     urls = HERE / "urls.txt"
@@ -137,15 +137,15 @@ def aiohttp(_: list[str], pages: list[str]) -> Cost:
 
 
 def _limit(pages: list[str]) -> int:
-    """Returns how many pages a crawl may request: one, or many more than there are, so that its own end is seen."""
+    """Returns the page budget of a crawl: one page, or many more than exist, so that the crawl ends by itself."""
     return 1 if len(pages) == 1 else 10 * len(pages)
 
 
 def fetched(server: Nginx, made: Corpus) -> None:
-    """Checks by the server's log that a crawl requested every page once and nothing that robots.txt forbids.
+    """Checks in the server's log that a crawl requested every page once and nothing that robots.txt forbids.
 
     Raises:
-        RuntimeError: it did not; the figures of such a crawl are not comparable.
+        RuntimeError: it did not, so its figures are not comparable.
     """
     requested = Counter(line for line in server.requests() if not any(path in line for path in _NO_PAGES))
     wanted = Counter(f"{page} 200" for page in made.pages)
@@ -199,8 +199,8 @@ class UnequalHosts:
     """Serves pages 0 to PAGES - 1 of every host, each with links to the next ones, in a thread.
 
     Attributes:
-        port: where it listens on 127.0.0.1.
-        times: when a page of a good host was requested, on the monotonic clock.
+        port: TCP port on 127.0.0.1.
+        times: monotonic times of requests to good hosts, in seconds.
     """
 
     def __init__(self) -> None:
@@ -247,7 +247,7 @@ class UnequalHosts:
 
 
 def independence() -> dict[str, Any]:
-    """Returns seconds of the good hosts by what stood beside them, and their share of the pace that they have alone."""
+    """Returns seconds of the good hosts by kind of other hosts, and their share of the pace without others."""
     server = UnequalHosts()
     alone = _seconds(server, [])
     beside = {name: _seconds(server, others) for name, others in OTHERS.items()}
@@ -261,7 +261,7 @@ def independence() -> dict[str, Any]:
 
 
 def _seconds(server: UnequalHosts, others: list[str]) -> float:
-    """Crawls the good hosts beside others; returns the seconds from the first page of a good host to the last."""
+    """Crawls the good hosts together with others; returns seconds from the first page of a good host to the last."""
     store = HERE / "store"
     shutil.rmtree(store, ignore_errors=True)
     hosts = [f"{name}.localhost:{server.port}" for name in [*_GOOD, *others]]
@@ -289,7 +289,7 @@ def _seconds(server: UnequalHosts, others: list[str]) -> float:
 
 
 def fetch(given: argparse.Namespace) -> None:
-    """Crawls the web by all crawlers, then good hosts beside others."""
+    """Crawls the web with all crawlers, then good hosts together with others."""
     begin = time.monotonic()
     shape = Shape(given.hosts, given.pages)
     web = folder_of(shape)
@@ -313,11 +313,11 @@ def fetch(given: argparse.Namespace) -> None:
     keep("crawl", result)
 
 
-def answers() -> dict[str, list[tuple[str, Answer]]]:
-    """Returns the pages with their URLs, by how their bodies came."""
+def answers() -> dict[str, list[tuple[str, Response]]]:
+    """Returns the pages with their URLs, compressed and plain."""
     folder = folder_of(SMALL)
     made = make(folder, SMALL)
-    found: dict[str, list[tuple[str, Answer]]] = {"came as gzip": [], "came plain": []}
+    found: dict[str, list[tuple[str, Response]]] = {"came as gzip": [], "came plain": []}
     for page in made.pages:
         host, _, path = page.partition("/")
         body = (
@@ -328,11 +328,11 @@ def answers() -> dict[str, list[tuple[str, Answer]]]:
             ("came as gzip", (*_HEADERS, ("Content-Encoding", "gzip")), body),
             ("came plain", _HEADERS, gzip.decompress(body)),
         ):
-            found[kind].append((f"http://{page}", Answer(200, "OK", headers, data, "", "127.0.0.1", request, 0.012)))
+            found[kind].append((f"http://{page}", Response(200, "OK", headers, data, "", "127.0.0.1", request, 0.012)))
     return found
 
 
-def capture_cost(pages: list[tuple[str, Answer]], compression: Compression) -> tuple[float, float]:
+def capture_cost(pages: list[tuple[str, Response]], compression: Compression) -> tuple[float, float]:
     """Writes captures of all pages to memory; returns CPU microseconds and bytes for each."""
     writer = WarcWriter(io.BytesIO(), f"warc/x{suffix(compression)}", "sluice", "sluice", compression)
     begin = time.process_time()
@@ -341,7 +341,7 @@ def capture_cost(pages: list[tuple[str, Answer]], compression: Compression) -> t
     return (time.process_time() - begin) / len(pages) * 1e6, writer.bytes / len(pages)
 
 
-def compressions(pages: list[tuple[str, Answer]], rounds: int) -> dict[str, Any]:
+def compressions(pages: list[tuple[str, Response]], rounds: int) -> dict[str, Any]:
     """Returns the medians of both compressions, and of their ratio."""
     each = in_turn({one: partial(capture_cost, pages, one) for one in get_args(Compression)}, rounds)
     pairs = zip(each["zstd"], each["gzip"], strict=True)
@@ -361,7 +361,7 @@ def warc(given: argparse.Namespace) -> None:
 def main() -> None:
     options = parser(__doc__)
     commands = options.add_subparsers(required=True)
-    one = commands.add_parser("fetch", help="pages per CPU-second beside peers")
+    one = commands.add_parser("fetch", help="pages per CPU-second against peers")
     one.add_argument("--rounds", type=int, default=3)
     one.add_argument("--hosts", type=int, default=100)
     one.add_argument("--pages", type=int, default=50, help="per host")

@@ -1,15 +1,15 @@
-"""What a large crawl takes: partitions, tasks, cores, network, storage, requests, money; and what hosts let through.
+"""Resources of a large crawl: partitions, tasks, cores, network, storage, requests, cost; and the limits set by hosts.
 
     python -m benchmarks.crawl_plan --pages 10e9 --days 30
 
-Prints tables: arithmetic on measured costs per unit (`crawl.json` and `crawldb.json` where they exist) and on inputs
-that nobody here has measured (sizes of pages, prices); then a model of one partition, played through cycles. Half a
+Prints tables: arithmetic on measured unit costs (`crawl.json` and `crawldb.json` if they exist) and on assumed
+inputs (sizes of pages, prices); then a simulation of one partition over the cycles. Half a
 minute.
 
-The model: hosts are of very different size (Zipf). Each gets one request at a time, with a pause, within a time box and
-the caps of the recipe, whatever the others do. Simplified: all URLs are known from the start and count alike; every
-host is a domain of its own; a cycle lasts as long as its slowest host, the process's CPU, its places for requests, or
-its silent hosts take. Deterministic.
+The model: host sizes follow a Zipf distribution. Each host gets one request at a time, with a pause, within a time box
+and the caps of the recipe, independently of the others. Simplifications: all URLs are known from the start and equal;
+every host is a domain; the length of a cycle is the maximum over its slowest host, the process's CPU, its request
+slots, and its silent hosts. Deterministic.
 """
 
 import math
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 def _measured(name: str, path: Sequence[str | int], otherwise: float) -> float:
-    """Returns a figure of a benchmark's result; `otherwise` where the benchmark was not run."""
+    """Returns a figure of a benchmark's result, or `otherwise` if the benchmark was not run."""
     value: Any = last(name)
     try:
         for key in path:
@@ -112,12 +112,12 @@ class Plan:
 
     @property
     def budget(self) -> float:
-        """Pages that a partition has to bring in one cycle."""
+        """Pages that a partition must fetch in one cycle."""
         return self.pages / self.cycles / self.partitions
 
     @property
     def rate(self) -> float:
-        """Pages per second that one fetch process, on one core, can take."""
+        """Pages per second of one fetch process on one core."""
         return self.pages_per_cpu_s * self.left_on_the_web
 
 
@@ -135,7 +135,7 @@ class Hosts:
 
     @classmethod
     def drawn(cls, plan: Plan) -> "Hosts":
-        """Returns hosts that have the partition's URLs together."""
+        """Returns hosts with the partition's total number of URLs."""
         rng = np.random.default_rng(int(plan.seed))
         sizes: list[Floats] = []
         while sum(one.sum() for one in sizes) < plan.urls:
@@ -161,7 +161,7 @@ class Hosts:
 
 @dataclass
 class Cycle:
-    """What one cycle came to."""
+    """The result of one cycle."""
 
     pages: float = 0
     seconds: float = 0
@@ -170,7 +170,7 @@ class Cycle:
 
 
 def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0) -> Cycle:
-    """Plays one cycle; takes what it fetches from `hosts`.
+    """Simulates one cycle; removes the fetched URLs from `hosts`.
 
     Args:
         plan: the inputs.
@@ -180,7 +180,7 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0) -> Cycle:
     """
     listed = np.where(hosts.due <= day, np.minimum(hosts.left, hosts.cap), 0)
     mute = hosts.silent & (listed > 0)
-    # What silent hosts cannot use, others get.
+    # The share of silent hosts is given to others.
     chosen = _within(np.where(mute, 0, listed), budget)
     chosen_hosts = chosen > 0
     if not (chosen_hosts | mute).any():
@@ -206,17 +206,17 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0) -> Cycle:
 
 
 def _process(plan: Plan, hosts: Hosts, requests: Floats) -> dict[str, float]:
-    """Returns the seconds that a fetch process needs for its requests, by what they need."""
-    placed = np.minimum(hosts.latency, PROMPT_S)  # a request that lasts longer gives its place up
+    """Returns the seconds that a fetch process needs for its requests, by resource."""
+    placed = np.minimum(hosts.latency, PROMPT_S)  # a request that lasts longer releases its slot
     return {"CPU": float(requests.sum()) / plan.rate, "places": float((requests * placed).sum()) / plan.concurrency}
 
 
 def _within(want: Floats, room: float) -> Floats:
-    """Cuts a fetch list to the budget as `shares` does: the first page of every host, then the second, and so on."""
+    """Truncates a fetch list to the budget like `shares`: the first page of every host, then the second, and so on."""
     if want.sum() <= room:
         return want
     low, high = 0, int(want.max())
-    while high - low > 1:  # the pages that every host gets: as many as there is room for
+    while high - low > 1:  # the largest number of pages that every host can get
         middle = (low + high) // 2
         low, high = (middle, high) if np.minimum(want, middle).sum() <= room else (low, middle)
     level = low
@@ -227,7 +227,7 @@ def _within(want: Floats, room: float) -> Floats:
 
 
 def silence(plan: Plan) -> float:
-    """Seconds that a silent host takes: tries of its robots.txt, and the pauses between them."""
+    """Seconds spent on a silent host: tries of its robots.txt, and the pauses between them."""
     return TRIES * plan.timeout_s + (TRIES - 1) * max(plan.max_backoff_s, plan.latency_factor * plan.timeout_s)
 
 
@@ -292,7 +292,7 @@ def _money(plan: Plan, hours: float, kept_tb: float, puts: float, gets: float) -
 
 
 def partition(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields what the hosts of one partition are like, and how many have to be open at a time."""
+    """Yields statistics of the hosts of one partition, and the number that must be active at a time."""
     hosts = Hosts.drawn(plan)
     turn = float((hosts.latency + hosts.pause).mean())
     need = plan.pages / (plan.days * 86400) / plan.partitions
@@ -309,7 +309,7 @@ def partition(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def boxes(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Yields what a first cycle without a budget brings, by time box and concurrency."""
+    """Yields the pages of a first cycle without a budget, by time box and concurrency."""
     for hours, concurrency in ((1, 64), (1, 1024), (6, 64), (6, 1024), (24, 1024)):
         one = replace(plan, time_box_s=hours * 3600.0, concurrency=concurrency, per_host=1e9)
         calm = replace(one, slow=0, silent=0)
@@ -318,7 +318,7 @@ def boxes(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def few(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Yields what twenty large sites give in an hour when one of them is slow."""
+    """Yields the pages of twenty large sites in an hour when one of them is slow."""
     for slow_s in (0.0, 10.0, 30.0):
         one = replace(plan, time_box_s=3600.0, per_host=1e9)
         hosts = Hosts.of(one, np.full(20, 1e6), np.full(20, plan.latency_s), np.append(np.zeros(19), slow_s))
@@ -326,7 +326,7 @@ def few(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def month(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Yields how the partition's budget is used, cycle by cycle; the more of what is known is wanted, the less."""
+    """Yields the use of the partition's budget by cycle, for two shares of wanted URLs."""
     for known, per_host in ((plan.known, plan.per_host), (1.1, plan.per_host), (1.1, 10 * plan.per_host)):
         one = replace(plan, known=known, per_host=per_host)
         hosts = Hosts.drawn(one)
@@ -342,7 +342,7 @@ def month(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def caps(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Yields what share of the URLs the cap of a host lets through, and how long the fetch list is."""
+    """Yields the share of URLs within the cap per host, and the length of the fetch list."""
     hosts = Hosts.drawn(plan)
     every = hosts.left.sum()
     for per_host in (100.0, 500.0, 5000.0, plan.time_box_s / plan.delay_s):

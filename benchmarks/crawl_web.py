@@ -1,13 +1,13 @@
-"""The web of the crawl benchmark, made up and the same on every machine with the same Python, and nginx to serve it.
+"""A synthetic web for the crawl benchmark, equal on every machine with the same Python, and nginx to serve it.
 
 Writes `<folder>/<host>/<path>.html.gz`, each host's robots.txt and `corpus.json` (what a complete crawl must fetch).
-Modelled on 13,061 pages of Debian's documentation (mean 26.9 KB, median 14.7 KB, 90 % below 47.8 KB, mean 5.6 KB under
-gzip, 74 links to a page): sizes are log-normal; every page has the menu of its site, its neighbours, links and
-fragments in the text, links to other hosts and a footer. Menus are relative on one half of the hosts and begin with "/"
-on the other. The words are those of the language reference in `pydoc_data.topics`.
+Modeled on 13,061 pages of Debian's documentation (mean 26.9 KB, median 14.7 KB, 90 % below 47.8 KB, mean 5.6 KB with
+gzip, 74 links per page): sizes are log-normal; every page has the menu of its site, its neighbors, links and
+fragments in the text, links to other hosts and a footer. Menus are relative on half of the hosts and start with "/"
+on the other half. The words are those of the language reference in `pydoc_data.topics`.
 
-nginx serves every virtual host on one port of loopback, bodies as gzip from disk. It needs no root; its configuration
-and its files live in a temporary folder.
+nginx serves every virtual host on one loopback port, bodies as gzip from disk. It needs no root; its configuration
+and files are in a temporary folder.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _SECTIONS = ("guide", "reference", "howto", "blog/2025", "blog/2026", "api/v2")
 _ROBOTS = "User-agent: *\nDisallow: /private/\nDisallow: /search\nAllow: /\n\nUser-agent: greedybot\nDisallow: /\n"
 # One time for all files: Last-Modified and ETag are the same on every machine, too.
 _MODIFIED = 1_700_000_000
-# Keep-alive as long as a crawl lasts; files stay open, so that the server costs the crawlers little.
+# Keep-alive lasts for the whole crawl and files stay open, so that the server takes little CPU from the crawlers.
 _CONF = """
 daemon off;
 {user}
@@ -71,7 +71,7 @@ http {{
 
 @dataclass(frozen=True)
 class Shape:
-    """How large the made-up web is."""
+    """Size of the synthetic web."""
 
     hosts: int
     pages_per_host: int
@@ -79,7 +79,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What was made: hosts, pages as "host/path" (sorted), the largest of them; sizes are in bytes of HTML."""
+    """The generated web: hosts, pages as "host/path" (sorted), the largest of them; sizes are in bytes of HTML."""
 
     hosts: list[str]
     pages: list[str]
@@ -92,12 +92,12 @@ class Corpus:
 
 
 def folder_of(shape: Shape) -> Path:
-    """Returns where a web of that shape is kept from run to run."""
+    """Returns the folder that caches a web of that shape between runs."""
     return STATE / "crawl" / f"web-{VERSION}-{shape.hosts}x{shape.pages_per_host}"
 
 
 def make(folder: Path, shape: Shape) -> Corpus:
-    """Makes the corpus in `folder` unless it is there already."""
+    """Creates the corpus in `folder` unless it exists."""
     done = folder / "corpus.json"
     if not done.exists():
         made = _written(folder, shape)
@@ -147,7 +147,7 @@ def _site(number: int, pages: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _address(path: str) -> str:
-    """Returns the path as links write it: a folder stands for its index."""
+    """Returns the path as written in links: a folder for its index."""
     folder, slash, name = path.rpartition("/")
     return folder + slash if name == "index.html" else path
 
@@ -174,7 +174,7 @@ class _Page:
         return f"{frame}<main>{''.join(body)}</main>{self._footer()}"
 
     def _to(self, path: str) -> str:
-        """Returns how this page names another one of its site."""
+        """Returns the link from this page to another one of its site."""
         short = _address(path)
         if self._rooted:
             return f"/{short}"
@@ -195,7 +195,7 @@ class _Page:
         )
 
     def _menu(self) -> str:
-        """Returns the bar that every page of the site has: sections and what is read most."""
+        """Returns the navigation bar of every page of the site: sections and popular pages."""
         shown = [f"{section}/index.html" for section in _SECTIONS] + self._paths[7:17]
         entries = "".join(
             f'<li class="nav-item">{self._link(self._to(path), path.rpartition("/")[2], "class=nav ")}</li>\n'
@@ -204,7 +204,7 @@ class _Page:
         return f'<nav role="navigation"><ul class="menu">\n{entries}</ul></nav>\n'
 
     def _neighbours(self) -> str:
-        """Returns the way up, back and on; an index lists all of its folder."""
+        """Returns links to parent, previous and next page; an index lists its whole folder."""
         at = self._siblings.index(self._path)
         whole = self._path.rpartition("/")[2] == "index.html"
         listed = self._siblings if whole else self._siblings[max(0, at - 5) : at + 6]
@@ -222,7 +222,7 @@ class _Page:
         return f'{head}<p class="text">{" ".join(words)}</p>\n'
 
     def _target(self, number: int) -> str:
-        """Returns where a link in the text leads."""
+        """Returns the target of a link in the text."""
         kind = self._chance.random()
         if kind < 0.25:
             return f"#s{self._chance.randint(0, number)}"
@@ -274,7 +274,7 @@ class Nginx:
     """A running nginx.
 
     Attributes:
-        port: where it listens on 127.0.0.1.
+        port: TCP port on 127.0.0.1.
     """
 
     def __init__(self, port: int, log: Path) -> None:
@@ -319,7 +319,7 @@ def _configuration(root: Path, work: str, port: int) -> str:
     temporary = "".join(
         f"{name}_temp_path {work}/{name}; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    # Started by root, the worker would become "nobody", who may not read a developer's folders.
+    # If root starts nginx, its worker would run as "nobody", who cannot read a developer's folders.
     user = "user root;" if os.geteuid() == 0 else ""
     return _CONF.format(user=user, work=work, temporary=temporary, port=port, root=root)
 

@@ -1,11 +1,11 @@
-"""What generate and update cost for one partition of the crawl DB, at three sizes.
+"""Cost of generate and update for one partition of the crawl DB, at three sizes.
 
     python -m benchmarks.crawldb --folder /some/empty/folder
 
-Makes crawl DBs of 2.5, 5 and 10 million URLs, a hundred on each host, and a cycle that fetched one in twenty of them
+Creates crawl DBs of 2.5, 5 and 10 million URLs, a hundred on each host, and a cycle that fetched one in twenty of them
 and found 70 links on every page: half to the pages of its site, half to three new ones. Runs the two stages on them in
-fresh processes: CPU-seconds and peak memory of each. Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in
-the size. Writes `crawldb.json`.
+fresh processes and measures CPU-seconds and peak memory of each. Goals: below 20 CPU-seconds and 2 GB at 10 million,
+cost linear in the size. Writes `crawldb.json`.
 """
 
 import importlib
@@ -29,7 +29,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70
@@ -46,7 +46,7 @@ CONFIG = CrawlConfig(
     max_hosts_per_domain=10_000_000,
 )
 
-# A URL by its number; numbers are hashed into keys, so that neighbours in the list are no neighbours in the DB.
+# A URL by its number; numbers are hashed into keys, so that adjacent URLs of the list are not adjacent in the DB.
 URL = "'https://host' || ({n} // 100) || '.example.org/section-' || ({n} % 7) || '/some-words-' || {n} || '.html'"
 HOST = "'host' || ({n} // 100) || '.example.org'"
 KEY = "CAST(md5(CAST({n} AS VARCHAR)) AS UUID)"
@@ -105,7 +105,7 @@ def links(first: int, last: int, size: int) -> str:
 
 
 def made(store: Store, name: str, member: str, files: Mapping[str, str | bytes | pa.Table]) -> None:
-    """Commits an artifact whose files are given as queries, bytes or tables."""
+    """Commits an artifact with files from queries, bytes or tables."""
     output = Output(store, ArtifactId(f"big/{name}" + (f"/{member}" if member else ""), "1"), name, member=member)
     with duckdb.connect() as connection, output.part("all", conserved=False) as part:
         connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET memory_limit = '4GB'")
@@ -133,7 +133,7 @@ RANKS = "SELECT 'host' || i || '.example.org' AS host, 0.1 + (i % 97) / 10.0 AS 
 
 
 def build(store: Store, size: int) -> None:
-    """Makes the inputs of a cycle."""
+    """Creates the inputs of a cycle."""
     fetched, hosts = size // 20, HOSTS.format(hosts=size // 100)
     crawl_db = {
         crawldb.URLS_FILE: urls(size),
@@ -158,7 +158,7 @@ def build(store: Store, size: int) -> None:
 
 def filter_of(size: int) -> bytes:
     """Returns the filter of all keys of the DB, half full."""
-    known = Known(2 * size)
+    known = KnownUrls(2 * size)
     with duckdb.connect() as connection:
         for start in range(0, size, 1 << 20):
             query = f"SELECT md5(CAST(i AS VARCHAR)) FROM range({start}, {min(start + (1 << 20), size)}) r(i)"
@@ -191,9 +191,9 @@ def measure(root: str, stage: str) -> None:
 
 
 def main() -> None:
-    """Builds what is not there, runs the stages, writes the result."""
+    """Builds missing inputs, runs the stages, writes the result."""
     options = parser(__doc__)
-    options.add_argument("--folder", required=True, help="some 10 GB are needed")
+    options.add_argument("--folder", required=True, help="needs about 10 GB")
     chosen = options.parse_args()
     results = []
     for size in SIZES:

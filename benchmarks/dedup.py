@@ -1,4 +1,4 @@
-"""Near dedup: beside datatrove, at growing sizes, from version to version, and its recall beside the theory.
+"""Near dedup: against datatrove, at growing sizes, across versions, and its recall against the theory.
 
     python -m benchmarks.dedup peers [--texts FILE.jsonl.zst ...] [--rounds 2]
     python -m benchmarks.dedup scale TEXTS.jsonl.zst ... [--documents 50000 200000] [--workers 2]
@@ -6,32 +6,32 @@
     python -m benchmarks.dedup recall TEXTS.jsonl.zst ... [--gold FOLDER] [--pairs 500]
 
 `peers`: the stage against datatrove's four MinHash stages, on the same texts. Sluice reads documents from Parquet and
-ends with the artifact `duplicates`: signatures, candidates, each pair verified by its true Jaccard similarity,
-clusters, verdicts, audit, picture. datatrove has the documents in memory and ends with those that its filter keeps; a
-pair that shares a bucket counts as duplicate, unverified. One process and one thread each, CPU seconds without imports
-(both run once on one document before), best of the rounds, taken in turn. Parameters are those of Sluice for both: 16
-bands of 8 values, shingles of 5 words. Bar: 10 times datatrove. Writes `dedup.json`.
+writes the artifact `duplicates`: signatures, candidates, each pair verified by its exact Jaccard similarity, clusters,
+verdicts, audit, figure. datatrove has the documents in memory and returns those that its filter keeps; a pair that
+shares a bucket counts as a duplicate, unverified. One process and one thread each, CPU seconds without imports (both
+run once on one document before), best of the rounds, taken in turn. Both use the parameters of Sluice: 16 bands of 8
+values, shingles of 5 words. Goal: 10 times datatrove. Writes `dedup.json`.
 
-`scale`: passages of 60 to 400 words of the files; half of the documents are drawn anew, a fifth are exact copies with
-other case and punctuation, the rest copies with one word in 5 to 200 replaced (true Jaccard 0.1 to 0.95), so the share
-of copies and the sizes of clusters are alike at all numbers. Each number is one run of the stage in a process of its
-own with `--workers` Dask workers. The cost of a corpus of 100 documents, mostly the start of the processes, is
-subtracted from the times. `cost_ratio` is the CPU time per document against the smallest corpus: 1 is linear. 5 M
+`scale`: passages of 60 to 400 words of the files; half of the documents are new passages, a fifth are exact copies with
+other case and punctuation, the rest copies with one word in 5 to 200 replaced (exact Jaccard 0.1 to 0.95), so the share
+of copies and the sizes of clusters are similar at all sizes. Each size is one run of the stage in a separate process
+with `--workers` Dask workers. The cost of a corpus of 100 documents, mostly the start of the processes, is
+subtracted from the times. `cost_ratio` is the CPU time per document relative to the smallest corpus: 1 is linear. 5 M
 documents take about 30 GB below `--folder`. Writes `dedup_scale.json`.
 
 `cycles`: `full` is one version with all documents, `first` one with all but `share`, and `next` the version after it,
 with the rest and the dedup index. Both prefer the same documents: scores and times are equal within a version, and
-worse in the later one. CPU seconds are of the stages dedup, consolidate and dedup_index, less those of a version of 100
-documents. `cost` is next over full. The kept sets of first and next together must equal that of full, or nothing is
+worse in the later one. CPU seconds are of the stages dedup, consolidate and dedup_index, minus those of a version of
+100 documents. `cost` is next over full. The kept sets of first and next together must equal that of full, or nothing is
 written. Writes `dedup_cycles.json`.
 
-`recall`: real passages of 200 words, none twice, each with an edited copy, until there are `--pairs` pairs in each of
-20 ranges of true Jaccard similarity from 0.5 to 1. The stage runs with a threshold of 0.01, so it lists each pair that
+`recall`: distinct real passages of 200 words, each with an edited copy, until there are `--pairs` pairs in each of 20
+ranges of exact Jaccard similarity from 0.5 to 1. The stage runs with a threshold of 0.01, so it lists each pair that
 shares a band; `found` is their share in a range, `theory` the mean of 1 - (1 - s^r)^b over its pairs (Leskovec,
 Rajaraman, Ullman, Mining of Massive Datasets, 3.4.2), for 16 bands of 8 and 20 of 6. `z` is the distance between both
-in standard deviations of the number of pairs found, or in pairs where that deviation is below one. `--gold` is a folder
-with `docs.jsonl.zst` (id, text) and `pairs.jsonl.zst` (a, b, jaccard5): recall of its pairs from 0.8 on at the stage's
-own settings, and the share of what was found that is at 0.8 or above. Writes `dedup_recall.json` and
+in standard deviations of the number of detected pairs, or in pairs if that deviation is below one. `--gold` is a folder
+with `docs.jsonl.zst` (id, text) and `pairs.jsonl.zst` (a, b, jaccard5): recall of its pairs from 0.8 on with the
+stage's default settings, and the share of detected pairs at 0.8 or above. Writes `dedup_recall.json` and
 `dedup_recall.png`.
 """
 
@@ -73,7 +73,7 @@ from tasks.core.engine import open_engine
 from tasks.core.groups import KIND, ref_to
 from tasks.core.stage import Inputs, Output, Report, part_names
 from tasks.core.store import Store
-from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id, marked
+from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id, with_ids_digest
 from tasks.formats.documents.text import normalise
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -108,7 +108,8 @@ def documents(texts: list[list[str]], count: int, seed: int) -> Iterator[str]:
             words = drawn.choice(texts)
             length = min(len(words), drawn.randint(60, 400))
             start = drawn.randrange(len(words) - length + 1)
-            # A tenth of the words are replaced: two passages of one place of a small collection are no copies.
+            # A tenth of the words are replaced, so that two passages from the same place of a small collection are not
+            # copies.
             fresh = replaced(words[start : start + length], length // 10, drawn)
             if len(recent) < 20_000:
                 recent.append(fresh)
@@ -123,7 +124,7 @@ def documents(texts: list[list[str]], count: int, seed: int) -> Iterator[str]:
 
 
 def replaced(words: list[str], changes: int, drawn: random.Random) -> list[str]:
-    """Returns the words with some of them replaced by words that are nowhere else."""
+    """Returns the words with some of them replaced by unique words."""
     words = list(words)
     for _ in range(changes):
         words[drawn.randrange(len(words))] = f"x{drawn.getrandbits(40):x}"
@@ -142,12 +143,12 @@ def write(
 
     Args:
         folder: the store.
-        texts: of the documents, an iterator where several versions share it.
+        texts: of the documents, an iterator if several versions share it.
         count: documents.
         version: of both artifacts.
-        first: number of the first document, from which its id follows.
-        scores: (so many, their prose score, that of the others), all with one time; without it scores and times are
-            drawn.
+        first: number of the first document, which determines its id.
+        scores: (count, their prose score, that of the others), all with one time; without it scores and times are
+            random.
     """
     store, stream = Store(str(folder)), iter(texts)
     extracted, measured = (
@@ -171,7 +172,7 @@ def write(
         score = [{"score": _score(row, scores, drawn)} for row in range(at - len(held), at)]
         table = pa.table([[None] * len(held), score], schema=_SCORE)
         with measured.part(name, conserved=False) as part, part.file(f"{KIND}/{name}.parquet") as file:
-            pq.write_table(marked(table, pa.chunked_array([ids])), file)
+            pq.write_table(with_ids_digest(table, pa.chunked_array([ids])), file)
     for output in (extracted, measured):
         commit(output, "made", 1, Config(), [], Report())
     return size
@@ -184,7 +185,7 @@ def _score(row: int, scores: tuple[int, float, float] | None, drawn: random.Rand
 
 
 def run_stage(folder: Path | str, workers: int = 0, config: DedupConfig | None = None) -> Artifact:
-    """Runs the stage over what `write` has written, and commits its artifact `scale/duplicates`."""
+    """Runs the stage over the artifacts of `write`, and commits its artifact `scale/duplicates`."""
     store, config = Store(str(folder)), config or DedupConfig()
     roles = ("extracted", "prose_score")
     inputs = {role: Artifact.open_at(store, ArtifactId(f"scale/{role}", "dev")) for role in roles}
@@ -194,7 +195,7 @@ def run_stage(folder: Path | str, workers: int = 0, config: DedupConfig | None =
     return commit(output, "dedup", dedup.VERSION, config, [], report)
 
 
-# Beside datatrove
+# Against datatrove
 
 DATATROVE = """
 import json, sys, tempfile, time
@@ -281,7 +282,7 @@ def beside_peers(given: argparse.Namespace) -> None:
 
 
 def measured(folder: Path, texts: list[list[str]], count: int, workers: int) -> dict[str, Any]:
-    """Makes a corpus of so many documents and runs the stage on it, in a process of its own."""
+    """Creates a corpus of the given size and runs the stage on it, in a separate process."""
     folder.mkdir(parents=True)
     size = write(folder, documents(texts, count, 1), count)
     program = "import sys; from benchmarks.dedup import run_stage; run_stage(sys.argv[1], int(sys.argv[2]))"
@@ -324,7 +325,7 @@ def at_scale(given: argparse.Namespace) -> None:
     keep("dedup_scale", {"corpus": corpus, "workers": given.workers, "start": times, "runs": rows})
 
 
-# From version to version
+# Across versions
 
 
 def run_version(root: str, version: str, before: str) -> None:
@@ -359,7 +360,7 @@ def run_version(root: str, version: str, before: str) -> None:
 
 
 def compared(folder: Path, texts: list[list[str]], count: int, share: float) -> dict[str, Any]:
-    """Makes the versions and compares them; each runs in a process of its own."""
+    """Creates the versions and compares them; each runs in a separate process."""
     new = round(share * count)
     stream = list(documents(texts, count, 1))
     write(folder, stream, 100, "least", scores=(100, 0.9, 0.9))
@@ -397,23 +398,23 @@ def over_cycles(given: argparse.Namespace) -> None:
     keep("dedup_cycles", {"corpus": [Path(path).name for path in given.texts], "share": given.share, "runs": rows})
 
 
-# Recall beside the theory
+# Recall against the theory
 
 
 def tuples(text: str) -> set[tuple[str, ...]]:
-    """Returns the shingles of a text by the words that dedup compares; a short text is one shingle."""
+    """Returns the shingles of a text over the words as normalized by dedup; a short text is one shingle."""
     words = normalise(text).split()
     return {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
 
 
 def similarity(one: str, other: str) -> float:
-    """Returns the Jaccard similarity of two texts, of sets of tuples without a hash."""
+    """Returns the Jaccard similarity of two texts, from sets of tuples without hashing."""
     left, right = tuples(one), tuples(other)
     return len(left & right) / len(left | right)
 
 
 def edited(words: Sequence[str], drawn: random.Random) -> str:
-    """Returns a copy with words replaced all over it, replaced at its beginning, or cut off at its end."""
+    """Returns a copy with words replaced throughout, replaced at the start, or removed at the end."""
     kind, changed = drawn.choice(EDITS), list(words)
     if kind == "end":
         return " ".join(changed[: len(words) - drawn.randrange(1, len(words) // 2)])
@@ -426,7 +427,7 @@ def edited(words: Sequence[str], drawn: random.Random) -> str:
 
 
 def planted(texts: list[list[str]], per_range: int) -> list[tuple[str, str, float]]:
-    """Returns passages, their edited copies and the true similarity, as many in each range."""
+    """Returns passages, their edited copies and the exact similarity, equally many in each range."""
     drawn = random.Random(3)
     cut = [words[at : at + WORDS] for words in texts for at in range(0, len(words) - WORDS + 1, WORDS)]
     drawn.shuffle(cut)
@@ -521,7 +522,7 @@ def draw(curves: list[dict[str, Any]], target: Path) -> None:
 
 
 def recall(given: argparse.Namespace) -> None:
-    """Measures recall on planted pairs, and on real ones where there are any."""
+    """Measures recall on planted pairs, and on real ones if given."""
     long = [words for words in passages(given.texts) if len(words) >= WORDS]
     pairs = planted(long, given.pairs)
     with tempfile.TemporaryDirectory(prefix="dedup-recall-") as scratch:
@@ -544,10 +545,10 @@ def main() -> None:
     scale.add_argument("--workers", type=int, default=2)
     scale.add_argument("--folder", default=tempfile.gettempdir())
     scale.set_defaults(run=at_scale)
-    cycles = commands.add_parser("cycles", help="a version with few new documents beside one with all")
+    cycles = commands.add_parser("cycles", help="a version with few new documents against one with all")
     cycles.add_argument("--share", type=float, default=0.05, help="of new documents")
     cycles.set_defaults(run=over_cycles)
-    pairs = commands.add_parser("recall", help="planted and real pairs beside the theory")
+    pairs = commands.add_parser("recall", help="planted and real pairs against the theory")
     pairs.add_argument("--gold", type=Path, help="folder with docs.jsonl.zst and pairs.jsonl.zst")
     pairs.add_argument("--pairs", type=int, default=500, help="pairs in each range")
     pairs.set_defaults(run=recall)

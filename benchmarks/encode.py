@@ -6,9 +6,9 @@ All start with the same tokenizer (trained on a sample, 32,000 entries). The sta
 writes shards and index; datatrove reads the same Parquet and writes its token files, not shuffled; the bare encoder has
 the texts in memory and keeps nothing. Stage and encoder also run with `tokenizers` alone, as where `gigatoken` is not
 installed. One process and one thread each, CPU seconds without loading of the tokenizer, best of the rounds, taken in
-turn so that a busy machine hits all alike; to each process every text is new. datatrove lives in an environment of its
-own (under `.sluice/benchmarks/encode`, made on the first run). Writes `encode.json`. Bars: the stage
-at least 0.8 of the bare encoder, and 20 times datatrove.
+turn so that load on the machine affects all alike; every text is new to each process. datatrove has a separate
+environment (under `.sluice/benchmarks/encode`, created on the first run). Writes `encode.json`. Goals: the stage at
+least 0.8 of the bare encoder, and 20 times datatrove.
 """
 
 import importlib.metadata
@@ -104,7 +104,7 @@ def read_texts(paths: list[str]) -> dict[str, list[str]]:
 
 
 def build(store: Store, texts: dict[str, list[str]]) -> None:
-    """Makes the artifacts `documents`, in parts of equal number, and `tokenizer`."""
+    """Creates the artifacts `documents`, in parts of equal size, and `tokenizer`."""
     rows = [
         {**row_of(f"https://{source}.example.org/{number}", text), "source": source}
         for source, found in texts.items()

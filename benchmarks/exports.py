@@ -4,21 +4,22 @@
     python -m benchmarks.exports gguf MODEL [--tokens 220]
     python -m benchmarks.exports lm_eval MODEL EVALS [--items 200] [--shots 2]
 
-`tokens`: makes token shards of random documents, exports them, and reads the folder back with `webdataset` and
-`datasets` in an environment of their own, and with Megatron-LM's documented layout in 15 lines that share no code with
+`tokens`: writes token shards of random documents, exports them, and reads the folder back with `webdataset` and
+`datasets` in a separate environment, and with Megatron-LM's documented layout in 15 lines that share no code with
 the writer. By format: documents, tokens, whether all are equal, and the seconds of the export. Writes `exports.json`.
 
-`gguf`: MODEL is a folder that `python -m tasks export .. gguf` has made. llama.cpp (`xllamacpp`, whose wheel has it
-built) and `transformers` continue each prompt greedily, in fp32. llama.cpp adds in another order, so where the two
-likeliest tokens are closer than rounding the texts part: `same` counts the tokens until there, and `margin` is the
-difference of their logits at that place. Writes `llama_cpp.json`.
+`gguf`: MODEL is a folder written by `python -m tasks export .. gguf`. llama.cpp (`xllamacpp`, whose wheel includes it)
+and `transformers` continue each prompt greedily, in fp32. llama.cpp sums in another order, so if the two
+likeliest tokens are closer than rounding the texts diverge: `same` counts the tokens until there, and `margin` is the
+difference of their logits at that token. Writes `llama_cpp.json`.
 
-`lm_eval`: the scores of tasks beside those of lm-eval 0.4.13, on the same model and rows. Needs the extra `lm-eval`,
+`lm_eval`: the scores of tasks against those of lm-eval 0.4.13, on the same model and rows. Needs the extra `lm-eval`,
 and `transformers` and `accelerate`. MODEL is the folder `model/` of a registered model, EVALS one with `arc_easy`,
 `svamp` and `simple_arithmetic_nospaces` as JSON lines of llm-foundry. A task of each kind is scored three times: by the
 code of the stage; by lm-eval on the same model through `for_lm_eval`; and by lm-eval's own class `hf` on the same
-folder. The last shares no code with ours: templates, examples, tokens, forward pass and scores are its own. Compared
-are every metric with its standard error, and every item's log-likelihoods and text. Writes `lm_eval.json`.
+folder. The last shares no code with ours: templates, examples, tokens, forward pass and scores are its own. The
+comparison covers every metric with its standard error, and every item's log-likelihoods and text. Writes
+`lm_eval.json`.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.external_files import find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.key_index import merge
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.run.export import FORMATS, export
 from tasks.trainer.evaluation.config import TaskConfig
@@ -155,7 +156,7 @@ def make_tokens(store: Store) -> str:
             with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
                 offsets = write_shard(file, buffer, FMT).tolist()
             rows = enumerate(zip(buffer.uids, urls, offsets, map(len, tokens), strict=True))
-            write_index(part, [Indexed(name, row, *rest) for row, rest in rows])
+            write_index(part, [EncodedDocument(name, row, *rest) for row, rest in rows])
     with open_engine(workers=0) as engine:
         merge(shards, engine, [shards.committed[name] for name in part_names(PARTS)])
     tokenizer = Output(store, ArtifactId("made/tokenizer", "dev"), "made")
@@ -171,7 +172,7 @@ def make_tokens(store: Store) -> str:
 
 
 def gguf(given: argparse.Namespace) -> None:
-    """Continues the prompts by llama.cpp and by `transformers`."""
+    """Continues the prompts with llama.cpp and `transformers`."""
     python = peer_python("llama_cpp", LLAMA_CPP)
     answers = _llama_cpp(python, given.model.absolute(), given.tokens)
     rows = [_beside(given.model, *one, given.tokens) for one in zip(PROMPTS, answers, strict=True)]
@@ -179,7 +180,7 @@ def gguf(given: argparse.Namespace) -> None:
 
 
 def _llama_cpp(python: str, model: Path, tokens: int) -> list[dict[str, Any]]:
-    """Returns llama.cpp's answers to the prompts."""
+    """Returns llama.cpp's continuations of the prompts."""
     context = json.loads((model / "config.json").read_text())["max_position_embeddings"]
     with tempfile.TemporaryDirectory() as name:
         given, answers = Path(name) / "given.json", Path(name) / "answers.json"
@@ -191,7 +192,7 @@ def _llama_cpp(python: str, model: Path, tokens: int) -> list[dict[str, Any]]:
 
 
 def _beside(model: Path, prompt: str, answer: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """Returns how far the greedy text of `transformers` and that of llama.cpp are the same."""
+    """Returns how many tokens the greedy texts of `transformers` and llama.cpp have in common."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -201,7 +202,7 @@ def _beside(model: Path, prompt: str, answer: dict[str, Any], tokens: int) -> di
     whole = loaded.generate(begun, max_new_tokens=tokens, do_sample=False)
     written = whole[0, begun.shape[1] :].tolist()
     text = answer["choices"][0]["text"]
-    # A token may be a part of a letter, which neither side shows: the text up to whole letters counts.
+    # A token may be a part of a character, which neither side prints: only complete characters are compared.
     same = sum(text.startswith(str(tokenizer.decode(written[: at + 1])).rstrip("\ufffd")) for at in range(len(written)))
     with torch.no_grad():
         best = loaded(whole).logits[0, begun.shape[1] - 1 : -1].topk(2).values
@@ -243,7 +244,7 @@ def lm_eval_config(task: TaskConfig, rows: list[dict[str, Any]]) -> dict[str, An
         metrics: tuple[str, ...] = ("acc", "acc_norm", "acc_bytes")
         own: dict[str, Any] = {"output_type": "multiple_choice", "doc_to_choice": f"{{{{{task.choices}}}}}"}
     elif task.kind == "cloze":
-        # lm-eval has its delimiter before the answers of examples, and none before the answer that is scored.
+        # lm-eval puts its delimiter before the answers of examples, but not before the scored answer.
         target = task.delimiter + common["doc_to_target"]
         metrics, own = ("acc", "perplexity"), {"output_type": "loglikelihood", "doc_to_target": target}
         own["target_delimiter"] = ""
@@ -258,12 +259,12 @@ def lm_eval_config(task: TaskConfig, rows: list[dict[str, Any]]) -> dict[str, An
 
 
 def theirs(model: Any, tasks: list[TaskConfig]) -> Scores:
-    """Scores the tasks by lm-eval."""
+    """Scores the tasks with lm-eval."""
     from lm_eval import simple_evaluate
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.tasks import TaskManager
 
-    nothing_else = TaskManager(include_defaults=False)  # it would read some ten thousand files of tasks
+    nothing_else = TaskManager(include_defaults=False)  # otherwise it reads about ten thousand task files
     found: Scores = {}
     for task in tasks:
         (file,) = find(task.path, "the benchmark")
@@ -289,7 +290,7 @@ def _replies(task: TaskConfig, sample: dict[str, Any]) -> Any:
 
 
 def ours(folder: Path, tasks: list[TaskConfig]) -> Scores:
-    """Scores the tasks by the code of the stage."""
+    """Scores the tasks with the code of the stage."""
     model = TextModel(folder)
     described = model.description
     scorer = Scorer(model.model, model.tokenizer, described["eos_id"], described["seq_len"], 16_384)
@@ -328,7 +329,7 @@ def _compared(mine: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
 
 
 def lm_eval(given: argparse.Namespace) -> None:
-    """Scores tasks by the stage's code and by lm-eval."""
+    """Scores tasks with the stage's code and with lm-eval."""
     from lm_eval.models.huggingface import HFLM
 
     tasks = tasks_of(given.evals.absolute(), given.items, given.shots)

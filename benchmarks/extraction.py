@@ -1,20 +1,20 @@
-"""Main text: the extractors of Sluice and the bare libraries on pages that people have marked, in one run.
+"""Main text: the extractors of Sluice and the bare libraries on manually annotated pages, in one run.
 
     python -m benchmarks.extraction --gold FOLDER --segments FOLDER [--rounds 3]
 
 The pages of `--gold` have their whole main text; the metric is that of the public article extraction benchmark of
 Scrapinghub (now Zyte): 4-word shingles as multisets. The pages of `--segments` have segments that the main text must,
-and must not, contain; the metric is that of trafilatura's evaluation: recall is the share of the former that is found,
-precision their share in all segments found, white space aside. Every F1 has a 95 % interval by a bootstrap over hosts.
-The trees of `blocks` were grown from these pages, and their score here means little; "blocks, unseen hosts" is the
-nested figure that `train_blocks` kept: each page is scored by trees that have seen nothing of its host.
+and must not, contain; the metric is that of trafilatura's evaluation: recall is the share of the former in the text,
+precision their share in all segments in the text, ignoring white space. Every F1 has a 95 % interval by a bootstrap
+over hosts. The trees of `blocks` were trained on these pages, so their score here means little; "blocks, unseen hosts"
+is the cross-validated figure of `train_blocks`: each page is scored by trees that were not trained on its host.
 
-Titles, authors, dates and names of sites are those that the pages' markers have written down: the share that is equal
-beside trafilatura's, case, punctuation and the order of several authors aside.
+Titles, authors, dates and names of sites are compared with the manual annotation: the share of equal values for Sluice
+and trafilatura, ignoring case, punctuation and the order of several authors.
 
-Speed is pages per CPU-second of one process: the least time of each page over the rounds, summed up, the contenders
-taken in turn, so that a busy machine hits all alike. Ours includes what the library leaves out: the check for pages
-made to stall it, cleaning, title, author, date, licence. Writes `extraction.json`.
+Speed is pages per CPU-second of one process: the sum of the least time of each page over the rounds, the contenders
+taken in turn, so that load on the machine affects all alike. Ours includes steps that the library lacks: the check for
+pages that stall it, cleaning, title, author, date, license. Writes `extraction.json`.
 """
 
 import gzip
@@ -38,7 +38,7 @@ from tasks.formats.web.charset import decode
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
-from tasks.stages.extract.page_metadata import read_about
+from tasks.stages.extract.page_metadata import read_page_metadata
 
 _WORD = re.compile(r"\w+")
 _SLOW, _SLOW_ROUNDS = "trafilatura", 2
@@ -47,7 +47,7 @@ _STATED = ("title", "author", "date", "sitename")
 
 @dataclass(frozen=True)
 class GoldPage:
-    """A page with the main text that a person has marked."""
+    """A page with manually annotated main text."""
 
     name: str
     url: str
@@ -67,10 +67,10 @@ class GoldPage:
 
 @dataclass(frozen=True)
 class SegmentPage:
-    """A page with segments of its main text, and with segments of what is around it.
+    """A page with segments of its main text and of its boilerplate.
 
     Attributes:
-        stated: what people have written down of it: `title`, `author`, `date`, `sitename` where they are known.
+        stated: annotated metadata: `title`, `author`, `date`, `sitename` if known.
     """
 
     url: str
@@ -105,7 +105,7 @@ class Score:
 
 
 def read_pages(folder: Path) -> list[GoldPage]:
-    """Reads the labelled pages of a folder, in the order of their names."""
+    """Reads the labeled pages of a folder, in the order of their names."""
     truth = json.loads((folder / "ground-truth.json").read_text("utf-8"))
     pages = []
     for name in sorted(truth):
@@ -125,12 +125,12 @@ def read_segments(folder: Path) -> list[SegmentPage]:
 
 
 def squeezed(text: str) -> str:
-    """Returns a text with one space for each run of white space."""
+    """Returns a text with runs of white space collapsed to one space."""
     return " ".join(text.split())
 
 
 def found_segments(page: SegmentPage, text: str) -> tuple[int, int, int]:
-    """Returns how many wanted segments a text contains, how many there are, and how many unwanted ones it contains."""
+    """Returns three counts: wanted segments in the text, all wanted segments, unwanted segments in the text."""
     held = squeezed(text)
     wanted, unwanted = ([squeezed(one) in held for one in of] for of in (page.wanted, page.unwanted))
     return sum(wanted), len(wanted), sum(unwanted)
@@ -172,13 +172,13 @@ def precision_and_recall(page: GoldPage, text: str) -> tuple[float, float]:
 
 
 def shingles(text: str) -> Counter[tuple[str, ...]]:
-    """Returns the 4-word shingles of a text; of a shorter text the one of all its words."""
+    """Returns the 4-word shingles of a text; a shorter text is one shingle."""
     words = _WORD.findall(text)
     return Counter(tuple(words[i : i + 4]) for i in range(max(1, len(words) - 3)))
 
 
 def score(pages: Sequence[GoldPage], texts: Sequence[str]) -> Score:
-    """Scores what an extractor found on each page."""
+    """Scores the output of an extractor on each page."""
     return shingle_score([precision_and_recall(page, text) for page, text in zip(pages, texts, strict=True)])
 
 
@@ -198,7 +198,7 @@ def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dic
 
 
 def figures(scored: Score, between: tuple[float, float]) -> dict[str, Any]:
-    """Returns a score as a result file holds it."""
+    """Returns a score in the format of the result file."""
     return {
         "precision": round(scored.precision, 4),
         "recall": round(scored.recall, 4),
@@ -208,7 +208,7 @@ def figures(scored: Score, between: tuple[float, float]) -> dict[str, Any]:
 
 
 def contenders() -> dict[str, Callable[[str], str]]:
-    """Returns every extractor as a function from a decoded page to its text; trafilatura only where it is installed."""
+    """Returns every extractor as a function from a decoded page to its text; trafilatura only if it is installed."""
     from resiliparse.extract.html2text import extract_plain_text
 
     def ours(extractor: str) -> Callable[[str], str]:
@@ -232,7 +232,7 @@ def contenders() -> dict[str, Callable[[str], str]]:
 
 
 def measure(pages: Sequence[GoldPage | SegmentPage], rounds: int) -> dict[str, dict[str, Any]]:
-    """Scores every contender and takes its time."""
+    """Scores and times every contender."""
     names = contenders()
     decoded = [page.html for page in pages]
     megabytes = sum(len(page.raw) for page in pages) / 1e6
@@ -257,10 +257,10 @@ def measure(pages: Sequence[GoldPage | SegmentPage], rounds: int) -> dict[str, d
 
 
 def stated(pages: Sequence[SegmentPage]) -> dict[str, dict[str, float]]:
-    """Returns how many titles, authors, dates and names of sites each reader gives, and how many are right."""
+    """Returns how many titles, authors, dates and names of sites each extractor gives, and how many are correct."""
 
     def ours(page: SegmentPage) -> tuple[str, ...]:
-        found = read_about(HTMLTree.parse(page.html), page.url)
+        found = read_page_metadata(HTMLTree.parse(page.html), page.url)
         day = found.published.date().isoformat() if found.published else ""
         return found.title, found.author, day, found.site
 

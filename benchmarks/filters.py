@@ -1,25 +1,24 @@
-r"""Filters: how fast their annotators measure, and what their limits cost.
+r"""Filters: speed of their annotators, and good texts lost by their limits.
 
     python -m benchmarks.filters speed --texts FOLDER [--mb 20] [--rounds 3] [--without-peer]
     python -m benchmarks.filters limits --data FOLDER [--pdf FOLDER]
 
-`speed`: each annotator on whole batches of documents, beside the plainest way to do the same, in one run. FOLDER holds
-JSON lines (`*.jsonl.zst`, field `text`). Figures are MB of text (UTF-8) per CPU-second of one process, the best of the
-rounds, ours and the other in turn. "words" is the split that all rules share: new texts for empty tables (`words`), and
-texts whose words are known (`words, met before`). A rule alone is measured with that split at hand. Beside them stand
+`speed`: each annotator on whole batches of documents, against the simplest implementation, in one run. FOLDER has JSON
+lines (`*.jsonl.zst`, field `text`). Figures are MB of text (UTF-8) per CPU-second of one process, the best of the
+rounds, ours and the other in turn. "words" is the split that all rules share: new texts with empty tables (`words`),
+and texts with cached words (`words, met before`). A single rule is measured after that split. The references are
 `re.findall(r"\w+")`, fastText's `predict` alone, loops over documents and lines in Python, and datatrove's filters on 2
-MB of the same texts. Those split the words themselves, so a ratio of one rule counts our split with it; "all rules" are
-their four, applied to each text in turn, as in a pipeline. Writes `annotators.json`.
+MB of the same texts. Those split the words themselves, so a ratio of one rule includes our split; "all rules" are their
+four, applied to each text in turn, as in a pipeline. Writes `annotators.json`.
 
-`limits`: FOLDER holds `text_domains/*.jsonl.zst` (texts that people wrote and published: articles, encyclopedia,
-reviews, speeches, novels), `extraction_html/ground-truth.json` (main text of news pages, made by hand),
-`quality/dclm_human_quality.jsonl.zst` (web pages with votes) and `pdf/files/*.pdf`. `--pdf` names a folder with further
-PDF files, found at any depth: Debian's packages of R have papers, as `apt-get download r-cran-vcd` and `dpkg-deb -x`
-give them. `by_length` is the share of good prose that each filter drops with its defaults, by words between spaces.
-`c4_open` is C4 as FineWeb has it, without the rule on the ends of lines (`end_marks = false`). `votes` is the share of
-the pages that most voters called good, and of the others, that each filter drops. `kinds` counts the files of a kind
-that the filters of the recipe `web` drop, with the general limits and with those of the kind or source there, and the
-first reasons. Writes `limits.json`.
+`limits`: FOLDER has `text_domains/*.jsonl.zst` (published texts: articles, encyclopedia, reviews, speeches, novels),
+`extraction_html/ground-truth.json` (manually extracted main text of news pages), `quality/dclm_human_quality.jsonl.zst`
+(web pages with votes) and `pdf/files/*.pdf`. `--pdf` names a folder with more PDF files, at any depth, for example the
+papers in Debian's packages of R (`apt-get download r-cran-vcd`, `dpkg-deb -x`). `by_length` is the share of good prose
+that each filter drops with its defaults, by space-separated words. `c4_open` is FineWeb's variant of C4, without the
+rule on the ends of lines (`end_marks = false`). `votes` is the share of the pages that most voters called good, and of
+the others, that each filter drops. `kinds` counts the files of a kind that the filters of the recipe `web` drop, with
+the general limits and with its limits for the kind or source, and the first reasons. Writes `limits.json`.
 """
 
 import argparse
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import cost, json_lines, keep, least, parser, spent, texts_of
 from benchmarks.refine import datatrove
 from tasks.filters.base import Annotator, fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.filters.counting import words
 from tasks.filters.pretrained import model_file
@@ -68,7 +67,7 @@ _ENDS = (".", "!", "?", '"', "'", ":", ";", ")")
 
 
 def sample(folder: Path, most: int) -> list[str]:
-    """Returns texts of every file in `folder`, cleaned as extract does, `most` bytes in all: as many of each file."""
+    """Returns texts of every file in `folder`, cleaned as in extract, up to `most` bytes in equal parts."""
     paths = sorted(folder.glob("*.jsonl.zst"))
     found = []
     for path in paths:
@@ -82,7 +81,7 @@ def sample(folder: Path, most: int) -> list[str]:
 
 
 def batches_of(texts: Sequence[str]) -> list[pa.StringArray]:
-    """Returns texts as the stage hands them over: a few megabytes at a time."""
+    """Returns texts in batches of a few megabytes, as in the stage."""
     limit, size = AnnotateConfig().batch_bytes, 0
     columns: list[pa.StringArray] = []
     batch_texts: list[str] = []
@@ -96,15 +95,15 @@ def batches_of(texts: Sequence[str]) -> list[pa.StringArray]:
 
 
 def forget_words() -> None:
-    """Empties the tables of words that this process has met."""
+    """Empties the word tables of this process."""
     words._vocabulary = words.Vocabulary()
 
 
 def alone(one: Annotator, columns: Sequence[pa.StringArray]) -> float:
-    """Returns the CPU seconds of one annotator with the words split."""
+    """Returns the CPU seconds of one annotator, after the words were split."""
     total = 0.0
     for column in columns:
-        batch = Batch(column.to_pylist(), column=column)
+        batch = DocumentBatch(column.to_pylist(), column=column)
         _ = batch.words
         total += spent(lambda batch=batch: one.annotate(batch))  # type: ignore[misc]
     return total
@@ -118,7 +117,7 @@ def together(columns: Sequence[pa.StringArray]) -> float:
 
     def run() -> None:
         for batch_texts, column in zip(texts, columns, strict=True):
-            batch = Batch(batch_texts, column=column)
+            batch = DocumentBatch(batch_texts, column=column)
             for one in rules:
                 one.annotate(batch)
 
@@ -137,7 +136,7 @@ def plain_words(texts: Sequence[str]) -> None:
 
 
 def plain_lines(texts: Sequence[str]) -> None:
-    """Does by loops in Python what `prose_score` measures: the floor for rules on lines."""
+    """Computes `prose_score` with Python loops: the reference for rules on lines."""
     for text in texts:
         lines = [line for raw in text.split("\n") if (line := raw.strip())]
         sum(len(line) for line in lines if line.endswith(_ENDS))
@@ -145,7 +144,7 @@ def plain_lines(texts: Sequence[str]) -> None:
 
 
 def plain_language(texts: Sequence[str]) -> None:
-    """Predicts from the beginnings."""
+    """Predicts the language from the beginning of each text."""
     import fasttext
 
     model = fasttext.load_model(str(model_file("lid.176.ftz")))
@@ -178,7 +177,7 @@ def compared(texts: Sequence[str], columns: Sequence[pa.StringArray], rounds: in
 def theirs(texts: Sequence[str]) -> dict[str, float]:
     """Returns MB/s of datatrove's filters on some of the texts."""
     some, size = [], 0
-    # Of all files some, for they lie one behind the other.
+    # A sample over all files, since their texts are consecutive.
     for text in texts[:: max(1, sum(map(len, texts)) // (_PEER_MB * 1_000_000))]:
         some.append(text)
         size += len(text.encode())
@@ -190,7 +189,7 @@ def theirs(texts: Sequence[str]) -> dict[str, float]:
 
 
 def speed(given: argparse.Namespace) -> None:
-    """Measures the annotators and what they are compared with."""
+    """Measures the annotators and their references."""
     texts = sample(given.texts, int(given.mb * 1e6))
     size = sum(len(text.encode()) for text in texts) / 1e6
     rates = {name: round(size / one, 2) for name, one in compared(texts, batches_of(texts), given.rounds).items()}
@@ -227,7 +226,7 @@ def of_votes(data: Path) -> dict[str, dict[str, float]]:
 
 
 def gold(data: Path) -> list[str]:
-    """Returns the main texts of news pages that were made by hand."""
+    """Returns the manually extracted main texts of news pages."""
     pages = json.loads((data / "extraction_html" / "ground-truth.json").read_text())
     return [clean(page["articleBody"]) for page in pages.values()]
 
@@ -235,11 +234,11 @@ def gold(data: Path) -> list[str]:
 def first_reasons(
     texts: Sequence[str], name: str, settings: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> NDArray[np.str_]:
-    """Returns for every text the first reason of a filter to drop it, "" where it stays."""
+    """Returns for every text the first reason of a filter to drop it, or ""."""
     rule, measures = filter_of(name, limits), annotator(name, settings)
     found: list[str] = []
     for start in range(0, len(texts), _BATCH):
-        batch = Batch(texts[start : start + _BATCH])
+        batch = DocumentBatch(texts[start : start + _BATCH])
         first = [""] * len(batch)
         for reason, goes in rule.reasons(fields(measures.annotate(batch))):
             first = [why or (reason if gone else "") for why, gone in zip(first, goes, strict=True)]
@@ -258,7 +257,7 @@ def by_words(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def of_kind(texts: Sequence[str], scope: str) -> dict[str, Any]:
-    """Returns how many texts the recipe's filters drop with the general limits and with those of `scope` over them."""
+    """Returns how many texts the recipe's filters drop with the general limits and with those of `scope`."""
     config = find_recipe("web").of(ConsolidateConfig)
     defaults = ConsolidateConfig(filters=config.filters).limits
     own = {name: {**defaults[name], **config.limits[scope].get(name, {})} for name in config.filters}
@@ -289,15 +288,15 @@ def limits(given: argparse.Namespace) -> None:
 def main() -> None:
     options = parser(__doc__)
     commands = options.add_subparsers(required=True)
-    one = commands.add_parser("speed", help="annotators beside the plainest way, and beside datatrove")
+    one = commands.add_parser("speed", help="annotators against simple references and datatrove")
     one.add_argument("--texts", type=Path, required=True, help="folder of *.jsonl.zst")
     one.add_argument("--mb", type=float, default=20)
     one.add_argument("--rounds", type=int, default=3)
     one.add_argument("--without-peer", action="store_true")
     one.set_defaults(run=speed)
-    one = commands.add_parser("limits", help="what the limits drop of good texts and of other kinds of files")
+    one = commands.add_parser("limits", help="good texts and other kinds of files that the limits drop")
     one.add_argument("--data", type=Path, required=True)
-    one.add_argument("--pdf", type=Path, help="folder of further PDF files")
+    one.add_argument("--pdf", type=Path, help="folder with more PDF files")
     one.set_defaults(run=limits)
     given = options.parse_args()
     given.run(given)

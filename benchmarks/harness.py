@@ -1,6 +1,6 @@
-"""What benchmarks share: results, texts, environments of peers, rounds in turn, and the cost of a process.
+"""Common parts of benchmarks: results, texts, environments of peers, rounds in turn, and the cost of a process.
 
-`keep` writes `benchmarks/results/<name>.json`; SLUICE_RESULTS names another folder, where a trial replaces nothing.
+`keep` writes `benchmarks/results/<name>.json`; SLUICE_RESULTS names another folder for trial runs.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def store(name: str, figures: Mapping[str, Any], target: Path) -> None:
 
 
 def last(name: str) -> dict[str, Any]:
-    """Returns the figures of the last result, without its head; none where there is no result."""
+    """Returns the figures of the last result, without date and machine; empty if there is no result."""
     paths = [folder / f"{name}.json" for folder in (RESULTS, KEPT)]
     result: dict[str, Any] = next((json.loads(path.read_text()) for path in paths if path.exists()), {})
     return {key: value for key, value in result.items() if key not in _HEAD}
@@ -82,13 +82,13 @@ def texts_of(path: Path | str) -> list[str]:
 
 
 def python_sources() -> list[str]:
-    """Returns up to 1,000 source files of this Python's standard library: a corpus that every machine has."""
+    """Returns up to 1,000 source files of this Python's standard library: a corpus available on every machine."""
     paths = sorted(Path(os.__file__).parent.glob("**/*.py"))[:1000]
     return [path.read_text("utf-8", "replace") for path in paths if "site-packages" not in path.parts]
 
 
 def peer_python(name: str, packages: Sequence[str]) -> str:
-    """Returns the Python of the environment `name`, which is made anew unless it has just these packages."""
+    """Returns the Python of the environment `name`, which is recreated unless it has exactly these packages."""
     folder = STATE / name
     python, made = folder / "bin" / "python", folder / "peers.json"
     if not made.exists() or json.loads(made.read_text()) != list(packages):
@@ -99,7 +99,7 @@ def peer_python(name: str, packages: Sequence[str]) -> str:
 
 
 def in_turn(runs: Mapping[str, Callable[[], _T]], rounds: int) -> dict[str, list[_T]]:
-    """Runs each contender once per round, so that a busy machine hits all alike; returns what each returned."""
+    """Runs each contender once per round, so that load affects all alike; returns their results."""
     found: dict[str, list[_T]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -108,7 +108,7 @@ def in_turn(runs: Mapping[str, Callable[[], _T]], rounds: int) -> dict[str, list
 
 
 def least(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Returns the least that each contender returned over the rounds, taken in turn."""
+    """Returns the minimum result of each contender over the rounds, taken in turn."""
     return {name: min(values) for name, values in in_turn(runs, rounds).items()}
 
 
@@ -120,7 +120,7 @@ def spent(work: Callable[[], object]) -> float:
 
 
 def last_line(python: str, program: str, *arguments: str) -> str:
-    """Runs a program, given as text, in a process of its own on one thread; returns the last line that it prints."""
+    """Runs a program, given as text, in a separate process on one thread; returns the last line of its output."""
     done = subprocess.run(
         [python, "-c", program, *arguments],
         cwd=ROOT,
@@ -133,7 +133,7 @@ def last_line(python: str, program: str, *arguments: str) -> str:
 
 
 class Cost(NamedTuple):
-    """What a command took, its children included: CPU seconds, user and system, and bytes of memory at its peak."""
+    """Cost of a command, including its children: CPU seconds (user and system) and peak memory in bytes."""
 
     cpu_s: float
     peak_bytes: int
@@ -144,9 +144,9 @@ def cost(command: Sequence[str]) -> Cost:
     """Runs a command to its end, on one thread.
 
     Raises:
-        RuntimeError: it failed; with the end of what it wrote to standard error.
+        RuntimeError: it failed; with the end of its standard error.
     """
-    # Bytecode is kept from run to run, as it is where a program is installed.
+    # Bytecode is cached between runs, as for an installed program.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -166,7 +166,7 @@ class Watch:
     """Samples CPU time and memory of a process and its descendants every 50 ms, until it ends.
 
     Attributes:
-        largest, total: bytes of RSS, which counts pages of mapped files: of the largest process, of all at one time.
+        largest, total: bytes of RSS, including pages of mapped files: of the largest process, of all at one time.
         largest_own, total_own: the same without shared pages.
     """
 
@@ -179,7 +179,7 @@ class Watch:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds of all processes that were seen."""
+        """CPU seconds of all sampled processes."""
         return sum(self._cpu.values())
 
     def _watch(self) -> None:
@@ -207,7 +207,7 @@ class Watch:
 
 
 def watched(command: Sequence[str]) -> Watch:
-    """Runs a command to its end; returns what it and its children took.
+    """Runs a command to its end; returns its cost, including children.
 
     Raises:
         RuntimeError: it failed.

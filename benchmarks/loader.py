@@ -1,19 +1,18 @@
-"""The token loader: from a warm local disk, from a cold S3 server on loopback, and beside two other loaders.
+"""The token loader: from a warm local disk, from a cold S3 server on loopback, and against two other loaders.
 
     python -m benchmarks.loader [--tokens 64] [--without-peers]
 
-Random tokens (millions of them, 2 bytes each) in documents of usual lengths become shards and a plan of 2,048 tokens a
-sequence, packed end to end. One process loads batches of 64 sequences in the order of training: tokens, labels and
-document numbers as int64, `cu_seqlens`. Rates are by the clock and by CPU time of the process, best of three rounds on
-a warm page cache: on a busy machine only the second means something.
+Random tokens (millions of them, 2 bytes each) in documents of typical lengths become shards and a plan of 2,048 tokens
+per sequence, packed end to end. One process loads batches of 64 sequences in training order: tokens, labels and
+document numbers as int64, `cu_seqlens`. Rates are by wall-clock and by CPU time of the process, best of three rounds
+with a warm page cache: on a busy machine only the second is meaningful.
 
-The S3 server answers ranged GETs of a folder as S3 does, with a pause of 10 ms before each, about what an object store
-takes; moto, which the tests use, copies the whole object for each range. It is a process of its own on the same cores.
+The S3 server answers ranged GETs of a folder like S3, with a pause of 10 ms before each, about the latency of an object
+store; moto, which the tests use, copies the whole object for each range. It is a separate process on the same cores.
 
-The peers (mosaicml-streaming, litdata) load the same sequences from files of their own formats, shuffled, without
-workers: tokens alone, without labels or documents. Each lives in an environment of its own below
-`.sluice/benchmarks/loader` (1 GB each, made on the first run). One that cannot be installed is named with the reason.
-Writes `loader.json`.
+The peers (mosaicml-streaming, litdata) load the same sequences from files in their own formats, shuffled, without
+workers: only tokens, without labels or documents. Each has a separate environment below `.sluice/benchmarks/loader` (1
+GB each, created on the first run). If one cannot be installed, the result has the reason. Writes `loader.json`.
 """
 
 import os
@@ -117,7 +116,7 @@ PEERS = {
 
 
 def make(folder: Path, tokens: int) -> None:
-    """Makes the artifacts test/shards and test/plan, and the sequences as one file for the peers."""
+    """Creates the artifacts test/shards and test/plan, and the sequences as one file for the peers."""
     random = np.random.default_rng(0)
     output = Output(Store(str(folder)), ArtifactId("test/shards", "dev"), "by-hand")
     fmt = TokenFormat(VOCAB, 0, "0" * 64)
@@ -149,7 +148,7 @@ def spec_at(root: str, plan_at: str = "") -> TrainSpec:
 
 
 class Rate(NamedTuple):
-    """Millions of tokens a second, by the clock and by the process's CPU time."""
+    """Millions of tokens per second, by wall-clock and by the process's CPU time."""
 
     per_s: float
     per_cpu_s: float
@@ -166,7 +165,7 @@ def timed(loader: Loader, first: int, steps: int) -> Rate:
 def rates(spec: TrainSpec, steps: int, workers: int) -> Rate:
     """Returns the best rate of one process over three rounds of the same steps."""
     with Loader(Batches(spec), range(8), 10**6, CPU, workers=workers) as loader:
-        timed(loader, 0, steps)  # blocks are verified at their first read
+        timed(loader, 0, steps)  # blocks are verified on their first read
         found = [timed(loader, 0, steps) for _ in range(3)]
     return Rate(max(rate.per_s for rate in found), max(rate.per_cpu_s for rate in found))
 
@@ -185,7 +184,7 @@ def local(folder: Path, steps: int) -> dict[str, Any]:
 
 
 def remote(root: str, folder: Path, steps: int, warm: float) -> dict[str, Any]:
-    """Returns seconds to the first batch of an empty cache, and the rates as it fills, per window of some steps."""
+    """Returns seconds to the first batch with an empty cache, and the rates as it fills, per window of some steps."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["SLUICE_CACHE"] = cache
         begin = time.perf_counter()
@@ -195,7 +194,7 @@ def remote(root: str, folder: Path, steps: int, warm: float) -> dict[str, Any]:
         first = time.perf_counter() - begin
         with loader:
             windows = [timed(loader, 1 + window * steps, steps) for window in range(5)]
-            rounds = [timed(loader, 0, steps) for _ in range(4)]  # as `rates` does
+            rounds = [timed(loader, 0, steps) for _ in range(4)]  # as in `rates`
         batches.close()
         cached = sum(path.stat().st_size for path in Path(cache).glob("blocks/*/*"))
     return {
@@ -209,7 +208,7 @@ def remote(root: str, folder: Path, steps: int, warm: float) -> dict[str, Any]:
 
 
 def block_sizes(root: str) -> dict[str, Any]:
-    """Returns what blocks of several sizes cost, 32 in flight: and how long a first batch of 64 sequences takes."""
+    """Returns the rates of several block sizes, 32 in flight, and the seconds to a first batch of 64 sequences."""
     store, found = Store(root), {}
     paths = Artifact.open_at(store, ArtifactId("test/shards", "dev")).files(f"{FOLDER}/")
     for size in SIZES:
@@ -232,7 +231,7 @@ def block_sizes(root: str) -> dict[str, Any]:
 
 
 def peers(folder: Path) -> dict[str, Any]:
-    """Returns millions of tokens a second by peer, from the artifact test/shards of a store, or why it did not run."""
+    """Returns millions of tokens per second by peer, from the artifact test/shards, or the reason for a failure."""
     shards = ShardSet.open(Artifact.open_at(Store(str(folder)), ArtifactId("test/shards", "dev")))
     raw = folder / "tokens.bin"
     with raw.open("wb") as file:

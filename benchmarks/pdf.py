@@ -1,15 +1,15 @@
-"""PDF files: the parser `pdf` beside PDFium's own text, pypdf, pdfplumber and pdf_oxide, in one run.
+"""PDF files: the parser `pdf` against PDFium's own text, pypdf, pdfplumber and pdf_oxide, in one run.
 
     python -m benchmarks.pdf --data FOLDER [--rounds 3] [--each 6]
 
-FOLDER holds `pdf/files/*.pdf`, `pdf/silver_text/*.txt` (text of PDFium, words checked against two other libraries, in
+FOLDER has `pdf/files/*.pdf`, `pdf/silver_text/*.txt` (text of PDFium, words checked against two other libraries, in
 PDFium's order) and `text_domains/*.jsonl.zst`, texts that Chromium lays out in one, two and three columns: `--each`
-files of every layout, with a running head and page numbers, justified and hyphenated lines, headings, and a table
-across the columns. Their gold is the text of the page without head and numbers, in the order of the source.
+files of every layout, with a running header and page numbers, justified and hyphenated lines, headings, and a table
+across the columns. Their gold is the text of the page without header and numbers, in the order of the source.
 
-`f1` is that of words as a multiset, lower case; of the silver texts hyphens at line ends are undone. `order` is the
-longest increasing run of words that occur once in the gold and once in the output, as a share of them: 1 where all are
-in the order of the gold. Speed is pages per CPU-second of one process, the best of the rounds, contenders in turn.
+`f1` is that of words as a multiset, lower case; silver texts are dehyphenated at line ends. `order` is the
+longest increasing subsequence of words that occur once in the gold and once in the output, as a share of them: 1 if all
+are in the order of the gold. Speed is pages per CPU-second of one process, the best of the rounds, contenders in turn.
 
 Needs Chromium, and PyPI once. Writes `pdf.json`.
 """
@@ -86,7 +86,7 @@ _DOMAINS = ("books", "masc", "speech")
 
 @dataclass(frozen=True)
 class LaidOut:
-    """One file: its layout, and the text in the order in which it is read."""
+    """One file: its layout, and its text in reading order."""
 
     path: Path
     layout: str
@@ -94,7 +94,7 @@ class LaidOut:
 
 
 def laid_out(domains: Path, folder: Path, each: int) -> Iterator[LaidOut]:
-    """Yields `each` files of every layout, made in `folder`."""
+    """Yields `each` files of every layout, created in `folder`."""
     from playwright.sync_api import sync_playwright
 
     texts = list(islice(_texts(domains), each))
@@ -121,7 +121,7 @@ def laid_out(domains: Path, folder: Path, each: int) -> Iterator[LaidOut]:
 
 
 def _by_rows(path: Path) -> Path:
-    """Writes a copy that looks the same, with the text drawn from top to bottom over all columns, and returns it."""
+    """Writes and returns a copy with the same appearance and text drawn from top to bottom across all columns."""
     file = pypdfium2.PdfDocument(path)
     for page in file:
         drawn = [one for one in page.get_objects(max_depth=1) if one.type == pypdfium2.raw.FPDF_PAGEOBJ_TEXT]
@@ -184,7 +184,7 @@ class Gold:
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text in lower case; a hyphen at a line end is undone."""
+    """Returns the words of a text in lower case, dehyphenated at line ends."""
     return re.findall(r"\w+", re.sub(r"(?<=[a-zäöüß])(?:-|\u00ad|\ufffe)\r?\n?(?=[a-zäöüß])", "", text.lower()))
 
 
@@ -195,7 +195,7 @@ def f1(gold: Sequence[str], found: Sequence[str]) -> float:
 
 
 def order(gold: Sequence[str], found: Sequence[str]) -> float:
-    """Returns the share of the words that occur once in both whose order is that of the gold."""
+    """Returns the share of the words that occur once in both and are in the order of the gold."""
     once = [
         {word: at for at, word in enumerate(one) if counts[word] == 1}
         for one in (gold, found)
@@ -235,7 +235,7 @@ def scored(gold: Sequence[Gold], texts: dict[str, str]) -> dict[str, dict[str, f
 
 
 def measured(gold: Sequence[Gold], paths: Path, rounds: int) -> dict[str, Any]:
-    """Returns the figures of all contenders; `paths` is where the list of files is written."""
+    """Returns the figures of all contenders; writes the list of files to `paths`."""
     from tasks.formats.pdf.document import read_pdf
 
     paths.write_text(json.dumps([one.path for one in gold]))

@@ -1,15 +1,15 @@
-"""Paragraphs of PDF files that others have made: where they break, beside their TeX or HTML source.
+"""Paragraph breaks of foreign PDF files against their TeX or HTML source.
 
     python -m benchmarks.pdf_paragraphs --packages FOLDER
 
-FOLDER keeps Debian packages, which apt-get downloads, unpacked from one run to the next. A unit of the source is what a
-reader sees as one block: a paragraph, a heading, a list item, a caption. Code, tables, figures and bibliographies are
-left out, and end the paragraph before them; a displayed formula does not, and neither does what floats. Words of
+FOLDER caches unpacked Debian packages, which apt-get downloads. A unit of the source is a block as seen by a
+reader: a paragraph, a heading, a list item, a caption. Code, tables, figures and bibliographies are
+excluded, and end the paragraph before them; displayed formulas and floats do not. Words of
 mathematics and of evaluated code are in no unit.
 
-Words of the source and of the text are aligned; between two words that follow one another in both there is a break in
-the source or not, and in the text or not. `f1` is that of all breaks, `mean_f1` the mean of the documents'.
-`words_found` is the share of the source's words that were aligned: nothing is known of the others. Writes
+Words of the source and of the text are aligned; between two words that are adjacent in both there is a break in
+the source or not, and in the text or not. `f1` is that of all breaks, `mean_f1` the mean over documents.
+`words_found` is the share of the source's words that were aligned; the others are not scored. Writes
 `pdf_paragraphs.json`.
 """
 
@@ -72,19 +72,19 @@ _NAVIGATION = re.compile(r"\b(?:header|nav-panel|navheader|navfooter|related|sph
 
 
 class Unit(NamedTuple):
-    """Words of a block; `soft` if it explains a term, with which it may stand on one line or not."""
+    """Words of a block; `soft` if it defines a term and may be on the same line as the term."""
 
     words: list[str]
     soft: bool = False
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text in lower case, without signs and digits."""
+    """Returns the words of a text in lower case, without punctuation and digits."""
     return re.findall(r"[^\W\d_]+", text.lower())
 
 
 def _balanced(text: str, start: int) -> int:
-    """Returns the place behind the brace that closes the one at `start`."""
+    """Returns the offset after the brace that closes the one at `start`."""
     depth = 0
     for at in range(start, len(text)):
         if text[at] in "{}" and text[at - 1] != "\\":
@@ -107,7 +107,7 @@ def _without_arguments(text: str, names: Sequence[str]) -> str:
 
 
 def _without_chunks(text: str) -> str:
-    """Returns the source of Sweave without its code; what is printed of it ends a paragraph."""
+    """Returns the source of Sweave without its code; printed code ends a paragraph."""
     shown = "echo=false" not in "".join(re.findall(r"\\SweaveOpts\{(.*?)\}", text)).lower().replace(" ", "")
 
     def mark(chunk: re.Match[str]) -> str:
@@ -130,7 +130,7 @@ def _environments(text: str) -> str:
 
 
 def _headings(text: str) -> str:
-    """Returns a text with its headings set apart; one that runs into its paragraph is a part of it."""
+    """Returns a text with its headings separated; a run-in heading is part of its paragraph."""
     for pattern, after in ((_HEADINGS, END), (_RUN_IN, " ")):
         while match := re.search(pattern, text):
             end = _balanced(text, match.end() - 1)
@@ -149,7 +149,7 @@ def _footnotes_apart(paragraph: str) -> Iterator[str]:
 
 
 def tex_units(source: str) -> list[Unit]:
-    """Returns the units of a TeX or Sweave file, from the beginning of the document on."""
+    """Returns the units of a TeX or Sweave file, from the start of the document on."""
     text = _without_chunks(source.replace("\r", "").partition("\\begin{document}")[2].partition("\\end{document}")[0])
     text = _environments(_COMMENT.sub("", text))
     text = re.sub(r"\\\\\*?(?:\[[^\]]*\])?", lambda _: END, text)
@@ -166,9 +166,9 @@ def tex_units(source: str) -> list[Unit]:
 
 
 def html_units(start: Path) -> list[Unit]:
-    """Returns the units of an HTML page, and of those pages of its folder to which links lead from it.
+    """Returns the units of an HTML page, and of the pages of its folder that are reachable through links.
 
-    Each page is read once, those of a chapter behind the chapter's own.
+    Each page is read once, the pages of a chapter after the chapter's own.
     """
     units: list[Unit] = []
     pages, at = [start], 0
@@ -225,7 +225,7 @@ def _html_texts(node: html.HtmlElement) -> Iterator[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class Manual:
-    """A document: its Debian package, and the places of its PDF file and its source in it."""
+    """A document: its Debian package, and the paths of its PDF file and its source in it."""
 
     package: str
     pdf: str
@@ -233,7 +233,7 @@ class Manual:
 
     @property
     def name(self) -> str:
-        """What it is called here."""
+        """Name of the document in the result."""
         return Path(self.pdf).name.partition(".pdf")[0]
 
 
@@ -281,7 +281,7 @@ UNSEEN = (
 
 @dataclass(frozen=True)
 class Score:
-    """Of one document: breaks in both, in the output alone and in the source alone, and the share of words found."""
+    """Score of one document: breaks in both, only in the output, only in the source; share of aligned words."""
 
     right: int
     wrong: int
@@ -295,10 +295,10 @@ class Score:
 
 
 def fetched(package: str, folder: Path) -> Path:
-    """Returns the folder in which a Debian package lies unpacked; downloads it unless it is there.
+    """Returns the folder of an unpacked Debian package; downloads it if necessary.
 
     Raises:
-        OSError: it cannot be fetched.
+        OSError: the download failed.
     """
     target = folder / package
     if not target.is_dir():
@@ -326,11 +326,11 @@ def pdf_of(manual: Manual, folder: Path) -> bytes:
 
 
 def matched(gold: Sequence[str], found: Sequence[str], begins: Collection[int]) -> list[tuple[int, int]]:
-    """Returns places of equal words in both, rising in both.
+    """Returns pairs of indices of equal words, increasing in both.
 
-    Runs of four words that occur once in both are anchors, of which the longest rising run counts; between them the
-    longest matches do. A word alone between words without a match is none. `begins` are the places where units of the
-    first begin, which are no less probable than others where two ways to match are equally long.
+    Runs of four words that occur once in both are anchors, of which the longest increasing subsequence is used; between
+    them the longest matches are. A single word between words without a match is not aligned. `begins` are the indices
+    of the first words of units, which break ties between equally long matches.
     """
     anchors = _rising(_once(gold, found))
     pairs: list[tuple[int, int]] = []
@@ -345,7 +345,7 @@ def matched(gold: Sequence[str], found: Sequence[str], begins: Collection[int]) 
         if (pair[0] - 1, pair[1] - 1) in pairs[max(0, at - 1) : at]
         or (pair[0] + 1, pair[1] + 1) in pairs[at + 1 : at + 2]
     ]
-    for at in range(len(pairs) - 1, 0, -1):  # a word before and behind what is only in the output: the latter
+    for at in range(len(pairs) - 1, 0, -1):  # a word before and after a part that is only in the output: the latter
         (a, b), (to_a, to_b) = pairs[at - 1], pairs[at]
         if to_a == a + 1 and to_b > b + 1 and found[to_b - 1] == gold[a] and a in begins:
             pairs[at - 1] = (a, to_b - 1)
@@ -364,7 +364,7 @@ def _once(gold: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns a longest run of the pairs that rises in the second place, too."""
+    """Returns a longest subsequence of the pairs that also increases in the second index."""
     tails: list[int] = []
     ends: list[int] = []
     before: list[int] = []
@@ -389,17 +389,17 @@ def _starts(units: Iterable[Sequence[str]]) -> list[int]:
 
 
 def _broken(starts: Sequence[int], at: int, to: int) -> bool:
-    """Returns whether a unit begins behind the word `at`, with the word `to` at the latest."""
+    """Returns whether a unit begins after the word `at`, and at or before the word `to`."""
     return bisect_left(starts, to + 1) > bisect_left(starts, at + 1)
 
 
 def decisions(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> tuple[list[tuple[int, int, bool, bool]], float]:
-    """Returns where breaks can be compared, and the share of the source's words that are in the output.
+    """Returns the comparable positions, and the share of the source's words that are in the output.
 
-    For each two words that follow one another in both: place in the source, place in the output, break in the source,
+    For each two words that are adjacent in both: index in the source, index in the output, break in the source,
     break in the output.
-    What the source has between them, and the output has not, is at most twelve words; between a term and what explains
-    it nothing is decided.
+    The source may have up to twelve words between them that the output lacks. Positions between a term and its
+    definition are excluded.
     """
     flat, seen = [word for unit in gold for word in unit.words], [word for unit in found for word in unit]
     begins, breaks = _starts(unit.words for unit in gold), _starts(found)
@@ -414,22 +414,22 @@ def decisions(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> tuple[lis
 
 
 def scored(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> Score:
-    """Returns how the breaks of an output agree with those of the source."""
+    """Returns the score of the breaks of an output against those of the source."""
     made, covered = decisions(gold, found)
     pairs = [(one[2], one[3]) for one in made]
     return Score(pairs.count((True, True)), pairs.count((False, True)), pairs.count((True, False)), covered)
 
 
 def units_of(data: bytes) -> list[list[str]]:
-    """Returns the words of what stands between two breaks of a file, as it is read here.
+    """Returns the words between breaks of a file, as our parser reads it.
 
-    A break is a blank line, or the end of a line within a block; a formula on lines of its own is none.
+    A break is a blank line, or the end of a line within a block; a displayed formula is not a break.
     """
     from tasks.formats.pdf.document import read_pdf
 
     found = read_pdf(data)
     units: list[list[str]] = []
-    for piece in found.pieces:
+    for piece in found.layout:
         first, *others = found.text[piece.start : piece.end].split("\n")
         if piece.start == 0 or found.text[: piece.start].endswith("\n\n"):
             units.append(words(first))
@@ -440,17 +440,17 @@ def units_of(data: bytes) -> list[list[str]]:
 
 
 def score_of(manual: Manual, folder: Path) -> Score:
-    """Returns the score of a document; its package is fetched unless it is in `folder`.
+    """Returns the score of a document; downloads its package unless it is in `folder`.
 
     Raises:
-        OSError: it cannot be fetched.
+        OSError: the download failed.
     """
     root = fetched(manual.package, folder)
     return scored(gold_of(manual, root), units_of(pdf_of(manual, root)))
 
 
 def measured(manuals: Sequence[Manual], folder: Path) -> dict[str, Any]:
-    """Returns the figures of documents: F1 of all their breaks, the mean of their F1, and those of each."""
+    """Returns the figures of documents: F1 of all their breaks, the mean F1, and those of each."""
     scores = {f"{manual.package} {manual.name}": score_of(manual, folder) for manual in manuals}
     all_of = scores.values()
     total = Score(

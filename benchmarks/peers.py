@@ -1,4 +1,4 @@
-"""Programs of peers, each run by the Python of an environment that has the peer: nothing of Sluice is imported.
+"""Programs for peers, each run by the Python of an environment with the peer; nothing of Sluice is imported.
 
     python -P benchmarks/peers.py scrapy '<JSON list of seeds>' PAGES CONCURRENCY
     python -P benchmarks/peers.py aiohttp FILE_OF_URLS CONCURRENCY
@@ -6,7 +6,7 @@
     python -P benchmarks/peers.py verdicts TEXTS OUT      datatrove: first reason of each filter for each text
     python -P benchmarks/peers.py speed TEXTS             datatrove: CPU seconds of each filter on all texts, as JSON
 
--P keeps the modules of this folder from shadowing libraries. TEXTS are JSON lines.
+-P prevents the modules of this folder from shadowing libraries. TEXTS are JSON lines.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from typing import Any
 def scrapy(seeds: str, pages: str, concurrency: str) -> None:
     """Crawls from the seeds and stores nothing.
 
-    Settings are those that Scrapy's guide to broad crawls recommends, and what beyond them saves it work: uvloop, no
-    log, no telnet, no retries, no cookies, referers or proxies, and names that resolve at once.
+    Settings are those of Scrapy's guide to broad crawls, and others that reduce its work: uvloop, no
+    log, no telnet, no retries, no cookies, referers or proxies, and immediate name resolution.
     """
     from scrapy import Request, Spider
     from scrapy.crawler import CrawlerProcess
@@ -46,11 +46,11 @@ def scrapy(seeds: str, pages: str, concurrency: str) -> None:
 
         def __init__(self, start_urls: list[str]) -> None:
             super().__init__(start_urls=start_urls)
-            # Filtered here, links to other hosts never become requests.
+            # With this filter, links to other hosts never become requests.
             self.extractor = LinkExtractor(allow_domains=[start_urls[0].split("/")[2].partition(".")[2]])
 
         async def start(self) -> AsyncIterator[Any]:
-            """Yields the seeds; Scrapy's own exempts them from the duplicate filter, so that they are fetched twice."""
+            """Yields the seeds; Scrapy's own method exempts them from the duplicate filter and fetches them twice."""
             for url in self.start_urls:
                 yield Request(url)
 
@@ -86,9 +86,9 @@ def scrapy(seeds: str, pages: str, concurrency: str) -> None:
 
 
 def aiohttp(urls: str, concurrency: str) -> None:
-    """Requests pages that are known beforehand by bare aiohttp on uvloop, and drops the bodies, still compressed.
+    """Requests a known list of pages with bare aiohttp on uvloop, and drops the bodies, still compressed.
 
-    What Python can do at best: no robots.txt, no links, nothing written.
+    An upper bound for Python: no robots.txt, no links, nothing written.
     """
     import uvloop
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector
@@ -123,7 +123,7 @@ def aiohttp(urls: str, concurrency: str) -> None:
 
 
 def pages(warcs: str, out: str) -> None:
-    """Runs FineWeb's order of steps (datatrove's example fineweb.py) as far as both sides have them, in one process."""
+    """Runs FineWeb's steps (datatrove's example fineweb.py) that both sides have, in order, in one process."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.extractors import Trafilatura
     from datatrove.pipeline.readers import WarcReader
@@ -140,7 +140,7 @@ def pages(warcs: str, out: str) -> None:
 
 
 def verdicts(texts: str, out: str) -> None:
-    """Applies every filter to every text, each time to the text as it came."""
+    """Applies every filter to every text, each time to the original text."""
     import numpy
 
     numpy.seterr(all="ignore")
@@ -151,7 +151,7 @@ def verdicts(texts: str, out: str) -> None:
 
 
 def speed(texts: str) -> None:
-    """Times every filter over all texts, and the word tokenizer that they use alone."""
+    """Times every filter over all texts, and their word tokenizer alone."""
     import numpy
     from datatrove.utils.word_tokenizers import load_word_tokenizer
 
@@ -163,7 +163,7 @@ def speed(texts: str) -> None:
     runs["all rules"] = lambda text: [_verdict(one, text) for one in filters.values()]
     spent = {}
     for name, run in runs.items():
-        # Its caches and lazy parts are not what is measured.
+        # Warms up its caches and lazy imports, which are not measured.
         run("It rained, and nobody minded that.")
         before = time.process_time()
         for text in held:

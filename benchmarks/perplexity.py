@@ -1,19 +1,19 @@
-"""Perplexity: Sluice and KenLM on the same model and texts, and how well the model tells prose from rubble.
+"""Perplexity: Sluice and KenLM on the same model and texts, and the model's separation of prose from noise.
 
     python -m benchmarks.perplexity --data FOLDER [--quality FILE] [--rounds 5]
 
-FOLDER holds `<domain>.jsonl.zst` files with a field `text`: wiki, web, masc, academic, speech and books train the model
-(books by half: the other chapters are scored), reviews, techdocs and forum are scored. Training goes through the stage.
+FOLDER has `<domain>.jsonl.zst` files with a field `text`: wiki, web, masc, academic, speech and books train the model
+(half of books: the other chapters are scored), reviews, techdocs and forum are scored. The stage does the training.
 
 Speed: from plain texts to one perplexity per text, in CPU seconds of one process and thread, best of the rounds, taken
-in turn. KenLM scores what a regular expression splits (its words are not quite ours, which costs it nothing), and once
-more lines that were split beforehand. It reads the same ARPA file, and lies in an environment of its own
-(`.sluice/benchmarks/perplexity`, made on the first run; pip needs a C++ compiler). Loading is timed apart: KenLM reads
-the ARPA file here, and would load a binary one as fast as Sluice loads its own files.
+in turn. KenLM scores words split by a regular expression (slightly different from ours, at no disadvantage), and also
+presplit lines. It reads the same ARPA file, and has a separate environment (`.sluice/benchmarks/perplexity`, created on
+the first run; pip needs a C++ compiler). Loading is timed separately: KenLM reads the ARPA file here, and would load a
+binary one as fast as Sluice loads its own files.
 
 Fit: held-out perplexity for orders 3 to 5. Separation: the area under the ROC curve, over all pairs of a text and
-another one's words in disorder, letters in disorder, or the same letters turned by 13 places; and in how many texts the
-disordered words score higher than the text itself. With --quality, how well perplexity agrees with people.
+another one with shuffled words, shuffled letters, or letters rotated by 13 places; and the share of texts whose
+shuffled words score higher than the text itself. With --quality, the agreement of perplexity with human votes.
 
 Writes `perplexity.json`.
 """
@@ -37,14 +37,14 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.filters.ngram.files import load_artifact
-from tasks.stages.perplexity import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tasks.stages.perplexity.stage import run
 
 PEERS = ("kenlm==0.3.0",)
 TRAINED_ON = ("wiki", "web", "masc", "academic", "speech")
 SCORED = ("reviews", "techdocs", "forum")
 
-# Linux: ru_maxrss would be that of the process that started this one.
+# On Linux ru_maxrss would be that of the parent process.
 PEAK = """
 def peak():
     return next(int(line.split()[1]) / 1e3 for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -123,7 +123,7 @@ def speed(made: Artifact, texts: list[str], rounds: int) -> dict[str, Any]:
     }
 
 
-def train(store: str, references: tuple[Reference, ...], order: int) -> tuple[Artifact, float]:
+def train(store: str, references: tuple[ReferenceText, ...], order: int) -> tuple[Artifact, float]:
     """Runs the stage in this process; returns the artifact, without its record's inputs, and the CPU seconds."""
     from tasks.core.commit import commit
 
@@ -139,7 +139,7 @@ def train(store: str, references: tuple[Reference, ...], order: int) -> tuple[Ar
 def separation(made: Artifact, prose: list[str]) -> dict[str, float]:
     draw = random.Random(1)
     disordered = [" ".join(draw.sample(text.split(), len(text.split()))) for text in prose]
-    # Of the same lines as the text: a perplexity counts the ends of lines.
+    # With the same lines as the text, because perplexity counts the ends of lines.
     rubble = {
         "words_in_disorder": disordered,
         "letters_in_disorder": ["".join(draw.sample(text, len(text))) for text in prose],
@@ -156,7 +156,7 @@ def separation(made: Artifact, prose: list[str]) -> dict[str, float]:
 
 
 def judged(made: Artifact, path: Path) -> dict[str, float]:
-    """Returns how well a low perplexity tells the texts that people call good (`label` 1), beside sheer length."""
+    """Returns the AUC of low perplexity for texts that people call good (`label` 1), and that of length."""
     rows = list(json_lines(path))
     scores = load_artifact(made)["und"].scorer.score([row["text"] for row in rows])
     good = np.array([int(row["label"]) == 1 for row in rows])
@@ -173,7 +173,7 @@ def measure(data: Path, quality: Path | None, rounds: int) -> dict[str, Any]:
         half = Path(folder) / "books.jsonl"
         half.write_text("".join(json.dumps({"text": text}) + "\n" for text in books[::2]))
         paths = {name: data / f"{name}.jsonl.zst" for name in TRAINED_ON} | {"books": half}
-        references = tuple(Reference(name=name, kind="jsonl", path=str(path)) for name, path in paths.items())
+        references = tuple(ReferenceText(name=name, kind="jsonl", path=str(path)) for name, path in paths.items())
         fit = {}
         for order in (3, 5, 4):
             made, seconds = train(f"{folder}/store", references, order)

@@ -1,30 +1,28 @@
-"""Personal data: precision and recall on sentences made for it, false finds per megabyte, speed.
+"""Personal data: precision and recall on generated sentences, false matches per megabyte, speed.
 
     python -m benchmarks.pii [--data FOLDER] [--credits FILE] [--documents FOLDER ...] [--rounds 100] [--shown 5]
 
-Sentences: common forms with hard negatives and, apart, rare forms; the same seed gives the same ones. The hand that
-wrote them also wrote the recognisers: they show that what is meant works, and what does not (rare forms), not how the
-web writes. Nothing in them belongs to a person. Telephone numbers come from the ranges that regulators keep free for
-films (555-01xx, Ofcom's, the Bundesnetzagentur's, Arcep's, ACMA's) or count up where a country has none. Cards are the
-networks' test numbers, IBANs the examples of the IBAN registry, mail boxes lie below reserved names (RFC 2606), IP
+Sentences: common forms with hard negatives and, separately, rare forms; equal seeds give equal sentences. They have the
+same authors as the recognisers: they test the intended forms and known gaps (rare forms), not the usage on the web.
+They contain no real personal data. Telephone numbers come from the ranges that regulators reserve for
+films (555-01xx, Ofcom's, the Bundesnetzagentur's, Arcep's, ACMA's) or count up if a country has none. Cards are the
+networks' test numbers, IBANs the examples of the IBAN registry, mailboxes are below reserved names (RFC 2606), IP
 addresses are public resolvers and root name servers, social security numbers are the placeholders of forms.
 
 `--data` names a folder with `text_domains`, `toxicity_pii` and `pdf`: counts per kind, and samples to read. Speed is
-CPU seconds of the annotator in one process, best of three, beside a bare search of the same texts for digits, the floor
-for anything that looks at numbers.
+CPU seconds of the annotator in one process, best of three, against a bare search of the same texts for digits, the
+lower bound for any search for numbers.
 
-`--credits` and `--documents` are texts with postal addresses that were not written for a test; those who wrote an
-address down say what it is, not our forms:
+`--credits` and `--documents` are real texts with postal addresses, identified independently of our patterns:
 
-- `--credits`: /usr/share/doc/linux-doc-6.1/CREDITS.gz, the CREDITS of the Linux kernel, in which some 400 people give
-  theirs, in lines that begin with "S:". Those with a state and a postcode of the United States count, read in three
-  ways: one line below the other, the same indented by two spaces, and in one sentence with commas. Half of the people,
-  by a hash of their name, were looked at while the forms were written (`seen`), the other half were not.
-- `--documents`: folders such as /usr/share/doc, with copyright files, licences and read-mes. A state with its postcode,
-  found by the plainest pattern there is, must be masked with the last number before it, which is the house's or the
-  box's.
+- `--credits`: /usr/share/doc/linux-doc-6.1/CREDITS.gz, the CREDITS of the Linux kernel, in which about 400 people give
+  theirs, in lines that start with "S:". Those with a state and a postcode of the United States count, in three layouts:
+  on consecutive lines, the same indented by two spaces, and in one sentence with commas. Half of the people,
+  by a hash of their name, were inspected while the patterns were written (`seen`), the other half were not.
+- `--documents`: folders such as /usr/share/doc, with copyright files, licenses and readmes. A state with its postcode,
+  found by a simple pattern, must be masked together with the last number before it, which is that of the house or box.
 
-An address is found whole where every digit of it is masked. Each address counts once. Writes `pii.json`.
+An address is found whole if every digit of it is masked. Each address counts once. Writes `pii.json`.
 """
 
 import gzip
@@ -39,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import keep, parser, spent, texts_of
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.pii import Pii
 from tasks.filters.recognisers.scan import find
 from tasks.formats.documents.text import clean
@@ -72,7 +70,7 @@ class Case:
     """The kind that the case is about, or what the hard negative looks like."""
 
 
-# What the sentences are made of
+# Parts of the sentences
 
 CARDS = (
     "4111111111111111 4012888888881881 4242424242424242 5555555555554444 5105105105105100 2223003122003222 "
@@ -97,7 +95,7 @@ SSNS = "123-45-6789 111-22-3333 222-33-4444 333-44-5555 444-55-6666 555-66-7777 
 MAIL_NAMES = "jo.doe jane_roe max.mustermann m.dupont anna+news info j-smith o.e.r r2d2 kontakt jose.garcia x"
 MAIL_HOSTS = "example.com example.org mail.example.net post.example.de shop.example.co.uk xn--bcher-kva.example"
 
-# Forms in which a number is written in each country; "~" is a space, "#" a free digit of a range that nobody has.
+# Formats of numbers in each country; "~" is a space, "#" a free digit of an unassigned range.
 PHONES = {
     "US": (
         "(415)~555-01## 415-555-01## 415.555.01## (312)~555-01## +1~212-555-01## +1~(646)~555-01## 1-800-555-01## "
@@ -161,7 +159,7 @@ ADDRESSES = {
     "IT": ("Via del Campione 12, 00184 Roma (RM)", "Piazza Esempio, 3\n20121 Milano"),
 }
 
-# By language: what stands around a value. "{}" is the value.
+# By language: the context of a value. "{}" is the value.
 AROUND: dict[str, Any] = {
     "email": (
         "Write to {} for details.",
@@ -320,7 +318,7 @@ def _spelt(rng: random.Random) -> str:
 
 
 def rare() -> list[Case]:
-    """Returns the rare forms, the same every time."""
+    """Returns the rare forms; deterministic."""
     made = []
     for kind, marked in RARE.items():
         for sentence in marked:
@@ -534,7 +532,7 @@ def _rates(count: Counter[str]) -> dict[str, float]:
 def speed(texts: Sequence[str]) -> dict[str, float]:
     """Returns megabytes of UTF-8 per CPU second, ours and the bare search for digits."""
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    annotator, batch = Pii(), Batch(texts)
+    annotator, batch = Pii(), DocumentBatch(texts)
     annotator.prepare({})
     ours = min(spent(lambda: annotator.measure(batch)) for _ in range(3))
     bare = min(spent(lambda: [_DIGIT.findall(text) for text in texts]) for _ in range(3))
@@ -567,7 +565,7 @@ def real(data: Path, shown: int) -> dict[str, Any]:
 
 
 def show(name: str, texts: Sequence[str], shown: int) -> dict[str, int]:
-    """Prints what is found, with some of it to read; returns the counts by kind."""
+    """Prints the matches with samples to read; returns the counts by kind."""
     finds = [(text, span) for text in texts for span in find(text)]
     counts = dict(sorted(Counter(span.kind for _, span in finds).items()))
     print(f"{name}: {counts}")
@@ -580,7 +578,7 @@ def show(name: str, texts: Sequence[str], shown: int) -> dict[str, int]:
 
 
 def in_credits(path: Path) -> dict[str, dict[str, int]]:
-    """Returns for each way of writing, and each half, how many people there are and how many are masked whole."""
+    """Returns for each layout, and each half, the number of people and of completely masked addresses."""
     counts: dict[str, Counter[str]] = {}
     for name, lines in _people(path):
         for way, gap in (("lines", "\n"), ("indented", "\n  "), ("sentence", ", ")):
@@ -594,7 +592,7 @@ def in_credits(path: Path) -> dict[str, dict[str, int]]:
 
 
 def in_documents(folders: Iterable[Path]) -> dict[str, int]:
-    """Returns how many addresses there are below the folders and how many are masked whole."""
+    """Returns the number of addresses below the folders and of completely masked ones."""
     count = Counter(all=0, whole=0)
     met: set[str] = set()
     for text in _texts(folders):
@@ -633,7 +631,7 @@ def _texts(folders: Iterable[Path]) -> Iterator[str]:
 
 
 def _digits_between(text: str, start: int, end: int) -> list[int]:
-    """Returns the places of the digits."""
+    """Returns the offsets of the digits."""
     return [at for at in range(start, end) if text[at].isdigit()]
 
 
@@ -652,7 +650,7 @@ def main() -> None:
     options.add_argument("--credits", type=Path, help="CREDITS.gz of the Linux kernel")
     options.add_argument("--documents", type=Path, nargs="*", default=[], help="folders with copyright files")
     options.add_argument("--rounds", type=int, default=100)
-    options.add_argument("--shown", type=int, default=5, help="finds of each kind to print")
+    options.add_argument("--shown", type=int, default=5, help="number of matches of each kind to print")
     given = options.parse_args()
     tested = cases(given.rounds, seed=1)
     result: dict[str, Any] = {

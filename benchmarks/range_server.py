@@ -1,8 +1,8 @@
-"""An S3 server for reading: GET, with a range or without, and HEAD of the files of one folder, as the bucket `bucket`.
+"""A read-only S3 server: GET, with or without a range, and HEAD of the files of one folder, as the bucket `bucket`.
 
     python -m benchmarks.range_server FOLDER [--pause-ms 10]
 
-Prints its URL. Each answer begins after a pause, about the time that an object store takes.
+Prints its URL. Each response starts after a pause, about the latency of an object store.
 """
 
 import os
@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
     pause_s: float
 
     def do_GET(self) -> None:
-        """Answers with the file, or the range of it that the request names."""
+        """Sends the file, or the requested range of it."""
         time.sleep(self.pause_s)
         path = self.folder / self.path.partition("?")[0].removeprefix("/bucket/")
         if not path.is_file():
@@ -58,14 +58,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Accepts many connections at once: one that does not fit into the queue is tried again after a second."""
+    """Accepts many connections at once: clients retry one that does not fit into the queue only after a second."""
 
     request_queue_size = 256
 
 
 @contextmanager
 def served(folder: Path, pause_ms: float = 10.0) -> Iterator[dict[str, str]]:
-    """Serves a folder as `s3://bucket`, by a process of its own; yields the environment variables of a client."""
+    """Serves a folder as `s3://bucket` from a separate process; yields the environment variables of a client."""
     command = [sys.executable, "-m", "benchmarks.range_server", str(folder), "--pause-ms", str(pause_ms)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout

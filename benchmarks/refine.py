@@ -1,25 +1,24 @@
-"""Extract and filters beside datatrove: documents per CPU-second on the same pages, and the same verdicts.
+"""Extract and filters against datatrove: documents per CPU-second on the same pages, and equal verdicts.
 
     python -m benchmarks.refine [--archived FOLDER ...] [--pages 1200] [--rounds 3] [--careful] [--texts FOLDER]
 
 `--archived`: pages of web sites, `*.html.gz` in the folders, are written to WARC files. Both sides read them, extract
-the main text, apply Gopher's two filters, C4 and FineWeb with their defaults, and write what is kept and what is
-rejected with reasons; in one process each. Neither side labels languages (the peer fetches its model over the network)
-or looks for personal data, and what our dedup takes is left out, since the peer removes no copies here. Ours runs with
-the default extractor, with the fast one, and with `--careful` also with trafilatura, which is what datatrove has. The
+the main text, apply Gopher's two filters, C4 and FineWeb with their defaults, and write kept documents and rejected
+ones with reasons; in one process each. Neither side labels languages (the peer downloads its model)
+or searches personal data, and the time of our dedup is excluded, since the peer removes no copies here. Ours runs with
+the default extractor, with the fast one, and with `--careful` also with trafilatura, which datatrove uses. The
 figure is pages over CPU seconds, user and system, of the process and its children; the cost of the same command on 20
 of the pages is subtracted (imports, processes, models).
 
-"default", "fast" and "careful" read the very files of the peer; "crawl, ..." reads the same pages as a crawl of ours
-leaves them: the files of others are read twice, the first time for what an index would hold. Of our stages the result
-has MB per CPU-second, of HTML for extract and of text for the others.
+"default", "fast" and "careful" read the same files as the peer; "crawl, ..." reads the same pages in the files of a
+Sluice crawl: files without an index are read twice, the first time for the data of an index. Per stage the result has
+MB per CPU-second, of HTML for extract and of text for the others.
 
-`--texts`: a folder of JSON lines (`*.jsonl.zst`, field `text`). Both sides judge every text; documents on which they
-differ are listed.
+`--texts`: a folder of JSON lines (`*.jsonl.zst`, field `text`). Both sides filter every text; differences are listed.
 
-Needs PyPI once. Writes `refine.json`, where what was not measured again stays as it was, with its date. Bars: 15 x
-datatrove in pages per CPU-second with the default extractor, 4 x with trafilatura; the same verdict on 99.9 % of the
-texts.
+Needs PyPI once. Writes `refine.json`, which keeps earlier figures with their date unless they are measured again.
+Goals: 15 x datatrove in pages per CPU-second with the default extractor, 4 x with trafilatura; the same verdict on 99.9
+% of the texts.
 """
 
 import argparse
@@ -47,14 +46,14 @@ from tasks.core.commit import commit
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.formats.documents.text import clean
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract import guard
 from tasks.stages.extract.config import WEB, ExtractConfig
@@ -82,7 +81,7 @@ def datatrove(*arguments: str) -> list[str]:
 
 
 def archived(folders: Sequence[Path], count: int) -> list[Path]:
-    """Unpacks a sample of the `*.html.gz` in folders, by a hash of their bytes; returns where."""
+    """Decompresses a sample of the `*.html.gz` in folders, by a hash of their bytes; returns the folder."""
     held = HERE / "archived"
     shutil.rmtree(held, ignore_errors=True)
     held.mkdir(parents=True)
@@ -95,14 +94,14 @@ def archived(folders: Sequence[Path], count: int) -> list[Path]:
 
 
 def write(pages: Sequence[Path], folder: Path) -> None:
-    """Writes the pages twice: in WARC files like Common Crawl's, and in `CRAWL` as a crawl of Sluice leaves them."""
+    """Writes the pages twice: in WARC files like Common Crawl's, and in `CRAWL` like a crawl of Sluice."""
     folder.mkdir(parents=True, exist_ok=True)
     publish(folder / CRAWL, pages)
     files = min(_FILES, len(pages))
     for number in range(files):
         with (folder / f"pages-{number}.warc.gz").open("wb") as file:
             for page in pages[number::files]:
-                # A gzip member for each record; FastWARC's own writer makes one of all.
+                # A gzip member for each record; FastWARC's writer makes one member of all.
                 file.write(gzip.compress(_capture(page, page.read_bytes())))
 
 
@@ -116,7 +115,7 @@ def _capture(page: Path, html: bytes) -> bytes:
     record.init_headers(record_type=WarcRecordType.response)
     record.headers["WARC-Target-URI"] = _url(page)
     record.headers["WARC-Date"] = "2026-01-01T00:00:00Z"
-    # As in Common Crawl's records; without it datatrove asks libmagic, which takes XHTML for XML: no page.
+    # As in Common Crawl's records; without it datatrove uses libmagic, which takes XHTML for XML.
     record.headers["WARC-Identified-Payload-Type"] = "text/html"
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(html)}\r\n\r\n"
     record.is_http = True
@@ -134,7 +133,7 @@ def publish(store: Path, pages: Sequence[Path]) -> None:
         with part.file("pages.warc.gz") as file:
             writer = WarcWriter(file, "pages.warc.gz", "benchmark", "benchmark")
             for page in pages:
-                writer.capture(_url(page), datetime(2026, 1, 1, tzinfo=UTC), _answer(page.read_bytes()), {})
+                writer.capture(_url(page), datetime(2026, 1, 1, tzinfo=UTC), _response(page.read_bytes()), {})
             lines = writer.finish()
         with part.file("pages.cdxj") as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
@@ -145,8 +144,8 @@ def publish(store: Path, pages: Sequence[Path]) -> None:
     commit(output, "tasks.stages.crawl.publish", 1, ExtractConfig(), [], Report())
 
 
-def _answer(html: bytes) -> Answer:
-    return Answer(200, "OK", (("Content-Type", "text/html"),), html, "", "", b"GET / HTTP/1.1\r\n\r\n", 0)
+def _response(html: bytes) -> Response:
+    return Response(200, "OK", (("Content-Type", "text/html"),), html, "", "", b"GET / HTTP/1.1\r\n\r\n", 0)
 
 
 def recipe(warcs: str, out: str, extractor: str, crawled: bool) -> Recipe:
@@ -174,7 +173,7 @@ def recipe(warcs: str, out: str, extractor: str, crawled: bool) -> Recipe:
 
 
 def sluice(warcs: str, out: str, extractor: str, crawl: str = "") -> None:
-    """Runs the stages on WARC files, or on the crawl beside them; prints pages, documents kept, and CPU seconds."""
+    """Runs the stages on WARC files, or on the crawl; prints pages, kept documents, and CPU seconds."""
     if crawl:
         shutil.copytree(f"{warcs}/{CRAWL}", out)
     made = recipe(warcs, out, extractor, bool(crawl))
@@ -182,7 +181,7 @@ def sluice(warcs: str, out: str, extractor: str, crawl: str = "") -> None:
     for stage in ("extract", "annotate", "dedup", "consolidate"):
         before = _cpu_seconds()
         run_stage(made, stage, tracking=TrackingContext("", "demo"))
-        guard.end_all()  # children count when they have ended
+        guard.end_idle_children()  # the time of children is counted after their end
         spent[stage] = _cpu_seconds() - before
     documents = Artifact.open_at(open_store(made), ArtifactId("demo/documents", "dev")).record
     extracted = Artifact.open_at(open_store(made), ArtifactId("demo/extracted", "dev")).record
@@ -191,7 +190,7 @@ def sluice(warcs: str, out: str, extractor: str, crawl: str = "") -> None:
 
 
 def _cpu_seconds() -> float:
-    """Returns the CPU seconds of this process and of its children that have ended."""
+    """Returns the CPU seconds of this process and of its ended children."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
@@ -217,7 +216,7 @@ def measured(command: Sequence[str], folders: Mapping[str, Path], count: int, ht
 def _stage_speeds(few: Mapping[str, Any], every: Mapping[str, Any], html_mb: float) -> dict[str, float]:
     """Returns MB per CPU-second of each stage: of HTML for extract, of text for the others.
 
-    A stage that took no longer for all pages than for a few is left out: the machine's noise was greater than its work.
+    A stage that took no longer for all pages than for a few is omitted, because noise exceeded its time.
     """
     text_mb = every["text_mb"] - few["text_mb"]
     spent = {stage: seconds - few["stages"][stage] for stage, seconds in every["stages"].items()}
@@ -281,14 +280,14 @@ def beside(pages: Sequence[Path], given: argparse.Namespace) -> dict[str, Any]:
 
 
 def verdicts(texts: Sequence[str]) -> list[dict[str, str]]:
-    """Returns the first reason of every filter for every text, "" where it passes."""
+    """Returns the first reason of every filter for every text, or ""."""
     found: list[dict[str, str]] = []
     start = 0
     while start < len(texts):
         end, size = start, 0
         while end < len(texts) and size < _BATCH:
             size, end = size + len(texts[end]), end + 1
-        batch = Batch(texts[start:end])
+        batch = DocumentBatch(texts[start:end])
         rows: list[dict[str, str]] = [dict.fromkeys(RULES, "") for _ in batch.texts]
         for name in RULES:
             measures = fields(annotator(name, {}).annotate(batch))
@@ -301,7 +300,7 @@ def verdicts(texts: Sequence[str]) -> list[dict[str, str]]:
 
 
 def compared(folder: Path) -> dict[str, Any]:
-    """Judges every text by both sides; prints where they differ and returns the share of equal verdicts."""
+    """Filters every text on both sides; prints differences and returns the share of equal verdicts."""
     texts = [clean(text) for path in sorted(folder.glob("*.jsonl.zst")) for text in texts_of(path)]
     given, answers = HERE / "texts.jsonl", HERE / "verdicts.jsonl"
     given.write_text("".join(json.dumps(text) + "\n" for text in texts))
@@ -321,9 +320,9 @@ def compared(folder: Path) -> dict[str, Any]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--archived", type=Path, nargs="+", default=[], help="folders of *.html.gz to measure on")
-    options.add_argument("--pages", type=int, default=1200, help="most pages")
+    options.add_argument("--pages", type=int, default=1200, help="maximum number of pages")
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--careful", action="store_true", help="measure our careful extractor too")
+    options.add_argument("--careful", action="store_true", help="also measure the extractor trafilatura")
     options.add_argument("--texts", type=Path, help="folder of *.jsonl.zst to compare verdicts on")
     given = options.parse_args()
     HERE.mkdir(parents=True, exist_ok=True)

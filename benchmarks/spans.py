@@ -1,19 +1,19 @@
-"""Suffix arrays of tokens (`spans`): what `explain` takes with them, and what `repeats` takes beside them.
+"""Suffix arrays of tokens (`spans`): cost of `explain`, and of `repeats` relative to `spans`.
 
     python -m benchmarks.spans explain --store /some/empty/folder [--tokens 100_000_000] [--group-tokens 256_000_000]
     python -m benchmarks.spans repeats TEXTS.jsonl.zst ... [--vocab 16384] [--groups 1 4]
 
-`explain`: makes token shards of that size, documents of passages of some 40 tokens that are drawn, with repetition,
+`explain`: writes token shards of that size, documents of passages of about 40 tokens, drawn with replacement
 from Python files of this machine. Then runs the stage `spans`, and explains, in fresh processes, five texts of 200
-tokens of which one half is copied from a document and the other is put together from short pieces; the figures are
+tokens of which one half is copied from a document and the other is composed of short fragments; the figures are
 medians. Cold: before each text, shards and index are dropped from memory (POSIX_FADV_DONTNEED); warm: the same text
-again. Each size has its figures in `explain.json`. Bar: below 2 s.
+again. Each size has its figures in `explain.json`. Goal: below 2 s.
 
-`repeats`: each file is a source, each line of it a document. The texts are encoded with a tokenizer that is trained on
-them; then `spans` sorts their tokens in so many groups, and `repeats` looks for runs of 50 tokens and more, each in a
-process of its own that does all parts. For each number of groups: CPU time and largest memory of both, their ratio, and
-what was found; for the first one also the share of repeated tokens by source, and the longest and most frequent
-repeats. RSS counts the pages of mapped files, too; "own" memory does not. Writes `repeats.json`.
+`repeats`: each file is a source, each line a document. The texts are encoded with a tokenizer that is trained on
+them; then `spans` sorts their tokens in the given number of groups, and `repeats` searches runs of 50 tokens and more,
+each in a separate process for all parts. For each number of groups: CPU time and peak memory of both, their ratio, and
+the statistics of repeats; for the first one also the share of repeated tokens by source, and the longest and most
+frequent repeats. RSS includes the pages of mapped files; "own" memory does not. Writes `repeats.json`.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import merge
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.repeats import FREQUENT, KIND, LONGEST
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, parse_shard_name, shard_name, write_shard
 from tasks.stages.spans import SpansConfig, stage
@@ -62,7 +62,7 @@ STAGES = {
     "spans": ("tasks.stages.spans.stage", "spans"),
     "repeats": ("tasks.stages.repeats.stage", "repeats"),
 }
-# A program of its own: what this module imports beyond the stage would be counted with it.
+# A separate program, so that other imports of this module are not measured.
 RUN = """
 import importlib, json, sys
 from tasks.core.artifact import Artifact, ArtifactId
@@ -85,7 +85,7 @@ _COLUMNS = ("id", "url", "source", "text", "language", "tier")
 
 
 def explain(given: argparse.Namespace) -> None:
-    """Makes what is not there, then looks texts up."""
+    """Creates missing artifacts, then looks up texts."""
     store = Store(given.store)
     shards = Artifact.find(store, ArtifactId("big/shards", "dev")) or make_shards(store, given.tokens)
     plan(store, shards)
@@ -131,7 +131,7 @@ def make_shards(store: Store, tokens: int) -> Artifact:
     flat = np.concatenate([np.array(one.ids, np.uint16) for one in tokenizer.encode_batch_fast(texts)])
     words = [tokenizer.id_to_token(token) or "" for token in range(tokenizer.get_vocab_size())]
     begins = np.array([word[:1] == "Ġ" and word[1:2].isalpha() for word in words])
-    cuts = np.flatnonzero(begins[flat])  # a passage from here on has the same tokens after any other
+    cuts = np.flatnonzero(begins[flat])  # from here on a passage has the same tokens after any other one
     fmt = TokenFormat(tokenizer.get_vocab_size(), 0, "made")  # the first entry is end-of-text
     output = Output(store, ArtifactId("big/shards", "dev"), "made")
     for number in range(-(-tokens // SHARD)):
@@ -164,11 +164,11 @@ def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16
             offsets = write_shard(file, ShardBuffer("web", "train", uids, documents, sizes), fmt).tolist()
         urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
         rows = enumerate(zip(uids, urls, offsets, sizes, strict=True))
-        write_index(part, [Indexed(name, row, *rest) for row, rest in rows])
+        write_index(part, [EncodedDocument(name, row, *rest) for row, rest in rows])
 
 
 def plan(store: Store, shards: Artifact) -> None:
-    """Makes the plan by the stage pack, and a run of it."""
+    """Creates the plan with the stage pack, and a run of it."""
     if Artifact.find(store, ArtifactId("big/checkpoint", "dev")):
         return
     output = Output(store, ArtifactId("big/plan", "dev"), "made")
@@ -187,7 +187,7 @@ def plan(store: Store, shards: Artifact) -> None:
 
 
 def index_of(store: Store, shards: Artifact, group_tokens: int) -> dict[str, Any]:
-    """Runs the stage in this process; returns its time, its size and the memory, with mapped pages of the shards."""
+    """Runs the stage in this process; returns time, size and memory, including mapped pages of the shards."""
     address = ArtifactId("big/spans", "dev")
     if made := Artifact.find(store, address):
         return dict(made.record.metrics)
@@ -207,7 +207,7 @@ def index_of(store: Store, shards: Artifact, group_tokens: int) -> dict[str, Any
 
 
 def text_of(store: Store, shards: Artifact, seed: int) -> str:
-    """Returns a text of about 200 tokens: 100 copied from one document, 100 in pieces of five from others."""
+    """Returns a text of about 200 tokens: 100 copied from one document, 100 in fragments of five from others."""
     draw, opened = np.random.default_rng(seed), ShardSet.open(shards)
     names = opened.names("web")
 
@@ -229,7 +229,7 @@ def forget(store: Store, kind: str) -> None:
 
 
 def looked_up(store: str, text: str) -> dict[str, Any]:
-    """Explains a text in a fresh process; time, processor time and pages read from disk, without imports."""
+    """Explains a text in a fresh process; returns time, CPU time and pages read from disk, without imports."""
     code = (
         "import sys, time, json, resource as r; from tasks.run.trace.explain import explain;"
         "from tasks.core.store import Store;"
@@ -258,7 +258,7 @@ def write_documents(folder: Path, paths: list[str]) -> int:
 
 
 def run(folder: Path, kind: str, settings: dict[str, Any], roles: dict[str, str], version: str = "dev") -> Watch:
-    """Runs a stage in a process of its own."""
+    """Runs a stage in a separate process."""
     module, section = STAGES[kind]
     given = (str(folder), module, section, kind, json.dumps(settings), json.dumps(roles), version)
     return watched([sys.executable, "-c", RUN, *given])
@@ -274,7 +274,7 @@ def cost(watch: Watch) -> dict[str, float]:
 
 
 def measure(folder: Path, tokens: int, groups: int) -> dict[str, Any]:
-    """Sorts the tokens in so many groups and looks for repeats."""
+    """Sorts the tokens in `groups` groups and searches repeats."""
     version, shards = f"g{groups}", "test/shards@dev"
     settings = {"enabled": True, "group_tokens": tokens // groups + 1}
     sorting = cost(run(folder, "spans", settings, {"shards": shards}, version))
@@ -325,7 +325,7 @@ def repeats(given: argparse.Namespace) -> None:
 def main() -> None:
     options = parser(__doc__)
     commands = options.add_subparsers(required=True)
-    one = commands.add_parser("explain", help="look up texts in an index of so many tokens")
+    one = commands.add_parser("explain", help="look up texts in an index of the given size")
     one.add_argument("--store", required=True)
     one.add_argument("--tokens", type=int, default=100_000_000)
     one.add_argument("--group-tokens", type=int, default=256_000_000)

@@ -1,11 +1,11 @@
-"""How long a trace takes in a corpus of 10 M captures, from a folder and from an object store, and how much it reads.
+"""Time and reads of a trace in a corpus of 10 M captures, from a folder and from an object store.
 
     python -m benchmarks.trace --documents 10000000 --store /some/empty/folder
 
-Builds artifacts of the shape that the stages write for a made-up corpus of that size (30 % of the captures rejected),
+Builds artifacts in the formats of the stages for a synthetic corpus of that size (30 % of the captures rejected),
 and times the writing of its index. Then times traces in fresh processes with an empty cache: kept page, rejected page,
-unknown page, document id, domain and step; from the folder, and through a server on loopback that speaks S3 and waits
-10 ms before each answer. Bar: each below 2 s. Writes `trace.json`.
+unknown page, document id, domain and step; from the folder, and through an S3 server on loopback that waits
+10 ms before each response. Goal: each below 2 s. Writes `trace.json`.
 """
 
 import json
@@ -34,8 +34,8 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
-from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_own
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_part_keys
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
@@ -51,7 +51,7 @@ PAUSE_MS = 10
 
 
 def main() -> None:
-    """Builds the corpus if it is not there, then times the traces."""
+    """Builds the corpus unless it exists, then times the traces."""
     options = parser(__doc__)
     options.add_argument("--documents", type=int, default=10_000_000)
     options.add_argument("--store", required=True)
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def timed(root: str, name: str, **environment: str) -> dict[str, float]:
-    """Returns what one trace took, in a process of its own with an empty cache."""
+    """Returns the cost of one trace, in a separate process with an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
         out = subprocess.run(
             [sys.executable, "-c", CODE, root, name],
@@ -101,7 +101,7 @@ def sizes(store: Store) -> dict[str, Any]:
 
 
 def build(store: Store, documents: int) -> None:
-    """Writes documents, tokenizer, shards, plan and checkpoint of a made-up corpus."""
+    """Writes documents, tokenizer, shards, plan and checkpoint of a synthetic corpus."""
     names = part_names(-(-documents // PART))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         seconds = list(pool.map(make_part, repeat(store), range(len(names)), names))
@@ -123,7 +123,7 @@ def opened(store: Store) -> dict[str, Output]:
 
 
 def make_part(store: Store, number: int, name: str) -> float:
-    """Writes one part of documents and its shard; returns the seconds that its index took."""
+    """Writes one part of documents and its shard; returns the seconds spent on its index."""
     outputs = opened(store)
     if name in outputs["shards"].committed:
         return 0.0
@@ -138,7 +138,7 @@ def make_part(store: Store, number: int, name: str) -> float:
         words = (
             (key_of(*word), row) for row, both in enumerate(rejected) for word in zip((ID, URL), both, strict=True)
         )
-        write_own(part, words)
+        write_part_keys(part, words)
     sizes = document_sizes(number)
     uids = [bytes.fromhex(doc_id) for doc_id, _ in kept]
     shard = shard_name("web", "train", number, 0)
@@ -148,18 +148,19 @@ def make_part(store: Store, number: int, name: str) -> float:
             offsets = write_shard(file, ShardBuffer("web", "train", uids, tokens, sizes.tolist()), FMT)
         started = time.perf_counter()
         entries = zip(uids, kept, offsets.tolist(), sizes.tolist(), strict=True)
-        write_index(part, [Indexed(shard, row, uid, url, *rest) for row, (uid, (_, url), *rest) in enumerate(entries)])
+        documents = (EncodedDocument(shard, row, uid, url, *rest) for row, (uid, (_, url), *rest) in enumerate(entries))
+        write_index(part, documents)
         return time.perf_counter() - started
 
 
 def url_of(index: int) -> str:
-    """Returns the URL of a made-up page: of one of 50,000 sites of 10,000 domains."""
+    """Returns the URL of a synthetic page, on one of 50,000 sites of 10,000 domains."""
     site = index % 50_000
     return f"https://site-{site}.example-{site % 10_000}.org/articles/2026/some-words-in-the-path/page-{index}"
 
 
 def is_rejected(url: str) -> bool:
-    """Tells whether a made-up page was rejected: three in ten are."""
+    """Returns whether a synthetic page was rejected: three in ten are."""
     return url[-1] in "036"
 
 

@@ -1,18 +1,18 @@
-"""Trains the trees of the `blocks` extractor, after showing what they do on hosts that they have not seen.
+"""Trains the trees of the `blocks` extractor, after scoring them on unseen hosts.
 
     python -m benchmarks.train_blocks --gold FOLDER --segments FOLDER [--no-nested] [--write]
 
 The folders are those of `benchmarks.extraction`: pages with their whole main text, and pages with some segments that it
-must and must not contain. Of the former each block has a label: main text if half of its words are found in the marked
-text, in order. Of the latter the blocks with segments have one; the others get a silver label with a low weight: the
+must and must not contain. In the former each block has a label: main text if half of its words are in the annotated
+text, in order. In the latter the blocks with segments have one; the others get a silver label with a low weight: the
 share of three extractors (trafilatura in two settings, resiliparse) whose text has the block.
 
-The second pass of trees is trained on the judgements of a first pass on hosts that it has not seen. The figure for
-unseen hosts is nested: each fold is scored by two passes for which nothing of its hosts was seen. Sizes of trees and
-weights of labels are constants, chosen on these pages by people: one choice for all folds. The growing is CatBoost's,
-which is needed here alone (`pip install catboost trafilatura`); it draws by a fixed seed, so equal data give equal
+The second pass of trees is trained on the predictions of a first pass on hosts unseen by it. The figure for
+unseen hosts is cross-validated for both passes: neither was trained on hosts of the scored fold. Sizes of trees and
+weights of labels are constants, chosen manually on these pages, the same for all folds. CatBoost trains the trees and
+is needed only here (`pip install catboost trafilatura`); its seed is fixed, so equal data give equal
 weights on equal machines. With --write the trees of all pages replace `tasks/stages/extract/blocks.json`, and the
-figures are kept in `train_blocks.json`. It takes some ten minutes of one core.
+figures are stored in `train_blocks.json`. It takes about ten minutes of one core.
 """
 
 import difflib
@@ -33,10 +33,10 @@ from benchmarks.extraction import GoldPage, SegmentPage, read_pages, read_segmen
 from benchmarks.harness import keep, parser
 from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import SCALE, Judges, blocks_text, candidates, parsed
+from tasks.stages.extract.blocks import SCALE, BlockClassifier, blocks_text, candidates, parse_trees
 from tasks.stages.extract.html import keep_posts, main_text
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
-from tasks.stages.extract.page_metadata import read_about
+from tasks.stages.extract.page_metadata import read_page_metadata
 
 TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
 FOLDS = 5
@@ -50,14 +50,14 @@ _DOUBTFUL = 0.15
 
 @dataclass(frozen=True)
 class Example:
-    """The blocks of one page, and what they are.
+    """The blocks of one page with features and labels.
 
     Attributes:
-        page: with what people have marked.
+        page: with its annotation.
         blocks: of the page.
         measured: their features.
-        labels: chance that each is main text.
-        weights: of the labels; 0 for blocks that the trees do not judge.
+        labels: probability that each is main text.
+        weights: of the labels; 0 for blocks that the trees do not classify.
     """
 
     page: GoldPage | SegmentPage
@@ -68,7 +68,7 @@ class Example:
 
 
 def silver_texts(html: str) -> list[str]:
-    """Returns what several extractors take for the main text of a page."""
+    """Returns the main text of a page according to several extractors."""
     import trafilatura
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
@@ -83,12 +83,12 @@ def silver_texts(html: str) -> list[str]:
 def examples(
     pages: Sequence[GoldPage | SegmentPage], silver: Callable[[str], list[str]] = silver_texts
 ) -> list[Example]:
-    """Reads pages as the extractor does and labels their blocks; leaves out those without text."""
+    """Reads pages like the extractor and labels their blocks; skips pages without text."""
     found = []
     for page in pages:
         html = page.html
         tree = HTMLTree.parse(html)
-        title = read_about(tree).stated_title
+        title = read_page_metadata(tree).stated_title
         keep_posts(tree, html.encode("utf-8", "surrogatepass"))
         blocks = read_blocks(tree)
         if blocks is not None:
@@ -139,7 +139,7 @@ def _by_segments(
         found = places(segment)
         for index in {index for held in found for index in held}:
             inside = len(texts[index]) > 6 * len(segment) or len(found) > 1
-            if inside and likely[index] > 0.7:  # words that the story uses, too
+            if inside and likely[index] > 0.7:  # words that also occur in the main text
                 weights[index] = _DOUBTFUL * weights[index]
             else:
                 labels[index], weights[index] = 0.0, 1.0
@@ -151,7 +151,7 @@ def _by_segments(
 
 
 def _shared(texts: Sequence[str], other: str) -> list[float]:
-    """Returns the share of each text's three-word runs in another text; of a shorter one whether it is a line there."""
+    """Returns the share of each text's three-word runs in another text; for shorter texts whether it has the line."""
     words = _WORD.findall(other)
     runs = set(zip(words, words[1:], words[2:], strict=False))
     lines = {" ".join(_WORD.findall(line)) for line in other.split("\n")}
@@ -165,7 +165,7 @@ def _shared(texts: Sequence[str], other: str) -> list[float]:
 
 
 def grown(rows: NDArray[np.float32], labels: NDArray[np.float64], weights: NDArray[np.float64], trees: int) -> Any:
-    """Grows trees on rows of weight above zero; returns them as a file of weights holds them, without names."""
+    """Trains trees on rows with positive weight; returns them in the format of the weights file, without names."""
     from catboost import CatBoostClassifier, Pool
 
     model = CatBoostClassifier(
@@ -182,7 +182,7 @@ def grown(rows: NDArray[np.float32], labels: NDArray[np.float64], weights: NDArr
 
 
 def weights_of(model: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Returns a model of CatBoost as `blocks.json` holds it; its first split is the lowest bit of a leaf's number."""
+    """Returns a model of CatBoost in the format of `blocks.json`; its first split is the lowest bit of a leaf index."""
     scale, (bias,) = model["scale_and_bias"]
     depth = max(len(tree["splits"] or ()) for tree in model["oblivious_trees"])
     trees = []
@@ -201,12 +201,12 @@ def weights_of(model: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def trained(of: Sequence[Example]) -> dict[str, Any]:
-    """Trains both passes; returns what `blocks.json` holds."""
+    """Trains both passes; returns the content of `blocks.json`."""
     labels = np.concatenate([one.labels for one in of])
     weights = np.concatenate([one.weights for one in of])
     seen: dict[int, NDArray[np.float64]] = {}
     for rest, held_out in folds(of, INNER_FOLDS):
-        first = parsed(_first(rest), COLUMNS)
+        first = parse_trees(_first(rest), COLUMNS)
         for one in held_out:
             seen[id(one)] = _odds(one, first.odds(one.measured))
     both = [np.concatenate((one.measured, context(one.blocks, one.measured, seen[id(one)]))).T for one in of]
@@ -227,13 +227,13 @@ def _odds(one: Example, odds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(candidates(one.measured), odds, -9.0)
 
 
-def judges_of(held: dict[str, Any]) -> Judges:
-    """Returns trained weights as the extractor uses them."""
-    return Judges(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+def classifier_of(held: dict[str, Any]) -> BlockClassifier:
+    """Returns trained weights in the form used by the extractor."""
+    return BlockClassifier(parse_trees(held["first"], COLUMNS), parse_trees(held["second"], (*COLUMNS, *CONTEXT)))
 
 
 def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], list[Example]]]:
-    """Splits examples by host: yields (train, held out) for each fold, hosts dealt out by hash."""
+    """Splits examples by host: yields (train, held out) for each fold, with hosts assigned by hash."""
     hosts = sorted({one.page.host for one in of}, key=lambda host: (hash64(f"{count} {host}"), host))
     fold = {host: index % count for index, host in enumerate(hosts)}
     for index in range(count):
@@ -243,24 +243,24 @@ def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], li
         )
 
 
-def texts_by(by: Judges, pages: Sequence[GoldPage | SegmentPage]) -> list[str]:
-    """Returns the texts of pages as the extractor makes them by some trees."""
+def texts_by(by: BlockClassifier, pages: Sequence[GoldPage | SegmentPage]) -> list[str]:
+    """Returns the texts that the extractor finds on pages with the given trees."""
     found = []
     for page in pages:
         html = page.html
         tree = HTMLTree.parse(html)
         keep_posts(tree, html.encode("utf-8", "surrogatepass"))
-        found.append(clean(blocks_text(tree, read_about(tree).stated_title, by=by) or main_text(tree)))
+        found.append(clean(blocks_text(tree, read_page_metadata(tree).stated_title, classifier=by) or main_text(tree)))
     return found
 
 
 def cross_validated(of: Sequence[Example], count: int = FOLDS) -> dict[str, Any]:
-    """Scores every page by trees that have seen nothing of its host."""
+    """Scores every page with trees that were not trained on its host."""
     pages: list[GoldPage | SegmentPage] = []
     texts: list[str] = []
     for seen, held_out in folds(of, count):
         unseen = [one.page for one in held_out]
-        texts += texts_by(judges_of(trained(seen)), unseen)
+        texts += texts_by(classifier_of(trained(seen)), unseen)
         pages += unseen
         print(f"  {len(pages)} pages", flush=True)
     return scores(pages, texts)
@@ -270,7 +270,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--gold", required=True, type=Path, help="folder with html/ and ground-truth.json")
     options.add_argument("--segments", required=True, type=Path, help="folder with html/ and pages.jsonl")
-    options.add_argument("--no-nested", action="store_true", help="leave out the figure for unseen hosts")
+    options.add_argument("--no-nested", action="store_true", help="skip the figure for unseen hosts")
     options.add_argument("--write", action="store_true", help=f"replace {TARGET.name}")
     given = options.parse_args()
     pages: list[GoldPage | SegmentPage] = [*read_pages(given.gold), *read_segments(given.segments)]
@@ -281,7 +281,7 @@ def main() -> None:
     if not given.no_nested:
         result["unseen hosts, nested"] = cross_validated(of)
     held = trained(of)
-    result["hosts trained on"] = scores(pages, texts_by(judges_of(held), pages))
+    result["hosts trained on"] = scores(pages, texts_by(classifier_of(held), pages))
     print(json.dumps(result, indent=2))
     if given.write:
         TARGET.write_text(json.dumps(held, separators=(",", ":")) + "\n")

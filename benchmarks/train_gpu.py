@@ -1,16 +1,16 @@
-"""Training on a GPU: are the attention kernels equal, how fast is a step, and what takes its time.
+"""Training on a GPU: equality of the attention kernels, speed of a step, and its profile.
 
     python -m benchmarks.train_gpu [--budget SECONDS] [--out FILE]
 
-First every attention kernel beside the reference, forward and backward. Then a sweep over models, precisions, lengths,
-masks and microbatches, 30 steps each by the engine that trains (`tasks.trainer.parallel.sharded`), one GPU, random
-tokens, documents of 700 tokens in the mean. FILE is written anew after each configuration, so that what was measured is
-there when the machine is not any more. A configuration that does not fit in memory is noted and the next one tried;
-those for which the budget does not last are listed as not run. `--tiny` shows on a CPU in seconds that all of it runs.
+First every attention kernel is compared with the reference, forward and backward. Then a sweep over models, precisions,
+lengths, masks and microbatches, 30 steps each with the training engine (`tasks.trainer.parallel.sharded`), one GPU,
+random tokens, documents of 700 tokens on average. FILE is rewritten after each configuration, so that results survive
+the loss of the machine. A configuration that does not fit in memory is noted and the next one runs; those beyond the
+time budget are listed as not run. `--tiny` runs everything in seconds on a CPU.
 
 `mfu` counts 6 FLOPs per weight in a matrix product and 12 x layers x width x length per token for attention, as if it
-were not causal: the convention of PaLM and llm-foundry. `mfu_causal` counts the keys that are attended, within
-documents. Both are of the dense bf16 peak of the data sheet, fp8 too.
+were not causal: the convention of PaLM and llm-foundry. `mfu_causal` counts only the attended keys, within
+documents. Both are relative to the dense bf16 peak of the data sheet, also for fp8.
 """
 
 import gc
@@ -35,7 +35,7 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel, activate_flash, best_kernel, sdpa_mask
 from tasks.trainer.model.flex import flex
-from tasks.trainer.model.shape import SIZES, Shape, Size, attended_length, flops_per_token
+from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
 from tasks.trainer.model.varlen import varlen
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
@@ -51,7 +51,7 @@ MEAN_DOCUMENT = 700
 
 
 def documents_of(sequences: int, seq_len: int, mean: float, seed: int) -> Tensor:
-    """Returns numbers of documents, int64 [sequences, seq_len], of log-normal lengths (sigma 1) cut as they come."""
+    """Returns document numbers, int64 [sequences, seq_len], with log-normal lengths (sigma 1) cut at sequence ends."""
     generator = np.random.default_rng(seed)
     total = sequences * seq_len
     lengths = np.maximum(1, generator.lognormal(np.log(mean) - 0.5, 1.0, 8 + int(8 * total / mean)).astype(np.int64))
@@ -65,7 +65,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def seconds(device: torch.device, call: Callable[[], object], repeats: int) -> float:
-    """Returns the median time of a call, after one that is not counted."""
+    """Returns the median time of a call in seconds, after a warm-up call."""
     taken = []
     for _ in range(repeats + 1):
         synchronise(device)
@@ -80,8 +80,8 @@ class Case:
     """Random queries, keys and values over packed documents.
 
     Args:
-        device: to compute on; on a CPU in fp32 and forward alone, as `flex` does there.
-        sequences: how many.
+        device: to compute on; on a CPU in fp32 and only forward, like `flex` there.
+        sequences: their number.
         seq_len: positions of each.
         heads: query heads; half as many heads of keys and values.
         width: of a head.
@@ -99,18 +99,18 @@ class Case:
         self.weights = torch.randn_like(self.inputs[0])
 
     def passes(self, kernel: Kernel, documents: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-        """Returns the output, and where there is a backward pass the gradients of queries, keys and values."""
+        """Returns the output, and with a backward pass the gradients of queries, keys and values."""
         leaves = [tensor.detach().requires_grad_(self.backward) for tensor in inputs]
         out = kernel(documents, None)(*leaves)
         grads = torch.autograd.grad((out * self.weights).sum(), leaves) if self.backward else ()
         return [out.detach(), *grads]
 
     def reference(self) -> list[Tensor]:
-        """Returns what `passes` does, of the reference in fp32."""
+        """Returns the result of `passes` for the reference in fp32."""
         return self.passes(sdpa_mask, self.documents, [tensor.float() for tensor in self.inputs])
 
     def leak(self, kernel: Kernel) -> float:
-        """Returns how much a change of one document changes the outputs of the others at most."""
+        """Returns the largest change of other documents' outputs after a change of one document."""
         middle = self.documents[0, self.documents.shape[1] // 2]
         changed = (self.documents == middle)[:, None, :, None]
         before = self.passes(kernel, self.documents, self.inputs)[0]
@@ -135,7 +135,7 @@ class Case:
 
 
 def parity(device: torch.device, shape: tuple[int, int, int, int], repeats: int) -> dict[str, Any]:
-    """Returns figures of each kernel of the device, and the flash attention that is left active, the fastest equal one.
+    """Returns figures of each kernel of the device, and the fastest equal flash attention, which is left active.
 
     Args:
         device: to compute on.
@@ -169,7 +169,7 @@ def _tried(case: Case, kernel: Kernel, reference: list[Tensor], repeats: int) ->
 
 @dataclass(frozen=True)
 class Variant:
-    """A model as it is built: what needs other weights or another graph."""
+    """Settings of a model that need other weights or another graph."""
 
     size: str
     precision: Literal["bf16", "fp8"]
@@ -179,7 +179,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a variant computes in a step."""
+    """Work of a variant in a step."""
 
     seq_len: int
     microbatch: int
@@ -191,7 +191,7 @@ class Workload:
 
 
 def engine_of(variant: Variant, size: Size, compiled: bool) -> Sharded:
-    """Builds the engine of one rank on the device that there is."""
+    """Builds the engine of one rank on the available device."""
     run = TrainConfig(
         model=size.model, steps=1000, batch_size=1, microbatch=1, milestones=1, precision=variant.precision
     )
@@ -201,7 +201,7 @@ def engine_of(variant: Variant, size: Size, compiled: bool) -> Sharded:
 
 
 def batches_of(load: Workload, vocab_size: int) -> list[Batch]:
-    """Returns batches of random tokens; a label is the token that follows."""
+    """Returns batches of random tokens; a label is the next token."""
     made = []
     for seed in range(BATCHES):
         shape = (load.microbatch, load.seq_len)
@@ -226,7 +226,7 @@ def train_steps(engine: Sharded, batches: list[Batch], steps: int) -> tuple[list
 
 
 def measured(engine: Sharded, size: Size, load: Workload, kernel: Kernel, steps: int) -> dict[str, Any]:
-    """Returns the figures of a workload; a third of the steps warms up. The caller has set the kernel's flash."""
+    """Returns the figures of a workload; the first third of the steps is warm-up. The caller sets the flash kernel."""
     device = engine.mesh.device
     torch._dynamo.reset()
     engine.chunks[0].kernel = kernel
@@ -254,7 +254,9 @@ def rates(size: Size, load: Workload, batches: list[Batch], step_s: float, devic
     per_s = load.microbatch * load.seq_len / step_s
     runs = np.concatenate([np.diff(batch.cu_seqlens.numpy()) for batch in batches])
     by = {"": load.seq_len, "_causal": attended_length(runs)}
-    flops = {name: per_s * flops_per_token(Shape.of(size.model, size.vocab_size), keys) for name, keys in by.items()}
+    flops = {
+        name: per_s * flops_per_token(ModelShape.of(size.model, size.vocab_size), keys) for name, keys in by.items()
+    }
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return {
         "tokens_per_s": round(per_s),
@@ -281,7 +283,7 @@ def top_kernels(engine: Sharded, batches: list[Batch], count: int = 20) -> list[
 
 
 def free() -> None:
-    """Returns memory of engines that are gone to the device."""
+    """Returns memory of deleted engines to the device."""
     gc.collect()
     torch._dynamo.reset()
     if torch.cuda.is_available():
@@ -311,12 +313,12 @@ TINY_SIZE = Size(ModelConfig(layers=2, dim=32, heads=2, kv_heads=1), 64)
 
 
 class Sweep:
-    """Runs configurations while the time lasts, and keeps what they gave.
+    """Runs configurations while time is left, and collects their results.
 
     Args:
         out: file of the results.
         budget: seconds from now on.
-        tiny: whether everything is small and on a CPU.
+        tiny: whether to run a small version on a CPU.
     """
 
     def __init__(self, out: Path, budget: float, tiny: bool) -> None:
@@ -338,7 +340,7 @@ class Sweep:
             self.keep()
 
     def keep(self) -> None:
-        """Writes what there is."""
+        """Writes the results so far."""
         self.figures["seconds"] = round(self.elapsed, 1)
         store("train_gpu", self.figures, self.out)
 
@@ -361,11 +363,11 @@ class Sweep:
                 if "profile" not in self.figures:
                     top = top_kernels(engine, batches_of(load, size.vocab_size))
                     self.figures["profile"] = {**vars(variant), **vars(load), "top": top}
-            except Exception as error:  # what does not run on this card is a result
+            except Exception as error:  # a failure on this card is a result
                 fits = not isinstance(error, torch.OutOfMemoryError)
                 failed = f"{type(error).__name__}: {error}"[:500] if fits else "out of memory"
                 self._note(variant, {**vars(load), "failed": failed})
-                # A step that broke off leaves the engine between two states, and tensors in the frames of its error.
+                # A failed step leaves the engine in an inconsistent state, and tensors in the frames of its exception.
                 error.__traceback__, engine = None, None
             free()
             self.longest = max(self.longest, time.perf_counter() - began)
@@ -381,7 +383,7 @@ class Sweep:
 
 
 def card(device: torch.device) -> dict[str, Any]:
-    """Returns what the figures depend on: card, torch, CUDA."""
+    """Returns the environment of the figures: card, torch, CUDA."""
     found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "name": "CPU"}
     if device.type == "cuda":
         about = torch.cuda.get_device_properties(device)
@@ -392,7 +394,7 @@ def card(device: torch.device) -> dict[str, Any]:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--budget", type=float, default=460.0, help="seconds for all of it")
+    options.add_argument("--budget", type=float, default=460.0, help="total time in seconds")
     options.add_argument("--out", type=Path, default=RESULTS / "train_gpu.json", help="file of the results")
     options.add_argument("--tiny", action="store_true", help="a tiny configuration of everything, on a CPU")
     given = options.parse_args()

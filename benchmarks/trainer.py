@@ -4,19 +4,19 @@
     python -m benchmarks.trainer saving [--rounds 5]
     python -m benchmarks.trainer generation [--rounds 3]
 
-`optimizers`: held-out loss of Muon and AdamW at equal steps, and of gradients that two ranks send compressed. Trains a
+`optimizers`: held-out loss of Muon and AdamW at equal steps, and with compressed gradients on two ranks. Trains a
 small decoder on the bytes of the standard library's sources, each optimizer at four learning rates, then on two ranks
-with each compression; every tenth file is held out. Some minutes of one core. Writes `optimizers.json`.
+with each compression; every tenth file is held out. A few minutes of one core. Writes `optimizers.json`.
 
-`saving`: steps while a checkpoint is written beside them, against steps without. Trains a model of 100 M weights on one
-rank with one thread, on made-up batches of 512 tokens, so that a processor of the machine is free for the writer, as in
-a run on a GPU. Rounds alternate: some steps, a save, the steps until it is on disk (the window), and so on. Seconds of
-the call, length of the window, and how much longer than usual the steps of the window took, the call included, as a
-share of the window and of the time between checkpoints of a run that saves every 100 steps. Writes `saving.json`.
+`saving`: steps while a checkpoint is written in the background, against steps without. Trains a model of 100 M weights
+on one rank with one thread, on random batches of 512 tokens, so that a core is free for the writer, as in a run on a
+GPU. Rounds alternate: some steps, a save, the steps until it is on disk (the window), and so on. The figures are
+seconds of the call, length of the window, and the extra time of the steps of the window, including the call, as a share
+of the window and of the time between checkpoints of a run that saves every 100 steps. Writes `saving.json`.
 
-`generation`: greedy generation with kept keys and values, against reading the whole sequence for every token. Both
-continue the same prompts of random tokens in one batch, on one thread, in turn; the tokens must be equal. CPU seconds
-of both, and their ratio in the median of the rounds, for prompts and continuations of some lengths. Writes
+`generation`: greedy generation with a cache of keys and values, against reading the whole sequence for every token.
+Both continue the same prompts of random tokens in one batch, on one thread, in turn; the tokens must be equal. CPU
+seconds of both, and the median of their ratio over the rounds, for several lengths of prompts and continuations. Writes
 `generation.json`.
 """
 
@@ -44,7 +44,7 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.inference import Decoding
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
@@ -82,7 +82,7 @@ def corpus() -> tuple[np.ndarray, np.ndarray]:
 
 
 def bytes_batch(data: np.ndarray, sequences: int, seed: int) -> Batch:
-    """Returns sequences from random places of `data`."""
+    """Returns sequences from random offsets of `data`."""
     starts = np.random.default_rng(seed).integers(0, len(data) - BYTES_SEQ_LEN - 1, sequences)
     rows = np.stack([data[start : start + BYTES_SEQ_LEN + 1] for start in starts]).astype(np.int64)
     return Batch.of(rows[:, :-1], rows[:, 1:], np.zeros((sequences, BYTES_SEQ_LEN), np.int64))
@@ -115,7 +115,7 @@ def trained(ranks: Ranks, optim: dict[str, Any], compression: dict[str, Any] | N
 
 
 def on_two_ranks(compression: dict[str, Any] | None, steps: int) -> dict[str, Any]:
-    """Trains with AdamW on two processes; returns what rank 0 has found."""
+    """Trains with AdamW in two processes; returns the result of rank 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -134,7 +134,7 @@ def on_two_ranks(compression: dict[str, Any] | None, steps: int) -> dict[str, An
 
 
 def one_rank(compression: str, steps: str) -> None:
-    """Trains as the rank of this process's environment, and prints what came of it as JSON."""
+    """Trains as the rank of this process's environment, and prints the result as JSON."""
     torch.set_num_threads(1)
     with Ranks.from_environment() as ranks:
         print(json.dumps(trained(ranks, {}, json.loads(compression), int(steps))))
@@ -181,7 +181,7 @@ def saving(given: argparse.Namespace) -> None:
     model = Replicated(TrainConfig(model=MEDIUM, batch_size=1, microbatch=1), SAVING_VOCABULARY, Ranks(0, 1, 0))
     usual, calls, windows, extra = [], [], [], []
     with tempfile.TemporaryDirectory() as folder, Saver(Path(folder), model, Ranks(0, 1, 0), 1, ()) as saver:
-        for number in range(3):  # the first save allocates what the others use again
+        for number in range(3):  # the first save allocates buffers that later ones reuse
             step(model, number, saver)
         saver.save(1, {})
         saver.wait()
@@ -199,7 +199,7 @@ def saving(given: argparse.Namespace) -> None:
     keep(
         "saving",
         {
-            "weights": Shape.of(MEDIUM, SAVING_VOCABULARY).weights["total"],
+            "weights": ModelShape.of(MEDIUM, SAVING_VOCABULARY).weights["total"],
             "step_s": round(each, 3),
             "call_s": round(median(calls), 3),
             "window_s": round(median(windows), 2),
@@ -212,7 +212,7 @@ def saving(given: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def reading_again(model: Transformer, prompts: list[list[int]], more: int) -> list[list[int]]:
-    """Returns the prompts with their continuations; reads all of both for every token."""
+    """Returns the prompts with their continuations; reads the whole sequence for every token."""
     rows = [list(prompt) for prompt in prompts]
     for _ in range(more):
         tokens = torch.tensor(rows)
@@ -223,7 +223,7 @@ def reading_again(model: Transformer, prompts: list[list[int]], more: int) -> li
 
 
 def with_kept(model: Transformer, prompts: list[list[int]], more: int) -> list[list[int]]:
-    """Returns the same; keeps keys and values."""
+    """Returns the same with a cache of keys and values."""
     rows = [list(prompt) for prompt in prompts]
     read = Decoding(model, prompts, more)
     for count in range(more):
@@ -262,7 +262,7 @@ def generation(given: argparse.Namespace) -> None:
     figures = {}
     for name, config in MODELS.items():
         model = build(config, VOCABULARY, 0).eval()
-        with torch.no_grad():  # a head begins at zero, where all tokens are equally likely
+        with torch.no_grad():  # a head is initialized to zero, which makes all tokens equally likely
             model.head_weight.normal_(generator=torch.Generator().manual_seed(1))
         figures[name] = [generated(model, prompt, more, given.rounds) for prompt, more in LENGTHS]
     keep("generation", {"parameters": figures})
@@ -274,10 +274,10 @@ def main() -> None:
     one = commands.add_parser("optimizers", help="Muon, AdamW and compressed gradients")
     one.add_argument("--steps", type=int, default=STEPS)
     one.set_defaults(run=optimizers)
-    one = commands.add_parser("saving", help="steps beside a checkpoint that is written")
+    one = commands.add_parser("saving", help="steps while a checkpoint is written")
     one.add_argument("--rounds", type=int, default=5)
     one.set_defaults(run=saving)
-    one = commands.add_parser("generation", help="kept keys and values")
+    one = commands.add_parser("generation", help="a cache of keys and values")
     one.add_argument("--rounds", type=int, default=3)
     one.set_defaults(run=generation)
     given = options.parse_args()

@@ -1,14 +1,14 @@
-"""Canary: trains small models, one per mixture and seed, to choose the mixture of the large one.
+"""Canary: trains small models, one per mixture and seed, to choose the mixture for the large model.
 
 | | |
 |---|---|
 | reads | the asset `tokens` |
-| makes | `arms`, one `canary` per arm and seed, and the asset `mixture` (the decision, with its report) |
+| writes | `arms`, one `canary` per arm and seed, and the asset `mixture` (the decision, with its report) |
 | costs | `canary.steps` training steps per arm and seed, in the pool `gpu` |
-| next | `pretrain` starts by itself |
+| next | `pretrain` starts automatically |
 
-A mixture is promoted only if the paired interval against the current one excludes 0; otherwise the current one stays.
-Where `[place]` says `ask_human`, a person approves the decision in the Airflow UI before it is published.
+A mixture is promoted only if the paired interval against the current one excludes 0.
+With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published.
 """
 
 from airflow.sdk import DAG

@@ -1,16 +1,16 @@
-"""Crawl: one cycle over the recipe's seeds and over what earlier cycles found.
+"""Crawl: one cycle over the recipe's seeds and the URLs from earlier cycles.
 
 | | |
 |---|---|
 | reads | `[crawl]` of the recipe, the crawl database of the previous cycle |
-| makes | per partition a `fetchlist`, a `segment`, `rendered` pages and a `crawldb`; the asset `warc` |
+| writes | per partition a `fetchlist`, a `segment`, `rendered` pages and a `crawldb`; the asset `warc` |
 | costs | network and time: at most `crawl.max_pages` pages, never faster than each host allows |
-| next | `corpus` starts by itself |
+| next | `corpus` starts automatically |
 
 `inject` checks the seeds, `rank` scores hosts, `generate` selects due URLs; `fetch`, `render` and `update` follow.
 From `generate` on each stage runs once per partition (members p0, p1, ... own their hosts, so politeness needs no
-coordination). `publish` lists the WARC files, reports on every domain, and makes the new crawl database current. A
-killed fetch resumes where its log ends.
+coordination). `publish` lists the WARC files, reports on every domain, and makes the new crawl database the current
+one. A killed fetch resumes at the end of its log.
 """
 
 from airflow.sdk import DAG
@@ -20,17 +20,17 @@ from operators.recipes import connect, outlets_of, recipes_for
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES, stages_of
 
-FORM = {"crawl.max_pages": "Most pages that this cycle fetches."}
+FORM = {"crawl.max_pages": "Maximum number of pages in this cycle."}
 POOLS = {"fetch": "crawl", "render": "crawl"}
 
 
 def task_of(recipe, stage: str):
-    """Returns the task of a stage; of a mapped one, a task per partition."""
+    """Returns the task of a stage; for a mapped stage, one task per partition."""
     settings = {"task_id": stage, "recipe": recipe.name, "stage": stage, "pool": POOLS.get(stage, "default_pool")}
     if STAGES[stage].mapped:
         members = [f"p{partition}" for partition in range(recipe.crawl.partitions)]
         return StageOperator.partial(**settings, map_index_template="{{ task.member }}").expand(member=members)
-    # A cycle with nothing due is no failure, and nothing follows it.
+    # A cycle without due URLs is not a failure, but skips the downstream DAGs.
     last = bool(STAGES[stage].asset)
     return StageOperator(**settings, outlets=outlets_of(recipe.name, stage), skip_when_empty=last)
 

@@ -1,14 +1,14 @@
-"""Fine-tune: a trained model learns from instructions or preferences.
+"""Fine-tune: trains an existing model on instructions or preferences.
 
 | | |
 |---|---|
-| reads | the form, a base model, the tokenizer of the version, and JSON lines or the chunks of documents |
-| makes | `examples`: the rows as tokens; `finetuned`: the model with its checkpoints; or adapters, and both merged; |
-| | `tuned_scores`: base and model on the same text, tasks and held-out examples; and a version in MLflow's registry |
+| reads | the form, a base model, the version's tokenizer, and JSON lines or the chunks of documents |
+| writes | `examples`: the rows as tokens; `finetuned`: the model and its checkpoints, or adapters and a merged model |
+| | and `tuned_scores`: base and model on the same text, tasks and held-out examples; a version in MLflow's registry |
 | costs | `finetune.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
-| next | nothing starts: a further fine-tuning can begin from it |
+| next | nothing; another fine-tuning can begin from this model |
 
-Press **Trigger**: base, method and steps can be set in the form, other settings as overrides.
+Press **Trigger** to set base, method and steps in the form, and other settings as overrides.
 A killed run resumes from its newest good checkpoint, on the same batches.
 """
 
@@ -34,7 +34,7 @@ FORM = {
 }
 
 GPU = ("finetune", "evaluate_tuned")
-"""Stages that compute with the model; the others run on the worker."""
+"""Stages that run the model; the others run on the worker."""
 
 for recipe in recipes_for("finetune"):
     with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None, form=FORM)):

@@ -2,14 +2,14 @@
 
 | | |
 |---|---|
-| reads | the asset `mixture`, and the tokens it was decided on; of a recipe without canaries the asset `tokens` |
-| makes | the asset `checkpoint`, `scores` on held-out text, and a version in MLflow's model registry |
-| | and where `[plan]` is enabled `estimate` before the training and `reconciled` after it: planned against real |
-| | and where `[promote]` is enabled `comparison` with the champion, and `champion`: which model is it from now on |
+| reads | the asset `mixture` and the tokens of its canaries; for a recipe without canaries the asset `tokens` |
+| writes | the asset `checkpoint`, `scores` on held-out text, and a version in MLflow's model registry |
+| | and, with `[plan]` enabled, `estimate` before the training and `reconciled` after it: planned against actual |
+| | and, with `[promote]` enabled, `comparison` with the champion, and `champion`: the current champion |
 | costs | `train.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
 
 A killed training resumes from its newest good checkpoint, on the same batches.
-Where `[place]` says `ask_human`, a person approves a new champion in the Airflow UI.
+With `[place] ask_human`, a person approves a new champion in the Airflow UI.
 """
 
 from airflow.sdk import DAG
@@ -23,12 +23,12 @@ from tasks.run.catalogue import STAGES
 
 FORM = {"train.steps": "Training steps."}
 GPU = ("train", "evaluate", "compare")
-"""Stages that compute with the model; the others run on the worker."""
+"""Stages that run the model; the others run on the worker."""
 
 for recipe in recipes_for("pretrain"):
     # Without canaries the mixture is in the recipe.
-    waited = asset(recipe.name, "mixture" if recipe.has(STAGES["decide"]) else "tokens")
-    with DAG(**dag_settings(recipe, "pretrain", __doc__, schedule=[waited], form=FORM)):
+    trigger_asset = asset(recipe.name, "mixture" if recipe.has(STAGES["decide"]) else "tokens")
+    with DAG(**dag_settings(recipe, "pretrain", __doc__, schedule=[trigger_asset], form=FORM)):
         tasks = {}
         for stage in recipe.stages("pretrain"):
             operator = training_operator(recipe, gang=stage == "train") if stage in GPU else StageOperator

@@ -1,11 +1,11 @@
 """Reports invalid recipes as an import error of this file; the DAGs of other recipes are not affected.
 
-Reads every file of `dags/recipes`, makes no DAG. Raises with a line for each problem: file, field, cause, remedy.
+Reads every file of `dags/recipes`; defines no DAG. The error has a line for each problem: file, field, cause, remedy.
 """
 
-# Not used here. The dag-processor imports, once and before it forks, what a DAG file names at its top, and every later
-# parse inherits it. Named in a file that no task ever runs, the Kubernetes client (0.6 to 0.8 CPU-seconds) burdens
-# neither the parsing of a recipe with a cluster nor the tasks of one without.
+# Not used here. The dag-processor imports the Airflow modules at the top of each DAG file once, before it forks, and
+# every later parse inherits them. No task runs this file, so the Kubernetes client (0.6 to 0.8 CPU-seconds) slows down
+# neither the parsing of a recipe with a cluster nor the tasks of a recipe without one.
 import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401
 
 from operators.recipes import broken_recipes

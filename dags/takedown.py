@@ -1,14 +1,14 @@
-"""Takedown: what is not to be crawled, kept and trained on any more.
+"""Takedown: excludes pages, domains or documents from crawling, corpora and training.
 
 | | |
 |---|---|
-| reads | the form, the takedowns before, and all artifacts of the recipe for the report |
-| makes | `takedown`: all tombstones in force, and a report of documents, artifacts, steps and checkpoints that it met |
-| costs | seconds: the ids and URLs of all documents, and the document index of all tokens, are looked through |
-| next | nothing starts: new versions leave it out, and a running training does from its next checkpoint on |
+| reads | the form, earlier takedowns, and for the report all artifacts of the recipe |
+| writes | `takedown`: all tombstones in force, and a report of affected documents, artifacts, steps and checkpoints |
+| costs | seconds: a search in the ids and URLs of all documents and in the document index of all tokens |
+| next | nothing; new versions apply it, and a running training applies it from its next checkpoint on |
 
-Press **Trigger**, and name URLs, domains or document ids, one per line. Nothing that exists is rewritten.
-`python -m tasks audit` proves what is current free of it, or says what to run again.
+Press **Trigger** and enter URLs, domains or document ids, one per line. Existing artifacts are not rewritten.
+`python -m tasks audit` verifies that the current artifacts are free of it, or lists the stages to run again.
 """
 
 from airflow.sdk import DAG, Param
@@ -20,29 +20,31 @@ from tasks.stages.takedown import MOST_LINES
 
 
 def lines(title: str, description: str) -> Param:
-    """Returns a field of several lines."""
-    text = f"{description} One per line, at most {MOST_LINES:,}."
+    """Returns a multi-line field of the form."""
+    text = f"{description} One per line, at max_length {MOST_LINES:,}."
     return Param(None, type=["null", "string"], format="multiline", title=title, description=text)
 
 
-def line(title: str, description: str, most: int) -> Param:
-    """Returns a field of one line."""
-    return Param(None, type=["null", "string"], maxLength=most, title=title, description=description)
+def line(title: str, description: str, max_length: int) -> Param:
+    """Returns a single-line field of the form."""
+    return Param(None, type=["null", "string"], maxLength=max_length, title=title, description=description)
 
 
 FORM = {
     "takedown.urls": lines("URLs", "Pages; http and https, with and without www."),
-    "takedown.domains": lines("Domains", "Host names, such as example.org; all names below them go with them."),
+    "takedown.domains": lines("Domains", "Host names, such as example.org; all names below them are included."),
     "takedown.documents": lines("Document ids", "32 hex digits each, as trace prints them."),
-    "takedown.lift": lines("Lift", "URLs, domains or document ids that are no longer taken down, as they were given."),
-    "takedown.reason": line("Reason", "Why, in words; stays on record.", 1000),
-    "takedown.requested_by": line("Requested by", "Who asked for it; stays on record.", 300),
+    "takedown.lift": lines(
+        "Lift", "URLs, domains or document ids whose takedown ends, exactly as they were requested."
+    ),
+    "takedown.reason": line("Reason", "Reason as text; kept on record.", 1000),
+    "takedown.requested_by": line("Requested by", "Person or organization; kept on record.", 300),
     "takedown.from_crawl": Param(
         False,
         type="boolean",
-        title="What sites have withdrawn",
-        description="Also take down captured pages that robots.txt, noindex, an AI opt-out or status 451 forbid by "
-        "now, as the newest crawl cycle lists them.",
+        title="Pages withdrawn by their sites",
+        description="Also take down captured pages that robots.txt, noindex, an AI opt-out or status 451 forbid now, "
+        "as listed by the newest crawl cycle.",
     ),
 }
 

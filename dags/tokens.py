@@ -3,11 +3,11 @@
 | | |
 |---|---|
 | reads | the asset `documents` |
-| makes | `tokenizer`, `shards`, and the asset `tokens` (the plan: the document slices of each sequence) |
-| costs | CPU: encoding runs on Dask where the recipe's place names a cluster, or makes one for the run |
-| next | `canary` starts by itself, or `pretrain` where the recipe has no canaries |
+| writes | `tokenizer`, `shards`, and the asset `tokens` (the plan: the document slices of each sequence) |
+| costs | CPU: encoding runs on Dask if the recipe's place names a cluster or creates one per run |
+| next | `canary` starts automatically, or `pretrain` if the recipe has no canaries |
 
-Another sequence length rewrites the plan, never the tokens.
+A new sequence length rewrites only the plan, not the tokens.
 """
 
 from airflow.sdk import DAG

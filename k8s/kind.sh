@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sluice on a Kubernetes of its own, inside Docker on this machine: kind.sh up | down. Reads k8s/, changes the cluster
-# "sluice" of kind and nothing else: every command names its context. May be run again; what is there stays.
-# Needs 8 GB of memory for Docker, 30 GB of disk, and the tools that `need` below names.
+# Runs Sluice on a local Kubernetes cluster in Docker (kind): kind.sh up | down. Reads k8s/ and changes only the kind
+# cluster "sluice": every command names its context. Safe to run again; existing objects are kept.
+# Needs 8 GB of memory for Docker, 30 GB of disk, and the tools that `tools` below checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . k8s/versions.env
@@ -16,11 +16,11 @@ main() {
       need kind 'https://kind.sigs.k8s.io'
       kind delete cluster --name "$CLUSTER"
       ;;
-    *) fail 'say what to do: kind.sh up, or kind.sh down' ;;
+    *) fail 'usage: kind.sh up, or kind.sh down' ;;
   esac
 }
 
-# One by one and not joined by &&, which would switch `set -e` off inside them.
+# Not joined by &&, which would disable `set -e` inside them.
 up() {
   tools
   cluster
@@ -58,8 +58,8 @@ tools() {
   need kind 'https://kind.sigs.k8s.io'
   need kubectl 'https://kubernetes.io/docs/tasks/tools'
   need helm 'https://helm.sh/docs/intro/install'
-  docker info >/dev/null 2>&1 || fail 'docker does not answer. Start it, and be allowed to use it (docker info)'
-  # Airflow's chart asks for 3.19; kind enforces NetworkPolicies from 0.24 on.
+  docker info >/dev/null 2>&1 || fail 'docker does not answer. Start it, and check your permission to use it (docker info)'
+  # Airflow's chart requires 3.19; kind enforces NetworkPolicies from 0.24 on.
   at_least helm 3.19 "$(helm version --template '{{.Version}}')"
   at_least kind 0.24 "$(kind version | cut -d ' ' -f 2)"
 }
@@ -72,7 +72,7 @@ at_least() {
 cluster() {
   say 'Cluster'
   if kind get clusters 2>/dev/null | grep -qx "$CLUSTER"; then
-    echo "the cluster $CLUSTER is there"
+    echo "the cluster $CLUSTER exists"
   else
     kind create cluster --config k8s/overlays/kind/cluster.yaml --wait 120s
   fi
@@ -84,7 +84,7 @@ images() {
   for name in airflow worker; do
     docker build --file "k8s/images/$name.Dockerfile" --tag "sluice/$name:$SLUICE_IMAGES" .
   done
-  # No GPU in kind: torch for the CPU, a tenth of the size.
+  # kind has no GPU: torch for the CPU has a tenth of the size.
   docker build --file k8s/images/trainer.Dockerfile --tag "sluice/trainer:$SLUICE_IMAGES" \
     --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu .
   docker build --file k8s/overlays/kind/store.Dockerfile --tag sluice/store:1.5.33 .
@@ -92,7 +92,7 @@ images() {
     "sluice/airflow:$SLUICE_IMAGES" "sluice/worker:$SLUICE_IMAGES" "sluice/trainer:$SLUICE_IMAGES"
 }
 
-# Before the base, which holds objects of their kinds; --wait, because their webhooks must answer by then.
+# Before the base, which has objects of their kinds; --wait, because their webhooks must answer by then.
 controllers() {
   say 'JobSet, Kueue, Dask operator'
   chart jobset oci://registry.k8s.io/jobset/charts/jobset --version "$JOBSET_CHART" \
@@ -104,11 +104,11 @@ controllers() {
     --namespace sluice-work --values k8s/helm/dask-operator.yaml
 }
 
-# Made once, at random; they exist in this cluster only.
+# Generated at random, once per cluster.
 secrets() {
   say 'Secrets'
   if kube --namespace sluice get secret postgres >/dev/null 2>&1; then
-    echo 'they are there'
+    echo 'they exist'
     return
   fi
   local password
@@ -119,10 +119,10 @@ secrets() {
   secret sluice airflow-api-secret-key "api-secret-key=$(random)"
   secret sluice airflow-jwt-secret "jwt-secret=$(random)"
   secret sluice airflow-users "passwords.json={\"admin\": \"$(random)\", \"viewer\": \"$(random)\"}"
-  # The S3 server of this cluster checks no key, but its clients want one.
+  # The S3 server of this cluster does not check keys, but its clients require them.
   secret sluice sluice-store 'AWS_ACCESS_KEY_ID=kind' "AWS_SECRET_ACCESS_KEY=$(random)"
   secret sluice-work sluice-store 'AWS_ACCESS_KEY_ID=kind' "AWS_SECRET_ACCESS_KEY=$(random)"
-  # Last: its presence says that all are there.
+  # Created last: if it exists, all secrets exist.
   secret sluice postgres "password=$password"
 }
 
@@ -130,7 +130,7 @@ random() {
   head -c 24 /dev/urandom | od -An -tx1 | tr -d ' \n'
 }
 
-# secret NAMESPACE NAME KEY=VALUE...: by standard input, so that no value appears in a list of processes.
+# secret NAMESPACE NAME KEY=VALUE...: passes values on standard input, so that they do not appear in process lists.
 secret() {
   local namespace=$1 name=$2 pair
   shift 2
@@ -146,7 +146,7 @@ base() {
   say 'Postgres, store, MLflow, queues, rights, network'
   kube apply --kustomize k8s/overlays/kind
   kube --namespace sluice rollout status statefulset/postgres statefulset/store --timeout 5m
-  # The bucket; a second PUT of it changes nothing.
+  # Creates the bucket; a repeated PUT changes nothing.
   kube --namespace sluice exec store-0 -- python -c \
     'from urllib.request import *; urlopen(Request("http://127.0.0.1:4566/sluice", method="PUT"))'
   kube --namespace sluice rollout status deployment/mlflow --timeout 10m
@@ -163,12 +163,12 @@ airflow() {
 farewell() {
   cat <<EOF
 
-Sluice runs. Open it with
+Sluice is running. Open it with
 
   kubectl --context $CONTEXT --namespace sluice port-forward service/airflow-api-server 8080
   kubectl --context $CONTEXT --namespace sluice port-forward service/mlflow 5000
 
-and then http://localhost:8080 (Airflow) and http://localhost:5000 (MLflow). User admin; its password:
+and then http://localhost:8080 (Airflow) and http://localhost:5000 (MLflow). The user is admin; its password:
 
   kubectl --context $CONTEXT --namespace sluice get secret airflow-users -o jsonpath='{.data.passwords\\.json}' | base64 -d
 

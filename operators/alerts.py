@@ -1,9 +1,9 @@
-"""Alerts of a training run, sent while the run goes on: as a gauge of Airflow's metrics, and by an Airflow notifier.
+"""Sends the alerts of a training run while it is running: as a gauge in Airflow's metrics and by an Airflow notifier.
 
-Reads the lines that the stage logs, `[<artifact>] alert: <kind> at <text>`: in the task's own process as log records,
-of a pod as the lines of its log, which the triggerer reads. `[place.alerts]` names the notifier: any class of a
-provider or of yours, whose templated arguments may use `alert` (kind and text), `artifact`, `dag_id`, `task_id` and
-`run_id`. A notifier that fails is logged; the run goes on, and the alert is in the task's log in any case.
+Reads the lines that the stage logs, `[<artifact>] alert: <kind> at <text>`: as log records where the stage runs in the
+task's own process, or from the pod's log, which the triggerer reads. `[place.alerts]` names the notifier: any notifier
+class, whose templated arguments may use `alert` (kind and text), `artifact`, `dag_id`, `task_id` and `run_id`. If the
+notifier fails, the failure is logged and the run continues; the alert is in the task's log in any case.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from asgiref.sync import sync_to_async
 
 from operators import stats
 from tasks.core.errors import RecipeError
-from tasks.run.place import AlertsPlace, all_filled
+from tasks.run.place import AlertsPlace, expand_all
 
 log = logging.getLogger("sluice.alerts.sent")
 
@@ -32,34 +32,34 @@ def notifier_of(place: AlertsPlace) -> Any:
     Raises:
         RecipeError: there is no such class, or it does not take the arguments.
     """
-    place = all_filled(place)
+    place = expand_all(place)
     try:
         return import_string(place.notifier)(**place.arguments)
     except (ImportError, TypeError, ValueError) as error:
         raise RecipeError(
-            f'[place.alerts] notifier = "{place.notifier}" cannot be made ({error})',
+            f'[place.alerts] notifier = "{place.notifier}" cannot be created ({error})',
             "name a class derived from airflow.sdk.BaseNotifier as package.module.Class, and its arguments",
         ) from None
 
 
-def check(place: AlertsPlace) -> None:
-    """Makes the notifier, if there is one, so that a wrong one is found before anything runs; raises RecipeError."""
+def check_notifier(place: AlertsPlace) -> None:
+    """Creates the notifier once, so that a configuration error is raised (as RecipeError) before anything runs."""
     if place.notifier:
         notifier_of(place)
 
 
 def send(place: AlertsPlace, line: str, instance: Any) -> None:
-    """Sends the alert in a line; does nothing with other lines. Never raises.
+    """Sends the alert in a log line; ignores other lines. Never raises.
 
     Args:
-        place: the notifier; with none, only the gauge is sent.
-        line: of a log.
-        instance: the task instance; None where it is not known.
+        place: the notifier; without one, only the gauge is set.
+        line: a line of the log.
+        instance: the task instance; None if unknown.
     """
     match = _LINE.search(line)
     if not match:
         return
-    stats.alert(match[1], match[3])
+    stats.set_alert(match[1], match[3])
     if not place.notifier:
         return
     names = ("dag_id", "task_id", "run_id")
@@ -71,14 +71,14 @@ def send(place: AlertsPlace, line: str, instance: Any) -> None:
 
 
 @contextmanager
-def sent(place: AlertsPlace, instance: Any) -> Iterator[None]:
-    """Sends the alerts that are logged in this process.
+def forward_alerts(place: AlertsPlace, instance: Any) -> Iterator[None]:
+    """Sends the alerts that are logged in this process while the context is open.
 
     Raises:
-        RecipeError: before anything is run, as `notifier_of`.
+        RecipeError: the notifier cannot be created; raised on entry.
     """
-    check(place)
-    handler = _Sender(place, instance)
+    check_notifier(place)
+    handler = _AlertHandler(place, instance)
     logger = logging.getLogger(LOGGER)
     logger.addHandler(handler)
     try:
@@ -87,35 +87,35 @@ def sent(place: AlertsPlace, instance: Any) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class _Sender(logging.Handler):
+class _AlertHandler(logging.Handler):
     def __init__(self, place: AlertsPlace, instance: Any) -> None:
         super().__init__()
         self.place, self.instance = place, instance
 
     def emit(self, record: logging.LogRecord) -> None:
-        # The logger of failed sends is below this one.
+        # Propagated records, such as the warnings about failed sends, are skipped.
         if record.name == LOGGER:
             send(self.place, record.getMessage(), self.instance)
 
 
 class AlertFinder:
-    """Passes the lines of a pod on, and sends the alerts in them, in a thread, since notifiers may block.
+    """Forwards each line of a pod's log, and sends the alerts in them from a thread, because notifiers may block.
 
-    For a triggerer, whose metrics it connects.
+    Runs in a triggerer, and connects the triggerer's metrics client.
 
     Args:
-        pass_on: takes each line.
+        pass_on: called with each line.
         place: the notifier.
-        instance: the task instance; None where it is not known.
+        instance: the task instance; None if unknown.
     """
 
     def __init__(self, pass_on: Callable[[str], None], place: AlertsPlace, instance: Any) -> None:
         self.pass_on, self.place, self.instance = pass_on, place, instance
         self._sending: set[asyncio.Task[None]] = set()
-        stats.ready()
+        stats.connect()
 
     def __call__(self, line: str) -> None:
-        """Takes one line of the pod's log."""
+        """Handles one line of the pod's log."""
         self.pass_on(line)
         if _LINE.search(line):
             task = asyncio.create_task(sync_to_async(send)(self.place, line, self.instance))

@@ -13,7 +13,7 @@ from tasks.core.errors import RecipeError
 from tasks.run.recipe import Recipe
 
 _CLEARED = ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_PROFILE")
-"""Settings of another identity that the process may have inherited."""
+"""Settings of another AWS identity that the process may have inherited."""
 
 
 def use_connection(recipe: Recipe) -> None:
@@ -25,7 +25,7 @@ def use_connection(recipe: Recipe) -> None:
     conn_id = recipe.place.aws_conn_id
     if not conn_id:
         return
-    # Imported here: they bring boto3, which the DAG files must not.
+    # Imported here, because DAG files import this module and must not import boto3.
     from airflow.providers.amazon.aws.hooks.base_aws import AwsGenericHook
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowException
@@ -38,7 +38,7 @@ def use_connection(recipe: Recipe) -> None:
     except AirflowException as error:
         raise RecipeError(
             f'the connection "{conn_id}" of {recipe.name} cannot be used ({" ".join(str(error).split())})',
-            "make it under Admin > Connections (type Amazon Web Services) or empty [place] aws_conn_id",
+            "create it under Admin > Connections (type Amazon Web Services) or empty [place] aws_conn_id",
         ) from None
     for name in _CLEARED:
         os.environ.pop(name, None)
@@ -52,7 +52,7 @@ def _settings(hook: Any) -> dict[str, str | None]:
         "AWS_ENDPOINT_URL_S3": connection.get_service_endpoint_url(service_name="s3"),
     }
     if not (connection.aws_access_key_id or connection.role_arn):
-        # The machine's own role, whose credentials every client refreshes by itself: no copy of them.
+        # The machine's own role: clients refresh its credentials themselves, so they are not copied.
         return settings
     credentials = hook.get_credentials()
     keys = {"AWS_ACCESS_KEY_ID": credentials.access_key, "AWS_SECRET_ACCESS_KEY": credentials.secret_key}

@@ -16,7 +16,7 @@ from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name
 from operators.links import DaskLink
 from operators.runs import fails_at_once
 from tasks.core.engine import status_path
-from tasks.run.place import DaskPods, filled
+from tasks.run.place import DaskPods, expand_env
 from tasks.run.recipe import Recipe, find_recipe
 
 log = logging.getLogger("sluice.dask")
@@ -44,32 +44,36 @@ class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
         with fails_at_once():
             recipe = find_recipe(self.recipe)
             pods = place_of(recipe)
-            assert pods is not None, "the DAG file makes this task only where the place has pods for Dask"
+            assert pods is not None, "the DAG file creates this task only where the place has pods for Dask"
             self._unfinished = pods, run_name(context)
             try:
-                found = ensure(recipe, context)
+                cluster = ensure_cluster(recipe, context)
             except BaseException:
                 self.on_kill()
                 raise
             self._unfinished = None
-            self.dashboard = dashboard(recipe, found)
-            return found
+            self.dashboard = dashboard(recipe, cluster)
+            return cluster
 
     def on_kill(self) -> None:
-        """Removes a cluster that is not up yet: no teardown follows a setup that has failed."""
-        from operators.dask.api import remove
+        """Deletes a cluster that is not up yet: no teardown task follows a failed setup."""
+        from operators.dask.api import delete_cluster
 
         if self._unfinished:
             pods, name = self._unfinished
             self._unfinished = None
             try:
-                remove(pods, name)
+                delete_cluster(pods, name)
             except Exception as error:
-                log.warning("the Dask cluster %s could not be removed (%s); it ends when it is idle", name, error)
+                log.warning(
+                    "the Dask cluster %s could not be deleted (%s); the operator deletes it when it is idle",
+                    name,
+                    error,
+                )
 
 
 class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
-    """Removes the Dask cluster of this DAG run, if it is there.
+    """Deletes the Dask cluster of this DAG run, if it exists.
 
     Args:
         recipe: name of the recipe.
@@ -83,21 +87,21 @@ class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
         self.recipe = recipe
 
     def execute(self, context: Any) -> None:
-        """Deletes the cluster and waits until it is gone; says so where it is not and has no pods any more."""
-        from operators.dask.api import remove
+        """Deletes the cluster and waits for its deletion; logs the outcome."""
+        from operators.dask.api import delete_cluster
 
         with fails_at_once():
             pods = place_of(find_recipe(self.recipe))
             if pods is None:
-                return  # the recipe was changed during the run; the idle guard ends the cluster
+                return  # the recipe was changed during the run; the operator deletes the idle cluster
             name = run_name(context)
-            log.info("Dask cluster %s: %s", name, remove(pods, name))
+            log.info("Dask cluster %s: %s", name, delete_cluster(pods, name))
 
 
 def on_cluster(recipe: Recipe, work: Sequence[BaseOperator]) -> None:
-    """Puts the stages `work`, which follow one another, between setup and teardown where the place makes clusters.
+    """Chains the stages `work`, between setup and teardown tasks where the place creates a Dask cluster per run.
 
-    Used in a DAG file, inside its DAG. Without `[place.dask.kubernetes]` the stages are only chained.
+    Call it inside a DAG. Without `[place.dask.kubernetes]` the stages are only chained.
     """
     chain(*work)
     if recipe.place.dask.kubernetes is None:
@@ -108,15 +112,15 @@ def on_cluster(recipe: Recipe, work: Sequence[BaseOperator]) -> None:
     chain(work[-1], teardown)
 
 
-def ensure(recipe: Recipe, context: Any) -> dict[str, str]:
-    """Returns the cluster of this DAG run (name, namespace, address, status_page); creates it where it is missing."""
-    from operators.dask.api import make
+def ensure_cluster(recipe: Recipe, context: Any) -> dict[str, str]:
+    """Returns the cluster of this DAG run (name, namespace, address, status_page); creates it if it is missing."""
+    from operators.dask.api import create_cluster
 
     pods = place_of(recipe)
     assert pods is not None, "the place configures no cluster"
     name = run_name(context)
     owner = f"{context['ti'].dag_id} {context['run_id']}"
-    return make(pods, cluster_manifest(recipe, pods, name, owner), autoscaler_manifest(pods, name)).to_json()
+    return create_cluster(pods, cluster_manifest(recipe, pods, name, owner), autoscaler_manifest(pods, name)).to_json()
 
 
 def run_name(context: Any) -> str:
@@ -126,8 +130,8 @@ def run_name(context: Any) -> str:
 
 def dashboard(recipe: Recipe, cluster: dict[str, str]) -> str:
     """Returns the URL of the status page of a run's cluster."""
-    url = filled(recipe.place.dask.dashboard)
+    url = expand_env(recipe.place.dask.dashboard)
     for word in ("name", "namespace"):
         url = url.replace(f"{{{word}}}", cluster[word])
-    # Scheduler and Airflow have the same wheel with the same libraries.
+    # Scheduler and Airflow have the same libraries, so Bokeh is in both or in neither.
     return url or cluster["status_page"] + status_path(find_spec("bokeh") is not None)

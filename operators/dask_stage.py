@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperatorLink
 
-from operators.dask_cluster import dashboard, ensure
+from operators.dask_cluster import dashboard, ensure_cluster
 from operators.links import DaskLink
 from operators.recipes import outlets_of
 from operators.stage import StageOperator
 from tasks.core.errors import SluiceError
-from tasks.run.place import filled
+from tasks.run.place import expand_env
 from tasks.run.recipe import Recipe, find_recipe
 
 ADDRESS = "SLUICE_DASK"
@@ -24,7 +24,7 @@ ADDRESS = "SLUICE_DASK"
 
 
 class DaskStageOperator(StageOperator):
-    """Runs a stage here and its parts on Dask."""
+    """Runs a stage in the worker and maps its parts over a Dask cluster."""
 
     operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (*StageOperator.operator_extra_links, DaskLink())
     ui_color = "#f3e7d3"
@@ -35,12 +35,12 @@ class DaskStageOperator(StageOperator):
         self.dashboard = ""
 
     def run(self, context: Any) -> dict[str, Any]:
-        """Runs the stage on the cluster; the button to its status page is there while it runs."""
+        """Runs the stage on the cluster; pushes the link to the status page first, for use during the run."""
         recipe = find_recipe(self.recipe)
         if recipe.place.dask.kubernetes is None:
             self._show(context, _status_page(recipe))
             return super().run(context)
-        cluster = ensure(recipe, context)
+        cluster = ensure_cluster(recipe, context)
         self._show(context, dashboard(recipe, cluster))
         with _environment(ADDRESS, cluster["address"]):
             return super().run(context)
@@ -54,13 +54,13 @@ class DaskStageOperator(StageOperator):
 def _status_page(recipe: Recipe) -> str:
     from tasks.core.engine import dashboard_of
 
-    address, dashboard = filled(recipe.place.dask.address), filled(recipe.place.dask.dashboard)
+    address, dashboard = expand_env(recipe.place.dask.address), expand_env(recipe.place.dask.dashboard)
     if dashboard or not address:
         return dashboard if address else ""
     try:
         return dashboard_of(address)
     except SluiceError:
-        return ""  # the stage itself reports that no scheduler answers, unless it has nothing to do
+        return ""  # the stage reports an unreachable scheduler itself, unless it is skipped
 
 
 @contextmanager

@@ -19,7 +19,7 @@ RETRIES = {
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=5),
 }
-"""Only transient errors are retried: a permanent error fails the task at its first try."""
+"""Only transient errors are retried: a permanent error fails the task on its first try (`operators.runs`)."""
 
 
 def dag_settings(
@@ -30,11 +30,11 @@ def dag_settings(
     Args:
         recipe: the recipe of the DAG.
         dag: its part of the pipeline: "crawl", "corpus", ...
-        doc: docstring of the DAG file; becomes the page text. The recipe sections of the DAG's stages are shown below
-            it, so that a changed recipe makes a new version of the DAG in the UI.
-        schedule: cron line, assets, or None.
-        form: recipe fields (dotted path) that get a field of their own in the form: a number, by the text under it, or
-            a field as given.
+        doc: docstring of the DAG file; becomes the page text. The recipe sections of the DAG's stages are appended, so
+            that a changed recipe creates a new version of the DAG in the UI.
+        schedule: cron expression, assets, or None.
+        form: recipe fields (dotted path) with their own field in the form: a description for a numeric field, or the
+            complete Param.
     """
     return {
         "dag_id": f"{recipe.name}.{dag}",
@@ -53,10 +53,9 @@ def dag_settings(
 def _page(recipe: Recipe, doc: str | None, dag: str) -> str:
     settings = json.loads(recipe.text)
     sections = dict.fromkeys(STAGES[stage].section for stage in recipe.stages(dag))
-    shown = json.dumps({section: settings[section] for section in sections}, indent=2, ensure_ascii=False)
-    return (
-        f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n```json\n{shown}\n```\n"
-    )
+    settings = {section: settings[section] for section in sections}
+    code = f"```json\n{json.dumps(settings, indent=2, ensure_ascii=False)}\n```\n"
+    return f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n{code}"
 
 
 def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]:
@@ -65,17 +64,16 @@ def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]
         "version": Param(
             None,
             title="Version",
-            description=f"Version of the artifacts to make. Empty: that of the run that started this one, the date "
+            description=f"Version of the artifacts to create. Empty: that of the run that started this one, the date "
             f"of a scheduled run, or the recipe's: {recipe.version}",
             **text,
         ),
         "source_version": Param(
             None,
             title="Source version",
-            description="Version whose inputs are read where the version above has none: what was made at it, or what "
-            "that was made from. What it holds is not made again where settings and inputs are the same, except for a "
-            f"crawl. Later DAGs read it too. The version alone, such as {recipe.version}, not the address of an "
-            "artifact. Empty: none.",
+            description="Version whose artifacts, and their inputs, are read where the version above has none. Its "
+            "artifacts are adopted where settings and inputs are the same, except for a crawl. Later DAGs read it "
+            f"too. Enter the version alone, such as {recipe.version}, not the address of an artifact. Empty: none.",
             **text,
         ),
     }
@@ -94,8 +92,8 @@ def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]
         {},
         type="object",
         title="Overrides",
-        description="Other recipe fields by dotted path, all but [place]; handed down to later DAGs. "
-        'Such as {"dedup.jaccard": 0.7}',
+        description="Other recipe fields by dotted path, except [place]; passed on to later DAGs. "
+        'Example: {"dedup.jaccard": 0.7}',
         propertyNames={"pattern": f"^{OVERRIDABLE.pattern}$"},
     )
     return form

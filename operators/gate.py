@@ -1,7 +1,7 @@
-"""Gates: a decision is approved in the UI where the place asks for it; the one of the canaries is published.
+"""Gates: operators for the approval of a decision in the UI, and for the publication of the canaries' decision.
 
-A decision is an artifact, with its report. Of the canaries it is `mixture`; only the gate emits its asset event, so
-training also waits for the approval. Of a new model it is `comparison`, which the stage `promote` puts into effect.
+A decision is an artifact with a report. For canaries it is `mixture`; only the gate emits its asset event, so training
+waits for the approval. For a new model it is `comparison`; the stage `promote` applies it.
 """
 
 import json
@@ -20,13 +20,13 @@ from tasks.run.result import StageResult
 
 
 class ReportApproval(ApprovalOperator):  # type: ignore[misc]
-    """Shows the report of a decision to a person and waits; "Reject" skips what follows.
+    """Shows the report of a decision to a person and waits; "Reject" skips the downstream tasks.
 
     Args:
         subject: the question.
         recipe: name of the recipe.
-        decided: the XCom of the stage that has decided.
-        promoted_only: ask only where the decision would change something.
+        decided: the XCom of the stage that decided.
+        promoted_only: require approval only for a promotion.
     """
 
     template_fields: ClassVar[Sequence[str]] = (*ApprovalOperator.template_fields, "recipe", "decided")
@@ -38,13 +38,13 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
         self.promoted_only = promoted_only
 
     def execute(self, context: Any) -> Any:
-        """Puts the report into the question and gives the worker back until it is answered."""
+        """Puts the report into the question and defers until it is answered."""
         if self.promoted_only and not self.decided["metrics"]["promoted"]:
-            self.log.info("nothing changes: nobody is asked")
+            self.log.info("no promotion: no approval needed")
             return None
         with fails_at_once():
             recipe = find_recipe(self.recipe)
-            self.body = read(run_of(recipe, context).recipe(recipe), self.decided["address"], "report.md")
+            self.body = read_text(run_of(recipe, context).recipe(recipe), self.decided["address"], "report.md")
         return super().execute(context)
 
 
@@ -71,20 +71,22 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
         with fails_at_once():
             recipe = find_recipe(self.recipe)
             run = run_of(recipe, context)
-            decision = json.loads(read(run.recipe(recipe), self.decided["address"], "mixture.json"))
+            decision = json.loads(read_text(run.recipe(recipe), self.decided["address"], "mixture.json"))
         self.result = self.decided
         self.log.info("%s", decision["reason"])
         self.log.info(
             "weights: %s", ", ".join(f"{name} {share:.3f}" for name, share in sorted(decision["weights"].items()))
         )
         announce(context, self.outlets, StageResult.from_json(self.decided), run)
-        kept = {name: decision[name] for name in ("weights", "promoted", "reason")}
-        return {"address": self.decided["address"], **kept}
+        return {
+            "address": self.decided["address"],
+            **{name: decision[name] for name in ("weights", "promoted", "reason")},
+        }
 
 
-def read(recipe: Recipe, address: str, file: str) -> str:
-    """Returns a text file of the artifact at `address`; raises InputError when the artifact is missing."""
-    # Imported here, because artifacts bring pyarrow and the DAG file must not.
+def read_text(recipe: Recipe, address: str, file: str) -> str:
+    """Returns the text of a file of the artifact at `address`; raises InputError if the artifact is missing."""
+    # Imported here, because DAG files import this module and must not import pyarrow.
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import open_store
 

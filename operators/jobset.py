@@ -1,11 +1,11 @@
 """JobSetOperator: runs a stage on several nodes, as one gang of pods.
 
-Starts a JobSet, or finds the one that an earlier process of the same task has started, and defers until the JobSet has
+Starts a JobSet, or adopts the one that an earlier process of the same task started, and defers until the JobSet has
 ended. Rank 0 writes the artifact; the operator reads its record from the store. JobSet restarts the gang
-after a failure (`operators.jobsets.manifest` defines which). A gang with a lost node is restarted by the operator; the
+after a failure (`operators.jobsets.manifest` defines which). The operator restarts a gang that lost a node; the
 task's retries come after that.
 
-Needs JobSet in the cluster, and Kueue where the place names a queue.
+Requires JobSet in the cluster, and Kueue where the place names a queue.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,23 @@ from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from operators.alerts import check
+from operators.alerts import check_notifier
 from operators.jobsets.manifest import jobset
 from operators.jobsets.trigger import JobSetTrigger, terminal_state
 from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import JOBSETS, Api
 from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, place_of, stage_pod
-from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, made, removed, taken
+from operators.pods.stage import (
+    START_OUTAGE_S,
+    Object,
+    command_of,
+    deadline_of,
+    delete_object,
+    finish_task,
+    has_artifact,
+    take_object,
+)
 from operators.runs import fails_at_once
 from tasks.run.recipe import find_recipe
 
@@ -48,20 +57,20 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
         self.stage = stage
         self.member = member
         self.result: dict[str, Any] = {}
-        self._begun: tuple[Claim, str] | None = None
+        self._started: tuple[Claim, str] | None = None
 
     def execute(self, context: Any) -> Any:
-        """Starts the gang, or finds it, and waits without a worker."""
+        """Starts the gang, or adopts the running one, and defers."""
         return self._start(context, restarts=0)
 
     def _start(self, context: Any, restarts: int) -> Any:
         with fails_at_once():
             recipe = find_recipe(self.recipe)
             place = place_of(recipe)
-            check(recipe.place.alerts)
+            check_notifier(recipe.place.alerts)
             claim = self.claim(context)
-            name = str(taken(claim, self._api)["metadata"]["name"])
-            self._begun = (claim, name)
+            name = str(take_object(claim, self._api)["metadata"]["name"])
+            self._started = (claim, name)
             context["ti"].xcom_push(key="jobset_name", value=name)
             trigger = JobSetTrigger(
                 name=name,
@@ -81,21 +90,21 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
     def resume(self, context: Any, event: dict[str, Any]) -> Any:
         """Resumes after the trigger's event with the outcome of the gang."""
         with fails_at_once():
-            left = place_of(find_recipe(self.recipe)).max_restarts - event["restarts"]
-            again = (lambda: self._start(context, event["restarts"] + 1)) if left > 0 else None
-            return ended(self, self.claim(context), self._api, context, event, again)
+            may_restart = event["restarts"] < place_of(find_recipe(self.recipe)).max_restarts
+            restart = (lambda: self._start(context, event["restarts"] + 1)) if may_restart else None
+            return finish_task(self, self.claim(context), self._api, context, event, restart)
 
     def claim(self, context: Any) -> Claim:
-        """Returns how the task's JobSet is made and found."""
+        """Returns the claim on the task's JobSet: how it is created and found."""
         place = place_of(find_recipe(self.recipe))
         return Claim(
             kind=JOBSETS,
             namespace=place.namespace,
             owner=Owner.of(context),
-            words=f"{self.recipe}-{self.stage}",
+            prefix=f"{self.recipe}-{self.stage}",
             build=lambda name: self.manifest(name, context),
-            ended=lambda found: {"Completed": True, "Failed": False}.get(terminal_state(found)),
-            made=lambda: made(self, context),
+            success_of=lambda jobset: {"Completed": True, "Failed": False}.get(terminal_state(jobset)),
+            has_artifact=lambda: has_artifact(self, context),
             grace_s=place.grace_s,
             propagation="Foreground",
         )
@@ -105,17 +114,17 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
         recipe = find_recipe(self.recipe)
         pod = stage_pod(recipe, self.stage)
         pod.spec.containers[0].args = command_of(recipe, self.stage, self.member, context)
-        made = jobset(pod, name, place_of(recipe), recipe.place.train.nproc)
-        # On the JobSet alone: a label that changes with each try would make its pods other pods.
-        made["metadata"]["labels"].update(KubernetesPodOperator._get_ti_pod_labels(context))
-        return made
+        body = jobset(pod, name, place_of(recipe), recipe.place.train.nproc)
+        # On the JobSet alone: pods with labels that change with each try would not match on adoption.
+        body["metadata"]["labels"].update(KubernetesPodOperator._get_ti_pod_labels(context))
+        return body
 
     def on_kill(self) -> None:
-        """Stops the gang of a task that is ended in a worker; its trainers have their grace period to save."""
-        if self._begun is not None:
-            claim, name = self._begun
+        """Stops the gang of a task that is killed in a worker; its trainers have their grace period to save."""
+        if self._started is not None:
+            claim, name = self._started
             self.log.info("stopping JobSet %s", name)
-            removed(claim, Api(self._api.conn_id, 5.0, self._api.extras), name)
+            delete_object(claim, Api(self._api.conn_id, 5.0, self._api.extras), name)
 
     @cached_property
     def _api(self) -> Api:

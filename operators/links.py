@@ -1,7 +1,7 @@
 """Operator links on a task's page: its MLflow run, its artifact, the status page of its Dask cluster.
 
-Airflow computes a link in the task's process after `execute`, and stores it as an XCom for the UI. So links are read
-from attributes that the operator sets while it runs.
+Airflow computes a link in the task's process after `execute` and stores it as an XCom for the UI, so the links are read
+from attributes that the operator sets in `execute`.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ class MlflowLink(BaseOperatorLink):  # type: ignore[misc]
 
     @property
     def xcom_key(self) -> str:
-        """Where Airflow keeps the link."""
+        """XCom key under which Airflow stores the link."""
         return "link_mlflow"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
@@ -28,7 +28,7 @@ class MlflowLink(BaseOperatorLink):  # type: ignore[misc]
 
 
 class ArtifactLink(BaseOperatorLink):  # type: ignore[misc]
-    """The artifact's page in the ledger."""
+    """The page of the artifact in the Sluice UI."""
 
     @property
     def name(self) -> str:
@@ -37,17 +37,17 @@ class ArtifactLink(BaseOperatorLink):  # type: ignore[misc]
 
     @property
     def xcom_key(self) -> str:
-        """Where Airflow keeps the link."""
+        """XCom key under which Airflow stores the link."""
         return "link_artifact"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Returns the artifact's page under this Airflow's own address, or "" before there is one."""
+        """Returns the path of the artifact's page on this Airflow server, or "" while there is no artifact."""
         address = (getattr(operator, "result", None) or {}).get("address", "")
         return f"/sluice/artifact/{address}" if address else ""
 
 
 class DaskLink(BaseOperatorLink):  # type: ignore[misc]
-    """The status page of the Dask cluster. The operator also pushes it at its start, for use during the run."""
+    """The status page of the Dask cluster. The operator also pushes it when it starts, for use during the run."""
 
     @property
     def name(self) -> str:
@@ -56,9 +56,9 @@ class DaskLink(BaseOperatorLink):  # type: ignore[misc]
 
     @property
     def xcom_key(self) -> str:
-        """Where Airflow keeps the link."""
+        """XCom key under which Airflow stores the link."""
         return "link_dask"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Returns the page, or "" where the stage ran without a cluster."""
+        """Returns the URL of the page, or "" where the stage ran without a cluster."""
         return str(getattr(operator, "dashboard", ""))

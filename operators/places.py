@@ -1,6 +1,6 @@
 """Choice of the operator for training stages by place: a GPU pod, a gang of pods, or the worker itself.
 
-The stage, its arguments and its artifact are the same in both.
+The stage, its arguments and its artifact are the same with each.
 """
 
 from operators.stage import StageOperator
@@ -12,11 +12,11 @@ def training_operator(recipe: Recipe, *, gang: bool = True) -> type[StageOperato
 
     Args:
         recipe: the recipe with the place.
-        gang: the stage may take several nodes; a canary uses one node on every place.
+        gang: the stage may use several nodes; a canary always uses one.
     """
     if recipe.place.train.where == "local":
         return StageOperator
-    # Imported here: they bring the Kubernetes client (0.6 to 0.8 CPU-seconds), which a recipe without a cluster spares.
+    # Imported here: recipes without a cluster need not import the Kubernetes client (0.6 to 0.8 CPU-seconds).
     if gang and recipe.place.kubernetes is not None and recipe.place.kubernetes.nodes > 1:
         from operators.jobset import JobSetOperator
 

@@ -1,7 +1,7 @@
-"""What DAG files are made of: recipes, the Assets between their DAGs, and the arrows within one.
+"""Building blocks of DAG files: recipes, the Assets between their DAGs, and the dependencies within one.
 
-Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG for each of its parts and operations.
-Each valid recipe gives DAGs, each invalid one an import error of its own.
+Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A valid recipe has a DAG for each of its parts and
+operations; an invalid one has an import error of its own.
 
 There is one Asset per recipe and kind of artifact that another DAG waits for. An event's `extra` contains {address,
 fingerprint, content, version, source_version, overrides}: enough for the consumer to find and check the artifact.
@@ -19,9 +19,9 @@ from tasks.run.recipe import Recipe, recipe_files
 
 
 def recipes_for(dag: str) -> Iterator[Recipe]:
-    """Yields the recipes whose DAG `<recipe>.<dag>` is needed: all that have it, or in a task process only its own.
+    """Yields the recipes whose DAG `<recipe>.<dag>` is needed: all that have it; in a task process only the task's own.
 
-    An invalid recipe is left out, so that it does not remove the others' DAGs; `broken_recipes` reports it.
+    Invalid recipes are skipped, so that they do not remove the DAGs of the others; `broken_recipes` reports them.
     """
     dag_id = get_parsing_context().dag_id
     for path in recipe_files():
@@ -35,7 +35,7 @@ def recipes_for(dag: str) -> Iterator[Recipe]:
 
 
 def broken_recipes() -> list[str]:
-    """Returns a line for each thing that is wrong with a recipe: file, field, cause and remedy."""
+    """Returns a line for each error in a recipe: file, field, cause and remedy."""
     lines = []
     for path in recipe_files():
         try:
@@ -48,7 +48,7 @@ def broken_recipes() -> list[str]:
 def _read(path: Path) -> Recipe:
     recipe = Recipe.load(path)
     if recipe.name != path.stem:
-        # DAGs, artifacts and `--recipe` use the name; two files with one name would mix.
+        # DAGs, artifacts and `--recipe` use the name; two files with the same name would conflict.
         raise RecipeError(f'{path.name}: name is "{recipe.name}"', f'call the recipe "{path.stem}" or rename the file')
     return recipe
 
@@ -56,22 +56,22 @@ def _read(path: Path) -> Recipe:
 def asset(recipe: str, kind: str) -> Asset:
     """Returns the asset `<recipe>/<kind>`.
 
-    The scheme begins with "x-", which Airflow keeps for users: any other makes it look through all providers for a
-    handler (0.16 CPU-seconds in each task process) and reserves the name for a package with one.
+    The scheme begins with "x-", which Airflow reserves for users: for any other scheme it searches all providers for a
+    handler (0.16 CPU-seconds in each task process), and a provider package may claim the scheme.
     """
     if kind not in ASSETS:
-        raise ValueError(f'no asset kind "{kind}": known are {", ".join(ASSETS)}')
+        raise ValueError(f'no asset kind "{kind}"; the kinds are {", ".join(ASSETS)}')
     return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")
 
 
 def outlets_of(recipe: str, stage: str) -> list[Asset]:
-    """Returns the asset that a stage completes, as the outlets of its task; [] where it completes none."""
+    """Returns the outlets of a stage's task: the asset that the stage completes, or none."""
     completed = STAGES[stage].asset
     return [asset(recipe, completed)] if completed else []
 
 
 def connect(tasks: Mapping[str, Any]) -> None:
-    """Puts every task behind those of the stages whose output its stage reads.
+    """Makes every task depend on the tasks of the stages whose output its stage reads.
 
     Args:
         tasks: stage -> its task, for the stages of one DAG.

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from operators.aws import use_connection
-from operators.runs import Run
+from operators.runs import RunSettings
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 
 
-def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> StageResult:
-    """Returns the result of a stage that ran elsewhere, read from its artifact; of an adopted one nothing was made.
+def read_result(recipe: Recipe, stage: str, version: str, member: str = "") -> StageResult:
+    """Returns the result of a stage that ran elsewhere, read from its artifact; an adopted one counts as skipped.
 
     Raises:
-        InputError: the artifact is missing: the stage reported success but has not committed into this store.
+        InputError: the artifact is missing: the stage reported success but did not commit to this store.
     """
     # Imported here, because artifacts bring pyarrow and DAG files import this module.
     from tasks.core.artifact import Artifact, ArtifactId
@@ -27,8 +27,8 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> Sta
     return result_of(artifact, version, skipped=bool(artifact.record.adopted_from))
 
 
-def announce(context: Any, outlets: Sequence[Any], result: StageResult, run: Run) -> None:
-    """Puts the artifact's identity, and the run's, on the event of each outlet."""
+def announce(context: Any, outlets: Sequence[Any], result: StageResult, run: RunSettings) -> None:
+    """Adds the identity of the artifact and the settings of the run to the event of each outlet."""
     extra = {"address": result.address, "fingerprint": result.fingerprint, "content": result.content}
     for outlet in outlets:
-        context["outlet_events"][outlet].extra = {**extra, **run.handed_down}
+        context["outlet_events"][outlet].extra = {**extra, **run.event_fields}

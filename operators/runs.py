@@ -1,7 +1,7 @@
 """Version, source version and overrides of a DAG run, the same for all tasks of the run.
 
 Precedence: the trigger form, the asset event that started the run, the calendar (for scheduled runs), the recipe.
-Events pass version, source version and overrides down the chain, so one crawl run ends in one consistent set of
+Events pass version, source version and overrides down the chain, so one crawl run leads to one consistent set of
 artifacts, however many DAGs it passes through.
 """
 
@@ -20,8 +20,8 @@ VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 """Pattern of a version; it becomes a folder of the store."""
 
 OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
-"""Settings that a run may override: fields of the sections about results, not the recipe's name, nor [place], nor which
-credentials are sent and which inside hosts are reached."""
+"""Settings that a run may override: fields in sections that determine results. Excluded are the recipe's name, [place],
+the hosts file (credentials) and allow_hosts (hosts of private networks)."""
 
 CALENDAR = "%Y.%m.%d-%H%M"
 """Version of a scheduled run, from its logical date: 2026.11.21-0300."""
@@ -30,13 +30,12 @@ _CALENDAR_RUNS = ("scheduled", "backfill")
 
 
 @dataclass(frozen=True)
-class Run:
-    """What one DAG run is about.
+class RunSettings:
+    """Settings of one DAG run.
 
     Args:
-        version: version of the artifacts that the run makes.
-        source_version: version to read where an input is missing at `version`, and to adopt results from; None: no
-            other.
+        version: version of the artifacts that the run creates.
+        source_version: version to read where an input is missing at `version`, and to adopt results from; None: none.
         overrides: recipe fields by dotted path, from the form or an event.
     """
 
@@ -45,54 +44,55 @@ class Run:
     overrides: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def handed_down(self) -> dict[str, Any]:
-        """What the event of an asset says of the run, for the runs that it starts."""
+    def event_fields(self) -> dict[str, Any]:
+        """Fields of an asset event that pass the settings on to the runs that it starts."""
         return {"version": self.version, "source_version": self.source_version, "overrides": self.overrides}
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Returns the recipe of this run; raises RecipeError for an override that does not fit or may not be.
+        """Returns the recipe with the overrides of this run; raises RecipeError for an invalid or forbidden override.
 
-        Where things run and are kept stays in the recipe's file, and so does what the crawl may reach inside: who may
-        trigger a DAG must not thereby name another store, image or server, or send credentials somewhere.
+        Place, credentials and access to private hosts are read from the recipe's file only: the right to trigger a DAG
+        must not include the right to choose another store, image or server, or to send credentials somewhere.
         """
-        moved = sorted(path for path in self.overrides if not OVERRIDABLE.fullmatch(path))
-        if moved:
-            raise RecipeError(f'"{moved[0]}" cannot be overridden', "change the recipe's file, or make another recipe")
+        forbidden = sorted(path for path in self.overrides if not OVERRIDABLE.fullmatch(path))
+        if forbidden:
+            raise RecipeError(
+                f'"{forbidden[0]}" cannot be overridden', "change the recipe's file, or create another recipe"
+            )
         return recipe.override(self.overrides) if self.overrides else recipe
 
 
-def run_of(recipe: Recipe, context: Mapping[str, Any]) -> Run:
-    """Reads the run from an Airflow task context.
+def run_of(recipe: Recipe, context: Mapping[str, Any]) -> RunSettings:
+    """Returns the settings of the DAG run of an Airflow task context.
 
     Raises:
         RecipeError: the event that started the run carries no usable version or overrides.
     """
     params = {name: value for name, value in context.get("params", {}).items() if value is not None}
     event = newest_event(context.get("triggering_asset_events") or {})
-    typed = {**params.get("overrides", {}), **{name: value for name, value in params.items() if "." in name}}
-    version = _checked(params.get("version") or event.get("version") or _calendar(context) or recipe.version)
+    form_overrides = {**params.get("overrides", {}), **{name: value for name, value in params.items() if "." in name}}
+    version = _valid_version(params.get("version") or event.get("version") or _calendar(context) or recipe.version)
     source_version = params.get("source_version") or _source_of(event, version)
-    return Run(version, source_version, {**_overrides_of(event), **typed})
+    return RunSettings(version, source_version, {**_overrides_of(event), **form_overrides})
 
 
 def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:
     """Returns the `extra` of the newest event that started the run, or {}.
 
-    A DAG that was paused gets one run for many events. The newest stands for all: each event names a whole
-    artifact, not a piece of one.
+    A DAG that was paused gets one run for many events. Only the newest is used: each event names a complete artifact.
     """
-    found = [event for several in events.values() for event in several]
-    return dict(max(found, key=lambda event: event.timestamp).extra or {}) if found else {}
+    all_events = [event for asset_events in events.values() for event in asset_events]
+    return dict(max(all_events, key=lambda event: event.timestamp).extra or {}) if all_events else {}
 
 
 def parent_key(context: Mapping[str, Any]) -> str:
-    """Returns the key under which MLflow gathers the runs of one DAG run."""
+    """Returns the key of the MLflow parent run of one DAG run."""
     return f"{context['ti'].dag_id}/{context['run_id']}"
 
 
 @contextmanager
 def fails_at_once() -> Iterator[None]:
-    """Turns a permanent error into a failure without retry, with a one-line message; others are left to the retries."""
+    """Converts a permanent SluiceError into a failure without retries, with a one-line message; others pass through."""
     try:
         yield
     except SluiceError as error:
@@ -109,22 +109,22 @@ def _calendar(context: Mapping[str, Any]) -> str:
 
 
 def _source_of(event: Mapping[str, Any], version: str) -> str | None:
-    """Returns the version that the event is about, or, where that is made here, the one it was made at itself."""
+    """Returns the event's version, or its source version where this run creates the event's version itself."""
     source = event.get("version")
     if source == version:
         source = event.get("source_version")
-    return _checked(source) if source else None
+    return _valid_version(source) if source else None
 
 
 def _overrides_of(event: Mapping[str, Any]) -> dict[str, Any]:
     overrides = event.get("overrides") or {}
     if not isinstance(overrides, dict):
-        raise RecipeError(f"the asset event says overrides = {overrides!r}", 'write {"section.field": value}')
+        raise RecipeError(f"the asset event has overrides = {overrides!r}", 'write {"section.field": value}')
     return overrides
 
 
-def _checked(version: Any) -> str:
-    # The form's schema has checked its input; an event may come from any client of the REST API.
+def _valid_version(version: Any) -> str:
+    # The form's schema validates its input, but an event may come from any client of the REST API.
     if not isinstance(version, str) or not re.fullmatch(VERSION, version):
         raise RecipeError(f"{version!r} is not a version", "use letters, digits, '.', '_' and '-'")
     return version

@@ -1,7 +1,7 @@
 """StageOperator: runs one stage of a recipe in the worker's own process; TakedownOperator: the same for a request.
 
-Reads the recipe by name when the task runs, so that only names travel through the metadata database. Returns {address,
-fingerprint, content, version, members, rows, metrics, ...} as its XCom and puts the same identity on the event of its
+Reads the recipe by name when the task runs, so that the metadata database holds only names. Returns {address,
+fingerprint, content, version, members, rows, metrics, ...} as its XCom, and adds the same identity to the event of its
 outlet.
 """
 
@@ -12,26 +12,26 @@ import psutil
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.alerts import sent
+from operators.alerts import forward_alerts
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
-from operators.runs import Run, fails_at_once, parent_key, run_of
+from operators.runs import RunSettings, fails_at_once, parent_key, run_of
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.stages.takedown import VERSION_FORMAT, dated
 
 STOP_S = 3.0
-"""Seconds that child processes get to end by themselves; Airflow kills the task process 5 s after SIGTERM."""
+"""Seconds that child processes have to exit after SIGTERM; Airflow kills the task process 5 s after its SIGTERM."""
 
 
 class StageOperator(BaseOperator):  # type: ignore[misc]
-    """Runs `stage` of `recipe` here.
+    """Runs `stage` of `recipe` in the worker's process.
 
     Args:
         recipe: name of the recipe.
         stage: name of the stage in `tasks.run.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
-        skip_when_empty: end as skipped, without outlet events, when the artifact has no row.
+        skip_when_empty: mark the task as skipped, without outlet events, if the artifact has no rows.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member")
@@ -59,17 +59,17 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         """Runs the stage and emits outlet events; raises SluiceError.
 
         Raises:
-            AirflowSkipException: the artifact has no row, such as that of a crawl cycle with nothing due.
+            AirflowSkipException: the artifact has no rows, for example in a crawl cycle with no URL due.
         """
-        # Imported here, because the runner brings pyarrow and the DAG file must not.
-        from operators.stats import tell
+        # Imported here, because DAG files import this module and must not import pyarrow.
+        from operators.stats import send_gauges
         from tasks.run.runner import run_stage
 
         recipe = find_recipe(self.recipe)
         run = self.run_of(recipe, context)
         recipe = run.recipe(recipe)
         use_connection(recipe)
-        with sent(recipe.place.alerts, context["ti"]):
+        with forward_alerts(recipe.place.alerts, context["ti"]):
             result = run_stage(
                 recipe,
                 self.stage,
@@ -79,18 +79,18 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
                 on_dask=self.on_dask,
                 tracking=tracking_of(recipe, context),
             )
-        tell(result)
+        send_gauges(result)
         if self.skip_when_empty and not result.rows["out"]:
-            raise AirflowSkipException(f"{result.address} holds nothing new: what follows is not started")
+            raise AirflowSkipException(f"{result.address} has no rows: downstream tasks are skipped")
         announce(context, self.outlets, result, run)
         return result.to_json()
 
-    def run_of(self, recipe: Recipe, context: Any) -> Run:
+    def run_of(self, recipe: Recipe, context: Any) -> RunSettings:
         """Returns version, source version and overrides of the DAG run; raises RecipeError."""
         return run_of(recipe, context)
 
     def on_kill(self) -> None:
-        """Ends the processes that the stage has started: torchrun, the workers of a local cluster."""
+        """Ends the processes that the stage started: torchrun, the workers of a local cluster."""
         children = psutil.Process().children(recursive=True)
         for child in children:
             _signal(child, "terminate")
@@ -99,7 +99,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
 
 
 class MembersOperator(StageOperator):
-    """Runs a stage whose report names the members of the mapped stage that follows; its XCom is that list."""
+    """Runs a stage whose report lists the members of the mapped stage that follows; its XCom is that list."""
 
     def execute(self, context: Any) -> list[str]:
         """Runs the stage; returns the members to `expand` over."""
@@ -109,26 +109,26 @@ class MembersOperator(StageOperator):
 
 
 class TakedownOperator(StageOperator):
-    """Runs the stage `takedown` for one request, dated and named by the moment of its DAG run; see `StageOperator`.
+    """Runs the stage `takedown` for one request, whose date and version are those of its DAG run; see `StageOperator`.
 
-    Unless the form gives a version, it is the date of the run: every request is an artifact of its own, and a task that
-    is cleared and run again finds its own. The date of the request is that of the run too.
+    Unless the form gives a version, it is the date of the run: every request is a separate artifact, and a task that is
+    cleared and run again finds it. The date of the request is the date of the run too.
     """
 
     ui_color = "#f2dede"
 
-    def run_of(self, recipe: Recipe, context: Any) -> Run:
+    def run_of(self, recipe: Recipe, context: Any) -> RunSettings:
         """Returns the run of the request; raises RecipeError."""
         run = run_of(recipe, context)
-        # A run that a program has triggered may have no logical date.
+        # A run triggered through the API may have no logical date.
         moment = context.get("logical_date") or context["dag_run"].run_after
         version = context["params"].get("version") or moment.strftime(VERSION_FORMAT)
-        return Run(version, None, {**run.overrides, **dated(moment)})
+        return RunSettings(version, None, {**run.overrides, **dated(moment)})
 
 
 def tracking_of(recipe: Recipe, context: Any) -> Any:
-    """Returns where MLflow hangs this task's run: under one parent for the DAG run."""
-    from tasks.run.place import filled
+    """Returns where MLflow records this task's run: under one parent run per DAG run."""
+    from tasks.run.place import expand_env
     from tasks.run.tracking import TrackingContext
 
     instance = context["ti"]
@@ -138,11 +138,11 @@ def tracking_of(recipe: Recipe, context: Any) -> Any:
         "airflow.task_id": instance.task_id,
         "airflow.try_number": str(instance.try_number),
     }
-    return TrackingContext(filled(recipe.place.mlflow), recipe.name, parent_key(context), tags)
+    return TrackingContext(expand_env(recipe.place.mlflow), recipe.name, parent_key(context), tags)
 
 
 def _signal(process: psutil.Process, action: str) -> None:
     try:
         getattr(process, action)()
     except psutil.NoSuchProcess:
-        return  # it has ended by itself
+        return  # it has exited already

@@ -1,9 +1,9 @@
 """Results of a stage as gauges of Airflow's metrics (StatsD or OpenTelemetry, by airflow.cfg).
 
 Two names: `sluice.rows`, labelled with the outcome (in, out, or the reason of a rejection), and `sluice.metric`,
-labelled with the metric's name (crawl: pages, errors by reason, known and unfetched URLs; elsewhere what the stage
-reports). Labels besides: recipe, artifact, member. `sluice.alert`, set while a training runs, is the time of its newest
-alert of a kind in seconds since 1970, labelled with the kind.
+labelled with the metric's name (crawl: pages, errors by reason, known and unfetched URLs; other stages: their metrics).
+Both also have the labels recipe, artifact and member. `sluice.alert`, set during training, is the Unix time in seconds
+of the newest alert of each kind, labelled with the kind.
 """
 
 import time
@@ -16,13 +16,13 @@ from tasks.run.result import StageResult
 
 
 @cache
-def ready() -> None:
-    """Connects the client by airflow.cfg where Airflow has not: in a triggerer, which connects another copy of it."""
+def connect() -> None:
+    """Connects the metrics client as airflow.cfg says; needed in a triggerer, where Airflow connects another module."""
     stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
 
 
-def tell(result: StageResult) -> None:
-    """Sends the gauges of a stage run; an artifact that was there already sends none."""
+def send_gauges(result: StageResult) -> None:
+    """Sends the gauges of a stage run; sends none where the stage was skipped."""
     if result.skipped:
         return
     tags = _labels(result.address)
@@ -32,12 +32,12 @@ def tell(result: StageResult) -> None:
         stats.gauge("sluice.metric", value, tags={**tags, "metric": name})
 
 
-def alert(artifact: str, kind: str) -> None:
-    """Sets the gauge of an alert to now.
+def set_alert(artifact: str, kind: str) -> None:
+    """Sets the gauge of an alert to the current time.
 
     Args:
-        artifact: id of the one that the training makes ("demo/checkpoint@dev").
-        kind: of `tasks.stages.train.monitor`.
+        artifact: id of the checkpoint artifact of the training ("demo/checkpoint@dev").
+        kind: kind of alert, see `tasks.stages.train.monitor`.
     """
     stats.gauge("sluice.alert", int(time.time()), tags={**_labels(artifact), "kind": kind})
 

@@ -1,7 +1,7 @@
 """Airflow plugin of the Sluice page. The only file here that Airflow's plugin loader reads (see .airflowignore).
 
-Every Airflow process imports it, each task included, so it imports nothing of Sluice: the code of the page is imported
-at its first request, in the API server.
+Every Airflow process imports it, including each task, so it imports no code of Sluice at its top: the page is imported
+on its first request, in the API server.
 """
 
 from typing import Any

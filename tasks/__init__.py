@@ -1,4 +1,4 @@
-"""Sluice's pipeline: stages that read and write artifacts of a store.
+"""The Sluice pipeline: stages that read artifacts from a store and write new ones.
 
     seeds -> generate -> fetch[p] -> update -> publish ................ warc
     warc, files -> extract -> annotate -> dedup -> consolidate ........ documents
@@ -6,6 +6,6 @@
     plan -> arms -> canary[arm x seed] -> decide ...................... mixture
     shards, plan, mixture -> train -> evaluate -> register ............ checkpoint, scores
 
-Beneath the stages: recipe (settings and place), artifact (a committed result and its record), stage (part-wise commit),
+Below the stages: recipe (settings and place), artifact (a committed result and its record), stage (commits by part),
 engine (executor of parts), store (files), ledger (graph of artifacts), tracking (MLflow).
 """

@@ -1,4 +1,4 @@
-"""`python -m tasks`: the shell (`tasks.run.shell`)."""
+"""`python -m tasks`: the command line (`tasks.run.shell`)."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """Airflow for tests: home, database, pools, and DAGs built from the recipes of a test.
 
-Imported by the conftest of every folder whose tests need Airflow, before anything imports Airflow: it settles its home
-at import. One home per pytest process; `dag.test()` costs seconds the first time in a process and 0.3 s after that.
-`states` and `events_of` read from its database what a DAG run has come to.
+Imported by the conftest of every folder whose tests need Airflow, before anything imports Airflow, which reads its home
+at import time. One home per pytest process; `dag.test()` costs seconds the first time in a process and 0.3 s later.
+`states` and `events_of` read the outcome of a DAG run from its database.
 """
 
 import atexit
@@ -71,7 +71,7 @@ def airflow_db() -> str:
 
 @pytest.fixture
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Writes a recipe file into a folder that the DAG files then read; returns its path."""
+    """Writes a recipe file into the folder of the DAG files; returns its path."""
     folder = tmp_path / "recipes"
     folder.mkdir()
     monkeypatch.setenv("SLUICE_RECIPES", str(folder))

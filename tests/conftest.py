@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the shared real data, and a function that runs one stage as the runner does."""
+"""Fixtures of all tests: the shared real data, and a function that runs one stage like the runner."""
 
 import importlib
 import importlib.util
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
-# `make test` draws the same examples every time, so failures are reproducible; `make soak` draws more and new ones.
+# `make test` draws the same examples every time for reproducibility; `make soak` draws more and new ones.
 settings.register_profile("ci", max_examples=100, deadline=None, database=None, derandomize=True)
 settings.register_profile("soak", max_examples=2_000, deadline=None, database=None)
 settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records durations if the variable of `tests.times` is set; looks for doctests only where there are some."""
+    """Records durations if the variable of `tests.times` is set; collects doctests only from modules with examples."""
     record(config)
     config.pluginmanager.register(DoctestsWhereThereAreSome(), "sluice-doctests")
 
 
 class DoctestsWhereThereAreSome:
-    """Leaves out modules without an example: each would be imported, and searched, by every process that collects."""
+    """Skips modules without doctests, which every collecting process would import and search."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(
         self, file_path: Path, parent: pytest.Collector
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-        """Returns the collectors of a file but that of its doctests if there are none."""
+        """Returns the collectors of a file, without that of doctests if there are none."""
         found = yield
         if file_path.suffix != ".py" or b">>> " in file_path.read_bytes():
             return found
@@ -51,7 +51,7 @@ class DoctestsWhereThereAreSome:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives tests of real time a second try; skips comparisons with a package that is not installed, by its name."""
+    """Reruns failed tests of real time once; skips comparisons with a package that is not installed."""
     for item in items:
         if item.get_closest_marker("real_time"):
             item.add_marker(pytest.mark.flaky(reruns=1))
@@ -62,14 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Binary parameters go by their argument's name: gzip holds the clock, and workers must agree on names."""
+    """Names binary parameters by their argument: gzip contains the time, and xdist workers must agree on test ids."""
     binary = isinstance(val, bytes) and not (val.isascii() and val.decode("ascii").isprintable())
     return argname if binary else None
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real test data that stands beside a developer's checkout; skips where it is absent."""
+    """The folder of real test data next to a developer's checkout; skips if it is absent."""
     if not SHARED_DATA.is_dir():
         pytest.skip(f"the real test data is not here: {SHARED_DATA} (set SLUICE_SHARED_DATA to its folder)")
     return SHARED_DATA
@@ -78,7 +78,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def s3_server() -> "Iterator[S3Server]":
     """An S3 server on loopback, one for all tests."""
-    from tests.s3_server import S3Server  # half a second, which tests without S3 need not wait
+    from tests.s3_server import S3Server  # imported here: it takes half a second
 
     with S3Server() as server:
         yield server
@@ -86,7 +86,7 @@ def s3_server() -> "Iterator[S3Server]":
 
 @pytest.fixture
 def s3(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Iterator[S3Server]":
-    """The S3 server, with an environment that leads to it, no faults, and a cache of the test's own."""
+    """The S3 server, with its environment set, no faults, and a separate cache for the test."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
@@ -128,7 +128,7 @@ def run_stage_in(
 
 @pytest.fixture
 def run_stage(tmp_path: Path) -> Callable[..., Artifact]:
-    """`run_stage_in`, with the test's own folder as the store."""
+    """`run_stage_in` with the test's folder as the store."""
 
     def run(module: str, config: Config, inputs: dict | None = None, **options: object) -> Artifact:
         return run_stage_in(tmp_path, module, config, inputs, **options)  # type: ignore[arg-type]

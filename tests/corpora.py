@@ -1,4 +1,4 @@
-"""Small artificial corpora, and the artifacts that the token stages make of them."""
+"""Small artificial corpora, and their artifacts of the token stages."""
 
 import random
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, document_id
-from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_own
+from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_part_keys
 from tasks.stages.consolidate.stage import REJECTED
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in
@@ -73,7 +73,7 @@ def documents_in(
 def by_hand(
     folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]], version: str = "dev"
 ) -> Artifact:
-    """Commits tables as the artifact test/<kind>, each row in a part that its id decides."""
+    """Commits tables as the artifact test/<kind>, with parts assigned by id."""
     output = Output(Store(str(folder)), ArtifactId(f"test/{kind}", version), "by-hand")
     for index, part_name in enumerate(part_names(parts)):
         with output.part(part_name, conserved=False) as part:
@@ -83,7 +83,7 @@ def by_hand(
                 part.table(name, pa.Table.from_pylist(mine, schema=schema))
                 if (kind, name) == ("documents", "rejected"):
                     words = [(key_of(word, row[word]), at) for at, row in enumerate(mine) for word in (ID, URL)]
-                    write_own(part, words)
+                    write_part_keys(part, words)
     if kind == "documents":
         with open_engine(workers=0) as engine:
             merge(output, engine, [output.committed[name] for name in part_names(parts)])
@@ -108,7 +108,7 @@ def tokens_in(
     version: str = "dev",
     tokenizer_file: str = "",
 ) -> Made:
-    """Runs tokenizer, encode and pack over test/documents, made of `rows` if need be; makes artifacts test/<kind>."""
+    """Runs tokenizer, encode and pack over test/documents, which `rows` create; writes artifacts test/<kind>."""
     run = partial(run_stage_in, folder, workers=workers, version=version)
     made = Artifact.find(Store(str(folder)), ArtifactId("test/documents", version))
     documents = made or documents_in(folder, corpus() if rows is None else rows, parts, version=version)

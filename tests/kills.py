@@ -1,6 +1,6 @@
-"""What tests of killed runs share: a process that kills itself, and what of an artifact is there already.
+"""Helpers for tests of killed runs: a process that kills itself, and the state of an unfinished artifact.
 
-The process dies of SIGKILL when a part is to be committed: its files are there, its record is not.
+The process dies of SIGKILL when a part is committed: its files exist, its record does not.
 """
 
 import json
@@ -13,12 +13,12 @@ from tasks.core.store import Store
 
 
 def die_in(name: str, count: int = 2, folder: str = "") -> None:
-    """Makes this process kill itself when the record of the `count`-th part of a pass is to be published.
+    """Makes this process kill itself before the record of the `count`-th part of a pass is published.
 
     Args:
-        name: how the names of the parts of the pass begin.
-        count: which of them.
-        folder: what the path of the artifact contains.
+        name: prefix of the names of the pass's parts.
+        count: 1-based number of the part.
+        folder: substring of the artifact's path.
     """
     publish, seen = Store.publish, []
 
@@ -34,7 +34,7 @@ def die_in(name: str, count: int = 2, folder: str = "") -> None:
 
 
 def times_of(artifact: Path, files: Collection[str]) -> dict[str, int]:
-    """When those of some files were written that parts with a record have; of a committed artifact, all."""
+    """Modification times of the files of committed parts; for a committed artifact of all files."""
     if (artifact / ".artifact.json").exists():
         return {path: (artifact / path).stat().st_mtime_ns for path in files}
     records = [json.loads(path.read_text())["part"] for path in (artifact / ".parts").glob("*.json")]

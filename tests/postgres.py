@@ -1,4 +1,4 @@
-"""A throw-away Postgres server on loopback, from the binaries of this machine; skips by name where there are none.
+"""A temporary Postgres server on loopback, from local binaries; skips if there are none.
 
 In a test: `with PostgresServer() as server: server.url(...)`. As root it runs as `nobody`.
 """
@@ -29,7 +29,7 @@ def binaries() -> Path | None:
 
 
 class PostgresServer:
-    """A server with the users `admin` (all rights) and `sluice` (may log in and make databases)."""
+    """A server with the users `admin` (all rights) and `sluice` (may log in and create databases)."""
 
     def __init__(self) -> None:
         folder = binaries()

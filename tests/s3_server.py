@@ -1,6 +1,6 @@
 """S3 server on loopback with fault injection: moto behind a WSGI layer that injects faults.
 
-In a test: `with S3Server() as s3: ...`. As a process of its own (for stacks of several processes):
+In a test: `with S3Server() as s3: ...`. As a separate process (for stacks of several processes):
 `python -m tests.s3_server --port 9000 --bucket sluice --faults 0.3`; GET /__faults returns the injected faults.
 """
 
@@ -46,7 +46,7 @@ class Rule:
 
 
 class Faults:
-    """A WSGI application around `app` that breaks some answers."""
+    """A WSGI application around `app` that corrupts some responses."""
 
     def __init__(self, app: Any, share: float = 0.0, seed: int = 0) -> None:
         self.app = app
@@ -59,7 +59,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def calm(self) -> None:
-        """Ends all faults, forgets what was told of them, and begins the row of random ones anew."""
+        """Removes all faults and their log, and resets the random sequence."""
         with self._lock:
             self.rules, self.share = [], 0.0
             self.told.clear()
@@ -119,7 +119,7 @@ _REFUSALS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
 
 def _half(chunks: Iterable[bytes], environ: dict[str, Any]) -> Iterable[bytes]:
     body = b"".join(chunks)
-    # One byte at least: the headers must be on their way before the line goes dead.
+    # At least one byte: the headers must be sent before the connection dies.
     yield body[: max(1, len(body) // 2)]
     _hang_up(environ)
 
@@ -137,7 +137,7 @@ class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log(self, *_: Any, **__: Any) -> None:
-        """Says nothing: faults would fill the screen."""
+        """Logs nothing: faults would flood the output."""
 
 
 def environment(url: str) -> dict[str, str]:
@@ -147,7 +147,7 @@ def environment(url: str) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL_S3": url,
-        # Not the files and the metadata service of whoever runs the tests.
+        # Not the credential files and metadata service of the developer's machine.
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
@@ -155,7 +155,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 class S3Server:
-    """The server in a thread of this process; `environment` is what a client needs to find it."""
+    """The server in a thread of this process; `environment` has the variables for its clients."""
 
     def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
         self.faults = Faults(DomainDispatcherApplication(create_backend_app), share, seed)
@@ -178,7 +178,7 @@ class S3Server:
         self._server.server_close()
 
     def client(self) -> Any:
-        """Returns a boto3 client that bypasses nothing: faults hit it too."""
+        """Returns a boto3 client, which is subject to the faults."""
         import boto3
 
         return boto3.client(

@@ -1,4 +1,4 @@
-"""Selection of the cases of a test for `make test`; the others run only in `make soak`."""
+"""Selects the cases of a test for `make test`; the others run only in `make soak`."""
 
 from collections.abc import Collection, Iterable
 from typing import Any

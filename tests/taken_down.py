@@ -1,4 +1,4 @@
-"""Takedowns for tests: the stage as it runs in the store of a test. Not a test module."""
+"""Takedowns for tests: runs the stage in the store of a test. Not a test module."""
 
 from pathlib import Path
 from typing import Any

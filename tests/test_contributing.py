@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: whoever follows one of its recipes ends with something that works and passes the rules."""
+"""The recipes of CONTRIBUTING.md work, and their results pass the rules."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def change(folder: Path, difference: str) -> None:
-    """Applies a difference whose places are found by their lines alone; each must be there once."""
+    """Applies a diff without line numbers; the lines of each place must occur exactly once."""
     for block in re.split(r"^--- ", difference, flags=re.M)[1:]:
         header, *hunks = _HUNK.split(block)
         path = folder / header.split("\n")[1].removeprefix("+++ b/")
@@ -47,9 +47,9 @@ def change(folder: Path, difference: str) -> None:
             path.write_text(text.replace(before, after))
 
 
-def test_whoever_follows_the_recipes_has_something_that_works(checkout: Path) -> None:
+def test_the_recipes_of_contributing_work(checkout: Path) -> None:
     commands: list[str] = []
-    for title in ("Add a stage", "Add an operator", "Add a place"):  # in this order: the place names the operator
+    for title in ("Add a stage", "Add an operator", "Add a place"):  # in this order: the place refers to the operator
         commands += follow(SECTIONS[title], checkout)
     environment = {
         **{name: value for name, value in os.environ.items() if name != VARIABLE},
@@ -58,7 +58,7 @@ def test_whoever_follows_the_recipes_has_something_that_works(checkout: Path) ->
     }
     tests = [command for command in commands if "pytest" in command]
     assert len(tests) == 3
-    # One pytest call for all three: most of its time is that of starting.
+    # One pytest call for all three, because most of its time is its start.
     whole = " ".join([tests[0], *(command.rpartition(" ")[2] for command in tests[1:])])
     for command in dict.fromkeys([whole, *(command for command in commands if command not in tests)]):
         done = subprocess.run(

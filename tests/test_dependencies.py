@@ -1,4 +1,4 @@
-"""What the code imports is what pyproject.toml declares: nothing is there only because another package brings it."""
+"""pyproject.toml declares all imported packages; none is only a dependency of another package."""
 
 import ast
 import functools
@@ -34,7 +34,7 @@ def normalised(name: str) -> str:
 
 
 def declared(lines: Iterable[str]) -> set[str]:
-    """Returns the names of requirements and of what their own extras require (`dask[distributed]`: distributed)."""
+    """Returns the names of requirements and of those of their extras (`dask[distributed]`: distributed)."""
     names = set()
     for requirement in map(Requirement, lines):
         names.add(normalised(requirement.name))
@@ -52,7 +52,7 @@ def project() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def imported(files: Iterable[Path]) -> dict[str, list[str]]:
-    """Returns {top-level module that is not ours nor Python's: where it is imported}, imports in functions included."""
+    """Returns {third-party top-level module: where it is imported}, including imports in functions."""
     lines = defaultdict(list)
     for path in files:
         for top, number in imports_of(path):
@@ -93,7 +93,7 @@ def undeclared(found: dict[str, list[str]], allowed: set[str]) -> dict[str, list
 
 @pytest.fixture(scope="module")
 def stages() -> list[Path]:
-    """The modules that run wherever a stage runs: an image without Airflow has to install what they import."""
+    """The modules of the stages: an image without Airflow must install their imports."""
     return [path for path in (ROOT / "tasks").rglob("*.py") if path.relative_to(ROOT).parts[1] != "demo"]
 
 
@@ -103,7 +103,7 @@ def with_airflow() -> list[Path]:
     return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 
-def test_what_stages_import_is_declared_outside_the_extra_of_airflow(stages: list[Path]) -> None:
+def test_imports_of_stages_are_declared_outside_the_airflow_extra(stages: list[Path]) -> None:
     always, extras = project()
     allowed = declared([*always, *(line for name in EXTRAS_OF_STAGES for line in extras[name])])
     found = imported(stages)
@@ -112,17 +112,17 @@ def test_what_stages_import_is_declared_outside_the_extra_of_airflow(stages: lis
     assert undeclared({"airflow": ["x.py:1"]}, allowed)
 
 
-def test_what_operators_plugins_and_the_demo_import_is_declared(with_airflow: list[Path]) -> None:
+def test_imports_of_operators_plugins_and_demo_are_declared(with_airflow: list[Path]) -> None:
     always, extras = project()
     assert undeclared(imported(with_airflow), declared([*always, *extras["airflow"]])) == {}
 
 
-def test_what_is_declared_is_imported(stages: list[Path], with_airflow: list[Path]) -> None:
+def test_declared_dependencies_are_imported(stages: list[Path], with_airflow: list[Path]) -> None:
     always, extras = project()
     lines = [*always, *(line for name, extra in extras.items() if name != "dev" for line in extra)]
     owners = packages_distributions()
     modules = imported([*stages, *with_airflow])
-    # What is not installed here is taken to have the name of its module.
+    # Packages that are not installed here are assumed to have the name of their module.
     used = {normalised(owner) for module in modules for owner in owners.get(module, [module])}
     unused = {normalised(Requirement(line).name) for line in lines} - used
     assert unused - BY_NAME.keys() == set()

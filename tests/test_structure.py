@@ -1,4 +1,4 @@
-"""Sizes of the product: few files, each an idea that a reader looks for by name.
+"""Sizes of the product: few files, each with one concept that its name states.
 
 `python -m tests.test_structure` prints the counts, the largest modules and the fragments.
 """
@@ -32,7 +32,7 @@ class Module:
 
 @functools.cache
 def modules() -> list[Module]:
-    """Returns the modules of `tasks`, with who imports them in `tasks`, `operators`, `plugins` and `dags`."""
+    """Returns the modules of `tasks`, with their importers in `tasks`, `operators`, `plugins` and `dags`."""
     paths = {
         _name(path): path for top in ("tasks", "operators", "plugins", "dags") for path in (ROOT / top).rglob("*.py")
     }
@@ -54,7 +54,7 @@ def modules() -> list[Module]:
 
 
 def fragments(found: list[Module]) -> list[Module]:
-    """Returns short modules that one other imports; what a catalogue finds by name is imported by none."""
+    """Returns short modules with a single importer; modules that a catalogue finds by name have none."""
     packages = {one.name.rpartition(".")[0] for one in found}
     return [one for one in found if one.lines < FRAGMENT_LINES and len(one.importers) == 1 and one.name not in packages]
 
@@ -68,13 +68,13 @@ def test_there_are_few_files() -> None:
     assert len(modules()) <= MOST_FILES
 
 
-def test_no_folder_has_more_modules_than_a_reader_can_hold() -> None:
+def test_no_folder_has_too_many_modules() -> None:
     folders = {path.parent for path in (ROOT / "tasks").rglob("*.py")}
     crowded = {str(one.relative_to(ROOT)): len(list(one.glob("*.py"))) for one in folders}
     assert {name: number for name, number in crowded.items() if number > MOST_IN_A_FOLDER} == {}
 
 
-def test_a_short_file_that_one_other_imports_is_a_part_of_that_one() -> None:
+def test_a_short_file_with_one_importer_is_merged_into_it() -> None:
     assert [one.name for one in fragments(modules())] == []
 
 

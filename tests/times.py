@@ -2,8 +2,8 @@
 
 Reads the environment variable `SLUICE_TEST_TIMES`, a folder: where it is set, every pytest call writes
 `<folder>/<process id>.jsonl`, one line per test as it ends. `python -m tests.times FOLDER` reads all of these and
-prints the seconds per room (the folder of a test) and the ten slowest tests. With xdist the process that distributes
-the tests writes the file, and the seconds of a room are those of all workers together.
+prints the seconds per package (the folder of a test) and the ten slowest tests. With xdist the process that
+distributes the tests writes the file, and the seconds of a package are the sum over all workers.
 """
 
 import json
@@ -18,7 +18,7 @@ import pytest
 
 VARIABLE = "SLUICE_TEST_TIMES"
 SLOWEST = 10
-# tests/tasks/stages/crawl is a room, tests/tasks/stages/crawl/hostile a part of it.
+# tests/tasks/stages/crawl is a package; tests/tasks/stages/crawl/hostile counts as part of it.
 LEVELS = 4
 
 
@@ -28,7 +28,7 @@ class Call:
 
     Attributes:
         began: seconds since the epoch.
-        wall_s: from its begin to the end of its last test.
+        wall_s: from its start to the end of its last test.
         seconds: by the test's node id, its setup, call and teardown together.
         failed: node ids of the tests that failed, in any phase.
         flaky: node ids of the tests that failed once and then passed.
@@ -42,7 +42,7 @@ class Call:
 
 
 class Recorder:
-    """The plugin: adds up what pytest reports of a test and writes a line when its teardown is over.
+    """The plugin: adds up the durations that pytest reports for a test and writes a line after its teardown.
 
     A line is a JSON object: `test`, `seconds`, `failed` (the phases that failed), `rerun` (whether it failed before),
     `began` (of the call, seconds since the epoch) and `ended` (of the test).
@@ -78,7 +78,7 @@ def record(config: pytest.Config) -> None:
 
 
 def read(folder: Path) -> list[Call]:
-    """Returns the calls whose times lie in `folder`, the first one first."""
+    """Returns the calls recorded in `folder`, the earliest first."""
     calls = []
     for path in folder.glob("*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -90,12 +90,12 @@ def read(folder: Path) -> list[Call]:
     return sorted(calls, key=lambda call: call.began)
 
 
-def room(nodeid: str) -> str:
-    """Returns the folder that a test is in, at most four levels deep; doctests of the product are one room.
+def package(nodeid: str) -> str:
+    """Returns the folder of a test, at most four levels deep; doctests of the product count as one package.
 
-    >>> room("tests/tasks/stages/crawl/hostile/test_dns.py::test_a")
+    >>> package("tests/tasks/stages/crawl/hostile/test_dns.py::test_a")
     'tests/tasks/stages/crawl'
-    >>> room("tasks/formats/web/url.py::tasks.formats.web.url.host")
+    >>> package("tasks/formats/web/url.py::tasks.formats.web.url.host")
     'doctests'
     """
     folders = nodeid.partition("::")[0].split("/")[:-1]
@@ -103,15 +103,15 @@ def room(nodeid: str) -> str:
 
 
 def table(calls: list[Call]) -> str:
-    """Returns seconds and tests per room, the ten slowest tests, how long each call took, flaky and failed tests."""
+    """Returns seconds and tests per package, the ten slowest tests, durations of calls, flaky and failed tests."""
     seconds = {nodeid: s for call in calls for nodeid, s in call.seconds.items()}
-    rooms: dict[str, list[float]] = defaultdict(list)
+    packages: dict[str, list[float]] = defaultdict(list)
     for nodeid, s in seconds.items():
-        rooms[room(nodeid)].append(s)
-    lines = ["", "  seconds  tests  room"]
+        packages[package(nodeid)].append(s)
+    lines = ["", "  seconds  tests  package"]
     lines += [
         f"  {sum(took):7.1f}  {len(took):5}  {name}"
-        for name, took in sorted(rooms.items(), key=lambda item: -sum(item[1]))
+        for name, took in sorted(packages.items(), key=lambda item: -sum(item[1]))
     ]
     lines += ["", "  seconds  slowest tests"]
     slowest = sorted(seconds, key=lambda nodeid: -seconds[nodeid])[:SLOWEST]

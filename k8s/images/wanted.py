@@ -1,8 +1,8 @@
-"""Prints what an image installs: the dependencies of pyproject.toml and of the extras named on the command line.
+"""Prints the requirements of an image: the dependencies in pyproject.toml, and the extras named on the command line.
 
-pip then chooses versions by `--constraint requirements.txt`, so that file stays the one lock of laptop and images. A
-stage of its own runs this: the layer of installed packages is built anew only when what it prints, or the lock, has
-changed, and not for every other line of pyproject.toml.
+pip then chooses the versions by `--constraint requirements.txt`, the same lock file for laptop and images. Runs in a
+build stage of its own, so that the layer of installed packages is rebuilt only when the requirements or the lock file
+change, not with every change of pyproject.toml.
 """
 
 import sys
@@ -11,5 +11,5 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
 extras = project["optional-dependencies"]
-for requirement in [*project["dependencies"], *(one for name in sys.argv[1:] for one in extras[name])]:
+for requirement in [*project["dependencies"], *(extra for name in sys.argv[1:] for extra in extras[name])]:
     print(requirement)

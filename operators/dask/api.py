@@ -21,9 +21,9 @@ from kubernetes_asyncio.config import ConfigException
 
 from operators.dask.manifests import API, COMM, OWNER, STATUS, Object
 from operators.pods.api import EVENTS, NODES, PODS, Api, Kind, message_of
-from operators.pods.failure import PodFailure, failure_of, heals_seldom
+from operators.pods.failure import PodFailure, failure_of, registry_unreachable
 from operators.pods.outage import Unreachable
-from operators.pods.waiting import SURE_S, UNLIKELY_S, broken_by, why_waiting
+from operators.pods.waiting import SURE_S, UNLIKELY_S, missing_dependency, pending_reason
 from tasks.core.errors import RecipeError, TransientError
 from tasks.run.place import DaskPods
 
@@ -34,23 +34,23 @@ AUTOSCALERS = Kind(f"/apis/{API}", "daskautoscalers")
 SERVICES = Kind("/api/v1", "services")
 
 START_S = 600.0
-"""How long a cluster may take where nothing is known to be wrong: a new node, a large image."""
+"""Longest start of a cluster without a known error: a new node, a large image."""
 OPERATOR_S = 30.0
 """Seconds within which the Dask operator must process a new cluster."""
 OUTAGE_S = 45.0
 REMOVE_S = 300.0
-"""Seconds for the deletion of a cluster. The operator keeps it by a finalizer, and checks only once a minute while it
+"""Longest deletion of a cluster. The operator holds the object with a finalizer, and checks only once a minute while it
 waits for a scheduler that never started."""
-LOOK_S = 1.0
-SAY_S = 30.0
-"""Seconds between two lines of a deletion that takes long."""
+POLL_S = 1.0
+LOG_S = 30.0
+"""Seconds between two log lines of a slow deletion."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """A cluster that is up: its name, and where it is reached."""
+class DaskCluster:
+    """A running cluster: its name, the address of its scheduler and the URL of its status page."""
 
     name: str
     namespace: str
@@ -58,43 +58,43 @@ class Cluster:
     status_page: str
 
     def to_json(self) -> dict[str, str]:
-        """Returns it as a task's XCom."""
+        """Returns the XCom of the setup task."""
         return asdict(self)
 
 
-def make(pods: DaskPods, cluster: Object, autoscaler: Object | None) -> Cluster:
-    """Creates a cluster, or adopts that of the run, and waits for its scheduler and its first worker.
+def create_cluster(pods: DaskPods, cluster: Object, autoscaler: Object | None) -> DaskCluster:
+    """Creates the cluster of a run, or adopts the existing one, and waits for its scheduler and first worker.
 
     Raises:
-        RecipeError: the cluster cannot be created as configured by the place.
-        TransientError: it is not up in time, or the Kubernetes API is away.
+        RecipeError: the cluster cannot be created as the place configures it.
+        TransientError: it did not start in time, or the Kubernetes API is unavailable.
     """
-    return _run(lambda api: _make(api, cluster, autoscaler), pods)
+    return _call(lambda api: _create_cluster(api, cluster, autoscaler), pods)
 
 
 class Removal(StrEnum):
-    """How the deletion of a cluster ended, in words for the log."""
+    """Outcome of the deletion of a cluster, as text for the log."""
 
     REMOVED = "removed"
-    ABSENT = "there is none any more"
-    LEFT = "has no pods any more; its object is still listed, and goes when its finalizers do"
-    """Kubernetes ends it without us: the deletion is accepted, and what belongs to it has owner references."""
+    ABSENT = "does not exist any more"
+    STUCK = "has no pods any more; its object is deleted when its finalizers are removed"
+    """Kubernetes completes it: the deletion is accepted, and dependent objects have owner references."""
 
 
-def remove(pods: DaskPods, name: str) -> Removal:
-    """Deletes a cluster and waits until its object is gone, at most for `REMOVE_S`.
+def delete_cluster(pods: DaskPods, name: str) -> Removal:
+    """Deletes a cluster and waits up to `REMOVE_S` until its object does not exist any more.
 
     Raises:
-        TransientError: pods of it are still there after that.
+        TransientError: some of its pods still exist after that time.
     """
-    return _run(lambda api: _remove(api, pods.namespace, name), pods)
+    return _call(lambda api: _delete_cluster(api, pods.namespace, name), pods)
 
 
-def _run(work: Callable[[Api], Coroutine[Any, Any, T]], pods: DaskPods) -> T:
+def _call(work: Callable[[Api], Coroutine[Any, Any, T]], pods: DaskPods) -> T:
     try:
         return asyncio.run(work(Api(pods.conn_id, OUTAGE_S)))
     except ApiException as error:
-        _refused(error, pods.namespace)
+        _raise_refusal(error, pods.namespace)
     except ConfigException as error:
         raise RecipeError(
             f"the Airflow connection {pods.conn_id} leads to no Kubernetes cluster ({error})",
@@ -104,97 +104,99 @@ def _run(work: Callable[[Api], Coroutine[Any, Any, T]], pods: DaskPods) -> T:
         raise TransientError(str(error), f"check the connection {pods.conn_id}") from None
 
 
-def _refused(error: ApiException, namespace: str) -> NoReturn:
+def _raise_refusal(error: ApiException, namespace: str) -> NoReturn:
     """Raises the error for a refusal of the API server, with a remedy."""
     message = message_of(error)
     if error.status == 404 and "namespaces" in message:
-        raise RecipeError(f"{message}", "correct [place.dask.kubernetes] namespace, or make it") from None
+        raise RecipeError(f"{message}", "correct [place.dask.kubernetes] namespace, or create the namespace") from None
     if error.status == 404 and '"' in message:
-        raise TransientError(f"the Dask cluster was removed while it was being made: {message}") from None
+        raise TransientError(f"the Dask cluster was removed while it was being created: {message}") from None
     if error.status == 404:
         raise RecipeError(
-            f"this Kubernetes cluster knows no DaskCluster ({API})",
+            f"this Kubernetes cluster has no DaskCluster resource ({API})",
             "install the Dask operator: helm install dask --repo https://helm.dask.org dask-kubernetes-operator",
         ) from None
     if error.status == 403 and "exceeded quota" in message:
-        raise RecipeError(f"no quota for a Dask cluster: {message}", "have the quota raised, or ask for less") from None
+        raise RecipeError(f"no quota for a Dask cluster: {message}", "raise the quota, or request less") from None
     if error.status in (401, 403):
         raise RecipeError(
-            f"Airflow may not make Dask clusters in {namespace}: {message}",
+            f"Airflow may not create Dask clusters in {namespace}: {message}",
             "bind the role of k8s/ for daskclusters and daskautoscalers to Airflow's service account",
         ) from None
     raise RecipeError(f"the Kubernetes API refuses the Dask cluster ({error.status}): {message}") from None
 
 
-async def _make(api: Api, cluster: Object, autoscaler: Object | None) -> Cluster:
+async def _create_cluster(api: Api, cluster: Object, autoscaler: Object | None) -> DaskCluster:
     meta = cluster["metadata"]
-    made = await _created(api, cluster)
+    owner = await _create_or_adopt(api, cluster)
     if autoscaler is not None:
-        with _there_already():
-            await api.create(AUTOSCALERS, meta["namespace"], _owned(autoscaler, made))
-    return await _Start(api, meta["namespace"], meta["name"]).wait()
+        with _ignore_conflict():
+            await api.create(AUTOSCALERS, meta["namespace"], _with_owner(autoscaler, owner))
+    return await _StartupWait(api, meta["namespace"], meta["name"]).wait()
 
 
-def _owned(made: Object, owner: Object) -> Object:
-    """Returns an object that Kubernetes deletes with its owner, whoever deletes that."""
+def _with_owner(body: Object, owner: Object) -> Object:
+    """Returns the manifest with an owner reference: Kubernetes then deletes the object together with its owner."""
     reference = {name: owner[name] for name in ("apiVersion", "kind")}
     reference |= {name: owner["metadata"][name] for name in ("name", "uid")}
-    return {**made, "metadata": {**made["metadata"], "ownerReferences": [reference]}}
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}
 
 
-async def _created(api: Api, cluster: Object) -> Object:
-    """Creates the cluster; adopts an existing one of the same run, waits for one that is being deleted."""
+async def _create_or_adopt(api: Api, cluster: Object) -> Object:
+    """Creates the cluster; adopts an existing one of the same run; waits while one is being deleted."""
     meta = cluster["metadata"]
     deadline = time.monotonic() + REMOVE_S
     while True:
         try:
-            made = await api.create(CLUSTERS, meta["namespace"], cluster)
-            log.info("Dask cluster %s: made in %s", meta["name"], meta["namespace"])
-            return {**cluster, "metadata": made["metadata"]}
+            created = await api.create(CLUSTERS, meta["namespace"], cluster)
+            log.info("Dask cluster %s: created in %s", meta["name"], meta["namespace"])
+            return {**cluster, "metadata": created["metadata"]}
         except ApiException as error:
             if error.status != 409:
                 raise
         with contextlib.suppress(ApiException):
-            there = (await api.get(CLUSTERS, meta["namespace"], meta["name"]))["metadata"]
-            owner = (there.get("annotations") or {}).get(OWNER, "nobody that is known")
+            existing = (await api.get(CLUSTERS, meta["namespace"], meta["name"]))["metadata"]
+            owner = (existing.get("annotations") or {}).get(OWNER, "an unknown owner")
             if owner != meta["annotations"][OWNER]:
-                raise RecipeError(f"the DaskCluster {meta['name']} is of {owner}", "remove it or rename the recipe")
-            if "deletionTimestamp" not in there:
-                log.info("Dask cluster %s: there already, adopted", meta["name"])
-                return {**cluster, "metadata": there}
+                raise RecipeError(
+                    f"the DaskCluster {meta['name']} belongs to {owner}", "delete it or rename the recipe"
+                )
+            if "deletionTimestamp" not in existing:
+                log.info("Dask cluster %s: exists already, adopted", meta["name"])
+                return {**cluster, "metadata": existing}
         if time.monotonic() > deadline:
-            raise _still_there(meta["name"])
-        await asyncio.sleep(LOOK_S)
+            raise _deletion_timeout(meta["name"])
+        await asyncio.sleep(POLL_S)
 
 
-class _Start:
+class _StartupWait:
     """Waits for one cluster; determines why it is not ready yet."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         self.api, self.namespace, self.name = api, namespace, name
         self.began = time.monotonic()
-        self.wrong_since: float | None = None
+        self.hopeless_since: float | None = None
         self.last_reason = ""
 
-    async def wait(self) -> Cluster:
+    async def wait(self) -> DaskCluster:
         """Returns the cluster when scheduler and first worker are ready."""
         while True:
             reason, hopeless = await self._look()
-            if not reason and (found := await self._reached()):
-                log.info("Dask cluster %s: up at %s after %.0f s", self.name, found.address, self._age())
-                return found
+            if not reason and (cluster := await self._cluster_address()):
+                log.info("Dask cluster %s: up at %s after %.0f s", self.name, cluster.address, self._age())
+                return cluster
             self._judge(reason or "its service has no address yet", hopeless)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _look(self) -> tuple[str, PodFailure | None]:
-        """Returns the reason for waiting ("" for none), and a failure for which waiting is useless."""
+        """Returns the reason for waiting ("" for none), and the failure if waiting is hopeless."""
         status = (await self.api.get(CLUSTERS, self.namespace, self.name)).get("status") or {}
         if status.get("phase") == "Error":
-            return "", PodFailure("config", f"the Dask operator calls {self.name} invalid; see its log", True)
+            return "", PodFailure("config", f"the Dask operator reports {self.name} as invalid; see its log", True)
         if not status.get("phase"):
-            lacking = PodFailure("config", f"no Dask operator has taken up the DaskCluster {self.name}", False,
+            failure = PodFailure("config", f"no Dask operator has processed the DaskCluster {self.name}", False,
                                  "start the operator, or have it watch this namespace")  # fmt: skip
-            return "waiting for the Dask operator", lacking if self._age() > OPERATOR_S else None
+            return "waiting for the Dask operator", failure if self._age() > OPERATOR_S else None
         for component in ("scheduler", "worker"):
             pods = await self._pods(component)
             if not any(_ready(pod) for pod in pods):
@@ -208,25 +210,25 @@ class _Start:
             if str((event.get("involvedObject") or {}).get("name", "")).startswith(self.name)
         ]
         if not pods:
-            return f"no {component} pod yet", broken_by(events)
-        failed = failure_of(pods[-1], component) or _crashing(pods[-1], component)
-        if failed:
-            return failed.reason, failed
-        waits = why_waiting(pods[-1], events, await self._listed(NODES, everywhere=True))
-        return f"{component}: {waits.reason}", None if waits.growable else waits.hopeless
+            return f"no {component} pod yet", missing_dependency(events)
+        failure = failure_of(pods[-1], component) or _crash_loop(pods[-1], component)
+        if failure:
+            return failure.reason, failure
+        wait = pending_reason(pods[-1], events, await self._listed(NODES, everywhere=True))
+        return f"{component}: {wait.reason}", None if wait.growable else wait.hopeless
 
     async def _pods(self, component: str) -> list[Object]:
         labels = f"dask.org/cluster-name={self.name},dask.org/component={component}"
-        found: list[Object] = (await self.api.list(PODS, self.namespace, labels=labels)).get("items") or []
-        return found
+        pods: list[Object] = (await self.api.list(PODS, self.namespace, labels=labels)).get("items") or []
+        return pods
 
     async def _listed(self, kind: Kind, *, everywhere: bool = False) -> list[Object]:
         try:
             return (await self.api.list(kind, "" if everywhere else self.namespace, optional=True)).get("items") or []
         except ApiException:
-            return []  # without the right to read them the answer is only less exact
+            return []  # without the right to read them the reason is only less exact
 
-    async def _reached(self) -> Cluster | None:
+    async def _cluster_address(self) -> DaskCluster | None:
         try:
             service = await self.api.get(SERVICES, self.namespace, f"{self.name}-scheduler")
         except ApiException as error:
@@ -236,20 +238,20 @@ class _Start:
         ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
         host = f"{self.name}-scheduler.{self.namespace}.svc"
         if service["spec"].get("type") == "LoadBalancer":
-            given = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
-            if not given:
+            ingress = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+            if not ingress:
                 return None
-            host = given[0].get("hostname") or given[0]["ip"]
+            host = ingress[0].get("hostname") or ingress[0]["ip"]
         status_page = f"http://{host}:{ports[STATUS]}"
-        return Cluster(self.name, self.namespace, f"tcp://{host}:{ports[COMM]}", status_page)
+        return DaskCluster(self.name, self.namespace, f"tcp://{host}:{ports[COMM]}", status_page)
 
     def _judge(self, reason: str, hopeless: PodFailure | None) -> None:
         if reason != self.last_reason:
             self.last_reason = reason
             log.info("Dask cluster %s: %s", self.name, reason)
-        self.wrong_since = (self.wrong_since or time.monotonic()) if hopeless else None
-        patience = UNLIKELY_S if hopeless and heals_seldom(hopeless) else SURE_S
-        if hopeless and self.wrong_since and time.monotonic() - self.wrong_since > patience:
+        self.hopeless_since = (self.hopeless_since or time.monotonic()) if hopeless else None
+        patience = UNLIKELY_S if hopeless and registry_unreachable(hopeless) else SURE_S
+        if hopeless and self.hopeless_since and time.monotonic() - self.hopeless_since > patience:
             kind = RecipeError if hopeless.permanent else TransientError
             detail = f": {hopeless.last_lines[-1]}" if hopeless.last_lines else ""
             remedy = hopeless.remedy.replace("[place.kubernetes]", "[place.dask.kubernetes]")
@@ -263,54 +265,59 @@ class _Start:
 
 def _ready(pod: Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _crashing(pod: Object, container: str) -> PodFailure | None:
-    """Returns why a container that is started again and again ends each time, or None where it does not."""
-    for one in (pod.get("status") or {}).get("containerStatuses") or []:
-        ended = (one.get("lastState") or {}).get("terminated")
-        if one["name"] == container and ended and one.get("restartCount", 0) > 1:
+def _crash_loop(pod: Object, container: str) -> PodFailure | None:
+    """Returns the failure of a container that crashes after each restart, or None."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or []:
+        ended = (status.get("lastState") or {}).get("terminated")
+        if status["name"] == container and ended and status.get("restartCount", 0) > 1:
             lines = tuple(str(ended.get("message") or "").strip().splitlines()[-1:])
             name = pod["metadata"]["name"]
-            reason = f"pod {name} ended {one['restartCount']} times, last with exit code {ended.get('exitCode')}"
+            reason = f"pod {name} ended {status['restartCount']} times, last with exit code {ended.get('exitCode')}"
             return PodFailure("exit", reason, False, "read its log, and check the image", ended.get("exitCode"), lines)
     return None
 
 
-async def _remove(api: Api, namespace: str, name: str) -> Removal:
+async def _delete_cluster(api: Api, namespace: str, name: str) -> Removal:
     with contextlib.suppress(ApiException):  # it has an owner reference, too
         await api.delete(AUTOSCALERS, namespace, name, grace_s=None, propagation="Background")
     if not await api.delete(CLUSTERS, namespace, name, grace_s=None, propagation="Foreground"):
         return Removal.ABSENT
-    began, saying, held = time.monotonic(), time.monotonic() + SAY_S, ""
+    began, next_log_line, finalizers = time.monotonic(), time.monotonic() + LOG_S, ""
     while time.monotonic() - began < REMOVE_S:
         try:
-            found = await api.get(CLUSTERS, namespace, name)
+            cluster = await api.get(CLUSTERS, namespace, name)
         except ApiException as error:
             if error.status == 404:
                 return Removal.REMOVED
             raise
-        held = ", ".join(found["metadata"].get("finalizers") or []) or "nothing"
-        if time.monotonic() > saying:
-            log.info("Dask cluster %s: waiting until it is gone; it is held by %s", name, held)
-            saying += SAY_S
-        await asyncio.sleep(LOOK_S)
+        finalizers = ", ".join(cluster["metadata"].get("finalizers") or []) or "none"
+        if time.monotonic() > next_log_line:
+            log.info("Dask cluster %s: waiting for its deletion; finalizers: %s", name, finalizers)
+            next_log_line += LOG_S
+        await asyncio.sleep(POLL_S)
     pods = await api.list(PODS, namespace, labels=f"dask.org/cluster-name={name}")
     if pods.get("items"):
-        raise _still_there(name)
-    log.warning("Dask cluster %s: still listed after %.0f s, held by %s. Does the operator run?", name, REMOVE_S, held)
-    return Removal.LEFT
+        raise _deletion_timeout(name)
+    log.warning(
+        "Dask cluster %s: still listed after %.0f s; finalizers: %s. Is the operator running?",
+        name,
+        REMOVE_S,
+        finalizers,
+    )
+    return Removal.STUCK
 
 
-def _still_there(name: str) -> TransientError:
+def _deletion_timeout(name: str) -> TransientError:
     return TransientError(
         f"the DaskCluster {name} is still being deleted after {REMOVE_S:.0f} s", "is the Dask operator running?"
     )
 
 
 @contextlib.contextmanager
-def _there_already() -> Any:
+def _ignore_conflict() -> Any:
     try:
         yield
     except ApiException as error:

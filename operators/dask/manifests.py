@@ -1,10 +1,10 @@
 """Manifests of the Dask cluster of a DAG run, for the Dask operator: `DaskCluster` and `DaskAutoscaler`.
 
-Scheduler and workers run the same image, so client, scheduler and workers have one Sluice wheel. A worker has
+Scheduler and workers run the same image, so client, scheduler and workers have the same wheel. A worker has
 a memory limit: it spills at 60 %, pauses at 80 % and is restarted by its nanny at 95 %, before the kernel kills the
 pod. Only workers get secrets and the service account: the scheduler reads no data.
 
-Pods are not root, write to `/tmp` only (a volume of the pod's own, which is also where workers spill) and have no token
+Pods do not run as root, write only to `/tmp` (an emptyDir, which is also where workers spill) and have no token
 of the Kubernetes API. Settings that recipes do not have come from the pod template file of the place.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.errors import RecipeError
-from tasks.run.place import DaskPods, all_filled, filled
+from tasks.run.place import DaskPods, expand_all, expand_env
 from tasks.run.recipe import Recipe
 
 Object = dict[str, Any]
@@ -31,7 +31,7 @@ OWNER = "sluice/run"
 
 
 def place_of(recipe: Recipe) -> DaskPods | None:
-    """Returns the pods of a recipe's Dask clusters, or None where it makes none.
+    """Returns the `[place.dask.kubernetes]` section of a recipe, or None if it has none.
 
     Raises:
         RecipeError: the place contradicts itself or is incomplete.
@@ -42,8 +42,8 @@ def place_of(recipe: Recipe) -> DaskPods | None:
         return None
     where = f"{recipe.name}: [place.dask.kubernetes]"
     if dask.address not in ("", type(dask)().address):
-        raise RecipeError(f"{where} makes a cluster, and [place.dask] address names another", "remove one of the two")
-    pods = all_filled(pods)
+        raise RecipeError(f"{where} creates a cluster, and [place.dask] address names another", "remove one of the two")
+    pods = expand_all(pods)
     if not pods.image:
         raise RecipeError(f"{where} names no image", "build one with k8s/images and name it")
     if not 1 <= pods.min_workers <= pods.max_workers:
@@ -66,9 +66,9 @@ def cluster_manifest(recipe: Recipe, pods: DaskPods, name: str, owner: str) -> O
 
     Args:
         recipe: for the labels.
-        pods: what pods get.
+        pods: configuration of the pods.
         name: see `name_of`.
-        owner: DAG and run, in words.
+        owner: DAG id and run id, as text.
     """
     labels = {"app.kubernetes.io/part-of": "sluice", "sluice/recipe": recipe.name}
     return {
@@ -101,13 +101,13 @@ def _scheduler(pods: DaskPods) -> Object:
     healthy = {"path": "/health", "port": STATUS}
     return {
         "name": "scheduler",
-        "image": filled(pods.image),
+        "image": expand_env(pods.image),
         "command": ["python", "-m", "dask", "scheduler", *listen],
         "ports": [{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": STATUS, "containerPort": STATUS_PORT}],
         "env": _env(pods.env),
         "resources": _resources(pods.scheduler_cpu, pods.scheduler_memory),
         "readinessProbe": {"httpGet": healthy, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 15},
-        # A scheduler that plans a large stage may be busy for many seconds; it must not be ended for that.
+        # A scheduler that plans a large stage may be busy for many seconds; it must not be killed for that.
         "livenessProbe": {"httpGet": healthy, "periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 9},
     }
 
@@ -117,17 +117,17 @@ def _worker(pods: DaskPods) -> Object:
     status = f":{WORKER_STATUS_PORT}"
     command = ["python", "-m", "dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--nthreads", str(pods.nthreads)]
     command += ["--memory-limit", limit, "--local-directory", "/tmp/dask", "--dashboard-address", status]
-    # Without a scheduler it ends, and its container starts again: so it finds a scheduler that has moved.
+    # Without a scheduler the worker exits and its container restarts; so it finds a scheduler that has moved.
     command += ["--death-timeout", "60"]
     return {
         "name": "worker",
-        "image": filled(pods.image),
+        "image": expand_env(pods.image),
         "command": command,
         "ports": [{"name": STATUS, "containerPort": WORKER_STATUS_PORT}],
         "env": _env(pods.env),
         "envFrom": [{"secretRef": {"name": name}} for name in pods.secrets],
         "resources": _resources(pods.cpu, pods.memory),
-        # No liveness probe: the nanny starts a stuck worker again, and a busy one must not be ended by Kubernetes.
+        # No liveness probe: the nanny restarts a stuck worker, and Kubernetes must not kill a busy one.
         "readinessProbe": {
             "httpGet": {"path": "/health", "port": STATUS},
             "periodSeconds": 2,
@@ -138,12 +138,12 @@ def _worker(pods: DaskPods) -> Object:
 
 
 def _env(env: Mapping[str, str]) -> list[Object]:
-    # HOME: libraries write caches there, and that of the image is read-only.
+    # HOME: libraries write caches there, and the image's is read-only.
     return [{"name": name, "value": value} for name, value in {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **env}.items()]
 
 
 def _resources(cpu: str, memory: str) -> Object:
-    # No CPU limit: a throttled worker is silent to its scheduler.
+    # No CPU limit: a throttled worker misses its heartbeats to the scheduler.
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
 
 
@@ -159,7 +159,7 @@ def _service(pods: DaskPods, name: str) -> Object:
 
 
 def _pod(pods: DaskPods, container: Object, *, worker: bool = False) -> Object:
-    """Returns a pod's spec: the place's template, our pod laid over it, our container over its first."""
+    """Returns the pod spec: our settings merged over the place's template, our container over its first one."""
     own: Object = {
         "automountServiceAccountToken": False,
         # A worker's tasks are computed again elsewhere; a grace period would only delay the deletion.
@@ -170,7 +170,7 @@ def _pod(pods: DaskPods, container: Object, *, worker: bool = False) -> Object:
     if pods.node_selector:
         own["nodeSelector"] = dict(pods.node_selector)
     if pods.tolerations:
-        own["tolerations"] = [one.model_dump(exclude_defaults=False) for one in pods.tolerations]
+        own["tolerations"] = [toleration.model_dump(exclude_defaults=False) for toleration in pods.tolerations]
     if pods.priority_class:
         own["priorityClassName"] = pods.priority_class
     if pods.service_account and worker:
@@ -187,19 +187,19 @@ def _pod(pods: DaskPods, container: Object, *, worker: bool = False) -> Object:
     }
     template = _template(pods)
     first, *others = template.get("containers") or [{}]
-    return {**_laid_over(template, own), "containers": [_laid_over(first, container), *others]}
+    return {**_merge(template, own), "containers": [_merge(first, container), *others]}
 
 
-def _laid_over(base: Object, top: Object) -> Object:
-    """Returns `top` over `base`: objects are merged, named list entries replaced by name, other lists joined."""
+def _merge(base: Object, top: Object) -> Object:
+    """Merges `top` into `base`: objects recursively, lists of named entries by name; other lists are concatenated."""
     merged = dict(base)
     for key, value in top.items():
         below = base.get(key)
         if isinstance(below, dict) and isinstance(value, dict):
-            merged[key] = _laid_over(below, value)
+            merged[key] = _merge(below, value)
         elif isinstance(below, list) and isinstance(value, list) and key != "command":
-            names = {one.get("name") for one in value if isinstance(one, dict)} - {None}
-            merged[key] = [one for one in below if not (isinstance(one, dict) and one.get("name") in names)] + value
+            names = {item.get("name") for item in value if isinstance(item, dict)} - {None}
+            merged[key] = [item for item in below if not (isinstance(item, dict) and item.get("name") in names)] + value
         else:
             merged[key] = value
     return merged
@@ -230,4 +230,4 @@ def _bytes(quantity: str) -> int:
     try:
         return int(parse_quantity(quantity))
     except ValueError:
-        raise RecipeError(f'[place.dask.kubernetes] memory = "{quantity}" is no quantity', 'write "4Gi"') from None
+        raise RecipeError(f'[place.dask.kubernetes] memory = "{quantity}" is not a quantity', 'write "4Gi"') from None

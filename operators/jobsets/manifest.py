@@ -1,19 +1,19 @@
-"""The JobSet of a stage on several nodes: one gang of equal pods, started, restarted and stopped together.
+"""The JobSet of a stage on several nodes: a gang of identical pods, started, restarted and stopped together.
 
 Every pod is the pod of `operators.pods.spec` and runs the same command; torchrun's settings are in its environment
-(`PET_*`). Rank 0's host name is known beforehand, `<jobset>-node-0-0.<jobset>`, because JobSet gives the pods a
-headless service.
+(`PET_*`). Rank 0's host name is known beforehand, `<jobset>-node-0-0.<jobset>`, because JobSet creates a headless
+service for the pods.
 
 Restarts of the gang:
 
-| a pod ends with | then |
+| exit code of a pod | effect |
 |---|---|
 | 0 | the gang is done when all pods are |
 | 2 | the gang fails: a restart cannot fix an invalid recipe |
-| 143 after an eviction or a preemption | all are restarted, without counting |
-| anything else | all are restarted, `max_restarts` times |
+| 143 after an eviction or a preemption | all pods are restarted; the restart does not count |
+| any other | all pods are restarted, up to `max_restarts` times |
 
-Written for `jobset.x-k8s.io/v1alpha2` (0.12); Kueue admits it as a whole by the label on the JobSet.
+Written for `jobset.x-k8s.io/v1alpha2` (0.12); Kueue admits the gang as a whole by the label on the JobSet.
 """
 
 from typing import Any
@@ -27,12 +27,12 @@ from tasks.run.place import KubernetesPlace
 Object = dict[str, Any]
 
 RANKS = "node"
-"""Name of the one group of pods."""
+"""Name of the only replicated job."""
 
 PORT = 29500
-"""Where rank 0 gathers the others."""
+"""Port of the rendezvous at rank 0."""
 
-KEPT_S = 24 * 3600
+TTL_S = 24 * 3600
 """Seconds that a finished JobSet is kept, for tasks that have not read it yet and for inspection."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -42,28 +42,26 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 ZONE = "topology.kubernetes.io/zone"
 
-DISTURBED = "PodDisrupted"
-
 
 def jobset(pod: k8s.V1Pod, name: str, place: KubernetesPlace, nproc: int) -> Object:
-    """Returns the JobSet called `name` whose every pod is `pod`.
+    """Returns the manifest of the JobSet `name`, all of whose pods are `pod`.
 
     Args:
-        pod: of the stage, with its arguments; its labels become those of the JobSet too.
+        pod: the stage's pod, with its arguments; its labels are also set on the JobSet.
         name: at most 40 characters: a host name adds 23.
         place: nodes, restarts, queue.
         nproc: ranks per node.
     """
     body = manifest(pod)
     labels = dict(body["metadata"].get("labels") or {})
-    # The queue takes the gang, not each of its pods.
+    # Kueue admits the gang, not each of its pods.
     pod_labels = {key: value for key, value in labels.items() if key != QUEUE}
     spec = body["spec"]
     container = spec["containers"][0]
     container["env"] = _environment(container.get("env") or [], name, place, nproc)
     metadata: Object = {"labels": pod_labels}
-    # Ranks speak to one another in every step: nodes of one zone, where the scheduler has the choice.
-    spec.setdefault("affinity", _near(name))
+    # Ranks communicate in every step: nodes of the same zone are preferred.
+    spec.setdefault("affinity", _same_zone(name))
     if annotations := body["metadata"].get("annotations"):
         metadata["annotations"] = annotations
     return {
@@ -71,9 +69,9 @@ def jobset(pod: k8s.V1Pod, name: str, place: KubernetesPlace, nproc: int) -> Obj
         "kind": "JobSet",
         "metadata": {"name": name, "namespace": place.namespace, "labels": labels},
         "spec": {
-            # Kueue takes it out of suspension when there is room for all of it.
+            # Kueue resumes it when there is quota for the whole gang.
             **({"suspend": True} if place.queue else {}),
-            "ttlSecondsAfterFinished": KEPT_S,
+            "ttlSecondsAfterFinished": TTL_S,
             "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
             "successPolicy": {"operator": "All", "targetReplicatedJobs": [RANKS]},
             "failurePolicy": _failure_policy(place),
@@ -84,7 +82,7 @@ def jobset(pod: k8s.V1Pod, name: str, place: KubernetesPlace, nproc: int) -> Obj
     }
 
 
-def _near(name: str) -> Object:
+def _same_zone(name: str) -> Object:
     gang = {"labelSelector": {"matchLabels": {JOBSET_NAME: name}}, "topologyKey": ZONE}
     return {
         "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": gang}]}
@@ -131,8 +129,8 @@ def _job(place: KubernetesPlace, template: Object) -> Object:
                     "action": "FailJob",
                     "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [PERMANENT_EXIT]},
                 },
-                # Not "Ignore": a single pod that is replaced does not revive its peers. The gang as a whole is started
-                # again, and by the rule above it does not count.
+                # Not "Ignore": replacing a single pod does not revive its peers. The whole gang is restarted; by the
+                # failure policy of the JobSet this restart does not count.
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
@@ -140,7 +138,7 @@ def _job(place: KubernetesPlace, template: Object) -> Object:
     }
 
 
-def _environment(given: list[Object], name: str, place: KubernetesPlace, nproc: int) -> list[Object]:
+def _environment(pod_env: list[Object], name: str, place: KubernetesPlace, nproc: int) -> list[Object]:
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
     own: list[Object] = [
         {"name": "PET_NNODES", "value": str(place.nodes)},
@@ -149,5 +147,5 @@ def _environment(given: list[Object], name: str, place: KubernetesPlace, nproc: 
         {"name": "PET_MASTER_ADDR", "value": rank_zero(name)},
         {"name": "PET_MASTER_PORT", "value": str(PORT)},
     ]
-    names = {one["name"] for one in own}
-    return [*(one for one in given if one["name"] not in names), *own]
+    names = {variable["name"] for variable in own}
+    return [*(variable for variable in pod_env if variable["name"] not in names), *own]

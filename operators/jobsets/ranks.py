@@ -1,7 +1,7 @@
 """Outcomes of the ranks of a gang, over all its restarts.
 
-Reads pods as JSON while the gang runs, since JobSet deletes the old pods with their exit codes on a restart. The report
-for the task's log names the rank that failed first, because the others fail as a consequence.
+Reads pods as JSON while the gang runs, because JobSet deletes the old pods with their exit codes on a restart. The rank
+that failed first determines the failure of the gang, because the others fail as a consequence.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ Object = dict[str, Any]
 
 
 @dataclass
-class Rank:
-    """One pod of one start of the gang."""
+class RankAttempt:
+    """One rank (pod) in one start of the gang."""
 
     rank: int
     restart: int
@@ -29,51 +29,60 @@ class Rank:
         if self.succeeded:
             return f"rank {self.rank}{start}: done (exit code 0)"
         if self.failure is None:
-            return f"rank {self.rank}{start}: no end was seen (pod {self.pod})"
+            return f"rank {self.rank}{start}: end not observed (pod {self.pod})"
         code = "" if self.failure.exit_code is None else f", exit code {self.failure.exit_code}"
         return f"rank {self.rank}{start}: {self.failure.kind}{code}: {self.failure.reason}"
 
 
 @dataclass
-class Ranks:
-    """Observed states of a gang's pods.
+class RankHistory:
+    """Observed outcomes of a gang's pods.
 
     Args:
-        container: name of the container that counts.
+        container: name of the stage's container.
     """
 
     container: str
-    seen: dict[str, Rank] = field(default_factory=dict)
+    attempts: dict[str, RankAttempt] = field(default_factory=dict)
 
     def update(self, pod: Object) -> None:
-        """Takes in a pod as it is now."""
+        """Records the current state of a pod."""
         name = pod["metadata"]["name"]
-        known = self.seen.setdefault(name, Rank(rank_of(pod), restart_of(pod), name))
-        known.succeeded = has_succeeded(pod, self.container)
+        attempt = self.attempts.setdefault(name, RankAttempt(rank_of(pod), restart_of(pod), name))
+        attempt.succeeded = has_succeeded(pod, self.container)
         failure = failure_of(pod, self.container)
-        disturbed = disruption_of(pod)
-        if failure is None and disturbed and pod["metadata"].get("deletionTimestamp"):
-            failure = PodFailure(*disturbed)
-        known.failure = failure or known.failure
-        known.ended_at = known.ended_at or str((terminated(pod, self.container) or {}).get("finishedAt") or "")
+        disruption = disruption_of(pod)
+        if failure is None and disruption and pod["metadata"].get("deletionTimestamp"):
+            failure = PodFailure(*disruption)
+        attempt.failure = failure or attempt.failure
+        attempt.ended_at = attempt.ended_at or str((terminated(pod, self.container) or {}).get("finishedAt") or "")
 
     @property
     def last_restart(self) -> int:
         """Returns the number of restarts, from the pods' labels."""
-        return max((one.restart for one in self.seen.values()), default=0)
+        return max((attempt.restart for attempt in self.attempts.values()), default=0)
 
     def first_failure(self) -> PodFailure | None:
         """Returns why the last start of the gang failed: a permanent failure before others, then the earliest.
 
         A rank that ended after SIGTERM (143) is not the cause if another rank failed otherwise.
         """
-        failed = [one for one in self.seen.values() if one.restart == self.last_restart and one.failure]
-        failed.sort(key=lambda one: (not (one.failure and one.failure.permanent), _followed(one), one.ended_at or "~"))
+        failed = [
+            attempt for attempt in self.attempts.values() if attempt.restart == self.last_restart and attempt.failure
+        ]
+        failed.sort(
+            key=lambda attempt: (
+                not (attempt.failure and attempt.failure.permanent),
+                _was_terminated(attempt),
+                attempt.ended_at or "~",
+            )
+        )
         return failed[0].failure if failed else None
 
     def report(self) -> list[str]:
         """Returns one line for each rank of each start, in order."""
-        return [str(one) for one in sorted(self.seen.values(), key=lambda one: (one.restart, one.rank, one.pod))]
+        order = sorted(self.attempts.values(), key=lambda attempt: (attempt.restart, attempt.rank, attempt.pod))
+        return [str(attempt) for attempt in order]
 
 
 def rank_of(pod: Object) -> int:
@@ -83,10 +92,10 @@ def rank_of(pod: Object) -> int:
 
 
 def restart_of(pod: Object) -> int:
-    """Returns to which start of the gang a pod belongs; 0: the first."""
+    """Returns the number of the restart that created a pod; 0 for the first start."""
     labels = {**(pod["metadata"].get("annotations") or {}), **(pod["metadata"].get("labels") or {})}
     return int(labels.get(RESTART, 0))
 
 
-def _followed(one: Rank) -> bool:
-    return bool(one.failure and one.failure.exit_code == 143 and one.failure.kind == "killed")
+def _was_terminated(attempt: RankAttempt) -> bool:
+    return bool(attempt.failure and attempt.failure.exit_code == 143 and attempt.failure.kind == "killed")

@@ -1,8 +1,8 @@
 """Trigger that waits for a gang: watches the JobSet's status, and reads the log of rank 0.
 
-Pods are watched too, but only for reasons of a pending start, exit codes, and the current pod of rank 0; whether the
-gang is done depends on the JobSet's status alone. The exception is a rank on a lost node: Kubernetes keeps such a pod,
-and with it the whole JobSet, for as long as the node object exists.
+Pods are watched too, but only for the reasons of a pending start, exit codes, and the current pod of rank 0; the
+JobSet's status alone decides whether the gang is done. The exception is a rank on a lost node: Kubernetes keeps such a
+pod, and with it the whole JobSet, as long as the node object exists.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
-from operators.jobsets.ranks import Ranks, rank_of, restart_of
+from operators.jobsets.ranks import RankHistory, rank_of, restart_of
 from operators.pods.api import JOBSETS, PODS
-from operators.pods.failure import PodFailure, last_words
+from operators.pods.failure import PodFailure, termination_lines
 from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
-from operators.pods.trigger import DRAIN_S, StageTrigger, lost_since, outcome
-from operators.pods.waiting import SURE_S, Wait, broken_by
+from operators.pods.trigger import DRAIN_S, StageTrigger, node_loss, outcome
+from operators.pods.waiting import SURE_S, Wait, missing_dependency
 
 Object = dict[str, Any]
 
@@ -30,9 +30,9 @@ class JobSetTrigger(StageTrigger):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.ranks = Ranks(self.container)
+        self.ranks = RankHistory(self.container)
         self.pods: dict[str, Object] = {}
-        self._unsuspended: float | None = None
+        self._resumed_at: float | None = None
         self._restarts = 0
 
     @property
@@ -41,36 +41,36 @@ class JobSetTrigger(StageTrigger):
         return None
 
     async def wait(self) -> Object:
-        """Returns what became of the gang."""
+        """Returns the outcome of the gang."""
         pods = asyncio.create_task(self._watch_pods())
         try:
             outcome = await self._wait()
             await asyncio.sleep(1.0)  # the pods' last states arrive on another watch
             if self.reader is not None:
-                read = self.pods.get(self.reader.pod) or {}
-                await self.reader.stop(DRAIN_S, last_words(read, self.container))
+                pod = self.pods.get(self.reader.pod) or {}
+                await self.reader.stop(DRAIN_S, termination_lines(pod, self.container))
         finally:
             pods.cancel()
             if self.reader is not None:
                 self.reader.cancel()
         for line in self.ranks.report():
-            self.say(line)
+            self.log_line(line)
         return outcome
 
     async def _wait(self) -> Object:
-        seen: Object | None = None
-        async with aclosing(self.api.follow(JOBSETS, self.namespace, fields=f"metadata.name={self.name}")) as looks:
-            async for found in looks:
-                jobset = found.get(self.name)
-                if jobset is None or (seen and jobset["metadata"].get("uid") != seen["metadata"].get("uid")):
-                    return outcome(self._because("was deleted while it ran"), gone=True)
-                seen = jobset
-                ended = await self._look(jobset) or self.overdue()
+        last: Object | None = None
+        async with aclosing(self.api.follow(JOBSETS, self.namespace, fields=f"metadata.name={self.name}")) as updates:
+            async for jobsets in updates:
+                jobset = jobsets.get(self.name)
+                if jobset is None or (last and jobset["metadata"].get("uid") != last["metadata"].get("uid")):
+                    return outcome(self._failure("was deleted while it ran"), gone=True)
+                last = jobset
+                ended = await self._check(jobset) or self.timeout_outcome()
                 if ended:
                     return ended
-        raise AssertionError("a watch goes on for ever")
+        raise AssertionError("a watch does not end")
 
-    async def _look(self, jobset: Object) -> Object | None:
+    async def _check(self, jobset: Object) -> Object | None:
         """Returns the outcome, or None while the gang runs."""
         status = jobset.get("status") or {}
         ended = terminal_state(jobset)
@@ -78,39 +78,39 @@ class JobSetTrigger(StageTrigger):
             return outcome(None)
         if ended == "Failed":
             await asyncio.sleep(1.0)
-            return outcome(self._because(_failed_condition(status)))
+            return outcome(self._failure(_failed_condition(status)))
         if status.get("restarts", 0) > self._restarts:
             self._restarts = status["restarts"]
             counted = status.get("restartsCountTowardsMax", 0)  # JobSet leaves out what is 0
             first = self.ranks.first_failure()
-            because = f": {first.reason}" if first else ""
-            self.say(f"the gang is started again (restart {self._restarts}, of which {counted} count){because}")
+            cause = f": {first.reason}" if first else ""
+            self.log_line(f"the gang is restarted (restart {self._restarts}, of which {counted} count){cause}")
         if jobset["spec"].get("suspend"):
-            self._unsuspended = None
+            self._resumed_at = None
             failure = await self.pending.gang(jobset)
             return outcome(failure) if failure else None
-        return await self._look_at_pods()
+        return await self._check_pods()
 
-    async def _look_at_pods(self) -> Object | None:
-        self._unsuspended = self._unsuspended or time.monotonic()
+    async def _check_pods(self) -> Object | None:
+        self._resumed_at = self._resumed_at or time.monotonic()
         for pod in self.pods.values():
-            lost = lost_since(pod, node_gone=False)
+            lost = node_loss(pod, node_gone=False)
             if lost:
                 return outcome(lost)
         pending = [pod for pod in self.pods.values() if (pod.get("status") or {}).get("phase") == "Pending"]
         if pending:
             failure = await self.pending.pod(min(pending, key=rank_of))
             return outcome(failure) if failure else None
-        if not self.pods and time.monotonic() - self._unsuspended > SURE_S / 2:
+        if not self.pods and time.monotonic() - self._resumed_at > SURE_S / 2:
             # The Job cannot create its pods: a quota, a missing service account.
-            broken = broken_by(await self.pending.events(f"{self.name}-{RANKS}-0"))
-            failure = self.pending.judge(Wait(broken.reason if broken else "no pods yet", broken))
+            missing = missing_dependency(await self.pending.events(f"{self.name}-{RANKS}-0"))
+            failure = self.pending.judge(Wait(missing.reason if missing else "no pods yet", missing))
             return outcome(failure) if failure else None
         self.pending.started()
         return None
 
-    def _because(self, state: str) -> PodFailure:
-        """Returns the failure of the gang: that of the rank which failed first, or the JobSet's state."""
+    def _failure(self, state: str) -> PodFailure:
+        """Returns the failure of the gang: that of the rank that failed first, or else the JobSet's state."""
         first = self.ranks.first_failure()
         if first is None:
             return PodFailure("killed", f"JobSet {self.name} {state}")
@@ -122,29 +122,29 @@ class JobSetTrigger(StageTrigger):
     async def _watch_pods(self) -> None:
         with suppress(Refused, Unreachable):  # the JobSet's own watch reports it; without the right there is no log
             labels = f"{JOBSET_NAME}={self.name}"
-            async with aclosing(self.api.follow(PODS, self.namespace, labels=labels)) as looks:
-                async for pods in looks:
+            async with aclosing(self.api.follow(PODS, self.namespace, labels=labels)) as updates:
+                async for pods in updates:
                     self.pods = pods
                     for pod in pods.values():
                         self.ranks.update(pod)
                     self._read_rank_zero()
 
     def _read_rank_zero(self) -> None:
-        """Reads the log of the newest pod of rank 0, as soon as there is something to read."""
-        begun = [
+        """Starts to read the log of the newest pod of rank 0 once that pod has started."""
+        started = [
             pod
             for pod in self.pods.values()
             if rank_of(pod) == 0 and (pod.get("status") or {}).get("phase") not in (None, "Pending")
         ]
-        if not begun:
+        if not started:
             return
-        pod = max(begun, key=lambda one: (restart_of(one), one["metadata"].get("creationTimestamp") or ""))
+        pod = max(started, key=lambda pod: (restart_of(pod), pod["metadata"].get("creationTimestamp") or ""))
         name = pod["metadata"]["name"]
         if self.reader is not None and self.reader.pod == name:
             return
         if self.reader is not None:
-            self.reader.ended.set()  # it reads the rest of the old log, and ends
-        self.say(f"[rank 0 is pod {name}]")
+            self.reader.ended.set()  # it reads the rest of the old log, then stops
+        self.log_line(f"[rank 0 is pod {name}]")
         until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
         self.reader = LogReader(self.api, self.namespace, name, self.container, self.pass_on, until).start()
 
@@ -154,14 +154,14 @@ def terminal_state(jobset: Object) -> str:
     status = jobset.get("status") or {}
     if status.get("terminalState"):
         return str(status["terminalState"])
-    for one in status.get("conditions") or []:
-        if one["type"] in ("Completed", "Failed") and one["status"] == "True":
-            return str(one["type"])
+    for condition in status.get("conditions") or []:
+        if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
+            return str(condition["type"])
     return ""
 
 
 def _failed_condition(status: Object) -> str:
-    for one in status.get("conditions") or []:
-        if one["type"] == "Failed" and one["status"] == "True":
-            return f"failed: {one.get('reason', '')} {one.get('message', '')}".strip()
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "Failed" and condition["status"] == "True":
+            return f"failed: {condition.get('reason', '')} {condition.get('message', '')}".strip()
     return "failed"

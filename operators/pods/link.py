@@ -1,7 +1,7 @@
 """Link to the pod's MLflow run, pushed to the task's page while the pod runs.
 
-Airflow pushes an operator's links when its task ends; a training run is watched earlier. Reads the URL from one line of
-the pod's log, `[<artifact>] MLflow: <url>`.
+Airflow pushes an operator's links only when its task ends, but users watch a training run earlier. Reads the URL from a
+line of the pod's log, `[<artifact>] MLflow: <url>`.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ _LINE = re.compile(r"\] MLflow: (https?://\S+)")
 
 
 class LinkFinder:
-    """Passes the lines of a pod on, and puts the MLflow link in them onto the task's page.
+    """Forwards each line of a pod's log, and pushes the MLflow link in them to the task's page.
 
     Args:
-        say: takes each line.
-        instance: the task instance; None: there is no page.
+        pass_on: called with each line.
+        instance: the task instance; None: the link is not pushed.
         key: XCom key of the link.
 
     Attributes:
-        url: the link, or "" as long as none was said.
+        url: the link, or "" until a line contains one.
     """
 
-    def __init__(self, say: Callable[[str], None], instance: Any, key: str) -> None:
-        self.say, self.instance, self.key = say, instance, key
+    def __init__(self, pass_on: Callable[[str], None], instance: Any, key: str) -> None:
+        self.pass_on, self.instance, self.key = pass_on, instance, key
         self.url = ""
         self._pushing: asyncio.Task[None] | None = None
 
     def __call__(self, line: str) -> None:
-        """Takes one line of the pod's log."""
-        self.say(line)
+        """Handles one line of the pod's log."""
+        self.pass_on(line)
         match = _LINE.search(line)
         if match and match[1] != self.url:
             self.url = match[1]
@@ -49,11 +49,10 @@ class LinkFinder:
             await asyncio.wait({self._pushing}, timeout=10.0)
 
     async def _push(self, url: str) -> None:
-        at = self.instance
-        if at is None:
+        if self.instance is None:
             return
-        place = {"dag_id": at.dag_id, "task_id": at.task_id, "run_id": at.run_id, "map_index": at.map_index}
+        task = {name: getattr(self.instance, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
         try:
-            await sync_to_async(XCom._set_xcom_in_db)(key=self.key, value=url, **place)
-        except Exception as error:  # the line itself is in the log; a button is not worth a training run
-            log.warning("the MLflow link could not be put onto the task's page: %s", error)
+            await sync_to_async(XCom._set_xcom_in_db)(key=self.key, value=url, **task)
+        except Exception as error:  # the line is in the log; a missing link must not fail a training run
+            log.warning("the MLflow link could not be pushed to the task's page: %s", error)

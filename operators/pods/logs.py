@@ -1,10 +1,10 @@
 """Streams the log of a container for hours: live, in order, each line once, with reconnects.
 
-A kubelet that does not answer (the API server then returns 500) only causes a gap in the log.
+A kubelet that does not respond (the API server then returns 500) only causes a gap in the log.
 
-The position is stored on the pod, in the annotation `sluice/log-read-until`: a triggerer that replaces another one
-continues from there. Kubernetes gives every line a timestamp in nanoseconds, but `sinceTime` counts seconds
-only; so each reconnect reads the last second again and drops known lines.
+The position is stored on the pod, in the annotation `sluice/log-read-until`, so that another triggerer can continue
+from there. Kubernetes timestamps every line in nanoseconds, but `sinceTime` has a resolution of one second; so each
+reconnect reads the last second again and drops the repeated lines.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ from operators.pods.failure import LAST_LINES
 from operators.pods.outage import Refused
 
 READ_UNTIL = "sluice/log-read-until"
-"""Annotation of the pod: timestamp of the last line that is in the task's log."""
+"""Annotation of the pod: timestamp of the last line in the task's log."""
 
 SILENCE_S = 300
-"""Seconds without a line after which the log is requested again: its connection may be broken without an error."""
+"""Seconds without a line after which the log is requested again: the connection may be broken without an error."""
 
-KEEP_S = 30.0
-"""How often the annotation is written."""
+NOTE_S = 30.0
+"""Seconds between two updates of the annotation."""
 
 _LONGEST_PAUSE_S = 15.0
 
 
 class LogSpool:
-    """The lines of one container that are in the task's log; decides for each line whether it is new.
+    """Position in the log of one container, and its last lines; decides for each line whether it is new.
 
     Args:
-        until: timestamp to continue from, as Kubernetes writes it; empty: the beginning.
+        until: timestamp to continue from, in the format of Kubernetes; empty: the beginning.
     """
 
     def __init__(self, until: str = "") -> None:
@@ -48,16 +48,16 @@ class LogSpool:
         self._overlap = True
 
     def reconnected(self) -> None:
-        """Marks the beginning of a new connection, which repeats the last second."""
+        """Prepares for a new connection, which repeats the last second."""
         self._skip = self._at_until
         self._overlap = not self.until
 
     def take(self, line: str) -> tuple[str, bool] | None:
-        """Returns the text of a line (timestamp first) and whether some may be missing before it; None: a repeat."""
+        """Returns the text of a timestamped line and whether lines may be missing before it; None if it is repeated."""
         stamp, _, text = line.partition(" ")
         key = _key(stamp)
         if key is None:
-            return line, False  # a kubelet's own line without timestamp: never dropped
+            return line, False  # a line of the kubelet itself, without a timestamp: never dropped
         if self._key is not None and key < self._key:
             return None
         if key == self._key and self._skip:
@@ -86,24 +86,24 @@ class LogReader:
         namespace: of the pod.
         pod: its name.
         container: its name.
-        say: called with each line.
+        pass_on: called with each line.
         until: value of the pod's annotation.
     """
 
     def __init__(
-        self, api: Api, namespace: str, pod: str, container: str, say: Callable[[str], None], until: str
+        self, api: Api, namespace: str, pod: str, container: str, pass_on: Callable[[str], None], until: str
     ) -> None:
-        self.api, self.namespace, self.pod, self.container, self.say = api, namespace, pod, container, say
+        self.api, self.namespace, self.pod, self.container, self.pass_on = api, namespace, pod, container, pass_on
         self.spool = LogSpool(until)
         self.ended = asyncio.Event()
-        self._kept = time.monotonic()
+        self._noted_at = time.monotonic()
         self._broken_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Reads to the end of the log; returns only after `ended` is set and the rest is read. Raises nothing."""
+        """Reads to the end of the log; returns once `ended` is set and the rest is read. Does not raise."""
         if self.spool.until:
-            self.say(f"[log goes on after {self.spool.until}; what came before is in the earlier log of this task]")
+            self.pass_on(f"[log continues after {self.spool.until}; earlier lines are in the earlier log of this task]")
         pause = 1.0
         while True:
             last = self.ended.is_set()
@@ -124,13 +124,12 @@ class LogReader:
             pause = 1.0 if self.spool.until != before else min(pause * 2, _LONGEST_PAUSE_S)
             await self._pause(pause)
 
-    async def stop(self, patience_s: float, last_words: Sequence[str] = ()) -> None:
+    async def stop(self, patience_s: float, termination_lines: Sequence[str] = ()) -> None:
         """Waits until the log of an ended pod is read; gives up after `patience_s`, with a warning.
 
         Args:
-            patience_s: how long.
-            last_words: the end of the log from the termination message; its lines that were not read come
-                in place of the rest.
+            patience_s: seconds to wait.
+            termination_lines: lines of the termination message; those that were not read replace the rest of the log.
         """
         self.ended.set()
         if self._task is None:
@@ -139,12 +138,12 @@ class LogReader:
         self.cancel()
         if done:
             return
-        self.say("[the rest of the pod's log is out of reach]")
-        if unread := unread_of(last_words, self.spool.last_lines):
-            self.say("[its end, from the pod's termination message; lines may be missing before it]")
+        self.pass_on("[the rest of the pod's log cannot be read]")
+        if unread := unread_lines(termination_lines, self.spool.last_lines):
+            self.pass_on("[its end, from the pod's termination message; lines may be missing before it]")
             for line in unread:
                 self.spool.last_lines.append(line)
-                self.say(line)
+                self.pass_on(line)
 
     async def finish(self, patience_s: float) -> None:
         """Reads the last lines of a container that was stopped, after this reader was cancelled."""
@@ -153,7 +152,7 @@ class LogReader:
             await asyncio.wait_for(self._read(), patience_s)
 
     def start(self) -> "LogReader":
-        """Begins to read in the background."""
+        """Starts to read in the background; returns itself."""
         self._task = asyncio.create_task(self.run())
         return self
 
@@ -171,29 +170,30 @@ class LogReader:
         async with aclosing(self.api.lines(path, query, silence_s=SILENCE_S)) as lines:
             async for line, whole in lines:
                 if self._broken_at is not None:
-                    self.say(f"[log is back after {time.monotonic() - self._broken_at:.0f} s]")
+                    self.pass_on(f"[log is back after {time.monotonic() - self._broken_at:.0f} s]")
                     self._broken_at = None
-                # A line without its end was cut, and the next connection brings it whole; or it is the last one.
-                taken = self.spool.take(line) if whole or self.ended.is_set() else None
-                if taken is None:
+                # A line without a line end was cut, and the next connection repeats it whole; or it is the last line.
+                new_line = self.spool.take(line) if whole or self.ended.is_set() else None
+                if new_line is None:
                     continue
-                if taken[1]:
-                    self.say("[lines may be missing here: the node has not kept them]")
-                self.say(taken[0])
-                await self._keep()
+                text, may_miss_lines = new_line
+                if may_miss_lines:
+                    self.pass_on("[lines may be missing here: the node has not kept them]")
+                self.pass_on(text)
+                await self._note_sometimes()
 
     def _break(self, cause: str) -> None:
         if self._broken_at is None:
             self._broken_at = time.monotonic()
-            self.say(f"[log is out of reach, the pod is not touched: {cause}]")
+            self.pass_on(f"[log cannot be read, the pod is not touched: {cause}]")
 
-    async def _keep(self) -> None:
-        if time.monotonic() - self._kept >= KEEP_S:
+    async def _note_sometimes(self) -> None:
+        if time.monotonic() - self._noted_at >= NOTE_S:
             await self.note()
 
     async def note(self) -> None:
-        """Notes on the pod how far its log was read; a failure to do so only makes a successor repeat lines."""
-        self._kept = time.monotonic()
+        """Writes the position to the pod; after a failed write, a successor only repeats some lines."""
+        self._noted_at = time.monotonic()
         with suppress(Refused, aiohttp.ClientError, OSError, ValueError):
             await self.api.annotate(PODS, self.namespace, self.pod, {READ_UNTIL: self.spool.until})
 
@@ -207,28 +207,28 @@ class LogReader:
             return
 
 
-def unread_of(last_words: Sequence[str], read: Sequence[str]) -> list[str]:
-    """Returns the lines of a termination message after those which were read.
+def unread_lines(termination_lines: Sequence[str], read: Sequence[str]) -> list[str]:
+    """Returns the lines of a termination message after those that were read.
 
     Args:
-        last_words: the message; its first line may lack its beginning, because a message is cut to 2 or 4 kB.
-        read: the last lines that were read, ascending; the message may begin before, among or after them.
+        termination_lines: the message; its first line may be cut at the start, because a message has at most 2 or 4 kB.
+        read: the last lines that were read, oldest first; the message may begin before, among or after them.
 
-    >>> unread_of(["o", "three", "four"], ["one", "two", "three"])
+    >>> unread_lines(["o", "three", "four"], ["one", "two", "three"])
     ['four']
     """
-    words, known = list(last_words), list(read)
-    for at in range(len(words), 0, -1):
-        tail = known[-at:]
-        same = words[at - len(tail) : at]
-        cut = at == len(tail) and len(same) > 1 and tail[0].endswith(same[0])
-        if tail and (same == tail or (cut and same[1:] == tail[1:])):
-            return words[at:]
-    return words
+    message, read = list(termination_lines), list(read)
+    for end in range(len(message), 0, -1):
+        tail = read[-end:]
+        candidate = message[end - len(tail) : end]
+        cut = end == len(tail) and len(candidate) > 1 and tail[0].endswith(candidate[0])
+        if tail and (candidate == tail or (cut and candidate[1:] == tail[1:])):
+            return message[end:]
+    return message
 
 
 def _key(stamp: str) -> tuple[int, int] | None:
-    """Returns a timestamp as (seconds, nanoseconds), or None where it is none."""
+    """Returns a timestamp as (seconds, nanoseconds), or None if `stamp` is not a timestamp."""
     head, _, fraction = stamp.removesuffix("Z").partition(".")
     try:
         when = datetime.strptime(head, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)

@@ -1,12 +1,12 @@
-"""Ownership of a task's object (pod or JobSet): finds that of an earlier process of the task, or creates it.
+"""Ownership of a task's object (pod or JobSet): adopts the one of an earlier process of the task, or creates it.
 
-Every object has the task's identity as a label, whichever process created it: a killed worker, another try, the same
-task cleared. Its name is derived from that identity too, so that of two processes that create it concurrently one gets
-a 409 from the API server.
+Every object has the task's identity as a label, whichever process created it: a killed worker, an earlier try, the task
+before it was cleared. The name is derived from the identity too, so that of two processes that create the object
+concurrently one gets a 409 from the API server.
 
-An existing object is adopted if it has the same command and, where it succeeded, its artifact exists. If the recipe has
-changed meanwhile, it is deleted first, with its grace period to save, and its successor resumes from there. A number at
-the end of the name allows a new object beside one that cannot be deleted because its node does not respond.
+An existing object is adopted if it has the same command and, if it succeeded, its artifact exists. If the recipe has
+changed meanwhile, the object is deleted first, with its grace period to save, and the new one resumes from there. The
+number at the end of the name allows a new object beside one that cannot be deleted because its node does not respond.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ log = logging.getLogger("sluice.pods")
 Object = dict[str, Any]
 
 OWNER = "sluice/owner"
-"""Label: which task an object belongs to."""
+"""Label with the digest of the task that owns an object."""
 
 WORK = "sluice/work"
-"""Annotation: hash of its command."""
+"""Annotation with the hash of an object's spec."""
 
 NAME_LENGTH = 40
-"""Longest name: a gang's host names add 23 characters to it, and a host name may have 63."""
+"""Longest name: a gang's host names add 23 characters, and a host name has at most 63."""
 
-_ROUNDS = 5
+_TRIES = 5
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The task that an object belongs to, the same for all its tries."""
+    """The task that owns an object, the same for all its tries."""
 
     dag_id: str
     run_id: str
@@ -58,113 +58,113 @@ class Owner:
 
     @property
     def digest(self) -> str:
-        """Returns the identity as a label value."""
+        """Hash of the identity, as a label value."""
         identity = json.dumps([self.dag_id, self.run_id, self.task_id, self.map_index])
         return hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
 
-    def name(self, words: str, number: int) -> str:
+    def name(self, prefix: str, number: int) -> str:
         """Returns the name of the task's object: readable part, hash of the owner, number."""
         end = f"-{self.digest[:10]}-{number}"
-        spoken = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
-        return f"{spoken[: NAME_LENGTH - len(end)].strip('-')}{end}"
+        readable = re.sub(r"[^a-z0-9]+", "-", prefix.lower()).strip("-")
+        return f"{readable[: NAME_LENGTH - len(end)].strip('-')}{end}"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """How to make, find and judge the objects of one task.
+    """Creates, finds and judges the objects of one task.
 
     Args:
-        kind: Pods or JobSets.
-        namespace: where they are.
+        kind: pods or JobSets.
+        namespace: namespace of the objects.
         owner: the task.
-        words: beginning of their names.
-        build: makes the manifest for a name.
-        ended: tells of an object whether it is over: True (well), False (badly), None (it lives).
-        made: tells whether the task's artifact is in the store.
-        grace_s: what an object gets to save when it is stopped.
-        propagation: how its deletion treats what it owns.
+        prefix: beginning of their names.
+        build: returns the manifest for a name.
+        success_of: returns whether an object has succeeded (True) or failed (False); None while it runs.
+        has_artifact: returns whether the task's artifact is in the store.
+        grace_s: grace period of a deletion, in seconds.
+        propagation: propagation policy of a deletion.
     """
 
     kind: Kind
     namespace: str
     owner: Owner
-    words: str
+    prefix: str
     build: Callable[[str], Object]
-    ended: Callable[[Object], bool | None]
-    made: Callable[[], bool]
+    success_of: Callable[[Object], bool | None]
+    has_artifact: Callable[[], bool]
     grace_s: int
     propagation: str = "Background"
 
     async def take(self, api: Api) -> Object:
-        """Returns the task's object: an existing one, or a new one.
+        """Returns the task's object: adopts an existing one, or creates it.
 
         Raises:
             Refused: the server refuses to create it.
             Unreachable: the server is away.
         """
-        for _ in range(_ROUNDS):
-            found = await self._sift(api)
-            if isinstance(found, dict):
-                return found
-            body = self._manifest(self.owner.name(self.words, found + 1))
+        for _ in range(_TRIES):
+            existing = await self._adopt(api)
+            if isinstance(existing, dict):
+                return existing
+            body = self._manifest(self.owner.name(self.prefix, existing + 1))
             try:
-                made = await api.create(self.kind, self.namespace, body)
+                created = await api.create(self.kind, self.namespace, body)
             except Refused as error:
                 if error.status != 409:
                     raise
                 continue  # another process of this task was faster, or the response to our own request was lost
-            log.info("started %s %s", self.kind.plural[:-1], made["metadata"]["name"])
-            return made
-        raise Refused(409, f"the name {self.owner.name(self.words, 1)} belongs to something else")
+            log.info("started %s %s", self.kind.plural[:-1], created["metadata"]["name"])
+            return created
+        raise Refused(409, f"the name {self.owner.name(self.prefix, 1)} is in use by another object")
 
     @property
     def label(self) -> str:
-        """Returns the selector of what belongs to the task."""
+        """Label selector of the task's objects."""
         return f"{OWNER}={self.owner.digest}"
 
-    def left(self, name: str) -> str:
-        """Returns where an object of the task may still run, and how it is taken over or ended."""
-        what = f"{self.kind.plural[:-1]} {name} in namespace {self.namespace}"
-        return f"The {what} was left alone and may still run: clear the task to take it over, or delete it"
+    def leftover_hint(self, name: str) -> str:
+        """Returns a message that an object of the task may still run, and how to adopt or delete it."""
+        description = f"{self.kind.plural[:-1]} {name} in namespace {self.namespace}"
+        return f"The {description} was not deleted and may still run: clear the task to adopt it, or delete it"
 
     async def remove(self, api: Api, name: str) -> None:
-        """Deletes an object of the task; its pods have their grace period to save."""
+        """Deletes an object of the task, with the grace period for its pods to save."""
         # The pods of a gang are deleted by the garbage collector, with the grace period of their own spec.
         grace = self.grace_s if self.kind.plural == "pods" else None
         await api.delete(self.kind, self.namespace, name, grace_s=grace, propagation=self.propagation)
 
-    async def _sift(self, api: Api) -> Object | int:
-        """Returns the object to adopt, or the highest number in use, after deleting ended ones."""
-        mine = (await api.list(self.kind, self.namespace, labels=self.label)).get("items") or []
+    async def _adopt(self, api: Api) -> Object | int:
+        """Returns the object to adopt; else deletes unfit objects and returns the highest number still in use."""
+        items = (await api.list(self.kind, self.namespace, labels=self.label)).get("items") or []
         in_use = 0
-        for one in sorted(mine, key=_number, reverse=True):
-            name = one["metadata"]["name"]
-            if not one["metadata"].get("deletionTimestamp"):
-                unfit = self._unfit(one)
-                if not unfit:
-                    log.info("took over %s, which an earlier process of this task has started", name)
-                    return dict(one)
-                log.info("removing %s: %s", name, unfit)
+        for item in sorted(items, key=_number, reverse=True):
+            name = item["metadata"]["name"]
+            if not item["metadata"].get("deletionTimestamp"):
+                reason = self._mismatch(item)
+                if not reason:
+                    log.info("adopted %s, which an earlier process of this task started", name)
+                    return dict(item)
+                log.info("removing %s: %s", name, reason)
                 await self.remove(api, name)
-            if not await self._left(api, one):
-                log.warning("%s does not go away: its node is silent; going on beside it", name)
-                in_use = max(in_use, _number(one))
+            if not await self._wait_deleted(api, item):
+                log.warning("%s is not deleted: its node does not respond; a new one is started beside it", name)
+                in_use = max(in_use, _number(item))
         return in_use
 
-    async def _left(self, api: Api, one: Object) -> bool:
-        """Waits until an object is deleted; returns False where it outlives its grace period."""
+    async def _wait_deleted(self, api: Api, item: Object) -> bool:
+        """Waits until an object is deleted; returns False if it outlives its grace period."""
         until = time.time() + self.grace_s + LOST_S
-        leaving = one["metadata"].get("deletionTimestamp")
-        if leaving and self.kind.plural == "pods":
-            until = epoch(leaving) + LOST_S  # the API counts the grace period into a pod's time
+        deleted_at = item["metadata"].get("deletionTimestamp")
+        if deleted_at and self.kind.plural == "pods":
+            until = epoch(deleted_at) + LOST_S  # a pod's deletionTimestamp includes the grace period
         while True:
             try:
-                now = await api.get(self.kind, self.namespace, one["metadata"]["name"])
+                now = await api.get(self.kind, self.namespace, item["metadata"]["name"])
             except Refused as error:
                 if error.status != 404:
                     raise
                 return True
-            if now["metadata"].get("uid") != one["metadata"].get("uid"):
+            if now["metadata"].get("uid") != item["metadata"].get("uid"):
                 return True
             if time.time() > until:
                 return False
@@ -175,25 +175,25 @@ class Claim:
         metadata = body["metadata"]
         metadata["name"] = name
         metadata["labels"] = {**(metadata.get("labels") or {}), OWNER: self.owner.digest}
-        metadata["annotations"] = {**(metadata.get("annotations") or {}), WORK: self._work}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), WORK: self._spec_hash}
         return body
 
     @property
-    def _work(self) -> str:
-        # One placeholder for all names, because a gang's host names are in its environment.
+    def _spec_hash(self) -> str:
+        # The hash must not depend on the name, which a gang has in its environment.
         spec = json.dumps(self.build("any")["spec"], sort_keys=True)
         return hashlib.blake2b(spec.encode(), digest_size=8).hexdigest()
 
-    def _unfit(self, one: Object) -> str:
-        """Returns why an object cannot be taken over, or "" where it can."""
-        over = self.ended(one)
-        if over is False:
+    def _mismatch(self, item: Object) -> str:
+        """Returns why an object cannot be adopted, or "" if it can."""
+        succeeded = self.success_of(item)
+        if succeeded is False:
             return "it has failed"
-        if (one["metadata"].get("annotations") or {}).get(WORK) != self._work:
+        if (item["metadata"].get("annotations") or {}).get(WORK) != self._spec_hash:
             return "the recipe has changed"
-        return "it has ended well, and there is no artifact" if over and not self.made() else ""
+        return "it has succeeded, but there is no artifact" if succeeded and not self.has_artifact() else ""
 
 
-def _number(one: Object) -> int:
-    last = one["metadata"]["name"].rpartition("-")[2]
+def _number(item: Object) -> int:
+    last = item["metadata"]["name"].rpartition("-")[2]
     return int(last) if last.isdigit() else 0

@@ -1,8 +1,8 @@
 """Trigger that waits for the pod of a stage: watches the pod object, while a separate task reads its log.
 
-A trigger only reads: it ends with one event with the outcome of the pod, and the operator acts. It deletes in one case,
-`on_kill`, when a user has ended the task. A triggerer that is restarted, or whose triggers move to another one, must
-not delete pods; that is why `on_kill` reads the task's state first.
+A trigger only reads: it ends with one event that has the outcome of the pod, and the operator acts on it. The exception
+is `on_kill`, which deletes the pod after a user has ended the task. A triggerer that restarts, or whose triggers are
+moved, must not delete pods; that is why `on_kill` reads the task's state first.
 """
 
 import asyncio
@@ -20,42 +20,50 @@ from kubernetes_asyncio.config import ConfigException
 from operators.alerts import AlertFinder
 from operators.links import MlflowLink
 from operators.pods.api import NODES, PODS, Api, Kind
-from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, last_words, terminated
+from operators.pods.failure import (
+    PodFailure,
+    deletion_failure,
+    disruption_of,
+    failure_of,
+    has_ended,
+    terminated,
+    termination_lines,
+)
 from operators.pods.link import LinkFinder
 from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
 from operators.pods.pending import PendingPodMonitor, epoch
-from operators.pods.refusal import no_cluster, refused
+from operators.pods.refusal import connection_failure, refusal_failure
 from tasks.run.place import AlertsPlace
 
 Object = dict[str, Any]
 
 LOST_S = 30.0
-"""Seconds a pod may outlive its deletion, or stay in phase Unknown, before its node counts as lost."""
+"""Seconds a pod may outlive its deletion, or remain in phase Unknown, before its node counts as lost."""
 
 DRAIN_S = 20.0
-"""How long to read on in the log of a pod that has ended."""
+"""Seconds to continue reading the log of a pod that has ended."""
 
-LAST_WORDS_S = 20.0
-"""How long to read on in the log of a pod that is stopped; Airflow grants `on_kill` 30 s."""
+FINAL_READ_S = 20.0
+"""Seconds to continue reading the log of a pod that is being stopped; Airflow's limit for `on_kill` is 30 s."""
 
 _ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class StageTrigger(BaseTrigger):  # type: ignore[misc]
-    """What waiting for a pod and waiting for a gang have in common.
+    """Base class of the triggers that wait for a pod or a gang.
 
     Args:
-        name: of the object.
+        name: name of the pod or JobSet.
         namespace: its namespace.
         conn_id: Airflow connection of the cluster.
-        container: the container whose end and log count.
+        container: name of the stage's container, whose exit and log are read.
         queue: Kueue local queue; empty: none.
-        queue_s: how long it may wait for its place.
+        queue_s: seconds it may wait for admission and a node.
         scale_up_s: seconds it may wait for a missing node, without an event of an autoscaler.
-        grace_s: how long it may take to save when it is stopped.
-        deadline: epoch second at which the task's `execution_timeout` is over; None: never.
-        restarts: how often this try of the task has started it again; passed on with the event.
+        grace_s: grace period to save when it is stopped, in seconds.
+        deadline: Unix time at which the task's `execution_timeout` expires; None: never.
+        restarts: number of restarts in this try of the task; included in the event.
         alerts: `[place.alerts]` of the recipe.
     """
 
@@ -94,70 +102,72 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: {name, namespace, restarts, mlflow_run_url} and the fields of `outcome`."""
         self.api = Api(self.conn_id)
-        self.pending = PendingPodMonitor(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
-        sending = AlertFinder(self.say, AlertsPlace(**self.alerts), self.task_instance)
-        self.pass_on = LinkFinder(sending, self.task_instance, MlflowLink().xcom_key)
+        self.pending = PendingPodMonitor(
+            self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.log_line
+        )
+        alert_finder = AlertFinder(self.log_line, AlertsPlace(**self.alerts), self.task_instance)
+        self.pass_on = LinkFinder(alert_finder, self.task_instance, MlflowLink().xcom_key)
         try:
-            found = await self.wait()
+            result = await self.wait()
         except Unreachable as error:
-            found = outcome(PodFailure("killed", str(error)), keep=True)
+            result = outcome(PodFailure("killed", str(error)), keep=True)
         except Refused as error:
-            found = outcome(refused(error, self.kind, self.namespace), keep=True)
+            result = outcome(refusal_failure(error, self.kind, self.namespace), keep=True)
         except ConfigException as error:
-            found = outcome(no_cluster(self.conn_id, error), keep=True)
-        except Exception as error:  # an internal error must not leave an unknown pod
+            result = outcome(connection_failure(self.conn_id, error), keep=True)
+        except Exception as error:  # the event names the pod, so that the operator can report or adopt it
             self.log.exception("waiting for %s failed", self.name)
-            found = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
+            result = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
         await self.pass_on.settled()
-        await sending.settled()
-        about = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
-        yield TriggerEvent({**about, "mlflow_run_url": self.pass_on.url, **found})
+        await alert_finder.settled()
+        identity = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
+        yield TriggerEvent({**identity, "mlflow_run_url": self.pass_on.url, **result})
 
     async def wait(self) -> Object:
-        """Returns what became of the object (`outcome`)."""
+        """Returns the outcome of the object (`outcome`)."""
         raise NotImplementedError
 
-    def say(self, line: str) -> None:
-        """Writes a line into the task's log."""
+    def log_line(self, line: str) -> None:
+        """Writes a line to the task's log."""
         self.log.info("%s", line)
 
-    def overdue(self) -> Object | None:
-        """Returns the outcome of a task after its time limit."""
+    def timeout_outcome(self) -> Object | None:
+        """Returns the outcome if the task's time limit has expired, else None."""
         if self.deadline is None or time.time() < self.deadline:
             return None
-        return outcome(PodFailure("killed", f"{self.name} ran until the task's execution_timeout was over"))
+        return outcome(PodFailure("killed", f"{self.name} ran until the task's execution_timeout expired"))
 
     async def on_kill(self) -> None:
-        """Deletes the object where the task has ended; leaves it where another try or triggerer adopts it."""
+        """Deletes the object if the task has ended; keeps it if another try or triggerer will adopt it."""
         state = await self._task_state()
         if state is not None and state not in _ENDED_STATES:
-            self.say(f"{self.name} is left running: the task is {state} and will find it again")
+            self.log_line(f"{self.name} keeps running: the task is {state} and will adopt it again")
             return
-        self.say(f"stopping {self.name}, which has {self.grace_s} s to save")
+        self.log_line(f"stopping {self.name}, which has {self.grace_s} s to save")
         api = Api(self.conn_id, outage_s=20.0)
         try:
             await api.delete(
                 self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation
             )
         except (Refused, Unreachable) as error:
-            self.say(f"{self.name} in namespace {self.namespace} may still run, delete it: {error}")
+            self.log_line(f"{self.name} in namespace {self.namespace} may still run, delete it: {error}")
             return
         if self.reader is not None:
-            await self.reader.finish(LAST_WORDS_S)
+            await self.reader.finish(FINAL_READ_S)
 
     async def cleanup(self) -> None:
-        """Stores how far the log was read, for a triggerer after a restart or another try."""
+        """Stores the position in the log for the next triggerer or try."""
         if self.reader is not None and self.reader.spool.until and not self.reader.ended.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.reader.note(), 5.0)
 
     @property
     def stop_grace(self) -> int | None:
-        """Grace period of the deletion; None: that of the pods."""
+        """Grace period of the deletion in seconds; None: that of the pod's spec."""
         return self.grace_s
 
     async def _task_state(self) -> str | None:
-        """Returns the state of the task; "cleared" where it has none, None where its run does not exist."""
+        """Returns the state of the task; "cleared" if it has none, None if its run does not exist."""
         instance = self.task_instance
         if instance is None:
             return "unknown"
@@ -167,11 +177,11 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
             run_ids=[instance.run_id],
             map_index=instance.map_index,
         )
-        found = states.get(instance.run_id) or {}
+        task_states = states.get(instance.run_id) or {}
         key = f"{instance.task_id}_{instance.map_index}" if instance.map_index >= 0 else instance.task_id
-        if key not in found:
+        if key not in task_states:
             return None
-        return str(getattr(found[key], "value", found[key]) or "cleared")
+        return str(getattr(task_states[key], "value", task_states[key]) or "cleared")
 
 
 class PodTrigger(StageTrigger):
@@ -180,7 +190,7 @@ class PodTrigger(StageTrigger):
     kind = PODS
 
     async def wait(self) -> Object:
-        """Returns what became of the pod."""
+        """Returns the outcome of the pod."""
         try:
             return await self._wait()
         finally:
@@ -188,42 +198,42 @@ class PodTrigger(StageTrigger):
                 self.reader.cancel()
 
     async def _wait(self) -> Object:
-        seen: Object | None = None
-        async with aclosing(self.api.follow(PODS, self.namespace, fields=f"metadata.name={self.name}")) as looks:
-            async for pods in looks:
+        last: Object | None = None
+        async with aclosing(self.api.follow(PODS, self.namespace, fields=f"metadata.name={self.name}")) as updates:
+            async for pods in updates:
                 pod = pods.get(self.name)
-                if pod is None or (seen and pod["metadata"].get("uid") != seen["metadata"].get("uid")):
-                    return await self._vanished(seen)
-                seen = pod
-                found = await self._look(pod) or self.overdue()
-                if found:
-                    return found
-        raise AssertionError("a watch goes on for ever")
+                if pod is None or (last and pod["metadata"].get("uid") != last["metadata"].get("uid")):
+                    return await self._vanished(last)
+                last = pod
+                result = await self._check(pod) or self.timeout_outcome()
+                if result:
+                    return result
+        raise AssertionError("a watch does not end")
 
-    async def _look(self, pod: Object) -> Object | None:
+    async def _check(self, pod: Object) -> Object | None:
         """Returns the outcome, or None while the pod runs."""
         if has_ended(pod) or terminated(pod, self.container):
             self._read_log(pod)
-            await self._drain(words=last_words(pod, self.container))
+            await self._drain(lines=termination_lines(pod, self.container))
             return outcome(failure_of(pod, self.container, self._tail()))
         if (pod.get("status") or {}).get("phase") == "Pending":
             failure = await self.pending.pod(pod)
             return outcome(failure) if failure else None
         self.pending.started()
         self._read_log(pod)
-        lost = lost_since(pod, await self._node_gone(pod))
+        lost = node_loss(pod, await self._node_gone(pod))
         return outcome(self._with_tail(lost)) if lost else None
 
-    async def _vanished(self, seen: Object | None) -> Object:
-        if seen is None:
-            seen = {"metadata": {"name": self.name}}
+    async def _vanished(self, last: Object | None) -> Object:
+        if last is None:
+            last = {"metadata": {"name": self.name}}
         await self._drain(2.0)
-        return outcome(self._with_tail(gone(seen)), gone=True)
+        return outcome(self._with_tail(deletion_failure(last)), gone=True)
 
     async def _node_gone(self, pod: Object) -> bool:
-        """Returns whether the pod's node has left the cluster; read only where the pod is not ready."""
+        """Returns whether the pod's node has left the cluster; requests the node only if the pod is not ready."""
         node = pod["spec"].get("nodeName")
-        ready = [one for one in pod["status"].get("conditions") or [] if one["type"] == "Ready"]
+        ready = [condition for condition in pod["status"].get("conditions") or [] if condition["type"] == "Ready"]
         if not node or not ready or ready[0]["status"] == "True":
             return False
         try:
@@ -237,9 +247,9 @@ class PodTrigger(StageTrigger):
             until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
             self.reader = LogReader(self.api, self.namespace, self.name, self.container, self.pass_on, until).start()
 
-    async def _drain(self, patience_s: float | None = None, words: Sequence[str] = ()) -> None:
+    async def _drain(self, patience_s: float | None = None, lines: Sequence[str] = ()) -> None:
         if self.reader is not None:
-            await self.reader.stop(DRAIN_S if patience_s is None else patience_s, words)
+            await self.reader.stop(DRAIN_S if patience_s is None else patience_s, lines)
 
     def _tail(self) -> tuple[str, ...]:
         return tuple(self.reader.spool.last_lines) if self.reader is not None else ()
@@ -249,27 +259,36 @@ class PodTrigger(StageTrigger):
 
 
 def outcome(failure: PodFailure | None, *, keep: bool = False, gone: bool = False) -> Object:
-    """Returns the event fields of an end."""
+    """Returns the fields of the trigger event for an outcome.
+
+    Args:
+        failure: None for success.
+        keep: whether to keep the object, because it may still run.
+        gone: whether the object does not exist any more.
+    """
     return {"failure": failure.to_json() if failure else None, "keep": keep, "gone": gone}
 
 
-def lost_since(pod: Object, node_gone: bool) -> PodFailure | None:
-    """Returns the failure of a lost node: the pod outlives its deletion, or has no status update for `LOST_S`.
+def node_loss(pod: Object, node_gone: bool) -> PodFailure | None:
+    """Returns the failure if the pod's node is lost, else None.
 
-    A node that is merely not ready is left to Kubernetes, which evicts its pods after their toleration
-    (`[place.kubernetes] node_silent_s`): a kubelet that restarts leaves its containers running.
+    A node is lost if it has left the cluster, or if for `LOST_S` the pod outlives its deletion or has phase Unknown. A
+    node that is merely not ready does not count: Kubernetes evicts its pods after their toleration
+    (`[place.kubernetes] node_silent_s`), and containers survive a restart of the kubelet.
     """
     status, name, node = pod["status"], pod["metadata"]["name"], pod["spec"].get("nodeName", "its node")
     if node_gone:
         return PodFailure("node_lost", f"pod {name} was lost: {node} has left the cluster")
     deleted = pod["metadata"].get("deletionTimestamp")
     if deleted and time.time() > epoch(deleted) + LOST_S:
-        kind, reason = disruption_of(pod) or ("node_lost", f"pod {name} does not end: {node} is silent")
+        kind, reason = disruption_of(pod) or ("node_lost", f"pod {name} does not end: {node} does not respond")
         return PodFailure("node_lost" if kind == "killed" else kind, reason)
     if status.get("phase") == "Unknown":
         since = [
-            epoch(one["lastTransitionTime"]) for one in status.get("conditions") or [] if one.get("lastTransitionTime")
+            epoch(condition["lastTransitionTime"])
+            for condition in status.get("conditions") or []
+            if condition.get("lastTransitionTime")
         ]
         if not since or time.time() > max(since) + LOST_S:
-            return PodFailure("node_lost", f"pod {name} has not been heard of: {node} is silent")
+            return PodFailure("node_lost", f"pod {name} has reported no status: {node} does not respond")
     return None

@@ -1,1 +1,1 @@
-"""The Sluice page in the Airflow UI: view of the artifacts of a store. Reads the store, writes nothing."""
+"""The Sluice page in the Airflow UI: a read-only view of the artifacts of a store."""

@@ -1,7 +1,7 @@
 """The routes of the Sluice page, each behind Airflow's own login.
 
-Mounted at /sluice. Airflow does not protect applications of plugins: every route here requires a logged-in user, and a
-recipe is shown only to users who may read its DAGs. FastAPI's own pages (schema, docs) would bypass that and are
+Mounted at /sluice. Airflow does not protect the applications of plugins: every route here requires a logged-in user,
+and shows a recipe only to users who may read its DAGs. FastAPI's own pages (schema, docs) would bypass this and are
 disabled.
 """
 
@@ -32,7 +32,7 @@ Version = Annotated[str, Query(pattern=f"^{_VERSION}$", max_length=100)]
 @app.get("/")
 def index(user: GetUserDep) -> HTMLResponse:
     """All recipes that the user may see."""
-    return _page(lambda: pages.recipes([recipe for recipe in _known() if _may_read(recipe.name, user)]))
+    return _page(lambda: pages.recipes([recipe for recipe in _valid_recipes() if _may_read(recipe.name, user)]))
 
 
 @app.get("/recipe/{recipe}")
@@ -43,7 +43,7 @@ def recipe_run(recipe: str, version: Version, user: GetUserDep) -> HTMLResponse:
 
 @app.get("/artifact/{address:path}")
 def artifact(address: str, user: GetUserDep) -> HTMLResponse:
-    """One artifact, by name@version. It is looked up in the ledger, so that the value is never used as a path."""
+    """One artifact, by name@version. It is looked up in the ledger, so that the value is never used as a file path."""
     recipe = _readable(address.partition("/")[0], user)
     return _page(lambda: pages.artifact_page(Ledger(open_store(recipe), recipe.name), address))
 
@@ -69,7 +69,7 @@ def explain(
     user: GetUserDep,
     text: Annotated[str, Form()] = "",
 ) -> HTMLResponse:
-    """Pages and training steps of a text. It is posted, because a URL has no room for it; nothing is changed."""
+    """Pages and training steps of a text. Uses POST because the text may be too long for a URL; changes nothing."""
     return _page(lambda: pages.explain(_readable(recipe, user), version, text))
 
 
@@ -80,18 +80,18 @@ def why(
     version: Annotated[str, Query(pattern=f"^({_VERSION})?$", max_length=100)] = "",
     url: Annotated[str, Query(max_length=4000)] = "",
 ) -> HTMLResponse:
-    """Reasons why a URL is crawled, or is not: in one cycle, or by the newest artifacts."""
+    """Reasons why a URL is or is not crawled: in one cycle, or according to the newest artifacts."""
     return _page(lambda: pages.why(_readable(recipe, user), version, url))
 
 
-def _known() -> list[Recipe]:
-    found = []
+def _valid_recipes() -> list[Recipe]:
+    recipes = []
     for path in recipe_files():
         try:
-            found.append(Recipe.load(path))
+            recipes.append(Recipe.load(path))
         except SluiceError:
             continue  # Airflow shows it as an import error
-    return found
+    return recipes
 
 
 def _may_read(recipe: str, user: object) -> bool:
@@ -106,8 +106,8 @@ def _readable(recipe: str, user: object) -> Recipe:
     return find_recipe(recipe)
 
 
-def _page(make: Callable[[], str]) -> HTMLResponse:
+def _page(render: Callable[[], str]) -> HTMLResponse:
     try:
-        return HTMLResponse(make(), headers=HEADERS)
+        return HTMLResponse(render(), headers=HEADERS)
     except InputError as error:
         raise HTTPException(404, str(error)) from None

@@ -1,9 +1,9 @@
-"""The pages: recipes, one run of a recipe, one artifact, samples of the corpus, a trace, why of a URL.
+"""The pages: recipes, one version of a recipe, one artifact, samples of the corpus, a trace, an explanation, why.
 
-Reads artifacts through the ledger. A page shows the artifacts that exist; missing ones are marked as such.
+Reads artifacts through the ledger. A page shows the artifacts that exist and marks missing ones.
 
-All shown values are text of the web or user input. So the templates of this folder and the fragments here escape every
-value, and the pages contain no script (the Content-Security-Policy forbids it).
+Displayed values are text from the web or user input, so the templates and the fragments here escape every value, and
+the pages contain no scripts (the Content-Security-Policy forbids them).
 """
 
 import json
@@ -36,16 +36,19 @@ HEADERS = {
 }
 
 SAMPLE = 20
+"""Documents on the corpus page, for kept and rejected ones each."""
+
 EXCERPT = 400
+"""Characters of a document on the corpus page."""
 
 
-def recipes(known: list[Recipe]) -> str:
-    """Returns the list of recipes, each with its versions."""
+def recipes(readable: list[Recipe]) -> str:
+    """Returns the page with the list of recipes, each with links to its versions."""
     rows = []
-    for recipe in known:
+    for recipe in readable:
         versions = versions_of(Ledger(open_store(recipe), recipe.name))
         links = [link(version, f"{ROOT}/recipe/{recipe.name}", version=version) for version in versions]
-        rows.append([recipe.name, Markup(" ").join(links) or "nothing made yet", recipe.schedule or "by hand"])
+        rows.append([recipe.name, Markup(" ").join(links) or "no artifacts yet", recipe.schedule or "manual"])
     return page("recipes", "Sluice", recipes=rows)
 
 
@@ -62,17 +65,18 @@ def run(recipe: Recipe, version: str) -> str:
         funnel=_funnel(artifacts_by_kind.get("documents")),
         documents="documents" in artifacts_by_kind,
         mixture=_mixture(artifacts_by_kind.get("mixture")),
-        artifacts=[_line(artifact) for artifact in artifacts],
+        artifacts=[_artifact_row(artifact) for artifact in artifacts],
     )
 
 
 def artifact_page(ledger: Ledger, address: str) -> str:
-    """Returns the page of one artifact: its inputs, settings and numbers, and the artifacts made from it."""
+    """Returns the page of one artifact: its inputs, settings and metrics, and the artifacts that used it."""
     artifact = ledger.find(address)
     record = artifact.record
     drift = {line.partition(":")[0]: line for line in ledger.drift(address)}
     inputs = [
-        [ref.role, _to(ref.address), ref.content[:12], drift.get(ref.role, "as it was read")] for ref in record.inputs
+        [ref.role, _artifact_link(ref.address), ref.content[:12], drift.get(ref.role, "unchanged")]
+        for ref in record.inputs
     ]
     facts: list[list[object]] = [
         ["fingerprint", record.fingerprint],
@@ -83,47 +87,47 @@ def artifact_page(ledger: Ledger, address: str) -> str:
         ["made", f"{record.started:%Y-%m-%d %H:%M:%S} to {record.finished:%H:%M:%S} UTC"],
         ["rows", f"{record.rows_in:,} in, {record.rows_out:,} out, {sum(record.rejected.values()):,} rejected"],
         ["bytes", record.bytes],
-        ["files of", _to(record.adopted_from) if record.adopted_from else ""],
+        ["files of", _artifact_link(record.adopted_from) if record.adopted_from else ""],
         ["note", record.note],
         ["MLflow", _mlflow(artifact)],
     ]
-    numbers = sorted({**record.metrics, **{f"rejected: {k}": v for k, v in record.rejected.items()}}.items())
+    metrics = sorted({**record.metrics, **{f"rejected: {k}": v for k, v in record.rejected.items()}}.items())
     return page(
         "artifact",
         address,
         facts=facts,
         inputs=inputs,
-        users=[[_to(descendant)] for descendant in ledger.descendants(address)],
-        numbers=numbers,
+        users=[[_artifact_link(descendant)] for descendant in ledger.descendants(address)],
+        metrics=metrics,
         settings=json.dumps(record.config, indent=2, ensure_ascii=False),
     )
 
 
 def corpus(recipe: Recipe, version: str) -> str:
-    """Returns the page with the beginning of some documents, kept and rejected."""
+    """Returns the page with the beginnings of some kept and rejected documents."""
     ledger = Ledger(open_store(recipe), f"{recipe.name}/documents")
     documents = ledger.find(f"{recipe.name}/documents@{version}")
-    kept = _rows(documents, "kept/", ["title", "url", "source", "tier", "prose_score", "text"])
-    lost = _rows(documents, "rejected/", ["url", "source", "reason", "reasons"])
-    rejected = [[row["url"], row["source"], row["reason"], ", ".join(row["reasons"])] for row in lost]
-    return page("corpus", f"{recipe.name} {version}: documents", kept=kept, rejected=rejected)
+    kept_rows = _rows(documents, "kept/", ["title", "url", "source", "tier", "prose_score", "text"])
+    rejected_rows = _rows(documents, "rejected/", ["url", "source", "reason", "reasons"])
+    rejected = [[row["url"], row["source"], row["reason"], ", ".join(row["reasons"])] for row in rejected_rows]
+    return page("corpus", f"{recipe.name} {version}: documents", kept=kept_rows, rejected=rejected)
 
 
-def trace(recipe: Recipe, version: str, what: str) -> str:
+def trace(recipe: Recipe, version: str, target: str) -> str:
     """Returns the page with the trace of a URL, a document, a domain or a step."""
     from tasks.run.trace.text import render
-    from tasks.run.trace.trace import trace as traced
+    from tasks.run.trace.trace import trace as compute_trace
 
     try:
-        answer = render(traced(open_store(recipe), recipe.name, version, what.strip()))
+        answer = render(compute_trace(open_store(recipe), recipe.name, version, target.strip()))
     except InputError as error:
         answer = str(error)
     return _answer(
         "trace",
-        f"Trace: {what}",
+        f"Trace: {target}",
         answer,
         [_back(recipe, version)],
-        value=what,
+        value=target,
         field="what",
         label="Trace",
         hidden={"recipe": recipe.name, "version": version},
@@ -131,14 +135,14 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
 
 
 def explain(recipe: Recipe, version: str, text: str) -> str:
-    """Returns the page with the training pages and steps in which parts of a text stand."""
+    """Returns the page with the training documents and steps that contain parts of a text."""
     from tasks.run.trace.explain import MOST_CHARACTERS
-    from tasks.run.trace.explain import explain as explained
+    from tasks.run.trace.explain import explain as compute_explanation
     from tasks.run.trace.text import render_explanation
 
-    text = text.replace("\r\n", "\n")  # as forms send line breaks
+    text = text.replace("\r\n", "\n")  # forms send CRLF
     try:
-        answer = render_explanation(explained(open_store(recipe), recipe.name, version, text))
+        answer = render_explanation(compute_explanation(open_store(recipe), recipe.name, version, text))
     except InputError as error:
         answer = str(error)
     hidden = {"recipe": recipe.name, "version": version}
@@ -147,7 +151,7 @@ def explain(recipe: Recipe, version: str, text: str) -> str:
 
 
 def why(recipe: Recipe, version: str, url: str) -> str:
-    """Returns the page with the reasons why a URL is crawled, or is not."""
+    """Returns the page with the reasons why a URL is or is not crawled."""
     from tasks.stages.crawl.why import render
     from tasks.stages.crawl.why import why as reasons
 
@@ -169,8 +173,8 @@ def why(recipe: Recipe, version: str, url: str) -> str:
     )
 
 
-def _answer(path: str, title: str, answer: str, links: list[Markup], **again: Any) -> str:
-    return page("answer", title, page=path, answer=answer, links=links, **again)
+def _answer(path: str, title: str, answer: str, links: list[Markup], **form: Any) -> str:
+    return page("answer", title, page=path, answer=answer, links=links, **form)
 
 
 def _back(recipe: Recipe, version: str) -> Markup:
@@ -178,27 +182,27 @@ def _back(recipe: Recipe, version: str) -> Markup:
 
 
 def versions_of(ledger: Ledger) -> list[str]:
-    """Returns the versions in a ledger, the last finished one first."""
-    last = {artifact.address.version: artifact.record.finished for artifact in ledger}
-    return sorted(last, key=lambda version: last[version], reverse=True)
+    """Returns the versions in a ledger, most recently finished first."""
+    finished = {artifact.address.version: artifact.record.finished for artifact in ledger}
+    return sorted(finished, key=lambda version: finished[version], reverse=True)
 
 
-def _line(artifact: Artifact) -> list[object]:
+def _artifact_row(artifact: Artifact) -> list[object]:
     record = artifact.record
     seconds = (record.finished - record.started).total_seconds()
     rejected = sum(record.rejected.values())
     finished = f"{record.finished:%Y-%m-%d %H:%M:%S}"
-    return [_to(record.artifact), record.stage, finished, round(seconds, 1), record.rows_in, record.rows_out, rejected,
-            record.bytes, _mlflow(artifact)]  # fmt: skip
+    return [_artifact_link(record.artifact), record.stage, finished, round(seconds, 1), record.rows_in,
+            record.rows_out, rejected, record.bytes, _mlflow(artifact)]  # fmt: skip
 
 
-def _to(address: str) -> str:
+def _artifact_link(address: str) -> str:
     return address if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
 
 
 def _mlflow(artifact: Artifact) -> str:
     try:
-        return outside("run", json.loads(artifact.read(TRACKING))["url"])
+        return external_link("run", json.loads(artifact.read(TRACKING))["url"])
     except FileNotFoundError:
         return ""
 
@@ -207,14 +211,14 @@ def _funnel(documents: Artifact | None) -> list[list[object]] | None:
     if documents is None or "funnel.parquet" not in documents.files():
         return None
     rows = totals(documents.table("funnel.parquet"), ["source", "step", "reason"])
-    all_of: dict[str, int] = defaultdict(int)
+    documents_of: dict[str, int] = defaultdict(int)
     for row in rows:
-        all_of[row["source"]] += row["documents"]
+        documents_of[row["source"]] += row["documents"]
     lines: list[list[object]] = []
     for row in rows:
-        share = row["documents"] / max(all_of[row["source"]], 1)
-        shown = bar(share, lost=row["step"] != "kept") + f" {share:.1%}"
-        lines.append([row["source"], row["step"], row["reason"] or "kept", row["documents"], row["bytes"], shown])
+        share = row["documents"] / max(documents_of[row["source"]], 1)
+        share_bar = bar(share, lost=row["step"] != "kept") + f" {share:.1%}"
+        lines.append([row["source"], row["step"], row["reason"] or "kept", row["documents"], row["bytes"], share_bar])
     return lines
 
 
@@ -238,15 +242,15 @@ def _hosts(artifacts_by_kind: dict[str, Artifact]) -> list[list[object]]:
 def _rows(artifact: Artifact, prefix: str, columns: list[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path in artifact.files(prefix):
-        with parquet.opened(artifact.local(path)) as file:
+        with parquet.open_file(artifact.local(path)) as file:
             for batch in file.iter_batches(batch_size=SAMPLE, columns=columns):
-                rows += _short(batch).to_pylist()
+                rows += _truncate_text(batch).to_pylist()
                 if len(rows) >= SAMPLE:
                     return rows[:SAMPLE]
     return rows
 
 
-def _short(batch: Any) -> Any:
+def _truncate_text(batch: Any) -> Any:
     if "text" not in batch.schema.names:
         return batch
     at = batch.schema.get_field_index("text")
@@ -264,14 +268,14 @@ def link(label: object, path: str, **query: str) -> Markup:
     return Markup('<a href="{}{}">{}</a>').format(quote(path), parameters, label)
 
 
-def outside(label: str, url: str) -> str:
-    """Returns a link to another site, or only the label where the URL is not http or https."""
+def external_link(label: str, url: str) -> str:
+    """Returns a link to another site, or only the label if the URL is not http or https."""
     if not url.startswith(("http://", "https://")):
         return label
     return Markup('<a href="{}" target="_blank" rel="noopener noreferrer">{}</a>').format(url, label)
 
 
 def bar(share: float, *, lost: bool = False) -> Markup:
-    """Returns a bar, `share` (0..1) of 16 rem wide."""
+    """Returns a bar whose width is `share` (0..1) of 16 rem."""
     width = 16 * min(max(share, 0.0), 1.0)
     return Markup('<span class="bar{}" style="width:{:.2f}rem"></span>').format(" lost" if lost else "", width)

@@ -1,1 +1,1 @@
-"""Base of every stage: the store and its artifacts, settings, parts, and the engine that maps parts over workers."""
+"""Base of every stage: store, artifacts, settings, parts, and the engine that maps parts over workers."""

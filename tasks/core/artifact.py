@@ -1,7 +1,7 @@
-"""Artifacts: committed results, identified as name@version, each with a record of what it was made from.
+"""Artifacts: committed results, identified by name@version, each with a record of what it was made from.
 
-An artifact is a folder `<store>/<name>/<version>/` with `.artifact.json` beside its data. The record is written last
-and exactly once: an artifact without its record does not exist. Reads records and the files that they list.
+An artifact is a folder `<store>/<name>/<version>/` with its data and its record, `.artifact.json`. The record is
+written last and exactly once: an artifact without a record does not exist. Reads records and the files that they list.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ RECORD = ".artifact.json"
 
 @dataclass(frozen=True, order=True)
 class ArtifactId:
-    """Identifier of an artifact: a name ("demo/documents") and a version ("dev", "2026.11.21")."""
+    """Identifier of an artifact: a name such as "demo/documents", and a version such as "dev" or "2026.11.21"."""
 
     name: str
     version: str
@@ -34,12 +34,12 @@ class ArtifactId:
 
     @property
     def path(self) -> str:
-        """The folder relative to the store's root."""
+        """The artifact's folder, relative to the store's root."""
         return f"{self.name}/{self.version}"
 
     @classmethod
     def parse(cls, text: str) -> "ArtifactId":
-        """Reads "name@version"; raises InputError."""
+        """Parses "name@version"; raises InputError."""
         name, _, version = text.partition("@")
         if not name or not version:
             raise InputError(f'"{text}" is not an artifact id', "write it as name@version, such as demo/documents@dev")
@@ -47,7 +47,7 @@ class ArtifactId:
 
 
 class FileEntry(Config):
-    """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), rows where it has any."""
+    """One file of a part: path relative to the artifact, size in bytes, sha256 (hex), and rows if the file has rows."""
 
     path: str
     bytes: int
@@ -67,9 +67,10 @@ class PartRecord(Config):
 
 
 class InputRef(Config):
-    """Reference to one input, as it was when it was read. `content` distinguishes two captures of the same pages.
+    """Reference to an input as it was when it was read.
 
-    `files` is the content of the files that the stage reads, where it does not read all of them; "" where it does.
+    `content` identifies its bytes: it differs between two captures of the same pages, whose `fingerprint` is the same.
+    `files` identifies the bytes of the files that the stage reads; "" if the stage reads all files.
     """
 
     role: str
@@ -80,15 +81,15 @@ class InputRef(Config):
 
     @property
     def identity(self) -> list[str]:
-        """The fields that count in the fingerprint of a result; of an input that is read in part, only `files`."""
+        """The fields that are part of a result's fingerprint; only `files` if the input is read in part."""
         return [self.role, "", self.files] if self.files else [self.role, self.fingerprint, self.content]
 
 
-class Record(Config):
+class ArtifactRecord(Config):
     """Content of `.artifact.json`.
 
-    `adopted_from` is the id of the artifact with the files, where another version already had the same result; "" where
-    this artifact has files of its own.
+    `adopted_from` is the id of the artifact with the files, if another version already had the same result; "" if this
+    artifact has its own files.
     """
 
     artifact: str
@@ -115,15 +116,16 @@ class Record(Config):
 
 
 class ArtifactFolder:
-    """Read access to the files of an artifact by path, as it is sent to workers. Picklable.
+    """Read access to the files of an artifact by path, for workers. Picklable.
 
-    Without the record, whose size grows with the number of parts: sent with every part, it would cost the square of it.
+    It does not contain the record. The size of a record is proportional to the number of parts, so sending it with
+    every part would take quadratic time.
 
     Args:
         store: the store with the files.
         address: name and version.
-        path: the folder of its files, relative to the store's root; that of another version where they were adopted.
-        only: prefixes of the paths that can be opened; (): all.
+        path: folder of the files, relative to the store's root; the folder of another version if they were adopted.
+        only: prefixes of the paths that can be opened; () for all.
     """
 
     def __init__(self, store: Store, address: ArtifactId, path: str, only: tuple[str, ...] = ()) -> None:
@@ -141,16 +143,16 @@ class ArtifactFolder:
         return self.store.read(self._inside(path))
 
     def local(self, path: str) -> str:
-        """Returns a local file with the content of `path` (see `Store.local`)."""
+        """Returns the path of a local file with the content of `path` (see `Store.local`)."""
         return self.store.local(self._inside(path))
 
     def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-        """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
+        """Reads a Parquet file of the artifact: all columns or some, all rows or those that pass `filters`."""
         return parquet.read(self.local(path), columns, filters)
 
     def _inside(self, path: str) -> str:
         if self.only and not path.startswith(self.only):
-            raise ValueError(f"{path} of {self.address} is not among the files that this stage reads: {self.only}")
+            raise ValueError(f"{path} of {self.address} is not one of the files that this stage declares: {self.only}")
         return f"{self.path}/{path}"
 
 
@@ -161,10 +163,10 @@ class Artifact(ArtifactFolder):
         store: the store with the files.
         address: name and version.
         record: content of `.artifact.json`.
-        only: prefixes of the paths that can be opened; (): all.
+        only: prefixes of the paths that can be opened; () for all.
     """
 
-    def __init__(self, store: Store, address: ArtifactId, record: Record, only: tuple[str, ...] = ()) -> None:
+    def __init__(self, store: Store, address: ArtifactId, record: ArtifactRecord, only: tuple[str, ...] = ()) -> None:
         files = ArtifactId.parse(record.adopted_from) if record.adopted_from else address
         super().__init__(store, address, files.path, only)
         self.record = record
@@ -176,7 +178,7 @@ class Artifact(ArtifactFolder):
 
     @classmethod
     def open_at(cls, store: Store, address: ArtifactId) -> "Artifact":
-        """Opens the artifact at `address`; raises InputError when it does not exist."""
+        """Opens the artifact at `address`; raises InputError if it does not exist."""
         artifact = cls.find(store, address)
         if artifact is None:
             raise InputError(
@@ -187,13 +189,17 @@ class Artifact(ArtifactFolder):
 
     @classmethod
     def find(cls, store: Store, address: ArtifactId) -> "Artifact | None":
-        """Opens the artifact at `address`, or returns None when it does not exist."""
+        """Opens the artifact at `address`, or returns None if it does not exist.
+
+        Raises:
+            InputError: the record cannot be read, or the files that it was adopted with are gone.
+        """
         try:
             data = store.read(f"{address.path}/{RECORD}")
         except FileNotFoundError:
             return None
         try:
-            record = Record.model_validate_json(data)
+            record = ArtifactRecord.model_validate_json(data)
         except ValueError as error:
             raise InputError(
                 f"{store.url(address.path)}/{RECORD} is not a readable record ({error})",
@@ -203,44 +209,54 @@ class Artifact(ArtifactFolder):
             source = cls.find(store, ArtifactId.parse(record.adopted_from))
             if source is None or source.record.content != record.content:
                 raise InputError(
-                    f"{address} has the files of {record.adopted_from}, which is gone or has other files now",
+                    f"{address} uses the files of {record.adopted_from}, which is gone or has other files now",
                     f"restore it; or remove {store.url(address.path)}, and run the stage that makes it again",
                 )
         return cls(store, address, record)
 
+    @classmethod
+    def find_unchanged(cls, store: Store, ref: InputRef) -> "Artifact | None":
+        """Opens the artifact of a reference if it exists and is unchanged since the reference was made, else None."""
+        artifact = cls.find(store, ArtifactId.parse(ref.address))
+        return artifact if artifact and artifact.matches(ref) else None
+
+    def matches(self, ref: InputRef) -> bool:
+        """Returns whether the artifact has the fingerprint and the content of a reference."""
+        return (self.record.fingerprint, self.record.content) == (ref.fingerprint, ref.content)
+
     def rows(self, path: str, column: str, values: Sequence[str], columns: list[str]) -> pa.Table:
-        """Returns some columns of the rows of a Parquet file in which a column of strings has one of some values."""
+        """Returns `columns` of the rows of a Parquet file in which the string column `column` has one of `values`."""
         if self.store.is_local:
-            return self.table(path, columns, parquet.is_one_of(column, values))
+            return self.table(path, columns, parquet.is_in(column, values))
         size = next(entry.bytes for part in self.parts for entry in part.files if entry.path == path)
         return parquet.rows_of_remote(self.store, f"{self.path}/{path}", size, column, values, columns)
 
     def ref(self, role: str) -> InputRef:
-        """Returns the reference to this artifact for the record of a result that is made from it."""
+        """Returns the reference to this artifact, for the record of an artifact that is made from it."""
         address, record = str(self.address), self.record
         files = content_of(self.parts, self.only) if self.only else ""
         return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content, files=files)
 
     def names(self, folder: str) -> list[str]:
-        """Returns the names of the Parquet files in a folder ("documents/"), without folder and ending, sorted."""
+        """Returns the names of the Parquet files in a folder ("documents/"), without folder and suffix, sorted."""
         return [path.removeprefix(folder).removesuffix(".parquet") for path in self.files(folder)]
 
-    def restricted(self, prefixes: tuple[str, ...]) -> "Artifact":
-        """Returns the artifact with only the files whose paths begin with one of `prefixes`."""
+    def restricted_to(self, prefixes: tuple[str, ...]) -> "Artifact":
+        """Returns the artifact limited to files whose paths begin with one of `prefixes`."""
         return Artifact(self.store, self.address, self.record, prefixes)
 
     @property
     def parts(self) -> tuple[PartRecord, ...]:
-        """The committed parts in name order."""
+        """The committed parts, sorted by name."""
         return self.record.parts
 
     def files(self, prefix: str = "") -> list[str]:
         """Returns the paths (relative to the artifact) that begin with `prefix`, sorted."""
-        found = (entry.path for part in self.parts for entry in part.files if entry.path.startswith(prefix))
-        return sorted(path for path in found if not self.only or path.startswith(self.only))
+        paths = (entry.path for part in self.parts for entry in part.files if entry.path.startswith(prefix))
+        return sorted(path for path in paths if not self.only or path.startswith(self.only))
 
     def remove(self) -> None:
-        """Removes the artifact: its record first, so that no record exists without the files that it names."""
+        """Removes the artifact. The record is removed first, so that no record lists files that do not exist."""
         self.store.remove(f"{self.address.path}/{RECORD}")
         self.store.remove(self.address.path)
 
@@ -263,8 +279,8 @@ def fingerprint(
 ) -> str:
     """Returns the identity of a result: sha256 over the stage, its version, its settings and its inputs.
 
-    Artifact ids and everything about the place are left out, so that a store keeps its fingerprints when it is moved.
-    Of an input that the stage reads in part, only the content of these files counts.
+    Artifact ids and `[place]` are not included, so moving a store does not change its fingerprints. For an input that
+    the stage reads in part, only the content of the files that it reads is included.
     """
     basis = {
         "stage": stage,
@@ -277,6 +293,6 @@ def fingerprint(
 
 
 def content_of(parts: Iterable[PartRecord], prefixes: tuple[str, ...] = ("",)) -> str:
-    """Returns the identity of the bytes: sha256 over the sorted (path, sha256) of the files under some prefixes."""
+    """Returns the identity of the bytes: sha256 over the sorted (path, sha256) of all files below `prefixes`."""
     files = (entry for part in parts for entry in part.files if entry.path.startswith(prefixes))
     return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))

@@ -1,12 +1,12 @@
 """Local cache of a remote store: whole files, for libraries that map memory or need a path, and blocks of files.
 
-Reads and writes the folder $SLUICE_CACHE, by default one below the system's temporary folder; all processes of the
-machine share it, and it may be deleted at any time. Whole files lie in the folder itself, blocks in
-`blocks/<key>/<number>`. The least recently used are removed when their total size exceeds $SLUICE_CACHE_GB (default
-50); a process looks again after each hundredth of the limit that it has added.
+Reads and writes the folder $SLUICE_CACHE, by default a folder below the system's temporary folder. All processes of the
+machine share it, and it may be deleted at any time. Whole files are in the folder itself, blocks in
+`blocks/<key>/<number>`. When the total size exceeds $SLUICE_CACHE_GB (default 50), the least recently used copies are
+removed. A process checks the total size each time it has added about a hundredth of the limit.
 
-One process of the machine makes a copy, the others wait for it. A copy gets its name when it is complete; before that
-its maker holds a lock on `<name>.part`, which the kernel releases when the maker ends, however it ends.
+One process of the machine makes a copy; the others wait for it. While it writes `<name>.part` it holds a lock on that
+file, which the kernel releases when the process ends for any reason. A complete copy is renamed to its name.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ log = logging.getLogger("sluice.cache")
 BLOCKS = "blocks"
 _PART = ".part"
 _JUST_USED_S = 3600.0
-"""A whole file used within this time is kept over any limit: its path may have been returned and not been opened yet.
-So is a copy that is being made."""
+"""A whole file used within this time is kept even above the limit: a caller may have its path and not have opened it
+yet. The same holds for a copy in progress."""
 
 _TOUCH_S = 600.0
-"""Reading a block marks it as used unless this process has done so within this time."""
+"""Seconds between two updates of a block's time of use by one process."""
 
 
-def cached(key: str, size: int, fetch: Callable[[str], None]) -> str:
-    """Returns the path of the copy that `key` names, after `fetch(path)` has made it where it is missing.
+def cached_copy(key: str, size: int, fetch: Callable[[str], None]) -> str:
+    """Returns the path of the copy with this key; makes it with `fetch` if it is missing.
 
     Args:
-        key: identifies the content: another content has another key.
-        size: bytes that the copy must have.
-        fetch: writes the copy to its argument, a path.
+        key: identifies the content; different contents have different keys.
+        size: size of the copy in bytes.
+        fetch: writes the copy to the path that is its argument.
 
     Raises:
         OSError: the copy has another size.
@@ -45,7 +45,7 @@ def cached(key: str, size: int, fetch: Callable[[str], None]) -> str:
     if path.exists():
         os.utime(path)
         return str(path)
-    with claimed(path, size) as aside:
+    with claim_copy(path, size) as aside:
         if aside:
             fetch(str(aside))
             if aside.stat().st_size != size:
@@ -55,32 +55,32 @@ def cached(key: str, size: int, fetch: Callable[[str], None]) -> str:
 
 
 class BlockCache:
-    """The blocks of one content: of a remote file, for example.
+    """The cached blocks of one remote file.
 
-    A block is a file of its own, so that the least recently used can be removed one by one, also while others read
-    them: a reader opens the file each time, and fetches it again if it is gone. Where the cache cannot be written (a
-    full disk, no rights), blocks are fetched and not kept.
+    Each block is a separate file, so that single blocks can be removed while other processes read: a reader opens the
+    block's file for each read and fetches the block again if it is gone. If the cache cannot be written (disk full, no
+    permission), blocks are fetched and not kept.
 
     Args:
-        key: identifies the content: another content has another key.
+        key: identifies the content of the file; different contents have different keys.
     """
 
     _warned = False
 
     def __init__(self, key: str) -> None:
         self._folder = str(folder() / BLOCKS / key)
-        self._marked: dict[int, float] = {}
+        self._touched: dict[int, float] = {}
 
     def read_into(self, number: int, offset: int, out: memoryview) -> bool:
-        """Fills `out` from byte `offset` of a block on; returns False where the cache does not have these bytes."""
+        """Fills `out` with the bytes of a block from `offset` on; returns False if they are not in the cache."""
         try:
             descriptor = os.open(self._path(number), os.O_RDONLY)
         except OSError:
             return False
         try:
             now = time.monotonic()
-            if now > self._marked.get(number, -_TOUCH_S) + _TOUCH_S:
-                self._marked[number] = now
+            if now > self._touched.get(number, -_TOUCH_S) + _TOUCH_S:
+                self._touched[number] = now
                 os.utime(descriptor)
             if os.preadv(descriptor, [out], offset) == len(out):
                 return True
@@ -88,19 +88,18 @@ class BlockCache:
             return False
         finally:
             os.close(descriptor)
-        self.drop(number)  # a block has its name when it is complete: this one was cut short later
+        self.drop(number)  # blocks are complete when they get their name, so this one was truncated later
         return False
 
     def fetch(self, number: int, size: int, get: Callable[[], bytes]) -> bytes | None:
-        """Returns a missing block of `size` bytes from `get()`, and keeps it; None if another process has just kept it.
+        """Gets a missing block of `size` bytes from `get()` and stores it; None if another process has just stored it.
 
-        Raises:
-            whatever `get` raises.
+        Raises the exceptions of `get`.
         """
         path = Path(self._path(number))
         with contextlib.ExitStack() as claim:
             try:
-                aside = claim.enter_context(claimed(path, size))
+                aside = claim.enter_context(claim_copy(path, size))
             except OSError as error:
                 self._warn(error)
                 return get()
@@ -115,12 +114,12 @@ class BlockCache:
             return data
 
     def drop(self, number: int) -> None:
-        """Removes a block that is damaged."""
+        """Removes a damaged block."""
         with contextlib.suppress(OSError):
             os.unlink(self._path(number))
 
     def _path(self, number: int) -> str:
-        return f"{self._folder}/{number:07d}"  # no Path: making one takes longer than the read
+        return f"{self._folder}/{number:07d}"  # not a Path: creating one takes longer than the read
 
     def _warn(self, error: OSError) -> None:
         if not BlockCache._warned:
@@ -134,85 +133,85 @@ def folder() -> Path:
 
 
 @contextlib.contextmanager
-def claimed(path: Path, size: int) -> Iterator[Path | None]:
-    """Yields where to make the copy `path`, to be renamed to it; None if another process has just made it.
+def claim_copy(path: Path, size: int) -> Iterator[Path | None]:
+    """Yields the temporary path for a new copy, which the caller renames to `path`; None if the copy exists by then.
 
-    Waits while another process makes it.
+    Waits while another process makes the copy.
 
     Args:
-        path: the copy.
-        size: its bytes, for which room is made.
+        path: path of the copy.
+        size: its size in bytes; older copies are removed to make space for it.
 
     Raises:
-        OSError: nothing can be written into the cache.
+        OSError: the cache cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _make_room(size)
+    _make_space(size)
     aside = path.with_name(path.name + _PART)
-    lock = _locked(aside)
+    lock = _acquire_lock(aside)
     try:
         yield None if path.exists() else aside
     finally:
-        # The name is removed by its owner alone: after a rename there is none, or that of the next maker.
-        if _is(lock, aside):
+        # After a rename, `aside` is gone or belongs to the next process that makes the copy.
+        if _is_same_file(lock, aside):
             aside.unlink(missing_ok=True)
         os.close(lock)
 
 
-def _locked(aside: Path) -> int:
-    """Returns a descriptor that holds the lock on the file that is now called `aside`."""
+def _acquire_lock(aside: Path) -> int:
+    """Returns a descriptor that holds the lock on the file that `aside` names now."""
     while True:
         lock = os.open(aside, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if _is(lock, aside):
+            if _is_same_file(lock, aside):
                 return lock
         except BaseException:
             os.close(lock)
             raise
-        # Whoever held the lock has renamed or removed the file while this process waited.
+        # The previous holder of the lock renamed or removed the file while this process waited.
         os.close(lock)
 
 
-def _is(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
 
 
-class _Room:
-    """How many bytes this process may add to the cache before it looks again how full it is."""
+class _Budget:
+    """Number of bytes that this process may add to the cache before it checks the total size again."""
 
     def __init__(self) -> None:
         self.cache: tuple[Path, float] | None = None
-        self.left = 0.0
+        self.remaining = 0.0
         self.lock = threading.Lock()
 
 
-_room = _Room()
+_budget = _Budget()
 
 
-def _make_room(size: int) -> None:
+def _make_space(size: int) -> None:
     limit = float(os.environ.get("SLUICE_CACHE_GB") or 50) * 1e9
-    with _room.lock:
-        if _room.cache != (folder(), limit):
-            _room.cache, _room.left = (folder(), limit), 0.0
-        _room.left -= size
-        if _room.left < 0:
+    with _budget.lock:
+        if _budget.cache != (folder(), limit):
+            _budget.cache, _budget.remaining = (folder(), limit), 0.0
+        _budget.remaining -= size
+        if _budget.remaining < 0:
             total = _remove_oldest(limit, size)
-            # Other processes of the machine add at the same time.
-            _room.left = max((limit - total) / 16, limit / 100)
+            # Other processes of the machine add copies at the same time.
+            _budget.remaining = max((limit - total) / 16, limit / 100)
 
 
 def _remove_oldest(limit: float, size: int) -> float:
-    """Removes copies until they and `size` more bytes are within the limit; returns their size in bytes."""
+    """Removes copies until the total size plus `size` is within the limit; returns that sum in bytes."""
     files = []
     for path, is_block in _copies():
         with contextlib.suppress(FileNotFoundError):
-            found = path.stat()
-            keep = not is_block and found.st_mtime > time.time() - _JUST_USED_S
-            files.append((found.st_mtime, found.st_size, path, keep))
+            status = path.stat()
+            keep = not is_block and status.st_mtime > time.time() - _JUST_USED_S
+            files.append((status.st_mtime, status.st_size, path, keep))
     total = float(sum(bytes_ for _, bytes_, _, _ in files) + size)
     for _, bytes_, path, keep in sorted(files):
         if total <= limit:
@@ -224,7 +223,7 @@ def _remove_oldest(limit: float, size: int) -> float:
 
 
 def _copies() -> Iterator[tuple[Path, bool]]:
-    """Yields all files of the cache, and whether each is a whole block."""
+    """Yields (path, whether it is a complete block) for all files of the cache."""
     for entry in os.scandir(folder()):
         if entry.is_file():
             yield Path(entry.path), False

@@ -1,8 +1,8 @@
-"""Child processes that parse hostile input and can be killed: start, memory limit, and length-prefixed messages.
+"""Child processes that parse hostile input and can be killed: start, resource limits, and length-prefixed messages.
 
-A parser is C code, which cannot be interrupted from inside. So the input is sent to a separate process as a pickle on
-its standard input, and the response comes back as a pickle on its standard output, each after its length. The parent
-applies the timeout and kills the process.
+A parser in C cannot be interrupted from within its process. So a child process reads its requests as pickles from
+standard input and writes its responses as pickles to standard output, each after its length. The parent applies the
+timeout and kills the child.
 """
 
 import contextlib
@@ -33,60 +33,60 @@ def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def message(content: Any) -> tuple[bytes, bytes]:
-    """Returns a message as it is sent: the header, and the pickle of `content`."""
+    """Encodes a message: the header, and the pickle of `content`."""
     data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(data)), data
 
 
 class Parent:
-    """The parent, seen from the child: where questions come from and answers are sent to."""
+    """The child's connection to its parent: requests to read and responses to write."""
 
-    def __init__(self, questions: BinaryIO, answers: BinaryIO) -> None:
-        self._questions = questions
-        self._answers = answers
+    def __init__(self, requests: BinaryIO, responses: BinaryIO) -> None:
+        self._requests = requests
+        self._responses = responses
 
-    def questions(self) -> Iterator[Any]:
-        """Yields what the parent sends, until it is gone."""
-        while len(head := self._questions.read(LENGTH.size)) == LENGTH.size:
+    def requests(self) -> Iterator[Any]:
+        """Yields the parent's requests until the parent closes the pipe."""
+        while len(head := self._requests.read(LENGTH.size)) == LENGTH.size:
             (length,) = LENGTH.unpack(head)
-            if len(data := self._questions.read(length)) < length:
+            if len(data := self._requests.read(length)) < length:
                 return
             yield pickle.loads(data)
 
-    def answer(self, pickled: bytes) -> None:
-        """Writes an answer, which is sent when the buffer is full, or by `flush`."""
-        self._answers.write(LENGTH.pack(len(pickled)) + pickled)
+    def respond(self, pickled: bytes) -> None:
+        """Writes a response; it is sent when the buffer is full, or by `flush`."""
+        self._responses.write(LENGTH.pack(len(pickled)) + pickled)
 
     def flush(self) -> None:
-        """Sends what was written."""
-        self._answers.flush()
+        """Sends the responses in the buffer."""
+        self._responses.flush()
 
 
 @contextlib.contextmanager
 def parent(buffer: int = 1 << 18) -> Iterator[Parent]:
-    """Yields the parent of this child process; leaves quietly when the parent is gone.
+    """Yields the connection of this child process to its parent; a pipe that the parent has closed is not an error.
 
     Args:
-        buffer: bytes of answers that are gathered for one write.
+        buffer: bytes of responses to collect for one write.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
-    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", buffer) as answers:
-        os.dup2(2, 1)  # the output of libraries must not mix with the answers
-        yield Parent(sys.stdin.buffer, answers)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", buffer) as responses:
+        os.dup2(2, 1)  # the output of libraries must not mix with the responses
+        yield Parent(sys.stdin.buffer, responses)
 
 
-def limit_memory(room: int) -> None:
-    """Limits the address space of this process to what it has now and `room` bytes; call it when all is imported."""
-    gc.freeze()  # what was imported stays: no collection need look at it again
+def limit_memory(extra: int) -> None:
+    """Limits the address space of this process to its current size plus `extra` bytes; call it after all imports."""
+    gc.freeze()  # imported objects are never freed, so collections need not traverse them
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
-    limit = pages * resource.getpagesize() + room
+    limit = pages * resource.getpagesize() + extra
     # The soft limit: a command that this process runs may have more memory than a parser.
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def limit_cpu(seconds: float) -> None:
-    """Ends this process, by SIGPROF, when it has taken so many CPU seconds from now on; 0 lifts the limit.
+    """Ends this process with SIGPROF after `seconds` more CPU seconds; 0 removes the limit.
 
-    Nobody handles the signal, so it ends the process even where the interpreter is never reached.
+    No handler is installed, so the signal also ends a process that never returns from C code to the interpreter.
     """
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -1,7 +1,7 @@
 """Commit of an artifact, the last step of a stage, after all parts are committed.
 
-Writes `.artifact.json` (exclusive create: of two attempts one wins), then removes the bookkeeping of the run. Reads the
-version of the code from the installed package and, in a checkout, from git.
+Writes `.artifact.json` with an exclusive create, so that one of two attempts wins, then removes the temporary files of
+the run. Reads the version of the code from the installed package and, in a checkout, from git.
 """
 
 import logging
@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef, Record, content_of
+from tasks.core.artifact import RECORD, Artifact, ArtifactId, ArtifactRecord, InputRef, content_of
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError
 from tasks.core.part import PARTS, finite
@@ -38,9 +38,9 @@ def commit(
     """Publishes the record of `output` and returns the artifact.
 
     Raises:
-        InputError: there is nothing to commit, or too many rows were quarantined.
-        DriftError: a run with other settings or inputs has committed the same id meanwhile.
-        SupersededError: another attempt has taken the work over.
+        InputError: there is no part to commit, or too many rows were quarantined.
+        DriftError: in the meantime, a run with other settings or inputs has committed the same id.
+        SupersededError: another attempt has taken over the work.
     """
     if not output.committed:
         raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs are not empty")
@@ -50,21 +50,21 @@ def commit(
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
-        return _first(output.store, output.address, output.fingerprint)
+        return _committed_by_other(output.store, output.address, output.fingerprint)
     _clear(output.store, output.address, record)
     return Artifact(output.store, output.address, record)
 
 
 def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> Artifact:
-    """Publishes at `address` a record with the files of `source`, the same result at another version.
+    """Publishes at `address` a record that refers to the files of `source`, the same result at another version.
 
     Args:
-        source: an artifact of the same kind, settings and inputs.
+        source: an artifact with the same kind, settings and inputs.
         address: id of the artifact to create.
-        inputs: the inputs at the version of `address`. Other inputs in the record of `source` are kept.
+        inputs: the inputs at the version of `address`. Inputs of `source` with other roles are kept.
 
     Raises:
-        DriftError: a run with other settings or inputs has committed the same id meanwhile.
+        DriftError: in the meantime, a run with other settings or inputs has committed the same id.
     """
     roles = {ref.role for ref in inputs}
     others = [ref for ref in source.record.inputs if ref.role not in roles]
@@ -78,20 +78,20 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
     try:
         source.store.publish(f"{address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
-        return _first(source.store, address, record.fingerprint)
+        return _committed_by_other(source.store, address, record.fingerprint)
     _clear(source.store, address, record.model_copy(update={"parts": ()}))
     return Artifact(source.store, address, record)
 
 
-def _first(store: Store, address: ArtifactId, fingerprint: str) -> Artifact:
-    """Returns the artifact of the attempt that committed first; the result is the same by its fingerprint."""
+def _committed_by_other(store: Store, address: ArtifactId, fingerprint: str) -> Artifact:
+    """Returns the artifact of the attempt that committed first; raises DriftError if its fingerprint differs."""
     artifact = Artifact.open_at(store, address)
     if artifact.record.fingerprint != fingerprint:
         raise DriftError(
-            f"{address} has been committed meanwhile by a run with other settings or inputs",
+            f"{address} was committed in the meantime by a run with other settings or inputs",
             "give one of the two runs another version",
         )
-    log.warning("[%s] another attempt has committed first; its result is used", address)
+    log.warning("[%s] another attempt committed first; its result is used", address)
     return artifact
 
 
@@ -103,7 +103,7 @@ def _record(
     inputs: Sequence[InputRef],
     report: Report,
     started: datetime | None,
-) -> Record:
+) -> ArtifactRecord:
     parts = tuple(output.committed[name] for name in sorted(output.committed))
     rejected: Counter[str] = Counter()
     metrics: Counter[str] = Counter()
@@ -111,7 +111,7 @@ def _record(
         rejected.update(part.rejected)
         metrics.update(part.metrics)
     now = datetime.now(UTC)
-    return Record(
+    return ArtifactRecord(
         artifact=str(output.address),
         stage=stage,
         stage_version=stage_version,
@@ -135,13 +135,13 @@ def _record(
     )
 
 
-def _clear(store: Store, address: ArtifactId, record: Record) -> None:
-    kept = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
+def _clear(store: Store, address: ArtifactId, record: ArtifactRecord) -> None:
+    listed = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
     stale = set()
     for path in store.list(address.path, unfinished=True):
         below = path[len(address.path) + 1 :]
-        # Files that no part lists were left by a killed attempt.
-        if path not in kept and below != RECORD and not below.startswith((PARTS, SCRATCH)):
+        # Files that no part lists are leftovers of a killed attempt.
+        if path not in listed and below != RECORD and not below.startswith((PARTS, SCRATCH)):
             stale.add(below.partition("/")[0] if below.startswith(".") else below)
     for below in sorted(stale):
         store.remove(f"{address.path}/{below}")
@@ -152,17 +152,17 @@ def _clear(store: Store, address: ArtifactId, record: Record) -> None:
 
 @cache
 def code_version() -> dict[str, str]:
-    """Returns the wheel's version and, in a checkout, the commit and whether files differ from it."""
-    found = {"version": version("sluice")}
+    """Returns the version of the package and, in a checkout, the commit and whether files differ from it."""
+    code = {"version": version("sluice")}
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
-        return found
+        return code
     try:
         head = _git(root, "rev-parse", "HEAD")
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
-        return found
-    return {**found, "commit": head, "dirty": "yes" if dirty else "no"}
+        return code
+    return {**code, "commit": head, "dirty": "yes" if dirty else "no"}
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -1,6 +1,6 @@
-"""Settings: the frozen base of every configuration class, and their one encoding.
+"""Settings: the frozen base of every configuration class, their canonical encoding, and their error messages.
 
-Light on purpose: the Airflow dag-processor imports it at parse time.
+Imports no heavy library: the Airflow dag-processor imports this module at parse time.
 """
 
 import difflib
@@ -20,11 +20,11 @@ from tasks.core.errors import RecipeError
 
 
 class Problems(ValueError):
-    """Several errors in settings, raised by one validator; the reader of the settings lists them one by one.
+    """Several errors in settings, raised by one validator; `parse` lists each of them.
 
     Args:
-        messages: one per error, as "where: what: what to do". A message that begins with a dot is about a field below
-            the validator's: ".c4.min_words: ...".
+        messages: one per error, as "field: cause: remedy". A message that begins with a dot is about a field below the
+            one that is validated: ".c4.min_words: ...".
     """
 
     def __init__(self, messages: Iterable[str]) -> None:
@@ -32,24 +32,24 @@ class Problems(ValueError):
         super().__init__("; ".join(text.removeprefix(".") for text in self.messages))
 
 
-class Copied(NamedTuple):
-    """A field that a recipe fills in with another of its sections, where a dotted recipe field is true."""
+class SectionCopy(NamedTuple):
+    """The section that a recipe copies into a field, if the recipe field at the dotted path `when` is true."""
 
     section: str
     when: str
 
 
 class Config(BaseModel):
-    """Immutable settings; an unknown key is an error, and so is a number that JSON cannot encode (not finite)."""
+    """Immutable settings. Unknown keys and numbers that JSON cannot encode (not finite) are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    COPIED: ClassVar[Mapping[str, Copied]] = {}
-    """Fields of a section that its recipe fills in."""
+    COPIED: ClassVar[Mapping[str, SectionCopy]] = {}
+    """Fields of this section that the recipe fills in, with the sections that it copies."""
 
     @classmethod
     def absent(cls) -> Self:
-        """Returns the settings of a recipe without this section."""
+        """Returns the settings for a recipe without this section."""
         return cls()
 
     @property
@@ -62,11 +62,11 @@ C = TypeVar("C", bound=Config)
 
 
 def canonical_json(value: Any) -> str:
-    """Encodes `value` so that equal values give equal text in every process.
+    """Encodes `value` as JSON; equal values give equal text in every process.
 
     Raises:
-        TypeError: a value has no deterministic encoding. A permissive `str(value)` would let two processes
-            disagree about the fingerprint of the same settings.
+        TypeError: a value has no deterministic encoding. With `str(value)` instead, two processes could compute
+            different fingerprints of the same settings.
     """
     return json.dumps(_encodable(value, "value"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
@@ -82,7 +82,7 @@ def sha256_of_json(value: Any) -> str:
 
 def _encodable(value: Any, where: str) -> Any:
     if isinstance(value, Config):
-        return {name: _encodable(getattr(value, name), f"{where}.{name}") for name in _written(value)}
+        return {name: _encodable(getattr(value, name), f"{where}.{name}") for name in _encoded_fields(value)}
     if isinstance(value, Enum):
         return _encodable(value.value, where)
     if value is None or isinstance(value, bool | int | str):
@@ -101,10 +101,10 @@ def _encodable(value: Any, where: str) -> Any:
     raise TypeError(f"{where} is a {type(value).__name__}, which has no deterministic encoding{hint}")
 
 
-def _written(value: Config) -> list[str]:
-    """Returns the fields that are written: all but those that `exclude_if` leaves out, as in `model_dump`.
+def _encoded_fields(value: Config) -> list[str]:
+    """Returns the fields to encode: all but those that `exclude_if` excludes, as in `model_dump`.
 
-    A setting that came later and is left out at its default keeps the fingerprints of recipes that do not use it.
+    A setting added later is excluded at its default, so that it does not change the fingerprints of older recipes.
     """
     fields = type(value).model_fields.items()
     return [name for name, field in fields if not (field.exclude_if and field.exclude_if(getattr(value, name)))]
@@ -116,11 +116,11 @@ def _key(key: Any, where: str) -> str:
     return key
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns `did you mean "x"?` for the closest of `known`, or the list of them where none is close."""
-    names = sorted(known)
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """Returns `did you mean "x"?` with the valid name closest to `word`, or the list of valid names if none is."""
+    names = sorted(valid)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f'did you mean "{close[0]}"?' if close else f"known are: {', '.join(names)}"
+    return f'did you mean "{close[0]}"?' if close else f"choose from {', '.join(names)}"
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
@@ -128,21 +128,21 @@ def duplicates(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def absolute(path: str) -> str:
-    """Returns a path or pattern of files; raises ValueError where it is neither absolute nor a URL."""
+def require_absolute(path: str) -> str:
+    """Returns `path`, a path or file pattern; raises ValueError if it is neither absolute nor a URL."""
     if not (path.startswith("/") or "://" in path):
         raise ValueError(f'the path "{path}" is not absolute: begin it with / or s3://')
     return path
 
 
 def validate_strict(model: type[C], settings: Mapping[str, Any]) -> C:
-    """Builds `model`; types are taken strictly ("30" is not 30, and neither is true 1).
+    """Builds `model` with strict types: "30" is not accepted for 30, nor true for 1.
 
     Raises:
-        ValidationError: a field is unknown, missing, or of another type or range.
+        ValidationError: a field is unknown, missing, out of range or of another type.
         TypeError: a value has no deterministic encoding; the message begins with its key.
     """
-    # By way of JSON, because strict validation of JSON still takes a list for a tuple and text for a date.
+    # Through JSON, because strict validation of JSON still accepts a list for a tuple and text for a date.
     return model.model_validate_json(json.dumps(_plain(settings)), strict=True)
 
 
@@ -157,20 +157,20 @@ def parse(
     Args:
         model: the class to build.
         settings: nested mapping as `tomllib` returns it.
-        where: the file or form of the settings; named in the error.
-        across: returns the errors between fields, which the class itself checks only where every field is valid.
+        where: the file or form that the settings are from, for the error message.
+        across: returns the errors between fields. The class itself checks these only if every field is valid.
 
     Raises:
         RecipeError: one line per error with the field, the cause and the remedy.
     """
     try:
-        found = validate_strict(model, settings)
-        _plain(found)  # settings of free form may contain values that the class does not check
-        return found
+        config = validate_strict(model, settings)
+        _plain(config)  # free-form settings may contain values that the class does not check
+        return config
     except ValidationError as error:
         errors = [_explain(model, detail) for detail in _details(error)]
         if all(detail["loc"] for detail in error.errors()):
-            errors += map(_remedied, across(settings))
+            errors += map(_split_remedy, across(settings))
     except TypeError as error:
         finite = "only finite" in str(error)
         errors = [(str(error), "write a finite number" if finite else "write text or a number")]
@@ -179,7 +179,7 @@ def parse(
 
 
 def _plain(settings: Any) -> Any:
-    """Returns `settings` as JSON values; raises TypeError that begins with the key of the value without encoding."""
+    """Returns `settings` as JSON values; raises TypeError that begins with the key of a value without encoding."""
     try:
         return _encodable(settings, "value")
     except TypeError as error:
@@ -187,7 +187,7 @@ def _plain(settings: Any) -> Any:
 
 
 def assign(settings: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Sets values in nested settings, each named by a dotted path ("limits.c4.min_sentences").
+    """Sets values in nested settings, each at a dotted path such as "limits.c4.min_sentences".
 
     >>> settings = {"a": {"b": 1}}
     >>> assign(settings, {"a.c": 2, "d.e": 3})
@@ -204,8 +204,8 @@ def assign(settings: dict[str, Any], values: Mapping[str, Any]) -> None:
         at[last] = value
 
 
-def faults(error: ValidationError) -> list[tuple[str, str]]:
-    """Returns for each field of `error` its dotted path, "" for the whole, and the cause with the remedy."""
+def field_errors(error: ValidationError) -> list[tuple[str, str]]:
+    """Returns (dotted path, "cause: remedy") for each field with an error; the path of the whole model is ""."""
     return [
         (".".join(map(str, detail["loc"])), ": ".join(filter(None, (_cause(detail), _WRITE.get(detail["type"])))))
         for detail in _details(error)
@@ -213,7 +213,7 @@ def faults(error: ValidationError) -> list[tuple[str, str]]:
 
 
 def _details(error: ValidationError) -> Iterator[Any]:
-    """Yields the details of a pydantic error, with one for each message of `Problems`."""
+    """Yields the details of a pydantic error; each message of `Problems` becomes a detail of its own."""
     for detail in error.errors(include_url=False):
         cause = (detail.get("ctx") or {}).get("error")
         if not isinstance(cause, Problems):
@@ -240,24 +240,24 @@ _WRITE = {
     "dict_type": "write a table, with a name and a value for each entry",
     "model_type": "write a section, or a table with a name and a value for each setting",
 }
-"""Remedies for a value of another type, by pydantic's name of the error."""
+"""Remedies for values of the wrong type, by pydantic's error type."""
 
 
 def _explain(model: type[Config], detail: Any) -> tuple[str, str]:
-    """Returns cause and remedy of one detail of a pydantic error."""
+    """Returns (cause, remedy) of one detail of a pydantic error."""
     path = [str(step) for step in detail["loc"]]
     field = ".".join(path)
     if detail["type"] == "extra_forbidden":
-        known = _fields_at(model, path[:-1])
-        return f"unknown key {field}", nearest(path[-1], known) if known else "remove it"
+        valid = _fields_at(model, path[:-1])
+        return f"unknown key {field}", nearest(path[-1], valid) if valid else "remove it"
     if detail["type"] == "missing":
         return f"{field} is missing", "add it"
-    cause, remedy = _remedied(": ".join(part for part in (field, _cause(detail)) if part))
+    cause, remedy = _split_remedy(": ".join(part for part in (field, _cause(detail)) if part))
     return cause, remedy or _WRITE.get(detail["type"], "")
 
 
-def _remedied(text: str) -> tuple[str, str]:
-    """Splits a message into cause and remedy; a last clause with a question mark ("did you mean ...?") is a remedy."""
+def _split_remedy(text: str) -> tuple[str, str]:
+    """Splits a message into (cause, remedy); the remedy is a last clause with a question mark ("did you mean ...?")."""
     cause, _, remedy = text.rpartition(": ") if text.endswith("?") else (text, "", "")
     return cause, remedy
 
@@ -278,13 +278,13 @@ def _config_in(annotation: Any) -> type[Config] | None:
     if isinstance(annotation, type) and issubclass(annotation, Config):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
-        if found := _config_in(inner):
-            return found
+        if config := _config_in(inner):
+            return config
     return None
 
 
 def changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yields path, old and new value of every difference between two nested mappings, such as settings in records."""
+    """Yields (dotted path, old value, new value) for every difference between two nested mappings."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from changes(old.get(key), new.get(key), f"{path}.{key}" if path else key)

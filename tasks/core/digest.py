@@ -1,4 +1,4 @@
-"""SHA-256 as 64 hex digits: of bytes, of a stream, of a file."""
+"""SHA-256, as 64 hex digits, of bytes, streams and files."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def sha256_of_stream(file: BinaryIO) -> str:
-    """Returns the sha256 of what is left of an open file."""
+    """Returns the sha256 of an open file from its current position to its end."""
     return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 

@@ -1,22 +1,22 @@
-"""Errors for people: each message has a cause and a remedy.
+"""Errors with a cause and a remedy in each message.
 
-An operator fails at once on a permanent error and retries any other.
+An Airflow operator fails at once on a permanent error and retries any other.
 """
 
 from collections.abc import Sequence
 
 
 class SluiceError(Exception):
-    """Base of all errors that are explained in one line.
+    """Base of all errors that one line explains.
 
     Args:
-        cause: what was wrong and where, without a full stop.
-        remedy: what to do about it, without a full stop; may be empty.
+        cause: what is wrong and where, without a final period.
+        remedy: what to do about it, without a final period; may be empty.
     """
 
     permanent = True
     exit_code = 2
-    """Exit status of the shell; pod operators and failure policies decide by it."""
+    """Exit status of the shell. Pod operators and failure policies read it."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         super().__init__(cause, remedy)
@@ -32,9 +32,9 @@ class RecipeError(SluiceError):
     """The recipe, or an override of it, cannot be used as written.
 
     Args:
-        cause: what was wrong and where, without a full stop.
-        remedy: what to do about it, without a full stop; may be empty.
-        more: further errors as (cause, remedy), each shown in a line of its own.
+        cause: what is wrong and where, without a final period.
+        remedy: what to do about it, without a final period; may be empty.
+        more: further errors as (cause, remedy), each printed on its own line.
     """
 
     def __init__(self, cause: str, remedy: str = "", more: Sequence[tuple[str, str]] = ()) -> None:
@@ -53,35 +53,35 @@ class InputError(SluiceError):
 
 
 class DriftError(SluiceError):
-    """The artifact already exists, made by another recipe or from other inputs."""
+    """The artifact already exists, and was made with other settings or from other inputs."""
 
 
 class SupersededError(SluiceError):
-    """Another attempt has taken the work over: this one must not write any more."""
+    """Another attempt has taken over the work; this one must not write anymore."""
 
 
 class ConservationError(SluiceError):
-    """Rows were lost or doubled: rows in differ from rows out plus rows rejected."""
+    """Rows were lost or duplicated: rows in differ from rows out plus rows rejected."""
 
 
 class StoreError(SluiceError):
-    """The store rejects a request: full, no rights, or without a guarantee that Sluice relies on."""
+    """The store rejects a request: it is full, denies access, or lacks a guarantee that Sluice relies on."""
 
 
 class TransientError(SluiceError):
-    """A temporary fault that a retry may overcome: network, lost worker."""
+    """A temporary fault, such as a network error or a lost worker; a retry may succeed."""
 
     permanent = False
     exit_code = 1
 
 
 class StoppedError(TransientError):
-    """The work was stopped by a signal after it had saved its state; started again, it resumes from there."""
+    """The work was stopped by a signal after it saved its state; the next start resumes from that state."""
 
     exit_code = 143
 
 
 class KilledError(TransientError):
-    """A process of the work was killed (SIGKILL), most often because memory was exhausted."""
+    """A process of the stage was killed (SIGKILL), most often because it ran out of memory."""
 
     exit_code = 137

@@ -1,8 +1,9 @@
 """Filters and parsers of installed packages, registered by entry points.
 
-Reads the metadata of the installed packages, once per process. A package registers one module per filter or parser in a
-group; name and version of the package are stored in the settings that use it, and so count in fingerprints. Recipes
-are read at DAG parse time and import such modules, so these import heavy libraries inside functions.
+Reads the metadata of the installed packages, once per process. A package registers one module per filter or parser in
+an entry point group. Name and version of the package are stored in the settings that use it, so they are part of
+fingerprints. Reading a recipe imports these modules, and DAG files read recipes at parse time, so such modules should
+import heavy libraries inside functions.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tasks.core.config import Config, Problems, faults, nearest, validate_strict
+from tasks.core.config import Config, Problems, field_errors, nearest, validate_strict
 
 FILTERS = "sluice.filters"
 """Entry point group of filters: each a module with an annotator, or with an annotator and a filter."""
@@ -24,14 +25,14 @@ PARSERS = "sluice.parsers"
 """Entry point group of parsers: each a module with a `tasks.stages.extract.parser.Parser`."""
 
 PACKAGE = "package"
-"""Key in the settings of an extension with name and version of its package."""
+"""Key for name and version of the package in the settings of an extension."""
 
 C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A filter or parser of a package: its name, its module, and the package with its version."""
+    """A filter or parser of an installed package; `package` is the package's name and version."""
 
     name: str
     module: str
@@ -39,26 +40,29 @@ class Extension:
 
 
 @cache
-def registered(group: str) -> Mapping[str, tuple[Extension, ...]]:
-    """Returns the extensions of a group, by name; several packages may provide the same name."""
-    found: dict[str, list[Extension]] = {}
+def extensions_in(group: str) -> Mapping[str, tuple[Extension, ...]]:
+    """Returns the extensions of a group by name; several packages may register the same name."""
+    by_name: dict[str, list[Extension]] = {}
     for entry in entry_points(group=group):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without metadata"
-        found.setdefault(entry.name, []).append(Extension(entry.name, entry.value, package))
-    return {name: tuple(sorted(found[name], key=lambda extension: extension.package)) for name in sorted(found)}
+        by_name.setdefault(entry.name, []).append(Extension(entry.name, entry.value, package))
+    return {name: tuple(sorted(by_name[name], key=lambda extension: extension.package)) for name in sorted(by_name)}
 
 
 def packages() -> str:
-    """Returns the packages with extensions and their versions, which the processes of a run must have in common."""
+    """Returns the packages with extensions and their versions; all processes of a run must have the same ones."""
     extensions = (
-        extension for group in (FILTERS, PARSERS) for named in registered(group).values() for extension in named
+        extension
+        for group in (FILTERS, PARSERS)
+        for same_name in extensions_in(group).values()
+        for extension in same_name
     )
     return ", ".join(sorted({extension.package for extension in extensions})) or "none"
 
 
 def names(group: str, own: Mapping[str, str]) -> list[str]:
-    """Returns the names of a group: `own`, by name and module, and those of extensions."""
-    return sorted({*own, *registered(group)})
+    """Returns the names in a group, sorted: the keys of `own` (modules by name) and the names of extensions."""
+    return sorted({*own, *extensions_in(group)})
 
 
 def module_of(group: str, word: str, name: str, own: Mapping[str, str]) -> tuple[ModuleType, str]:
@@ -66,62 +70,62 @@ def module_of(group: str, word: str, name: str, own: Mapping[str, str]) -> tuple
 
     Args:
         group: FILTERS or PARSERS.
-        word: its type in messages: "filter" or "parser".
+        word: "filter" or "parser", for messages.
         name: its name.
         own: modules of Sluice itself, by name.
 
     Returns:
-        the module, and the package with its version; "" for a module of Sluice itself.
+        the module, and name and version of its package; "" for a module of Sluice itself.
 
     Raises:
-        Problems: the name is unknown or ambiguous; or the module cannot be imported.
+        Problems: the name is unknown or ambiguous, or the module cannot be imported.
     """
-    found = registered(group).get(name, ())
-    if name in own and not found:
+    matches = extensions_in(group).get(name, ())
+    if name in own and not matches:
         return import_module(own[name]), ""
-    if not found:
+    if not matches:
         raise Problems([f'no {word} "{name}": {nearest(name, names(group, own))}'])
-    if name in own or len(found) > 1:
-        whose = [*(["Sluice"] if name in own else []), *(extension.package for extension in found)]
-        raise Problems([f'{word} "{name}": {" and ".join(whose)} each bring one: uninstall all but one of them'])
-    (extension,) = found
+    if name in own or len(matches) > 1:
+        providers = [*(["Sluice"] if name in own else []), *(extension.package for extension in matches)]
+        raise Problems([f'{word} "{name}": {" and ".join(providers)} each provide one: uninstall all but one of them'])
+    (extension,) = matches
     if ":" in extension.module:
         raise Problems(
-            [f'{word} "{name}": {extension.package} names {extension.module}, no module: name the module alone']
+            [f'{word} "{name}": {extension.package} registers {extension.module}, not a module: register the module']
         )
     try:
         return import_module(extension.module), extension.package
-    except (Exception, SystemExit) as error:  # code of other packages may raise anything when it is imported
+    except (Exception, SystemExit) as error:  # code of other packages may raise anything on import
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise Problems(
-            [f'{word} "{name}" of {extension.package} cannot be imported ({cause}): mend or uninstall it']
+            [f'{word} "{name}" of {extension.package} cannot be imported ({cause}): repair or uninstall it']
         ) from None
 
 
-def configured(kind: type[C], name: str, settings: Mapping[str, Any], package: str = "") -> C:
+def configure(kind: type[C], name: str, settings: Mapping[str, Any], package: str = "") -> C:
     """Builds an annotator, filter or parser from its settings.
 
     Args:
         kind: its class.
         name: its name in recipes.
-        settings: its settings; PACKAGE among them is the version with which they were completed.
-        package: its package, with the version that is installed here.
+        settings: its settings; the value at PACKAGE is the package version that they were completed with.
+        package: name and version of its package as installed here.
 
     Raises:
-        Problems: settings are unknown, out of range or of another type, or another version is installed.
+        Problems: a setting is unknown, out of range or of another type, or another version is installed.
     """
-    given = {key: value for key, value in settings.items() if key != PACKAGE}
-    unknown = sorted(set(given) - set(kind.model_fields))
+    own = {key: value for key, value in settings.items() if key != PACKAGE}
+    unknown = sorted(set(own) - set(kind.model_fields))
     errors = [f"{name} has no setting {key}: {nearest(key, kind.model_fields)}" for key in unknown]
-    if (stated := settings.get(PACKAGE, package)) != package:
-        here = f"{package} is" if package else "no package that brings it is"
-        errors.append(f"{name} is to come from {stated}, and {here} installed here: install that, or take out the key")
+    if (required := settings.get(PACKAGE, package)) != package:
+        here = f"{package} is" if package else "no package with it is"
+        errors.append(f"{name} needs {required}, but {here} installed here: install {required}, or remove the key")
     try:
-        found = validate_strict(kind, {key: value for key, value in given.items() if key not in unknown})
+        config = validate_strict(kind, {key: value for key, value in own.items() if key not in unknown})
     except ValidationError as error:
-        errors += [f".{name}.{at}: {cause}" if at else f".{name}: {cause}" for at, cause in faults(error)]
+        errors += [f".{name}.{at}: {cause}" if at else f".{name}: {cause}" for at, cause in field_errors(error)]
     except TypeError as error:
         errors.append(f".{name}.{error}")
     if errors:
         raise Problems(errors)
-    return found
+    return config

@@ -1,13 +1,13 @@
-"""The ledger: the graph of artifacts and the inputs they were made from.
+"""The ledger: the graph of artifacts and of the inputs they were made from.
 
-Reads the records of all artifacts of a store; there is no second copy that could become inconsistent.
+Reads the records of all artifacts of a store. There is no second copy that could become inconsistent.
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId, Record
+from tasks.core.artifact import RECORD, Artifact, ArtifactId, ArtifactRecord
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -15,14 +15,14 @@ log = logging.getLogger("sluice.ledger")
 
 
 class Ledger:
-    """All artifacts of a store, as of when the ledger is opened.
+    """All artifacts of a store at the time the ledger is opened.
 
-    An artifact whose record cannot be read is left out with a warning, so that it does not hide the others.
+    An artifact whose record cannot be read is skipped with a warning, so that it does not hide the others.
 
     Args:
         store: the store to read.
-        prefix: a folder to which it is limited, such as a recipe's name; "" for all.
-        kinds: kinds to which it is limited, such as "checkpoint", of any recipe; () for all.
+        prefix: folder to read, such as a recipe's name; "" for all.
+        kinds: kinds to read, such as "checkpoint", of any recipe; () for all.
     """
 
     def __init__(self, store: Store, prefix: str = "", kinds: Collection[str] = ()) -> None:
@@ -44,7 +44,7 @@ class Ledger:
         )
 
     def find(self, address: str) -> Artifact:
-        """Returns the artifact at "name@version"; raises InputError."""
+        """Returns the artifact "name@version"; raises InputError."""
         if address in self._unreadable:
             raise self._unreadable[address]
         try:
@@ -55,15 +55,15 @@ class Ledger:
             ) from None
 
     def ancestors(self, address: str) -> list[str]:
-        """Returns the ids of all that `address` was made from or has the files of, nearest first, each once."""
+        """Returns the ids of all artifacts that `address` was made from or adopted from, nearest first, each once."""
         return self._walk(address, self._parents)
 
     def descendants(self, address: str) -> list[str]:
-        """Returns the ids of all that were made from `address` or have its files, nearest first, each once."""
+        """Returns the ids of all artifacts made from or adopted from `address`, nearest first, each once."""
         return self._walk(address, self._children)
 
     def drift(self, address: str) -> list[str]:
-        """Returns one line for each input of `address` that is missing or has another content than it was made from."""
+        """Returns one line for each input of `address` that is missing or whose content has changed since."""
         lines = []
         for ref in self.find(address).record.inputs:
             current = self._by_address.get(ref.address)
@@ -76,34 +76,39 @@ class Ledger:
 
     def _parents(self, address: str) -> list[str]:
         artifact = self._by_address.get(address)
-        return _named_in(artifact.record) if artifact else []
+        return _dependencies(artifact.record) if artifact else []
 
     def _children(self, address: str) -> list[str]:
-        return [str(user.address) for user in self if address in _named_in(user.record)]
+        return [str(user.address) for user in self if address in _dependencies(user.record)]
 
-    def _walk(self, address: str, step: "object") -> list[str]:
-        assert callable(step)
+    def _walk(self, address: str, neighbors: Callable[[str], list[str]]) -> list[str]:
         self.find(address)
-        seen: dict[str, None] = {}
+        visited: dict[str, None] = {}
         front = [address]
         while front:
-            front = [found for current in front for found in step(current) if found not in seen and found != address]
-            seen.update(dict.fromkeys(front))
-        return list(seen)
+            front = [
+                neighbor
+                for current in front
+                for neighbor in neighbors(current)
+                if neighbor not in visited and neighbor != address
+            ]
+            visited.update(dict.fromkeys(front))
+        return list(visited)
 
 
 VERSIONS = "versions"
-"""Metric of artifacts that contain what the versions before them have: how many versions are in it."""
+"""Metric of artifacts that accumulate versions: the number of versions that one contains."""
 
 
 def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
-    """Returns the artifact `name` with most versions in it (`VERSIONS`), at another version than `but`; None for none.
+    """Returns the newest artifact `name` at any version except `but`, or None.
 
-    Of several, and of all that count no versions, the one that was finished last: an old version that was tried again
-    with other limits, or is finished late, is not the newest.
+    The newest is the one that contains the most versions (`VERSIONS`), so that an old version that is run again with
+    other limits, or finishes late, does not become the newest. Ties, and artifacts without this metric, are ordered by
+    the time they were finished.
     """
-    found = versions_of(store, name, but=but)
-    return max(found, key=_newness, default=None)
+    artifacts = versions_of(store, name, but=but)
+    return max(artifacts, key=_newness, default=None)
 
 
 def _newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
@@ -114,14 +119,14 @@ def versions_of(store: Store, name: str, *, but: str = "") -> list[Artifact]:
     """Returns the artifacts `name` at all versions except `but`, sorted by version.
 
     Raises:
-        InputError: the record of one of them cannot be read.
+        InputError: a record cannot be read.
     """
-    addresses = [found for found in _addresses(store, name) if found.name == name and found.version != but]
+    addresses = [id_ for id_ in _addresses(store, name) if id_.name == name and id_.version != but]
     return [Artifact.open_at(store, address) for address in sorted(addresses)]
 
 
-def _named_in(record: Record) -> list[str]:
-    """Returns the addresses that an artifact depends on: its inputs, and the artifact that it has the files of."""
+def _dependencies(record: ArtifactRecord) -> list[str]:
+    """Returns the addresses that an artifact depends on: its inputs, and the artifact that it was adopted from."""
     files = [record.adopted_from] if record.adopted_from else []
     return [*(ref.address for ref in record.inputs), *files]
 

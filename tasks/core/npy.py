@@ -1,8 +1,9 @@
-"""Reading of `.npy` files, one header at a time.
+"""Thread-safe reading of `.npy` files.
 
-NumPy parses the header as a Python literal, and before Python 3.12 that fails where two threads do it at once: a
-garbage collection in the middle that runs Python code lets the other thread in, and the parser ends with "SystemError:
-AST constructor recursion depth mismatch" (gh-106905 of CPython). Loaders read plans and checksums in threads.
+NumPy parses the header of a file as a Python literal. Before Python 3.12, that can fail if two threads do it at once: a
+garbage collection during parsing may run Python code and switch threads, and the parser raises "SystemError: AST
+constructor recursion depth mismatch" (CPython gh-106905). Data loaders read plans and checksums in threads, so `load`
+parses one header at a time.
 """
 
 import threading
@@ -12,17 +13,21 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-_ONE_AT_A_TIME = threading.Lock()
+_HEADER_LOCK = threading.Lock()
 
 
 def load(source: str | Path | IO[bytes], *, mapped: bool = False) -> NDArray[Any]:
-    """Returns the array in a file; `mapped`: of a path, as pages of the file that are read when they are looked at.
+    """Returns the array in a file.
+
+    Args:
+        source: path of the file, or the open file.
+        mapped: memory-map the file instead of reading it; `source` must be a path.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not an array, or one of Python objects, which are never read.
-        EOFError: it is empty.
+        ValueError: the file does not contain an array, or contains an array of Python objects.
+        EOFError: the file is empty.
     """
-    with _ONE_AT_A_TIME:
+    with _HEADER_LOCK:
         array: NDArray[Any] = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
     return array.view(np.ndarray)

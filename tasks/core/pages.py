@@ -1,10 +1,11 @@
-"""Pages for people: HTML from Jinja2 templates in the folder of a package, and model cards in Markdown.
+"""HTML pages from Jinja2 templates, and model cards in Markdown.
 
-Reads `*.html` from the folder of a package. Every value that a template prints is escaped unless it is markup already,
-because pages show text of the open web and user input.
+Reads `*.html` from the folder of a package. Every value that a template prints is escaped unless it is already markup,
+because pages contain text from the open web and user input.
 
-The sections of a card follow Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv 1810.03993), as far as they
-apply. A card names no date and no machine: those are in the artifact's record, and the same model has the same card.
+The sections of a card follow Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv 1810.03993), where they
+apply. A card contains no date and no host name, so the same model always has the same card; the artifact's record has
+both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +16,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 
-def shown(value: object) -> Markup:
-    """Returns a value as HTML: markup as it is, None as nothing, numbers with separators, the rest escaped.
+def to_markup(value: object) -> Markup:
+    """Formats a value as HTML: markup unchanged, None as "", numbers with separators, everything else escaped.
 
-    >>> print(shown(12345), shown(2 / 3), shown("<b>"), shown(Markup("<b>")))
+    >>> print(to_markup(12345), to_markup(2 / 3), to_markup("<b>"), to_markup(Markup("<b>")))
     12,345 0.6667 &lt;b&gt; <b>
     """
     if isinstance(value, Markup):
@@ -29,16 +30,16 @@ def shown(value: object) -> Markup:
         return Markup(f"{value:,}")
     if isinstance(value, float):
         return Markup(f"{value:,.4g}")
-    # The standard library's escapes, not markupsafe's: pages inside artifacts keep their bytes.
+    # The standard library's escapes, not markupsafe's, so that the bytes of pages in artifacts do not change.
     return Markup(escape(str(value)))
 
 
 @cache
 def template(package: str, name: str) -> Template:
-    """Returns the template `name` in the folder of `package`; raises jinja2.TemplateNotFound where it is absent."""
+    """Loads the template `name` from the folder of `package`; raises jinja2.TemplateNotFound."""
     environment = Environment(
         autoescape=True,
-        finalize=shown,
+        finalize=to_markup,
         loader=PackageLoader(package, ""),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -51,9 +52,9 @@ def model_card(title: str, about: Sequence[str], sections: Mapping[str, Sequence
     """Returns a model card in Markdown.
 
     Args:
-        title: of the card.
+        title: title of the card.
         about: lines of the paragraph below the title.
-        sections: lines by heading, in order.
+        sections: lines of each section by its heading, in order.
     """
     parts = [f"# {title}", "\n".join(about)]
     parts += ["\n".join([f"## {heading}", "", *lines]) for heading, lines in sections.items()]
@@ -61,7 +62,7 @@ def model_card(title: str, about: Sequence[str], sections: Mapping[str, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table in Markdown.
+    """Returns the lines of a Markdown table.
 
     >>> table(["", "accuracy"], [["a model", "0.9"]])
     ['| | accuracy |', '|---|---|', '| a model | 0.9 |']

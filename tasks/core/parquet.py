@@ -1,10 +1,10 @@
-"""Reading of Parquet files, by path, and of some rows of one on a remote store; Arrow without pandas.
+"""Reading of Parquet files by path, and of selected rows of a remote file; keeps pyarrow from importing pandas.
 
-Arrow's threads may still reference an open Python file, or Python bytes, when the interpreter ends, and freeing it then
-aborts the process (apache/arrow issues 34314 and 39162): 35 of 200 short processes that read an open file ended so, 10
-of 400 that read bytes, whatever class wrapped them; `iter_batches` of an open file did 16 of 250 times, without threads
-too. By path it was 0 of 400. So this module is the only one that opens Parquet, and it takes paths: for a file of a
-store the result of `Store.local`.
+Arrow's threads may still reference an open Python file, or Python bytes, when the interpreter exits, and freeing these
+then aborts the process (apache/arrow issues 34314 and 39162). This happened in 35 of 200 short processes that read an
+open file, in 10 of 400 that read bytes, whatever class wrapped them, and in 16 of 250 that used `iter_batches` of an
+open file, even without threads. It happened in 0 of 400 that read by path. So only this module opens Parquet files, and
+it takes paths; for a file of a store, the result of `Store.local`.
 """
 
 import os
@@ -24,31 +24,31 @@ from tasks.core.store import Store
 
 _IN_FLIGHT = 8
 _TAIL = 1 << 16
-"""Bytes read for the footer at first, as Arrow does."""
+"""Bytes of the first read for the footer, the same as in Arrow."""
 
 
 def read(path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-    """Reads a local file, optionally some columns and the rows that pass `filters` (an expression of Arrow)."""
+    """Reads a local file: all columns or some, all rows or those that pass `filters` (an Arrow expression)."""
     return pq.read_table(path, columns=columns, filters=filters)
 
 
-def is_one_of(column: str, values: Sequence[str]) -> pc.Expression:
-    """Returns the expression of rows in which a column has one of some values."""
+def is_in(column: str, values: Sequence[str]) -> pc.Expression:
+    """Returns the filter expression for rows in which `column` has one of `values`."""
     return pc.field(column).isin(list(values))
 
 
 def schema(path: str) -> pa.Schema:
-    """Returns the columns of a local file."""
+    """Returns the schema of a local file."""
     return pq.read_schema(path)
 
 
 def metadata(path: str) -> pq.FileMetaData:
-    """Returns the footer of a local file: its row groups, with their rows and bytes."""
+    """Returns the footer of a local file, with rows and bytes of its row groups."""
     return pq.read_metadata(path)
 
 
-def opened(path: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
-    """Opens a local file to read its row groups or batches; to be closed, as by `with`.
+def open_file(path: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
+    """Opens a local file to read its row groups or batches. The caller closes it, for example with `with`.
 
     Args:
         path: the file.
@@ -58,40 +58,39 @@ def opened(path: str, read_dictionary: list[str] | None = None) -> pq.ParquetFil
 
 
 def from_bytes(data: bytes) -> pa.Table:
-    """Reads a whole file that is in memory, in this thread alone: no other one references the bytes (0 of 250)."""
+    """Reads a whole file from memory, in this thread so that no other references the bytes (0 of 250 aborted)."""
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
 def rows_of_remote(
     store: Store, path: str, size: int, column: str, values: Sequence[str], columns: list[str]
 ) -> pa.Table:
-    """Returns the rows of a file on a remote store in which a column has one of some values.
+    """Returns `columns` of the rows of a file on a remote store in which `column` has one of `values`.
 
-    Of its bytes, the footer and the columns that are needed are fetched, and written at their places in a local file of
-    the same size, which is otherwise a hole. The columns of rows that do not match are fetched for row groups with a
-    match only.
+    Fetches the footer, then `column` of all row groups, then `columns` of the row groups with a match. The bytes are
+    written at the same offsets into a sparse local file of the same size, which Arrow reads.
 
     Args:
         store: the store.
-        path: the file, in the store.
-        size: its bytes.
-        column: name of a column of strings.
-        values: what it has in the rows that are wanted.
+        path: the file, relative to the store's root.
+        size: its size in bytes.
+        column: name of a string column.
+        values: values to look up.
         columns: the columns to return.
     """
     with tempfile.NamedTemporaryFile(prefix="sluice-", suffix=".parquet") as local:
-        partial = _Partial(store, path, size, local.name)
+        partial = _SparseCopy(store, path, size, local.name)
         groups = partial.groups(column, values)
         if not groups:
             return schema(local.name).empty_table().select(columns)
         partial.fetch(groups, columns)
-        with opened(local.name) as file:
-            found = file.read_row_groups(groups, columns=[*dict.fromkeys([column, *columns])])
-        return found.filter(is_one_of(column, values)).select(columns)
+        with open_file(local.name) as file:
+            rows = file.read_row_groups(groups, columns=[*dict.fromkeys([column, *columns])])
+        return rows.filter(is_in(column, values)).select(columns)
 
 
-class _Partial:
-    """A local file with parts of a remote one at their places."""
+class _SparseCopy:
+    """A sparse local file with some byte ranges of a remote file at the same offsets."""
 
     def __init__(self, store: Store, path: str, size: int, local: str) -> None:
         self._store, self._path, self._local = store, path, local
@@ -103,16 +102,16 @@ class _Partial:
         self._metadata = metadata(local)
 
     def groups(self, column: str, values: Collection[str]) -> list[int]:
-        """Returns the row groups with one of some values in a column."""
-        every = range(self._metadata.num_row_groups)
-        self.fetch(every, [column])
-        with opened(self._local) as file:
-            wanted = pa.array(sorted(values), pa.string())
-            read = (file.read_row_group(group, columns=[column]).column(0) for group in every)
-            return [group for group, found in enumerate(read) if pc.any(pc.is_in(found, value_set=wanted)).as_py()]
+        """Returns the row groups in which `column` has one of `values`."""
+        all_groups = range(self._metadata.num_row_groups)
+        self.fetch(all_groups, [column])
+        with open_file(self._local) as file:
+            value_set = pa.array(sorted(values), pa.string())
+            arrays = (file.read_row_group(group, columns=[column]).column(0) for group in all_groups)
+            return [group for group, array in enumerate(arrays) if pc.any(pc.is_in(array, value_set=value_set)).as_py()]
 
     def fetch(self, groups: Iterable[int], columns: Collection[str]) -> None:
-        """Fetches some columns of some row groups."""
+        """Copies `columns` of `groups` into the local file."""
         chunks = []
         for group in map(self._metadata.row_group, groups):
             for chunk in map(group.column, range(group.num_columns)):
@@ -135,24 +134,24 @@ class _Partial:
 
 
 def leave_out_pandas() -> None:
-    """Makes pyarrow try, and fail, to import pandas now; does nothing where pandas is imported already.
+    """Makes pyarrow's import of pandas fail now; does nothing if pandas has already been imported.
 
-    No stage uses pandas: it would be 0.2 s and 49 MB in every process of a stage. pyarrow imports it, where it is
-    installed, at the first `pa.array` or `pa.table`, to check whether its argument is a pandas object, and tries only
-    once: where the import fails, the process continues without. Code that imports pandas itself (`Table.to_pandas`,
-    MLflow) finds it as before.
+    No stage uses pandas, which would cost 0.2 s and 49 MB in every process. If it is installed, pyarrow imports it at
+    the first `pa.array` or `pa.table` to check whether the argument is a pandas object. pyarrow tries this once: after
+    a failed import, it continues without pandas. Code that imports pandas itself (`Table.to_pandas`, MLflow) is not
+    affected.
     """
     if "pandas" in sys.modules:
         return
-    absent = _Absent()
-    sys.meta_path.insert(0, absent)
+    finder = _PandasBlocker()
+    sys.meta_path.insert(0, finder)
     try:
-        pa.array([0])  # not empty: other code that checks the elements tries the import too
+        pa.array([0])  # not empty: the code that checks elements tries the import, too
     finally:
-        sys.meta_path.remove(absent)
+        sys.meta_path.remove(finder)
 
 
-class _Absent:
+class _PandasBlocker:
     """Module finder that raises ModuleNotFoundError for pandas in the thread that created it."""
 
     def __init__(self) -> None:

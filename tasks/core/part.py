@@ -1,7 +1,7 @@
 """One part of an artifact: files and row counts, committed together or not at all.
 
-Runs on any worker. Writes the files of the part, then its record `.parts/<name>.json`, created exclusively after its
-files are in place. Two attempts that make the same part end with one record.
+Runs on any worker. Writes the files of the part, then its record `.parts/<name>.json` with an exclusive create. If two
+attempts make the same part, one record is published.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ POISON = "poison"
 class PartSpec:
     """One part to make: its name, and the argument of the part function (small, picklable).
 
-    Parts of one `run` are made on one worker, one after the other in their order, because each begins where the one
-    before it ended; "" for a part that is independent of the others.
+    Parts with the same `run` are made in order on one worker, because each begins where the one before it ended. A part
+    with the run "" is independent of the others.
     """
 
     name: str
@@ -47,7 +47,7 @@ def part_names(count: int) -> list[str]:
 
 
 class Part:
-    """A part being made: writes files and counts rows, on the worker that makes it."""
+    """A part in progress, on the worker that makes it: writes files and counts rows."""
 
     def __init__(self, store: Store, folder: str, name: str, attempt: str) -> None:
         self.name = name
@@ -66,20 +66,20 @@ class Part:
         self._in += n
 
     def count_out(self, n: int = 1) -> None:
-        """Counts rows written by `file`; `table` counts its own."""
+        """Counts rows written with `file`; `table` counts its own."""
         self._out += n
 
     def reject(self, reason: str, n: int = 1) -> None:
-        """Counts rejected rows under a machine reason."""
+        """Counts rejected rows by reason, an identifier such as "too_short"."""
         self._rejected[reason] += n
 
     def quarantine(self, row_id: str, error: BaseException) -> None:
-        """Sets aside one row that cannot be processed; the part continues without it."""
+        """Records one row that cannot be processed; the part continues without it."""
         self.reject(POISON)
         self._poison.append({"id": row_id, "error": f"{type(error).__name__}: {error}"[:500]})
 
     def metric(self, name: str, value: float) -> None:
-        """Adds to a metric that the record sums over parts."""
+        """Adds to a metric; the artifact's record has the sum over parts."""
         self._metrics[name] += value  # type: ignore[assignment]
 
     def table(self, folder: str, table: pa.Table, *, out: bool = True) -> None:
@@ -91,19 +91,19 @@ class Part:
 
     @contextlib.contextmanager
     def file(self, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
-        """Yields a binary file at `path` in the artifact; whole or not at all, hashed while it is written."""
+        """Yields a binary file to write at `path` in the artifact; it appears complete or not at all."""
         with self._store.write(f"{self._folder}/{path}") as raw:
-            hashed = _Hashed(raw)
-            yield cast(BinaryIO, hashed)
+            file = _HashingFile(raw)
+            yield cast(BinaryIO, file)
             raw.flush()
-        self._files.append(hashed.entry(path, rows))
+        self._files.append(file.entry(path, rows))
 
     def record(self, *, conserved: bool) -> PartRecord:
-        """Closes the part and returns its record.
+        """Writes the quarantined rows and returns the part's record.
 
         Raises:
-            ConservationError: rows in differ from rows out plus rejected.
-            InputError: a metric is no finite number.
+            ConservationError: rows in differ from rows out plus rejected (if `conserved`).
+            InputError: a metric is not a finite number.
         """
         if conserved and self._in != self._out + self._rejected.total():
             raise ConservationError(
@@ -124,20 +124,20 @@ class Part:
         )
 
 
-def finite(metrics: Mapping[str, float], whose: str) -> dict[str, float]:
+def finite(metrics: Mapping[str, float], where: str) -> dict[str, float]:
     """Returns metrics for a record, sorted by name.
 
     Raises:
-        InputError: a metric is no finite number, which JSON cannot encode: the record would be unreadable.
+        InputError: a metric is not a finite number. JSON cannot encode it, so the record would be unreadable.
     """
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise InputError(f"{whose}: the metric {name} is {value}", "check the stage's inputs and settings")
+            raise InputError(f"{where}: the metric {name} is {value}", "check the stage's inputs and settings")
     return {name: float(value) for name, value in sorted(metrics.items())}
 
 
-class _Hashed:
-    """A binary file that hashes appended bytes; it cannot seek, so the hash is that of the file."""
+class _HashingFile:
+    """A binary file that hashes the bytes written to it. It cannot seek, so the hash is that of the whole file."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -159,7 +159,7 @@ class _Hashed:
         self._raw.flush()
 
     def close(self) -> None:
-        """Does nothing: the store closes the file when the part has written it."""
+        """Does nothing: `Store.write` closes the underlying file."""
 
     def readable(self) -> bool:
         return False
@@ -195,7 +195,7 @@ def make_run(make: Callable[[PartSpec], PartRecord], specs: Sequence[PartSpec]) 
 
 
 def commit_part(store: Store, folder: str, fingerprint: str, record: PartRecord) -> PartRecord:
-    """Publishes the part's record; returns the published one where another attempt was faster."""
+    """Publishes the part's record; if another attempt has already published it, returns that record."""
     path = f"{folder}/{PARTS}/{record.name}.json"
     body = json.dumps({"fingerprint": fingerprint, "part": record.model_dump(mode="json")}, sort_keys=True)
     try:

@@ -1,12 +1,14 @@
-"""Ranges of the files of an artifact, verified block by block: mapped from a local store, cached from a remote one.
+"""Byte ranges of the files of an artifact, verified block by block.
 
-`checksummed_file` writes a file of a part and `checksums/<stem>.npy` beside it: xxh3_64 (Collet, xxHash 0.8) of every
-block of `BLOCK` bytes, uint64, shape (blocks,); the last block may be shorter. sha256, which the records have of whole
-files, would take 0.2 ms per block, xxh3_64 takes 0.02 ms: so every block can be verified.
+Files of a local store are memory-mapped; blocks of files of a remote store are cached (`tasks.core.cache`).
 
-`RangeReader` reads ranges, `RangeFile` one file like any binary file, `RangeArray` items of a `.npy` file. A block is
-verified when a process reads it for the first time, also on a local store: what is returned is what was written, or an
-error names the file. A missing block of a remote file is fetched in a thread, so that many are in flight at once.
+`checksummed_file` writes a file of a part, and with it `checksums/<stem>.npy`: the xxh3_64 (Collet, xxHash 0.8) of
+every block of `BLOCK` bytes, uint64, shape (blocks,); the last block may be shorter. xxh3_64 takes 0.02 ms per block,
+which is fast enough to verify every block; sha256, which records have for whole files, would take 0.2 ms.
+
+`RangeReader` reads ranges, `RangeFile` reads one file like any binary file, `RangeArray` reads items of a `.npy` file.
+Each process verifies a block the first time it reads it, on local stores too: it returns the bytes that were written or
+raises an error with the name of the file. Missing blocks of remote files are fetched in threads, many at a time.
 """
 
 import contextlib
@@ -34,35 +36,36 @@ from tasks.core.part import Part
 
 CHECKSUMS = "checksums"
 BLOCK = 256 * 1024
-"""Bytes per block: what is fetched, cached and verified at once.
+"""Bytes per block, the unit of fetching, caching and verification.
 
-From a loopback server that takes 10 ms (`benchmarks/loader.py`), 32 requests in flight, the first batch of 64 sequences
-took 0.12 s with 64 and 256 KiB and 0.19 s with 1 MiB; the whole of a shard came at 36, 136 and 363 MB/s. 256 KiB begins
-as fast as 64 KiB and fills the cache four times as fast, with a quarter of the requests.
+Measured with a loopback server of 10 ms latency and 32 requests in flight (`benchmarks/loader.py`), for blocks of
+64 KiB, 256 KiB and 1 MiB: the first batch of 64 sequences took 0.12 s, 0.12 s and 0.19 s; a whole shard was read at 36,
+136 and 363 MB/s. So 256 KiB starts as fast as 64 KiB, and fills the cache four times as fast with a quarter of the
+requests.
 """
 
 REMEDY = "restore the file; or remove its artifact, and run the stage that makes it again"
 IN_FLIGHT = 32
-"""Requests of one reader at once. A round trip to an object store takes 10 to 50 ms, a block of 256 KiB at 100 MB/s 3
-ms: the time goes into waiting."""
+"""Concurrent requests of one reader. A round trip to an object store takes 10 to 50 ms, the transfer of a 256 KiB block
+at 100 MB/s only 3 ms."""
 
 _RUN, _RUNS = 256, 1024
-"""Items that are read together for one of them, and how many such runs stay in memory: binary searches end in one run,
-and begin at the same items."""
+"""Items read together when one of them is needed, and number of such runs kept in memory. Binary searches begin at the
+same items and end within one run."""
 
 
 @contextlib.contextmanager
 def checksummed_file(part: Part, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
-    """Yields a binary file of a part, as `Part.file`, and writes the checksums of its blocks."""
+    """Yields a binary file of a part, as `Part.file` does; afterwards writes the checksums of its blocks."""
     with part.file(path, rows=rows) as raw:
-        checked = ChecksumWriter(raw)
-        yield cast(BinaryIO, checked)
+        writer = ChecksumWriter(raw)
+        yield cast(BinaryIO, writer)
     with part.file(checksums_path(path)) as sums:
-        sums.write(checked.checksums())
+        sums.write(writer.checksums())
 
 
-class Piece(NamedTuple):
-    """A range to read: `len(out)` bytes of file `number` from byte `first` on, into `out`."""
+class ReadRequest(NamedTuple):
+    """A range to read: the `len(out)` bytes of file `number` from byte `first` on are read into `out`."""
 
     number: int
     first: int
@@ -70,40 +73,41 @@ class Piece(NamedTuple):
 
 
 class RangeReader:
-    """Reads ranges of some files of an artifact. For use by several threads; not picklable.
+    """Reads ranges of some files of an artifact. Thread-safe; not picklable.
 
     Args:
         artifact: the artifact.
-        paths: its files; a `Piece` counts in them. A file is opened at its first read.
+        paths: files of the artifact; the `number` of a `ReadRequest` is an index into them. A file is opened at its
+            first read.
 
     Raises:
-        InputError: (here and when reading) a file is missing, cut short, damaged, or has no checksums.
+        InputError: (here and when reading) a file is missing, truncated, damaged, or has no checksums.
     """
 
     def __init__(self, artifact: Artifact, paths: Sequence[str]) -> None:
         self._artifact = artifact
         self._entries = {entry.path: entry for part in artifact.parts for entry in part.files}
         self._files = [self._entry(path) for path in paths]
-        self._open: dict[int, _File] = {}
+        self._open: dict[int, _BlockFile] = {}
         self._opening: dict[int, threading.Lock] = defaultdict(threading.Lock)
         self._pool = _threads()
 
     def close(self) -> None:
-        """Ends the threads; requests that have not begun are not made."""
+        """Cancels requests that have not begun, and ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._pool = _threads()
 
-    def read(self, pieces: Iterable[Piece]) -> None:
-        """Fills the `out` of every piece."""
+    def read(self, requests: Iterable[ReadRequest]) -> None:
+        """Fills the `out` of every request."""
         missing: dict[tuple[int, int], list[tuple[int, memoryview]]] = defaultdict(list)  # by file and block
-        pieces = list(pieces)
-        new = {piece.number for piece in pieces} - self._open.keys()
+        requests = list(requests)
+        new = {request.number for request in requests} - self._open.keys()
         if len(new) > 1:
-            list(self._pool.map(self._opened, sorted(new)))
-        for piece in pieces:
-            file = self._open.get(piece.number) or self._opened(piece.number)
-            for number, offset, out in file.read(piece.first, piece.out):
-                missing[piece.number, number].append((offset, out))
+            list(self._pool.map(self._open_file, sorted(new)))
+        for request in requests:
+            file = self._open.get(request.number) or self._open_file(request.number)
+            for block, offset, out in file.read(request.first, request.out):
+                missing[request.number, block].append((offset, out))
         if missing:
             list(self._pool.map(self._fetch, sorted(missing.items())))
 
@@ -117,11 +121,11 @@ class RangeReader:
         for offset, out in parts:
             out[:] = data[offset : offset + len(out)]
 
-    def _opened(self, number: int) -> "_File":
-        with self._opening[number]:  # the others wait instead of reading the checksums, too
+    def _open_file(self, number: int) -> "_BlockFile":
+        with self._opening[number]:  # other threads wait instead of reading the checksums again
             return self._open.get(number) or self._open.setdefault(number, self._read_checksums(self._files[number]))
 
-    def _read_checksums(self, entry: FileEntry) -> "_File":
+    def _read_checksums(self, entry: FileEntry) -> "_BlockFile":
         sums_path = checksums_path(entry.path)
         url = self._artifact.store.url(f"{self._artifact.path}/{sums_path}")
         try:
@@ -129,23 +133,23 @@ class RangeReader:
         except FileNotFoundError:
             raise InputError(f"{url} is missing", REMEDY) from None
         sums = parse_checksums(data, url, self._entry(sums_path).sha256, entry.bytes).tolist()
-        return (_Mapped if self._artifact.store.is_local else _Cached)(self._artifact, entry, sums)
+        return (_MappedFile if self._artifact.store.is_local else _CachedFile)(self._artifact, entry, sums)
 
     def _entry(self, path: str) -> FileEntry:
         if path not in self._entries:
             raise InputError(
                 f"{self._artifact.address} has no {path}",
-                "take the artifact that the others were made from; or one of an earlier Sluice has to be made again",
+                "use the artifact that the others were made from; one made by an earlier Sluice must be made again",
             )
         return self._entries[path]
 
 
 class RangeFile(io.RawIOBase):
-    """Reads one file by verified blocks.
+    """One file of a `RangeReader` as a binary file.
 
     Args:
         reader: the reader.
-        number: number of the file in it.
+        number: index of the file in the reader's paths.
     """
 
     def __init__(self, reader: RangeReader, number: int) -> None:
@@ -165,33 +169,33 @@ class RangeFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves; returns the new position in bytes."""
+        """Sets the position; returns it in bytes."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         self._position = base + offset
         return self._position
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Fills a buffer as far as the file goes; returns the number of bytes.
+        """Reads bytes into a buffer up to the end of the file; returns their number.
 
         Raises:
             InputError: see `RangeReader`.
         """
         out = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
-        self._reader.read([Piece(self._number, self._position, out)])
+        self._reader.read([ReadRequest(self._number, self._position, out)])
         self._position += len(out)
         return len(out)
 
 
 class RangeArray:
-    """One `.npy` file, shape (n,). For use by several threads.
+    """A `.npy` file, shape (n,), of a `RangeReader`. Thread-safe.
 
     Args:
         reader: the reader.
-        number: number of the file in it.
+        number: index of the file in the reader's paths.
 
     Raises:
         InputError: (here and when reading) see `RangeReader`.
-        ValueError: the file is no NumPy file of one dimension.
+        ValueError: the file is not a one-dimensional NumPy array.
     """
 
     def __init__(self, reader: RangeReader, number: int) -> None:
@@ -210,15 +214,15 @@ class RangeArray:
     def __getitem__(self, index: Any) -> Any:
         """Returns one item, or those of a slice without a step as an array."""
         if not isinstance(index, slice):
-            place = range(self._length)[int(index)]
-            first = place - place % _RUN
-            return self._run(first, min(_RUN, self._length - first))[place - first]
+            position = range(self._length)[int(index)]
+            first = position - position % _RUN
+            return self._run(first, min(_RUN, self._length - first))[position - first]
         first, end, _ = index.indices(self._length)
         return self._read(first, max(0, end - first))
 
     def _read(self, first: int, count: int) -> NDArray[Any]:
         out = bytearray(count * self.dtype.itemsize)
-        self._reader.read([Piece(self._number, self._first + first * self.dtype.itemsize, memoryview(out))])
+        self._reader.read([ReadRequest(self._number, self._first + first * self.dtype.itemsize, memoryview(out))])
         return np.frombuffer(out, self.dtype)
 
 
@@ -228,7 +232,7 @@ def checksum(data: bytes | memoryview) -> int:
 
 
 def checksums_path(path: str) -> str:
-    """Returns where the checksums of an artifact's file are, in the same artifact.
+    """Returns the path of the checksums of a file, in the same artifact.
 
     >>> checksums_path("shards/web-train-00000-000.arrow")
     'checksums/web-train-00000-000.npy'
@@ -236,27 +240,27 @@ def checksums_path(path: str) -> str:
     return f"{CHECKSUMS}/{PurePosixPath(path).stem}.npy"
 
 
-def parse_checksums(data: bytes, where: str, sha256: str, size: int) -> NDArray[np.uint64]:
+def parse_checksums(data: bytes, url: str, sha256: str, size: int) -> NDArray[np.uint64]:
     """Returns the checksums of a file of `size` bytes, shape (blocks,).
 
     Args:
         data: content of the `.npy` file.
-        where: its URL, for messages.
-        sha256: what the record has of it.
-        size: bytes of the file that it describes.
+        url: its URL, for messages.
+        sha256: its sha256 in the artifact's record.
+        size: size in bytes of the file that the checksums are for.
 
     Raises:
-        InputError: it is not what the record describes.
+        InputError: the content does not match the record.
     """
     if sha256_of(data) == sha256:
         sums: NDArray[np.uint64] = npy.load(io.BytesIO(data))
         if sums.dtype == np.uint64 and sums.shape == (-(-size // BLOCK),):
             return sums
-    raise InputError(f"{where} is damaged: it differs from its artifact's record", REMEDY)
+    raise InputError(f"{url} is damaged: it differs from its artifact's record", REMEDY)
 
 
 class ChecksumWriter(io.BufferedIOBase):
-    """Passes what is written on to `file`, and takes the checksum of every block of it."""
+    """Writes to `file` and computes the checksum of every block."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -274,56 +278,59 @@ class ChecksumWriter(io.BufferedIOBase):
         self._file.write(view)
         first = 0
         while first < len(view):
-            taken = view[first : first + BLOCK - self._filled]
-            self._hash.update(taken)
-            self._filled += len(taken)
-            first += len(taken)
+            chunk = view[first : first + BLOCK - self._filled]
+            self._hash.update(chunk)
+            self._filled += len(chunk)
+            first += len(chunk)
             if self._filled == BLOCK:
-                self._next()
+                self._end_block()
         return len(view)
 
     def checksums(self) -> bytes:
-        """Returns the content of the `.npy` file, for all that was written; nothing may be written afterwards."""
+        """Returns the content of the `.npy` file of checksums. Call it after the last write."""
         if self._filled:
-            self._next()
+            self._end_block()
         content = io.BytesIO()
         np.save(content, np.array(self._done, dtype=np.uint64))
         return content.getvalue()
 
-    def _next(self) -> None:
+    def _end_block(self) -> None:
         self._done.append(self._hash.intdigest())
         self._hash.reset()
         self._filled = 0
 
 
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranges")  # started one by one, when they are needed
+    return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranges")  # the pool starts threads as they are needed
 
 
-class _File(Protocol):
+class _BlockFile(Protocol):
     """One file, opened for reading."""
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:
-        """Fills `out` with the bytes from `first` on; returns (block, offset in it, part of `out`) for what is missing.
+        """Fills `out` with the bytes from `first` on, except those of missing blocks.
+
+        Returns:
+            (block, offset in the block, part of `out`) for each missing block.
 
         Raises:
             InputError: the file has no such bytes, or they are damaged.
         """
 
     def block(self, number: int) -> bytes | memoryview:
-        """Returns a block that `read` found missing."""
+        """Returns the bytes of a block that `read` reported as missing."""
 
 
-class _Checked:
-    """What both kinds of files have: name, size, checksums, and which blocks this process has verified."""
+class _VerifiedFile:
+    """Base of both kinds of files: URL, size, checksums, and which blocks this process has verified."""
 
     def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
         self.url = artifact.store.url(f"{artifact.path}/{entry.path}")
         self.size, self.sums = entry.bytes, sums
-        self.good = bytearray(len(sums))
+        self.verified = bytearray(len(sums))
 
-    def cut(self, first: int, length: int) -> range:
-        """Returns the numbers of the blocks that hold a range; raises InputError if the file does not have it."""
+    def blocks(self, first: int, length: int) -> range:
+        """Returns the numbers of the blocks that contain a range; raises InputError if it exceeds the file."""
         if not 0 <= first <= first + length <= self.size:
             raise InputError(
                 f"{self.url} has no bytes {first:,} .. {first + length:,}: it has {self.size:,}",
@@ -332,46 +339,46 @@ class _Checked:
         return range(first // BLOCK, -(-(first + length) // BLOCK))
 
     def verify(self, number: int, data: bytes | memoryview) -> bool:
-        """Returns whether a block is what was written, and remembers that it was."""
+        """Returns whether the bytes of a block match its checksum, and records the block as verified if so."""
         expected = min(BLOCK, self.size - number * BLOCK)
         equal = len(data) == expected and checksum(data) == self.sums[number]
-        self.good[number] |= equal
+        self.verified[number] |= equal
         return equal
 
-    def damaged(self, number: int) -> InputError:
-        """Returns the error of a block that is not what was written."""
+    def damage_error(self, number: int) -> InputError:
+        """Returns the error to raise for a block that does not match its checksum."""
         return InputError(f"{self.url} is damaged near byte {number * BLOCK:,}", REMEDY)
 
 
-class _Mapped(_Checked):
-    """A file of a local store, mapped into memory: no copy on the disk."""
+class _MappedFile(_VerifiedFile):
+    """A file of a local store, memory-mapped: no copy on the disk."""
 
     def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
         super().__init__(artifact, entry, sums)
         try:
             with open(artifact.local(entry.path), "rb") as file:
-                found = os.fstat(file.fileno()).st_size
-                if found != self.size:
-                    raise InputError(f"{self.url} has {found:,} bytes, not {self.size:,}", REMEDY)
-                self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found else b"")
+                size = os.fstat(file.fileno()).st_size
+                if size != self.size:
+                    raise InputError(f"{self.url} has {size:,} bytes, not {self.size:,}", REMEDY)
+                self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
         except FileNotFoundError:
             raise InputError(f"{self.url} is missing", REMEDY) from None
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:
-        """See `_File`: nothing is ever missing."""
+        """See `_BlockFile.read`; no block is ever missing."""
         end = first + len(out)
-        for number in self.cut(first, len(out)):
-            if not self.good[number] and not self.verify(number, self.block(number)):
-                raise self.damaged(number)
+        for number in self.blocks(first, len(out)):
+            if not self.verified[number] and not self.verify(number, self.block(number)):
+                raise self.damage_error(number)
         out[:] = self._bytes[first:end]
         return ()
 
     def block(self, number: int) -> memoryview:
-        """See `_File`."""
+        """See `_BlockFile.block`."""
         return self._bytes[number * BLOCK : (number + 1) * BLOCK]
 
 
-class _Cached(_Checked):
+class _CachedFile(_VerifiedFile):
     """A file of a remote store, read by blocks through the cache."""
 
     def __init__(self, artifact: Artifact, entry: FileEntry, sums: list[int]) -> None:
@@ -380,9 +387,9 @@ class _Cached(_Checked):
         self._cache = BlockCache(entry.sha256)
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:
-        """See `_File`."""
+        """See `_BlockFile.read`."""
         missing = []
-        for number in self.cut(first, len(out)):
+        for number in self.blocks(first, len(out)):
             begin = max(first, number * BLOCK)
             part = out[begin - first : (number + 1) * BLOCK - first]
             if not self._read(number, begin % BLOCK, part):
@@ -390,17 +397,17 @@ class _Cached(_Checked):
         return missing
 
     def block(self, number: int) -> bytes:
-        """See `_File`; fetches the block unless another process has done so."""
+        """See `_BlockFile.block`; fetches the block unless another process has just fetched it."""
         size = min(BLOCK, self.size - number * BLOCK)
-        data = self._cache.fetch(number, size, lambda: self._get(number))
+        data = self._cache.fetch(number, size, lambda: self._fetch(number))
         if data is not None:
             return data
-        found = bytearray(size)
-        # It may be removed again before it is read: then it is fetched without keeping it.
-        return bytes(found) if self._read(number, 0, memoryview(found)) else self._get(number)
+        buffer = bytearray(size)
+        # The block may be removed from the cache before it is read; then it is fetched without storing it.
+        return bytes(buffer) if self._read(number, 0, memoryview(buffer)) else self._fetch(number)
 
     def _read(self, number: int, offset: int, out: memoryview) -> bool:
-        if self.good[number]:
+        if self.verified[number]:
             return self._cache.read_into(number, offset, out)
         whole = memoryview(bytearray(min(BLOCK, self.size - number * BLOCK)))
         if not self._cache.read_into(number, 0, whole):
@@ -411,8 +418,8 @@ class _Cached(_Checked):
         out[:] = whole[offset : offset + len(out)]
         return True
 
-    def _get(self, number: int) -> bytes:
-        # A second time: bytes may be changed on their way, too.
+    def _fetch(self, number: int) -> bytes:
+        # Two attempts, because bytes may also be corrupted in transit.
         for _ in range(2):
             try:
                 data = self._store.read_range(self._path, number * BLOCK, min((number + 1) * BLOCK, self.size))
@@ -420,4 +427,4 @@ class _Cached(_Checked):
                 raise InputError(f"{self.url} is missing", REMEDY) from None
             if self.verify(number, data):
                 return data
-        raise self.damaged(number)
+        raise self.damage_error(number)

@@ -1,8 +1,8 @@
-"""Access to object stores: client settings, exclusive creation, and the meaning of their errors.
+"""Access to object stores: client settings, exclusive creation, and translation of client errors.
 
-The client library of each protocol reads its own credentials: for S3 the AWS environment, its configuration files, or
-workload identity. Only file systems whose exclusive creation is atomic on the server are allowed; elsewhere it would be
-"check, then write", and two writers could both succeed.
+The client library of each protocol reads its own credentials; for S3 from the AWS environment, its configuration files,
+or workload identity. Only file systems whose exclusive creation is atomic on the server are allowed. With "check, then
+write", two writers could both succeed.
 """
 
 import contextlib
@@ -20,10 +20,11 @@ ATOMIC = S3 | {"gs", "gcs", "abfs", "abfss", "az", "memory"}
 """Protocols whose library creates by one conditional request: If-None-Match, ifGenerationMatch=0, or a lock."""
 
 RENAMING = frozenset({"hdfs"})
-"""Protocols without conditional creation, whose server refuses to rename onto a file."""
+"""Protocols without conditional creation, whose server refuses to rename onto an existing file."""
 
 TRIES = 10
-"""Attempts per S3 request. botocore's default of 5 failed after six responses of 503; 10 last about a minute."""
+"""Attempts per S3 request. botocore's default of 5 failed on six 503 responses in a row; 10 attempts take about a
+minute."""
 
 _S3_CONFIG = {
     # "standard" retries throttling, 5xx, resets and time-outs with jittered, doubling pauses of at most 20 s.
@@ -31,7 +32,7 @@ _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 30,
     "tcp_keepalive": True,
-    # botocore's 10 would let other requests of `ranges` wait for a connection.
+    # With botocore's default of 10, requests of `ranges` would wait for a connection.
     "max_pool_connections": 64,
 }
 _BRIEF_S3_CONFIG = {
@@ -43,7 +44,7 @@ _BRIEF_S3_CONFIG = {
 _WRITER = "sluice-writer"
 
 READ_WHOLE: dict[str, dict[str, Any]] = {protocol: {"max_concurrency": 1} for protocol in S3}
-"""Options of `cat_file` by protocol: without this one, s3fs requests the size before each read."""
+"""Options of `cat_file` by protocol. Without this one, s3fs requests the size before each read."""
 
 
 def protocol_of(root: str) -> str:
@@ -56,7 +57,7 @@ def connect(root: str, *, brief: bool = False) -> tuple[Any, str]:
 
     Args:
         root: the URL.
-        brief: for the start-up probe: two attempts instead of ten, so that a wrong address fails soon.
+        brief: two attempts per request instead of ten, so that a wrong address fails soon; for the startup probe.
 
     Raises:
         StoreError: the protocol is unknown, cannot create exclusively, or its library is not installed.
@@ -68,7 +69,7 @@ def connect(root: str, *, brief: bool = False) -> tuple[Any, str]:
             "use a folder, s3://, gs://, abfs:// or hdfs://",
         )
     try:
-        # Credentials may be set in the environment after the first use in a process: they are part of the key.
+        # Credentials may be set in the environment after the first use in a process, so they are part of the cache key.
         fs = _file_system(protocol, brief, os.getpid(), _identity() if protocol in S3 else 0)
         return fs, str(fs._strip_protocol(root)).rstrip("/")
     except ImportError as error:
@@ -83,11 +84,11 @@ def _file_system(protocol: str, brief: bool, process: int, identity: int) -> Any
     fs = fsspec.filesystem(
         "s3",
         config_kwargs=config,
-        # Files that another process has written must be visible at once.
+        # Files written by other processes must be visible immediately.
         use_listings_cache=False,
         skip_instance_cache=True,
     )
-    # In addition to botocore's: for bodies that are cut off while they are read.
+    # In addition to botocore's retries, for response bodies that are cut off.
     fs.retries = 2 if brief else TRIES
     return fs
 
@@ -97,7 +98,7 @@ def _identity() -> int:
 
 
 def create(fs: Any, path: str, data: bytes) -> bool:
-    """Creates the object `path`; returns whether this call did it (False: it exists already)."""
+    """Creates the object `path`; returns False if it already exists."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols & RENAMING:
         return _create_by_rename(fs, path, data)
@@ -106,9 +107,9 @@ def create(fs: Any, path: str, data: bytes) -> bool:
     try:
         fs.pipe_file(path, data, mode="create", **mark)
     except OSError as error:
-        if not _refused(error):
+        if not _exists_error(error):
             raise
-        # The response to a successful attempt may be lost, and the client's retry is then rejected: read who wrote it.
+        # If the response to a successful attempt is lost, the client's retry is rejected: check whose object it is.
         return bool(mark) and fs.metadata(path).get(_WRITER) == writer
     return True
 
@@ -120,7 +121,7 @@ def _create_by_rename(fs: Any, path: str, data: bytes) -> bool:
     try:
         fs.mv(aside, path)
     except OSError:
-        with contextlib.suppress(FileNotFoundError):  # a writer that was faster has cleared the folder
+        with contextlib.suppress(FileNotFoundError):  # the writer that won has already cleared the folder
             fs.rm_file(aside)
         if not fs.exists(path):
             raise
@@ -128,13 +129,13 @@ def _create_by_rename(fs: Any, path: str, data: bytes) -> bool:
     return True
 
 
-def _refused(error: OSError) -> bool:
-    # Not every server names the failed condition, and without it s3fs does not raise FileExistsError.
+def _exists_error(error: OSError) -> bool:
+    # Not every server names the failed condition in its response; then s3fs does not raise FileExistsError.
     return isinstance(error, FileExistsError) or _code(error) in {"PreconditionFailed", "412"}
 
 
-def is_behind_the_end(error: OSError) -> bool:
-    """Returns whether the server refused a range because the object ends before it (HTTP 416)."""
+def is_range_past_end(error: OSError) -> bool:
+    """Returns whether the server rejected a range because it begins past the end of the object (HTTP 416)."""
     return _code(error) in {"InvalidRange", "416"}
 
 
@@ -145,22 +146,22 @@ _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalL
 _QUOTA = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "507"}
 
 
-def meaning(error: BaseException, url: str) -> SluiceError | None:
-    """Returns the error to raise for an error of an object store's client, or None where that is clear by itself."""
+def translate(error: BaseException, url: str) -> SluiceError | None:
+    """Returns the SluiceError to raise for an error of an object store's client; None if the original is clear."""
     code, detail = _code(error), _message(error)
     if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
         return None
     if code in _RIGHTS or (not code and isinstance(error, PermissionError)):
-        return StoreError(f"no right to use {url} ({detail})", "grant it to these credentials, or name other ones")
+        return StoreError(f"no permission to use {url} ({detail})", "grant it to these credentials, or use others")
     if code in _KEYS:
         return StoreError(f"the store of {url} does not accept the credentials ({detail})", "set others")
     if code in _EXPIRED:
-        return TransientError(f"the credentials for {url} have expired ({detail})", "a new try takes fresh ones")
+        return TransientError(f"the credentials for {url} have expired ({detail})", "a retry reads new ones")
     if code == "NoSuchBucket":
         return StoreError(f"there is no bucket for {url}", "create it, or correct [place] store")
     if code in _REGION:
         return StoreError(
-            f"the bucket of {url} lies in another region{_region(error)} ({detail})",
+            f"the bucket of {url} is in another region{_region(error)} ({detail})",
             "set AWS_DEFAULT_REGION, or region_name of the connection",
         )
     if code in _QUOTA:
@@ -187,12 +188,12 @@ def _botocore(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
+    chain: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in found:
-        found.append(current)
+    while current is not None and current not in chain:
+        chain.append(current)
         current = current.__cause__
-    return found
+    return chain
 
 
 def _response(error: BaseException) -> dict[str, Any]:
@@ -205,8 +206,8 @@ def _code(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    found = _response(error).get("Error", {})
-    return f"{found.get('Code')}: {found.get('Message', '')}".rstrip(": ") if found else str(error)
+    details = _response(error).get("Error", {})
+    return f"{details.get('Code')}: {details.get('Message', '')}".rstrip(": ") if details else str(error)
 
 
 def _region(error: BaseException) -> str:

@@ -1,11 +1,11 @@
-"""The contract of a stage: it reads artifacts, writes one artifact part by part, and loses no row.
+"""The interface of a stage, which reads artifacts and writes one artifact part by part, without losing a row.
 
 A stage is a module with `VERSION`, a configuration class and
 
     def run(config, inputs: Inputs, output: Output, engine: Engine) -> Report
 
-Each part is committed on its own: its files first, then `.parts/<name>.json` (one exclusive create) that lists them.
-A killed stage therefore resumes at the first part without a record, and two concurrent attempts end with one set of
+Each part is committed separately: its files first, then `.parts/<name>.json`, which lists them, with one exclusive
+create. So a killed stage resumes at the first part without a record, and two concurrent attempts end with one set of
 parts. The artifact's own record is written after all parts (`tasks.core.commit`).
 """
 
@@ -35,7 +35,7 @@ QUARANTINE = "quarantine/"
 
 
 def scratch_of(address: ArtifactId, fingerprint: str) -> str:
-    """Returns the path of the work in progress on an artifact, relative to the store."""
+    """Returns the folder for work in progress on an artifact, relative to the store's root."""
     return f"{address.path}/{SCRATCH}/{fingerprint[:16]}"
 
 
@@ -43,9 +43,9 @@ def scratch_of(address: ArtifactId, fingerprint: str) -> str:
 class Report:
     """Result of a stage's `run`.
 
-    `metrics` are summary numbers for the record and MLflow; `members` names the members of the mapped stage that
-    follows (canary arms); `note` is one line for people; `inputs` are those that the stage has found or made itself:
-    the record lists them, and they do not count in the fingerprint.
+    `metrics` are summary numbers for the record and MLflow. `members` are the members of the mapped stage that follows
+    (canary arms). `note` is one line for people. `inputs` are references to artifacts that the stage has found or made
+    itself: the record lists them, but they are not part of the fingerprint.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class Report:
 
 
 class Inputs(Mapping[str, Artifact]):
-    """The artifacts that a stage reads, by role. A fan-in role has several members (segments, canaries).
+    """The artifacts that a stage reads, by role. A fan-in role has several artifacts (segments, canaries).
 
-    `external` has the hashes of files outside the store that were read for the fingerprint, by role.
+    `external` has references to files outside the store, by role, with the hashes that are part of the fingerprint.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Inputs(Mapping[str, Artifact]):
         self.external = {ref.role: ref for ref in external}
 
     def __getitem__(self, role: str) -> Artifact:
-        found = self._artifacts[role]
-        if not isinstance(found, Artifact):
+        artifact = self._artifacts[role]
+        if not isinstance(artifact, Artifact):
             raise TypeError(f'the input "{role}" is a fan-in of several artifacts: read it with many()')
-        return found
+        return artifact
 
     def __contains__(self, role: object) -> bool:
         return role in self._artifacts
@@ -82,22 +82,22 @@ class Inputs(Mapping[str, Artifact]):
         return len(self._artifacts)
 
     def many(self, role: str) -> list[Artifact]:
-        """Returns the artifacts of a fan-in role, sorted by name."""
-        found = self._artifacts[role]
-        artifacts = [found] if isinstance(found, Artifact) else list(found)
+        """Returns the artifacts of a role, sorted by id."""
+        value = self._artifacts[role]
+        artifacts = [value] if isinstance(value, Artifact) else list(value)
         return sorted(artifacts, key=lambda artifact: artifact.address)
 
 
 class Output:
-    """The artifact being written.
+    """The artifact that a stage writes.
 
     Args:
         store: the store to write to.
         address: name and version.
         fingerprint: identity of the result; parts left by a run with another fingerprint are removed.
-        member: which member of a mapped stage this is ("p0", "arm-2-seed-1"), or "".
-        max_bad_share: largest share of quarantined rows that is tolerated.
-        before: artifacts of this kind at the source version; equal content is not made again.
+        member: member of a mapped stage ("p0", "arm-2-seed-1"), or "".
+        max_bad_share: largest share of rows that may be quarantined, 0 to 1.
+        source_artifacts: artifacts of this kind at the source version, whose parts a stage may reuse.
     """
 
     def __init__(
@@ -108,19 +108,19 @@ class Output:
         *,
         member: str = "",
         max_bad_share: float = 0.01,
-        before: Sequence[Artifact] = (),
+        source_artifacts: Sequence[Artifact] = (),
     ) -> None:
         self.store = store
         self.address = address
         self.fingerprint = fingerprint
         self.member = member
         self.max_bad_share = max_bad_share
-        self.before = tuple(before)
+        self.source_artifacts = tuple(source_artifacts)
         self.attempt = secrets.token_hex(4)
         self.model: tuple[str, str] | None = None
         self.aliases: dict[str, str] = {}
         self.fence: Callable[[], None] | None = None
-        """Raises where another attempt has taken the work over; called before each commit."""
+        """Called before each commit; raises SupersededError if another attempt has taken over the work."""
 
         self._listener: Listener | None = None
         self._progress = Progress(f"{member or address.name.rpartition('/')[2]} {address.version}")
@@ -128,12 +128,12 @@ class Output:
 
     @property
     def version(self) -> str:
-        """The version part of the artifact id."""
+        """The artifact's version."""
         return self.address.version
 
     @property
     def scratch(self) -> str:
-        """Local folder for work in progress; it survives a kill and is removed when the artifact is committed."""
+        """Local folder for work in progress. It survives a kill and is removed when the artifact is committed."""
         return self.store.scratch(scratch_of(self.address, self.fingerprint))
 
     def listen(self, listener: "Listener") -> None:
@@ -152,32 +152,32 @@ class Output:
 
         Args:
             engine: executor of the parts.
-            fn: called with a fresh `Part` and the spec's payload; must be picklable.
+            fn: called with a new `Part` and the spec's payload; must be picklable.
             specs: the parts, with unique names.
             conserved: whether rows in must equal rows out plus rejected.
 
         Raises:
-            SupersededError: another attempt has committed the artifact, and what it left out of it is gone.
+            SupersededError: another attempt has committed the artifact and removed parts that this one reads.
         """
         missing = [spec for spec in specs if spec.name not in self.committed]
         done, rows = len(specs) - len(missing), 0
         if done:
-            log.info("[%s] %d of %d parts are there already", self.address, done, len(specs))
+            log.info("[%s] %d of %d parts already exist", self.address, done, len(specs))
         make = partial(make_part, self.store, self.address.path, self.fingerprint, self.attempt, fn, conserved)
         try:
-            for _, records in engine.map(partial(make_run, make), in_runs(missing)):
+            for _, records in engine.map(partial(make_run, make), group_by_run(missing)):
                 self.committed |= {record.name: record for record in records}
                 done, rows = done + len(records), rows + sum(record.rows_in for record in records)
                 self._progress.report(done, len(specs), f"{rows:,} rows on {engine.name}")
         except FileNotFoundError as error:
             if not self.store.exists(f"{self.address.path}/{RECORD}"):
                 raise
-            raise SupersededError(f"{self.address}: another attempt has committed it meanwhile") from error
+            raise SupersededError(f"{self.address}: another attempt has already committed it") from error
         return [self.committed[spec.name] for spec in specs]
 
     @contextlib.contextmanager
     def part(self, name: str, *, conserved: bool = True) -> Iterator[Part]:
-        """Yields one part to be made in this process; commits it on a clean exit."""
+        """Yields one part to make in this process; commits it on a clean exit."""
         part = Part(self.store, self.address.path, name, self.attempt)
         yield part
         record = part.record(conserved=conserved)
@@ -185,9 +185,9 @@ class Output:
         self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
 
     def leave_out(self, names: Iterable[str]) -> None:
-        """Leaves parts out of the artifact; commit clears their files away. For what only this stage has read.
+        """Excludes parts from the artifact, for intermediate results; the commit removes their files.
 
-        Until then they are there, so that a stage that is killed resumes with them.
+        Until the commit the files exist, so that a killed stage can resume with them.
         """
         for name in names:
             del self.committed[name]
@@ -197,7 +197,7 @@ class Output:
         self._progress.report(done, total, note)
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Sends live numbers to the tracker, if there is one; never fails the stage."""
+        """Sends metrics of a step to the tracker, if there is one; never fails the stage."""
         if self._listener:
             self._listener.metrics(step, {k: v for k, v in values.items() if math.isfinite(v)})
 
@@ -210,26 +210,27 @@ class Output:
             self._listener.file(name, data() if callable(data) else data)
 
     def register_model(self, folder: str, name: str) -> None:
-        """Registers `folder` of the artifact in the model registry as `name` ("": the recipe's), by the tracker."""
+        """Asks the tracker to register `folder` of the artifact as the model `name` ("" for the recipe's name)."""
         self.model = (folder, name)
 
     def alias(self, name: str, model: ArtifactId) -> None:
-        """Gives a registered model the alias `name` in the registry, by the tracker.
+        """Asks the tracker to give a registered model the alias `name`.
 
-        Of several artifacts of this name the newest one counts, in whichever order the tracker hears of them.
+        If several artifacts with this artifact's name set aliases, those of the newest one take effect, whatever order
+        the tracker receives them in.
         """
         self.aliases[name] = str(model)
 
     def check_fence(self) -> None:
-        """Raises SupersededError where another attempt has taken the work over."""
+        """Raises SupersededError if another attempt has taken over the work."""
         if self.fence is not None:
             self.fence()
 
     def check_poison(self, causes: str = "") -> None:
-        """Raises InputError when a larger share of rows could not be processed than the recipe tolerates.
+        """Raises InputError if more than `max_bad_share` of the rows could not be processed.
 
         Args:
-            causes: file with the causes; "": the folder with the quarantined rows of the parts.
+            causes: file with the causes, for the message; "" for the folder with the quarantined rows.
         """
         records = self.committed.values()
         bad = sum(record.rejected.get(POISON, 0) for record in records)
@@ -245,37 +246,37 @@ class Output:
 
     def _load(self) -> dict[str, PartRecord]:
         folder = f"{self.address.path}/{PARTS}"
-        found = {}
+        parts = {}
         for path in self.store.list(folder):
             published = json.loads(self.store.read(path))
             record = PartRecord.model_validate(published["part"])
-            if published["fingerprint"] == self.fingerprint and self._complete(record):
-                found[record.name] = record
+            if published["fingerprint"] == self.fingerprint and self._is_complete(record):
+                parts[record.name] = record
             else:
-                log.warning("[%s] clearing the unfinished part %s of another run", self.address, record.name)
+                log.warning("[%s] removing the part %s of another run", self.address, record.name)
                 self.store.remove(path)
-        return found
+        return parts
 
-    def _complete(self, record: PartRecord) -> bool:
+    def _is_complete(self, record: PartRecord) -> bool:
         paths = [(f"{self.address.path}/{entry.path}", entry.bytes) for entry in record.files]
         return all(self.store.exists(path) and self.store.size(path) == size for path, size in paths)
 
 
-def in_runs(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
-    """Groups specs by run (see `PartSpec`), each group in the given order.
+def group_by_run(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
+    """Groups specs by run (see `PartSpec`), each group in the original order.
 
     >>> specs = [PartSpec("a", 0), PartSpec("b", 0, "x"), PartSpec("c", 0, "x")]
-    >>> [[spec.name for spec in run] for run in in_runs(specs)]
+    >>> [[spec.name for spec in run] for run in group_by_run(specs)]
     [['a'], ['b', 'c']]
     """
-    found: dict[str, list[PartSpec]] = {}
+    runs: dict[str, list[PartSpec]] = {}
     for spec in specs:
-        found.setdefault(f"run {spec.run}" if spec.run else f"part {spec.name}", []).append(spec)
-    return list(found.values())
+        runs.setdefault(f"run {spec.run}" if spec.run else f"part {spec.name}", []).append(spec)
+    return list(runs.values())
 
 
 class Listener:
-    """Receiver of the live metrics and files of a running stage; does nothing itself."""
+    """Receiver of the live metrics and files of a running stage. This base class ignores them."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Receives the metrics of one step."""

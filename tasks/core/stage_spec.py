@@ -1,7 +1,8 @@
-"""Declaration of a stage without its code: settings, inputs, the version before, policies.
+"""Declaration of a stage without its code: settings, inputs, output, scheduling.
 
-Each package of `tasks.stages` declares its stages as `STAGES` in its `__init__`, beside their settings. That imports no
-code of the stages, because DAG files read it at parse time; the catalogue (`tasks.run.catalogue`) finds it there.
+Each package of `tasks.stages` declares its stages as `STAGES` in its `__init__`, together with their settings. This
+imports no stage code, because DAG files read it at parse time. The catalogue (`tasks.run.catalogue`) collects all
+declarations.
 """
 
 from collections.abc import Mapping
@@ -12,18 +13,19 @@ from tasks.core.config import Config
 
 @dataclass(frozen=True)
 class Input:
-    """An artifact of the stage's own version, or of the source version where that has none.
+    """An artifact of the stage's own version, or of the source version if the own version has none.
 
     Args:
-        kind: kind of the artifact; "segment/*" is the one of the stage's own member.
-        files: prefixes of the files that are read, where not all of them are. The input then counts in the fingerprint
-            by the content of these files alone, and the stage cannot open any other.
-        members_of: kind of the artifact whose record names the members, where all members of a mapped stage are read.
-        group: name of the group, where one of the artifacts that `kind` is made of is read (`tasks.core.groups`).
-        optional: whether it is read only where the recipe has the stage that makes it.
-        when: dotted recipe field; an optional input is read only where that is true, too.
-        or_of_base: whether, where the recipe has no stage that makes it, the stage reads what the base of the
-            recipe's fine-tuning was made with; of the tokenizer alone.
+        kind: kind of the artifact; "segment/*" is the artifact of the stage's own member.
+        files: prefixes of the files that the stage reads; () for all files. With prefixes, only the content of these
+            files is part of the fingerprint, and the stage cannot open any other file.
+        members_of: kind of the artifact whose record lists the members, if the stage reads all members of a mapped
+            stage.
+        group: name of the group (`tasks.core.groups`), if the stage reads one of the groups of `kind`.
+        optional: read the input only if the recipe has the stage that makes it.
+        when: dotted recipe field; an optional input is read only if this field is true, too.
+        or_of_base: if the recipe has no stage that makes the artifact, read the one that the base model of the
+            recipe's fine-tuning was made with; only for the tokenizer.
     """
 
     kind: str
@@ -36,30 +38,30 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Named:
-    """An artifact of any recipe and version, or several, that a setting names by id.
+class NamedInput:
+    """One artifact or several, of any recipe and version, whose ids a setting gives.
 
     Args:
-        field: field of the stage's section, or dotted path in it, with an id (version "previous": the newest other one
-            when the run began), or with several; "" or () where there is none.
+        field: field of the stage's section, or dotted path in it, with one id or a sequence of ids; "" or () for none.
+            With the version "previous", the newest other version when the run began.
     """
 
     field: str
 
 
 @dataclass(frozen=True)
-class Previous:
-    """An input that is read of the version before: the newest other version that was completed.
+class PreviousInput:
+    """An input from the previous version: the newest other version that is complete.
 
     Args:
-        kind: kind of the artifact; "crawldb/*" is the one of the stage's own member.
+        kind: kind of the artifact; "crawldb/*" is the artifact of the stage's own member.
         completed_by: kind of the artifact that completes a version. A version without it is never a previous version.
-        members: dotted recipe field with the number of members of `kind`; "" where it has none.
-        accumulates: whether it has what all versions before it have, so that no version may be passed over: one that
-            was begun from an older one than the newest by now is refused. A version that reads no input of its own, but
-            those of a source version, has the version before of that one: it is another result of the same cycle, and
-            not the next cycle.
-        when: dotted recipe field; the version before is read where it is true. "": always.
+        members: dotted recipe field with the number of members of `kind`; "" if it has no members.
+        accumulates: whether the artifact contains the content of all versions before it, so that no version may be
+            skipped. A run is rejected if its version began from a version that is no longer the newest. A version that
+            reads only inputs of a source version has the same previous version as the source version: it is another
+            result of the same cycle, not the next cycle.
+        when: dotted recipe field; the input is read only if it is true. "" for always.
     """
 
     kind: str
@@ -71,13 +73,13 @@ class Previous:
 
 @dataclass(frozen=True)
 class Takedowns:
-    """The takedowns in force (`tasks.formats.documents.tombstones`), where there are some.
+    """The takedowns in force (`tasks.formats.documents.tombstones`), if there are any.
 
-    They are of any version, of the stage's own recipe and of the recipes whose artifacts it names.
+    They are read from all versions of the stage's own recipe and of the recipes of its `NamedInput`s.
 
     Args:
         role: role in which the stage reads them.
-        when: dotted recipe field; they are read where it is true. "": always.
+        when: dotted recipe field; they are read only if it is true. "" for always.
     """
 
     role: str = "takedowns"
@@ -86,23 +88,23 @@ class Takedowns:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stage: its settings, its inputs, its output and its policies.
+    """One stage: its settings, its inputs, its output and its scheduling.
 
     Args:
         name: name of the stage, and of its task in the DAG.
         dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary", "pretrain", "finetune" or "takedown".
-        output: kind of the artifact it writes; of a mapped stage one per member, `<kind>/<member>`.
-        config: class of its settings. The stage runs only where their property `active` is true.
+        output: kind of the artifact it writes; a mapped stage writes one per member, `<kind>/<member>`.
+        config: class of its settings. The stage runs only if their property `active` is true.
         section: section of the recipe with its settings; by default its name.
         module: module with `VERSION` and `run`, relative to the package that declares the stage.
         asset: name of the Airflow Asset that the output completes and that later DAGs wait for; "" for none. A DAG
-            without one is an operation on what the others have made, such as "takedown".
-        inputs: role -> artifact that it reads.
-        previous: role -> artifact of the version before.
-        decided_by: role of an input whose record determines the previous version that all stages of this version read;
-            of those that read the web, the takedowns, too.
-        takedowns: the takedowns that it reads; None: it reads none.
-        before: stages that wait for it in the DAG, though they read nothing of it.
+            without an asset is an operation on existing artifacts, such as "takedown".
+        inputs: artifacts that it reads, by role.
+        previous: artifacts of the previous version that it reads, by role.
+        decided_by: role of an input whose record determines the previous version that all stages of this version read,
+            and for stages that read the web also the takedowns.
+        takedowns: the takedowns that it reads; None if it reads none.
+        before: stages that wait for it in the DAG without reading its output.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
         reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
     """
@@ -114,8 +116,8 @@ class StageSpec:
     section: str = ""
     module: str = "stage"
     asset: str = ""
-    inputs: Mapping[str, Input | Named] = field(default_factory=dict)
-    previous: Mapping[str, Previous] = field(default_factory=dict)
+    inputs: Mapping[str, Input | NamedInput] = field(default_factory=dict)
+    previous: Mapping[str, PreviousInput] = field(default_factory=dict)
     decided_by: str = ""
     takedowns: Takedowns | None = None
     before: tuple[str, ...] = ()
@@ -128,24 +130,24 @@ class StageSpec:
     @property
     def own_inputs(self) -> dict[str, Input]:
         """Inputs of its own version, by role."""
-        return {role: given for role, given in self.inputs.items() if isinstance(given, Input)}
+        return {role: source for role, source in self.inputs.items() if isinstance(source, Input)}
 
     @property
-    def named(self) -> dict[str, str]:
-        """Fields of its section that name artifacts, by role."""
-        return {role: given.field for role, given in self.inputs.items() if isinstance(given, Named)}
+    def named_inputs(self) -> dict[str, str]:
+        """Fields of its section that give ids of artifacts, by role."""
+        return {role: source.field for role, source in self.inputs.items() if isinstance(source, NamedInput)}
 
     @property
     def input_files(self) -> dict[str, tuple[str, ...]]:
-        """Prefixes of the files that are read, by role of the inputs of which not all are."""
-        return {role: given.files for role, given in self.own_inputs.items() if given.files}
+        """Prefixes of the files that are read, by role, for inputs that are read in part."""
+        return {role: source.files for role, source in self.own_inputs.items() if source.files}
 
     @property
     def of_other_versions(self) -> frozenset[str]:
-        """Roles of inputs that are no part of its version: nothing that the version has is looked for in them."""
-        return frozenset({*self.named, *self.previous})
+        """Roles of inputs from other versions; searches for the artifacts of a version do not follow them."""
+        return frozenset({*self.named_inputs, *self.previous})
 
     def input_kinds(self, *, required: bool = False) -> tuple[str, ...]:
-        """Returns the kinds, without members, that it reads of its own version; `required`: those it always reads."""
-        found = [given for given in self.own_inputs.values() if not (required and given.optional)]
-        return tuple(dict.fromkeys(given.kind.partition("/")[0] for given in found))
+        """Returns the kinds, without members, that it reads from its own version; `required`: without optional ones."""
+        sources = [source for source in self.own_inputs.values() if not (required and source.optional)]
+        return tuple(dict.fromkeys(source.kind.partition("/")[0] for source in sources))

@@ -1,8 +1,9 @@
 """The store of artifacts: whole files on any fsspec file system.
 
-Two guarantees on every file system: a file appears whole or not at all, and of several writers that `publish` one path
-exactly one succeeds. Neither relies on a rename, which object stores do not have: a local file is written under
-another name and linked into place, an object is one PUT. `probe` checks the second before any work.
+Two guarantees hold on every file system. A file appears complete or not at all. If several writers `publish` the same
+path, exactly one succeeds. Neither guarantee relies on rename, which object stores do not have: a local file is written
+under another name and linked into place, and an object is written with one PUT. `probe` checks the second guarantee
+before any work.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from tasks.core import remote
-from tasks.core.cache import cached
+from tasks.core.cache import cached_copy
 from tasks.core.digest import sha256_of
 from tasks.core.errors import SluiceError, StoreError, TransientError
 
@@ -28,11 +29,11 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 PROBE_FOLDER = ".probe"
 PROBE_LIMIT_S = 40.0
-"""Seconds for which the probe is retried on a store that does not answer."""
+"""Seconds for which the probe is retried if the store does not respond."""
 
 
 class AlreadyPublished(Exception):
-    """Another writer has published this path first."""
+    """Another writer has already published this path."""
 
 
 class Store:
@@ -40,10 +41,10 @@ class Store:
 
     Args:
         root: a local folder or an fsspec URL (`file://`, `s3://bucket/prefix`, `gs://`, `abfs://`, `hdfs://`).
-        brief: few attempts and short timeouts where the store does not answer.
+        brief: few attempts and short timeouts if the store does not respond.
 
-    Every method raises StoreError for permanent faults (full, no rights, no bucket) and TransientError when the store
-    did not answer, both with the URL and the cause.
+    Every method raises StoreError for permanent faults (full, no permission, no bucket) and TransientError if the store
+    does not respond, both with the URL and the cause.
     """
 
     def __init__(self, root: str, *, brief: bool = False) -> None:
@@ -67,75 +68,76 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Returns whether `path` is a file or folder."""
-        with self._explained(path, requests=1):
+        with self._translated_errors(path, requests=1):
             return bool(self._fs.exists(self._full(path)))
 
     def size(self, path: str) -> int:
         """Returns the file's size in bytes; raises FileNotFoundError."""
-        with self._explained(path, requests=1):
+        with self._translated_errors(path, requests=1):
             return int(self._fs.size(self._full(path)))
 
     def list(self, prefix: str, *, unfinished: bool = False) -> list[str]:
         """Returns all files below the folder `prefix`, sorted, as paths relative to the root.
 
-        With `unfinished`, also temporary files of writers that are at work or were killed.
+        With `unfinished`, the list includes temporary files of writers that are running or were killed.
         """
-        found: list[str] = []
-        with self._explained(prefix, requests=1), contextlib.suppress(FileNotFoundError):
-            found = [str(path) for path in self._fs.find(self._full(prefix))]
-        return sorted(path[len(self._base) + 1 :] for path in found if unfinished or not path.endswith(_ASIDE))
+        paths: list[str] = []
+        with self._translated_errors(prefix, requests=1), contextlib.suppress(FileNotFoundError):
+            paths = [str(path) for path in self._fs.find(self._full(prefix))]
+        return sorted(path[len(self._base) + 1 :] for path in paths if unfinished or not path.endswith(_ASIDE))
 
     def folders(self, path: str = "") -> Sequence[str]:
         """Returns the names of the folders directly in `path` ("": the root), sorted."""
-        with self._explained(path, requests=1):
+        with self._translated_errors(path, requests=1):
             try:
-                found = self._fs.ls(self._full(path), detail=True)
+                entries = self._fs.ls(self._full(path), detail=True)
             except FileNotFoundError:
                 return ()
-        return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
+        folders = (str(entry["name"]) for entry in entries if entry["type"] == "directory")
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in folders)
 
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading bytes; raises FileNotFoundError."""
-        with self._explained(path):
+        with self._translated_errors(path):
             return cast(BinaryIO, self._fs.open(self._full(path), "rb"))
 
     def read(self, path: str) -> bytes:
         """Returns a file's bytes; raises FileNotFoundError."""
-        with self._explained(path, requests=1):
+        with self._translated_errors(path, requests=1):
             return bytes(self._fs.cat_file(self._full(path), **self._read_whole))
 
     def read_range(self, path: str, first: int, end: int) -> bytes:
-        """Returns the bytes `first` .. `end` (exclusive) of a file, fewer where it ends before.
+        """Returns the bytes from `first` to `end` (exclusive) of a file; fewer if the file ends before `end`.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
-        with self._explained(path, requests=1):
+        with self._translated_errors(path, requests=1):
             try:
                 return bytes(self._fs.cat_file(self._full(path), start=first, end=end))
             except OSError as error:
-                if remote.is_behind_the_end(error):
+                if remote.is_range_past_end(error):
                     return b""
                 raise
 
     @property
     def requests(self) -> int:
-        """Requests of this object so far that read from a remote store; without attempts that the client repeated."""
+        """Number of read requests that this object has sent to a remote store, not counting the client's retries."""
         return self._requests
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is a folder of this machine, so that `local` makes no copies."""
+        """Whether the store is a folder on this machine, so that `local` makes no copies."""
         return self._is_local
 
     @contextlib.contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
-        """Yields a binary file that replaces `path` as a whole on a clean exit, and leaves nothing otherwise.
+        """Yields a binary file that atomically replaces `path` on a clean exit, and is removed otherwise.
 
         Raises:
             StoreError: the store is full or rejects the file; names the path and the remedy.
         """
-        with self._explained(path, remote_errors=False):
+        with self._translated_errors(path, remote_errors=False):
             if self._is_local:
                 with self._aside(path) as (file, aside):
                     yield file
@@ -145,18 +147,18 @@ class Store:
             with tempfile.NamedTemporaryFile(prefix="sluice-") as spool:
                 yield cast(BinaryIO, spool)
                 spool.flush()
-                # As a whole: an open remote file would be completed, truncated, when an upload breaks.
-                with self._explained(path):
+                # In one request: closing an open remote file after a failed upload would publish a truncated file.
+                with self._translated_errors(path):
                     self._fs.put_file(spool.name, self._full(path))
 
     def publish(self, path: str, data: bytes) -> None:
-        """Creates `path` with `data`; of several writers exactly one succeeds.
+        """Creates `path` with `data`; exactly one of several writers succeeds.
 
         Raises:
             AlreadyPublished: the path exists.
             StoreError: the store is full or rejects the file.
         """
-        with self._explained(path):
+        with self._translated_errors(path):
             if not self._is_local:
                 if not remote.create(self._fs, self._full(path), data):
                     raise AlreadyPublished(path)
@@ -169,37 +171,37 @@ class Store:
                 except FileExistsError:
                     raise AlreadyPublished(path) from None
                 except FileNotFoundError:
-                    # The writer that was faster has cleared the folder, and with it the file to be linked.
+                    # The writer that won has already cleared the folder, and with it the file to link.
                     if os.path.exists(self._full(path)):
                         raise AlreadyPublished(path) from None
                     raise
 
     def remove(self, path: str) -> None:
-        """Removes a file, or a folder with its content; a missing path is no error."""
-        with self._explained(path), contextlib.suppress(FileNotFoundError):
+        """Removes a file, or a folder with its content; a missing path is not an error."""
+        with self._translated_errors(path), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._full(path), recursive=True)
 
     def local(self, path: str) -> str:
-        """Returns a local file with the content of `path`, for libraries that map memory.
+        """Returns the path of a local file with the content of `path`, for libraries that need a path or map memory.
 
-        On a remote store the file is fetched once into a cache folder of this machine (`tasks.core.cache`).
+        A file of a remote store is fetched once into a cache folder of this machine (`tasks.core.cache`).
         """
         full = self._full(path)
         if self._is_local:
             return full
-        with self._explained(path, requests=1):
-            # Not the path alone: an artifact may have been deleted and made again.
+        with self._translated_errors(path, requests=1):
+            # The path is not a sufficient key: an artifact may have been deleted and made again.
             name = sha256_of(f"{self.url(path)}|{self._fs.ukey(full)}".encode())[:40]
-            return cached(name, self.size(path), lambda aside: self._fetch(path, aside))
+            return cached_copy(name, self.size(path), lambda aside: self._fetch(path, aside))
 
     def _fetch(self, path: str, aside: str) -> None:
-        with self._explained(path, requests=1):
+        with self._translated_errors(path, requests=1):
             self._fs.get_file(self._full(path), aside)
 
     def scratch(self, path: str) -> str:
-        """Returns a local folder for work in progress on `path`; the same one after a restart on this machine."""
+        """Returns a local folder for work in progress on `path`; after a restart on this machine, the same folder."""
         folder = self._scratch(path)
-        with self._explained(path, remote_errors=False):
+        with self._translated_errors(path, remote_errors=False):
             folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
 
@@ -232,10 +234,10 @@ class Store:
                 os.unlink(aside)
 
     @contextlib.contextmanager
-    def _explained(self, path: str, *, remote_errors: bool = True, requests: int = 0) -> Iterator[None]:
-        """Turns errors about `path` into one line; `remote_errors`: also those of a server's client.
+    def _translated_errors(self, path: str, *, remote_errors: bool = True, requests: int = 0) -> Iterator[None]:
+        """Translates errors about `path` into SluiceErrors, with `remote_errors` those of a remote client too.
 
-        Counts `requests`.
+        Adds `requests` to the count of requests.
         """
         if requests and not self._is_local:
             with self._counting:
@@ -245,35 +247,35 @@ class Store:
         except (SluiceError, AlreadyPublished):
             raise
         except Exception as error:
-            explained = self._meaning(error, path, remote_errors and not self._is_local)
-            if explained is None:
+            translated = self._translate(error, path, remote_errors and not self._is_local)
+            if translated is None:
                 raise
-            raise explained from error
+            raise translated from error
 
-    def _meaning(self, error: Exception, path: str, remote_errors: bool) -> SluiceError | None:
+    def _translate(self, error: Exception, path: str, remote_errors: bool) -> SluiceError | None:
         number = error.errno if isinstance(error, OSError) else None
         if number in _FULL:
             where = self.url(path) if self._is_local else tempfile.gettempdir()
             return StoreError(f"the store is full while writing {where}", "free space and run again")
         if number in _FORBIDDEN and self._is_local:
             return StoreError(
-                f"no right to write {self.url(path)} ({os.strerror(number or 0)})",
+                f"no permission to write {self.url(path)} ({os.strerror(number or 0)})",
                 "grant it or set [place] store to another folder",
             )
-        return remote.meaning(error, self.url(path)) if remote_errors else None
+        return remote.translate(error, self.url(path)) if remote_errors else None
 
 
 @cache
 def probe(root: str) -> None:
-    """Checks, before any work, that exclusive creation works in the store at `root`: all commits rely on it.
+    """Checks that exclusive creation, which all commits rely on, works in the store at `root`; once per process.
 
-    Creates one small file below `.probe/` exclusively, tries to create it again, reads it back and removes it. A server
-    that ignores If-None-Match (some S3-compatible ones do) lets both writers succeed and would silently lose a
-    committed record: such a store is rejected.
+    Creates a small file below `.probe/` exclusively, tries to create it again, reads it back and removes it. A server
+    that ignores If-None-Match, as some S3-compatible servers do, would let both writers succeed and silently lose a
+    committed record.
 
     Raises:
-        StoreError: no rights, no bucket, another region, no credentials, or conditional writes are ignored.
-        TransientError: the store does not answer.
+        StoreError: no permission, no bucket, another region, no credentials, or conditional writes are ignored.
+        TransientError: the store does not respond.
     """
     store = Store(root, brief=True)
     deadline = time.monotonic() + PROBE_LIMIT_S
@@ -302,10 +304,10 @@ def _check_exclusive(store: Store) -> None:
                 return
         raise StoreError(
             f"the store {store.root} ignores conditional writes (If-None-Match), so two writers would both win",
-            "use a server that honours them, such as AWS S3, or a folder",
+            "use a server that honors them, such as AWS S3, or a folder",
         )
     finally:
-        with contextlib.suppress(SluiceError):  # it must not hide the result of the probe
+        with contextlib.suppress(SluiceError):  # a failed removal must not hide the result of the probe
             store.remove(path)
 
 
@@ -323,7 +325,7 @@ def read_outside(path: str) -> bytes:
 
 
 def open_outside(path: str) -> BinaryIO:
-    """Opens a file that a recipe names for reading, a piece at a time; path and errors as of `read_outside`."""
+    """Opens a file that a recipe names for reading in chunks; path and errors are those of `read_outside`."""
     if "://" not in path:
         return Path(path).open("rb")
     folder, _, name = path.rpartition("/")

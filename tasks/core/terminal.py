@@ -1,9 +1,9 @@
-"""What a command shows: progress of long work, and a silent end where nobody reads on.
+"""Terminal output of commands: progress reports, and a quiet exit when standard output is closed.
 
-`Progress` overwrites one line of a terminal; elsewhere (an Airflow log, a file) it writes a log line every few seconds.
+`Progress` overwrites one line of a terminal. Elsewhere (an Airflow log, a file) it writes a log line every few seconds.
 
-Python ignores SIGPIPE, so that a broken connection does not end a process; a command whose standard output is closed by
-its reader, as by `head`, would end with a traceback without `handling_broken_pipe`.
+Python ignores SIGPIPE so that a broken connection does not end the process. Without `handling_broken_pipe`, a command
+whose standard output is closed by its reader, such as `head`, would end with a traceback.
 """
 
 import logging
@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 log = logging.getLogger("sluice.progress")
 _QUIET_S = 5.0
-GONE = 128 + signal.SIGPIPE
-"""Exit status of a command that SIGPIPE ended, as a shell reports it."""
+BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
+"""Exit status that a shell reports for a command ended by SIGPIPE."""
 
 
 class Progress:
@@ -25,7 +25,7 @@ class Progress:
 
     Args:
         label: name of the work, such as "annotate".
-        quiet_s: seconds between two lines in a log.
+        quiet_s: least seconds between two log lines.
     """
 
     def __init__(self, label: str, quiet_s: float = _QUIET_S) -> None:
@@ -33,33 +33,34 @@ class Progress:
         self.quiet_s = quiet_s
         self._begin = time.monotonic()
         self._reported = float("-inf")
-        self._already: float | None = None
+        self._done_before: float | None = None
 
     def report(self, done: float, total: float, note: str = "") -> None:
-        """Reports that `done` of `total` is finished; the last report is always shown."""
-        if self._already is None:
-            self._already = done if done < total else 0.0
+        """Reports that `done` of `total` is finished. Reports in quick succession are dropped, except the last one."""
+        if self._done_before is None:
+            self._done_before = done if done < total else 0.0
         now = time.monotonic()
         finished = done >= total
         if not finished and now - self._reported < (0.2 if sys.stderr.isatty() else self.quiet_s):
             return
         self._reported = now
-        line = f"[{self.label}] {_share(done, total)}{', ' + note if note else ''}{self._left(done, total, now)}"
+        remaining = self._remaining(done, total, now)
+        line = f"[{self.label}] {_share(done, total)}{', ' + note if note else ''}{remaining}"
         if sys.stderr.isatty():
             print(f"\r\x1b[2K{line}", end="\n" if finished else "", file=sys.stderr, flush=True)
         else:
             log.info("%s", line)
 
-    def _left(self, done: float, total: float, now: float) -> str:
+    def _remaining(self, done: float, total: float, now: float) -> str:
         # Work of an earlier, killed run does not count in the speed of this one.
-        fresh = done - (self._already or 0.0)
-        if done >= total or fresh <= 0:
+        done_here = done - (self._done_before or 0.0)
+        if done >= total or done_here <= 0:
             return ""
-        return f", {duration((now - self._begin) / fresh * (total - done))} left"
+        return f", {duration((now - self._begin) / done_here * (total - done))} left"
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds as a person reads them.
+    """Formats a duration for people.
 
     >>> duration(42), duration(90), duration(7300)
     ('42 s', '1 min 30 s', '2 h 1 min')
@@ -78,7 +79,10 @@ def _share(done: float, total: float) -> str:
 
 
 def handling_broken_pipe(command: Callable[[], int]) -> int:
-    """Runs a command that prints; returns its exit status, or `GONE` where the reader has closed standard output.
+    """Runs a command that prints.
+
+    Returns:
+        its exit status, or `BROKEN_PIPE_STATUS` if the reader closed standard output.
 
     Raises:
         BrokenPipeError: another pipe is broken.
@@ -89,14 +93,14 @@ def handling_broken_pipe(command: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        if not _unread(sys.stdout.fileno()):
+        if not _closed_by_reader(sys.stdout.fileno()):
             raise
         # The interpreter flushes the buffer at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return GONE
+        return BROKEN_PIPE_STATUS
 
 
-def _unread(descriptor: int) -> bool:
+def _closed_by_reader(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)  # errors are reported without being requested
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))

@@ -1,6 +1,6 @@
-"""`python -m tasks.demo`: the stack on one machine and the run of the demo on it.
+"""`python -m tasks.demo`: commands for the local stack and for runs of the demo.
 
-Prints one line per error and exits with status 2 for a permanent error, 1 for one that a retry may overcome.
+Prints one line per error; exits with status 2 for a permanent error, 1 for a transient one.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"sluice: {error}", file=sys.stderr)
         return 2 if error.permanent else 1
     except KeyboardInterrupt:
-        print("interrupted; the services go on (stop them: make down)", file=sys.stderr)
+        print("interrupted; the services keep running (stop them: make down)", file=sys.stderr)
         return 130
 
 
@@ -31,25 +31,25 @@ def _parser() -> argparse.ArgumentParser:
     for name, text, command in (
         ("up", "start Airflow, MLflow, Dask and the site, and wait until they are healthy", _up),
         ("down", "stop everything", _down),
-        ("status", "show what runs", _status),
+        ("status", "show the state of the services", _status),
         ("supervise", "run the supervisor in the foreground", _supervise),
     ):
         commands.add_parser(name, help=text, description=text).set_defaults(run=command)
-    run = commands.add_parser("run", help="run the demo and report what it made; starts the services if need be")
+    run = commands.add_parser("run", help="run the demo and print a report; starts the services if necessary")
     run.add_argument("--recipe", default="demo", help="recipe for the loopback site")
     run.add_argument("--version", default="", help="version of the artifacts; default: the recipe's")
     run.add_argument(
         "--seeds", default=os.environ.get("SEEDS", ""), help="file with URLs: crawl the public web instead"
     )
-    run.add_argument("--contact", default=os.environ.get("CONTACT", ""), help="where the sites' owners can reach you")
-    run.set_defaults(run=_run)
-    tune = commands.add_parser("finetune", help="fine-tune a model with manuals, and report what it has learned")
-    base = (
-        "model to begin from, such as demo/checkpoint@dev; default: the newest of the demo, or a small one made first"
+    run.add_argument(
+        "--contact", default=os.environ.get("CONTACT", ""), help="URL or e-mail address where site owners can reach you"
     )
+    run.set_defaults(run=_run)
+    tune = commands.add_parser("finetune", help="fine-tune a model on manuals and print a report")
+    base = "base model, such as demo/checkpoint@dev; default: the newest of the demo, or else a small one trained first"
     tune.add_argument("--base", default=os.environ.get("BASE", ""), help=base)
     tune.set_defaults(run=_finetune)
-    site = commands.add_parser("site", help="serve this Python's own documentation as three loopback hosts")
+    site = commands.add_parser("site", help="serve the documentation of this Python as three loopback hosts")
     site.add_argument("--port", type=int, default=18701, help="port of the first host; the others follow")
     site.add_argument("--cache", type=Path, default=Path(".sluice/site"), help="folder for the rendered pages")
     site.set_defaults(run=_site)

@@ -1,8 +1,8 @@
-"""A run through Airflow's REST API (v2): a small client, and the chain crawl, corpus, tokens, canary, pretrain.
+"""A small client of Airflow's REST API (v2), and a run of the DAG chain crawl, corpus, tokens, canary, pretrain.
 
-Triggers the first DAG and reads the following runs from the asset events, so that other runs of the same DAGs are never
-included. One poll of the chain takes about four requests and 30 ms of the API server; logs of running tasks are read
-every 3 s. The login lasts for one client. Every failure is a TransientError in one line, with Airflow's own detail.
+Triggers the first DAG and finds the subsequent runs through the asset events, so that other runs of the same DAGs are
+not included. One poll of the chain takes about four requests and 30 ms of the API server; logs of running tasks are
+read every 3 s. Each client logs in once. Every failed request is a one-line TransientError with Airflow's detail.
 """
 
 import json
@@ -28,10 +28,13 @@ _PAGE = 100
 
 CHAIN = tuple(PARTS)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 LOGS_S = 3.0
+"""Seconds between two reads of the logs of running tasks."""
 FOLLOW_S = 60.0
+"""Seconds to wait for the DAG files, and for the run of the next DAG."""
 OUTAGE_S = 90.0
+"""Seconds for which polls are retried while Airflow does not answer."""
 
 _DONE = ("success", "failed", "upstream_failed", "skipped", "removed")
 T = TypeVar("T")
@@ -39,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass
 class DagRunStatus:
-    """One DAG of the chain in this run."""
+    """Status of the run of one DAG of the chain."""
 
     dag_id: str
     run_id: str = ""
@@ -54,11 +57,11 @@ class DagRunStatus:
 
 
 class RunFailed(SluiceError):
-    """A task of the chain failed; the cause is the task's own error line."""
+    """A task of the chain failed; the cause is the task's error line."""
 
 
 class Airflow:
-    """A client with a login.
+    """A client of Airflow's REST API, logged in as `admin`.
 
     Args:
         url: address of the API server.
@@ -68,7 +71,7 @@ class Airflow:
     def __init__(self, url: str, password: str) -> None:
         self.url = url
         self._password = password
-        # trust_env: loopback must not be reached through a proxy of the environment.
+        # trust_env=False: requests to loopback must not use a proxy from the environment.
         self._http = httpx.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False)
 
     def __enter__(self) -> Self:
@@ -100,7 +103,7 @@ class Airflow:
         return response.json() if response.content else {}
 
     def pages(self, path: str, key: str, **params: Any) -> list[Json]:
-        """Returns all entries of a listing, page by page."""
+        """Returns all entries of a paginated listing."""
         entries: list[Json] = []
         while True:
             response = self.call("GET", path, params={"limit": _PAGE, "offset": len(entries), **params})
@@ -109,7 +112,7 @@ class Airflow:
                 return entries
 
     def dag_ids(self) -> set[str]:
-        """Returns the DAGs that Airflow has read and that have no import error."""
+        """Returns the ids of the DAGs that Airflow has parsed without an import error."""
         return {dag["dag_id"] for dag in self.pages("/dags", "dags", exclude_stale=True)}
 
     def import_errors(self) -> list[Json]:
@@ -126,7 +129,7 @@ class Airflow:
         return dict(self.call("GET", _run(dag_id, run_id)))
 
     def tasks(self, dag_id: str, run_id: str) -> list[Json]:
-        """Returns the task instances of a run; a mapped task has one for each index."""
+        """Returns the task instances of a run; a mapped task has one per index."""
         return self.pages(f"{_run(dag_id, run_id)}/taskInstances", "task_instances")
 
     def xcom(self, task: Json, key: str = "return_value") -> Any:
@@ -146,13 +149,13 @@ class Airflow:
         return [line if isinstance(line, dict) else {"event": str(line)} for line in response["content"]]
 
     def runs_caused_by(self, dag_id: str, run_id: str) -> list[tuple[str, str]]:
-        """Returns (dag id, run id) of the runs that the asset events of one run have started."""
+        """Returns (dag id, run id) of the runs triggered by the asset events of one run."""
         events = self.pages("/assets/events", "asset_events", source_dag_id=dag_id, source_run_id=run_id)
         caused = {(run["dag_id"], run["run_id"]) for event in events for run in event["created_dagruns"]}
         return sorted(caused)
 
     def set_pools(self, path: Path) -> None:
-        """Creates or changes the pools listed in a file in the format of `airflow pools import`."""
+        """Creates or updates the pools in a file of the format of `airflow pools import`."""
         existing = {pool["name"]: pool for pool in self.pages("/pools", "pools")}
         for name, settings in json.loads(path.read_text()).items():
             if name not in existing:
@@ -161,8 +164,8 @@ class Airflow:
                 self.call("PATCH", f"/pools/{quote(name)}", json={"pool": name, **settings})
 
 
-class Chain:
-    """One run of the chain.
+class DagChain:
+    """One run of the DAGs of a recipe, which trigger one another.
 
     Args:
         airflow: client with a login.
@@ -178,7 +181,7 @@ class Chain:
         self._logs_read = 0.0
 
     def wait_for_dags(self, limit_s: float = FOLLOW_S) -> None:
-        """Waits until Airflow has read all DAGs of the chain; raises TransientError with an import error or timeout."""
+        """Waits until Airflow has parsed all DAGs of the chain; raises TransientError on import errors or timeout."""
         expected = {dag_run.dag_id for dag_run in self.dag_runs}
         deadline = time.monotonic() + limit_s
         while missing := expected - self.airflow.dag_ids():
@@ -189,7 +192,7 @@ class Chain:
                 raise TransientError(
                     f"Airflow has no DAG {', '.join(sorted(missing))}", "see the log of the dag-processor"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def start(self, conf: Json) -> None:
         """Triggers the first DAG."""
@@ -201,14 +204,14 @@ class Chain:
 
         Raises:
             RunFailed: a task failed.
-            TransientError: Airflow does not answer for more than 90 s, or a finished DAG triggers no other.
+            TransientError: Airflow does not answer for more than 90 s, or a finished DAG triggers no other DAG.
         """
         while True:
             self._with_retries(self._poll)
             yield self.dag_runs
             if self.dag_runs[-1].state == "success":
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _poll(self) -> None:
         for index, dag_run in enumerate(self.dag_runs):
@@ -226,7 +229,7 @@ class Chain:
             dag_run.state = "failed"
             raise self._failure(dag_run, tasks)
         if run["state"] == "success":
-            # The XComs of a mapped task are read once, here.
+            # XComs are read only once, when the run has finished: a mapped task has many.
             dag_run.results = [result for task in tasks if (result := self._result(task))]
             dag_run.unchanged = bool(dag_run.results) and all(result["skipped"] for result in dag_run.results)
             dag_run.note = ""
@@ -254,7 +257,7 @@ class Chain:
             )
 
     def _progress(self, tasks: list[Json]) -> str:
-        """Returns the newest progress line of each running task; it begins with the artifact in brackets."""
+        """Returns the newest progress lines of running tasks; these begin with the artifact in brackets."""
         notes = []
         for task in tasks:
             if task["state"] == "running":
@@ -274,7 +277,7 @@ class Chain:
         return RunFailed(f"{dag_run.dag_id}, task {failed['task_id']}{index}: {cause}", f"see {where}")
 
     def _with_retries(self, poll: Callable[[], T]) -> T:
-        # The API server is restarted when it dies, which takes some 15 s; the run continues meanwhile.
+        # The supervisor restarts a dead API server within about 15 s; the run continues meanwhile.
         deadline = time.monotonic() + OUTAGE_S
         while True:
             try:
@@ -283,11 +286,11 @@ class Chain:
                 refused = isinstance(error, ApiError) and error.status < 500
                 if refused or not str(error).startswith("Airflow") or time.monotonic() > deadline:
                     raise
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
 
 def cause_in(log: list[Json]) -> str:
-    """Returns the cause of a failed task from its log: the exception that ended it, else the last error line."""
+    """Returns the cause of a failed task from its log: its exception, or else the last error line."""
     errors = [line for line in log if line.get("level") in ("error", "critical")]
     for line in reversed(errors):
         if details := line.get("error_detail"):

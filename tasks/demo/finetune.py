@@ -1,11 +1,10 @@
-"""The demo of fine-tuning: manuals as PDF files -> chunks -> adapters on a trained model -> scores and an answer.
+"""The fine-tuning demo: manuals as PDF files -> chunks -> adapters on a trained model -> scores and an answer.
 
-Starts the services, writes the manuals, makes a small base where there is none, triggers the DAGs of the recipe
-`manuals`, and prints the report: examples, loss curve, base and model side by side, a question and its page.
+Starts the services, writes the manuals, trains a small base model if there is none, triggers the DAGs of the recipe
+`manuals`, and prints a report: examples, loss curve, a comparison of base and tuned model, a question and its page.
 
-The manuals are topics of the language reference that comes with this Python (`pydoc_data`, which every CPython has):
-one small PDF file per topic, pages of A4 in Helvetica, with the headings of the topic in larger type. Equal Pythons
-give equal bytes.
+The manuals are topics of Python's language reference (`pydoc_data`, part of every CPython): one small PDF file per
+topic, on A4 pages in Helvetica, with headings in larger type. The same version of Python gives the same bytes.
 """
 
 import json
@@ -21,30 +20,30 @@ from tasks.core.errors import InputError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.demo import stack
-from tasks.demo.drive import Airflow, Chain, DagRunStatus
+from tasks.demo.drive import Airflow, DagChain, DagRunStatus
 from tasks.demo.home import Home
 from tasks.demo.report import RunArtifacts, curve, times
 from tasks.demo.run import RunRequest, Screen, run_request
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.documents.chunks import asked
+from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.trace.text import tunings
+from tasks.run.trace.text import render_tuned
 from tasks.run.trace.trace import PageTrace, trace
 
 RECIPE = "manuals"
 BASES = ("demo", "smoke")
-"""Recipes whose newest model can be the base, the first that has one; the last one is run where none has."""
+"""Recipes whose newest model may be the base, in order of preference; the last one is run if none has a model."""
 
 TOKENS = 96
-"""Tokens of an answer at most."""
+"""Maximum number of tokens of an answer."""
 _WIDTH = 96
-_SHOWN = 4
+_MAX_LINES = 4
 
 PAGE_WIDTH, PAGE_HEIGHT, MARGIN = 595, 842, 60
 SMALLEST, LARGEST = 350, 900
-"""Characters of a topic that becomes a manual."""
+"""Minimum and maximum number of characters of a topic that becomes a manual."""
 
 _TITLE, _SECTION, _BODY = 18, 14, 10
 _UNDERLINE = re.compile(r"([*=~\-])\1{3,}")
@@ -53,21 +52,21 @@ _SPACING = 1.4
 
 @dataclass(frozen=True)
 class Base:
-    """The model to begin from, and its tokenizer."""
+    """The base model: its checkpoint and the URL of its tokenizer."""
 
     checkpoint: Artifact
     tokenizer: str
 
     @classmethod
     def of(cls, checkpoint: Artifact) -> "Base":
-        """Returns the base of a checkpoint; raises InputError where its records do not lead to its tokenizer."""
+        """Returns the base for a checkpoint; raises InputError if the tokenizer of its lineage is gone."""
         tokenizer = tokenizer_of(checkpoint)
         if tokenizer is None:
             raise InputError(f"the tokenizer of {checkpoint.address} is gone", "name another model with BASE=")
         return cls(checkpoint, checkpoint.store.url(f"{tokenizer.path}/tokenizer.json"))
 
     def request(self, home: Home) -> RunRequest:
-        """Returns the run of RECIPE with this base; other bases are other versions."""
+        """Returns the run of RECIPE with this base; each base has a version of its own."""
         address = self.checkpoint.address
         files = {"name": RECIPE, "kind": "pdf", "path": f"{home.root / RECIPE}/*.pdf"}
         overrides = {"extract.files": [files], "tokenizer.file": self.tokenizer, "finetune.base": str(address)}
@@ -75,46 +74,45 @@ class Base:
 
 
 def finetune(home: Home, base: str) -> None:
-    """Fine-tunes `base` ("demo/checkpoint@dev"; "": the newest of BASES) with the manuals, and prints the report.
+    """Fine-tunes `base` ("demo/checkpoint@dev"; "": the newest of BASES) on the manuals, and prints the report.
 
     Raises:
-        SluiceError: a service does not start, there is no such base, or a task failed; one line with where to look.
+        SluiceError: a service does not start, the base does not exist, or a task failed; one line that names the log.
     """
     recipe, store = find_recipe(RECIPE), Store(home.store)
     manuals = write_manuals(home.root / RECIPE)
     stack.up(home)
     with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
-        checkpoint = _asked(store, base) if base else _newest(store) or _made(home, store, airflow, screen)
+        if base:
+            checkpoint = Artifact.open_at(store, ArtifactId.parse(base))
+        else:
+            checkpoint = _newest_base(store) or _train_base(home, store, airflow, screen)
         request = Base.of(checkpoint).request(home)
         dag_runs = [
             run
             for dags in (recipe.parts, ("finetune",))
-            for run in _followed(Chain(airflow, RECIPE, dags=dags), request, screen)
+            for run in _run_chain(DagChain(airflow, RECIPE, dags=dags), request, screen)
         ]
     for line in tuning_report(RunArtifacts(store, RECIPE, request.version), len(manuals), dag_runs):
         print(line)
     print(f"\n{stack.addresses(home)}\nStop everything: make down")
 
 
-def _asked(store: Store, base: str) -> Artifact:
-    return Artifact.open_at(store, ArtifactId.parse(base))
+def _newest_base(store: Store) -> Artifact | None:
+    checkpoints = (newest(store, f"{name}/checkpoint") for name in BASES)
+    return next((checkpoint for checkpoint in checkpoints if checkpoint), None)
 
 
-def _newest(store: Store) -> Artifact | None:
-    found = (newest(store, f"{name}/checkpoint") for name in BASES)
-    return next((checkpoint for checkpoint in found if checkpoint), None)
-
-
-def _made(home: Home, store: Store, airflow: Airflow, screen: Screen) -> Artifact:
-    """Trains a small model from the seeds on, and returns its checkpoint."""
+def _train_base(home: Home, store: Store, airflow: Airflow, screen: Screen) -> Artifact:
+    """Runs the whole pipeline of the smallest recipe, and returns its checkpoint."""
     recipe: Recipe = find_recipe(BASES[-1])
     request = run_request(home, recipe.name, "", "", "")
-    _followed(Chain(airflow, recipe.name, dags=recipe.parts), request, screen)
+    _run_chain(DagChain(airflow, recipe.name, dags=recipe.parts), request, screen)
     return Artifact.open_at(store, ArtifactId(f"{recipe.name}/checkpoint", recipe.version))
 
 
-def _followed(chain: Chain, request: RunRequest, screen: Screen) -> list[DagRunStatus]:
-    """Runs a chain to its end; returns its DAG runs."""
+def _run_chain(chain: DagChain, request: RunRequest, screen: Screen) -> list[DagRunStatus]:
+    """Runs a chain to completion; returns its DAG runs."""
     chain.wait_for_dags()
     chain.start(request.conf())
     for dag_runs in chain.follow():
@@ -124,7 +122,7 @@ def _followed(chain: Chain, request: RunRequest, screen: Screen) -> list[DagRunS
 
 @dataclass(frozen=True)
 class Question:
-    """A chunk that was learned: what it was asked with, where it stands, and its tokens."""
+    """A chunk from the training examples: its question, its row, and its tokens."""
 
     text: str
     chunk: dict[str, Any]
@@ -132,19 +130,19 @@ class Question:
 
     @property
     def response(self) -> str:
-        """The text that is the right answer."""
+        """The correct answer: the text of the chunk."""
         return str(self.chunk["text"][self.chunk["body"] :])
 
 
 def tuning_report(artifacts: RunArtifacts, manuals: int, dag_runs: list[DagRunStatus]) -> Iterator[str]:
-    """Yields the lines of the report; `manuals` is the number of files."""
-    question = chosen(artifacts)
+    """Yields the lines of the report; `manuals` is the number of PDF files."""
+    question = choose_question(artifacts)
     for title, lines in (
-        ("Examples", made(artifacts, manuals)),
-        ("Fine-tuning", tuned(artifacts)),
-        ("Base and model", compared(artifacts)),
-        ("A question", answered(artifacts, question)),
-        ("Its page", page_of_question(artifacts, question)),
+        ("Examples", example_lines(artifacts, manuals)),
+        ("Fine-tuning", training_lines(artifacts)),
+        ("Base and model", comparison_lines(artifacts)),
+        ("A question", answer_lines(artifacts, question)),
+        ("Its page", page_lines(artifacts, question)),
         ("Time", times(dag_runs)),
     ):
         yield ""
@@ -152,15 +150,15 @@ def tuning_report(artifacts: RunArtifacts, manuals: int, dag_runs: list[DagRunSt
         yield from (f"  {line}" for line in lines)
 
 
-def made(artifacts: RunArtifacts, manuals: int) -> Iterator[str]:
-    """Yields what became of the files."""
+def example_lines(artifacts: RunArtifacts, manuals: int) -> Iterator[str]:
+    """Yields the numbers of files, documents, chunks and examples."""
     documents, chunks, examples = (artifacts.artifact(kind).record for kind in ("documents", CHUNKS, "examples"))
     yield f"{manuals:,} PDF files, {documents.rows_out:,} of them kept, {chunks.rows_out:,} chunks"
     yield examples.note
 
 
-def tuned(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields the loss curve as blocks."""
+def training_lines(artifacts: RunArtifacts) -> Iterator[str]:
+    """Yields the loss curve as block characters, and the note of the model."""
     model = artifacts.artifact("finetuned")
     lines = map(json.loads, model.read("loss.jsonl").splitlines())
     losses = [line["loss"] for line in lines if line["loss"] is not None]
@@ -168,79 +166,79 @@ def tuned(artifacts: RunArtifacts) -> Iterator[str]:
     yield model.record.note
 
 
-def compared(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields the table of base and model."""
-    found = artifacts.json("tuned_scores", "comparison.json")
-    sure = f"{found['confidence']:.0%} interval"
-    yield f"{'bits per byte':22} {'items':>6} {'base':>8} {'tuned':>8}  better by ({sure})"
-    for row in found["rows"]:
+def comparison_lines(artifacts: RunArtifacts) -> Iterator[str]:
+    """Yields the table that compares base and tuned model."""
+    comparison = artifacts.json("tuned_scores", "comparison.json")
+    heading = f"better by ({comparison['confidence']:.0%} interval)"
+    yield f"{'bits per byte':22} {'items':>6} {'base':>8} {'tuned':>8}  {heading}"
+    for row in comparison["rows"]:
         low, high = row["interval"]
-        sure = "none" if low is None else f"{low:+.3f} .. {high:+.3f}"
+        interval = "none" if low is None else f"{low:+.3f} .. {high:+.3f}"
         values = f"{row['first']:8.3f} {row['second']:8.3f}  {row['difference']:+.3f}"
-        named = f"{row['kind']} {row['name']}"
-        yield f"{named:22} {row['items']:6,} {values} ({sure})"
+        label = f"{row['kind']} {row['name']}"
+        yield f"{label:22} {row['items']:6,} {values} ({interval})"
 
 
-def chosen(artifacts: RunArtifacts) -> Question:
-    """Returns the learned chunk with the fewest tokens that is all of its section: the same at every call."""
-    examples, chunks = Examples(artifacts.artifact("examples")), artifacts.artifact(CHUNKS)
+def choose_question(artifacts: RunArtifacts) -> Question:
+    """Returns the shortest training chunk, in tokens, that is the only one of its section; deterministic."""
+    all_examples, chunks = Examples(artifacts.artifact("examples")), artifacts.artifact(CHUNKS)
     rows = {row["id"]: row for path in chunks.files(f"{CHUNKS}/") for row in chunks.table(path).to_pylist()}
-    found = [examples[number] for number in range(int(examples.firsts[-1]))]
-    learned = [rows[example.origin["id"]] for example in found]
-    questions = [asked(chunk["title"], chunk["sections"]) for chunk in learned]
-    alone = [at for at, question in enumerate(questions) if questions.count(question) == 1] or [0]
-    best = min(alone, key=lambda at: (learned[at]["tokens"], learned[at]["id"]))
-    return Question(questions[best], learned[best], found[best])
+    examples = [all_examples[number] for number in range(int(all_examples.firsts[-1]))]
+    trained = [rows[example.origin["id"]] for example in examples]
+    questions = [heading_path(chunk["title"], chunk["sections"]) for chunk in trained]
+    unique = [at for at, question in enumerate(questions) if questions.count(question) == 1] or [0]
+    best = min(unique, key=lambda at: (trained[at]["tokens"], trained[at]["id"]))
+    return Question(questions[best], trained[best], examples[best])
 
 
-def answered(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
-    """Yields the question, what stands on the page, what the model answers, and what this costs base and model."""
+def answer_lines(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
+    """Yields the question, the text of the page, the model's answer, and the bits per byte of base and model."""
     from tasks.trainer.serve import TextModel  # imports torch
 
     model = artifacts.artifact("tuned_model")
     served = TextModel(Path(model.local("model/model.json")).parent)
     (answer,) = served.predict([[{"role": "user", "content": question.text}]], {"max_tokens": TOKENS})
-    yield f"asked      {' / '.join(question.text.splitlines())}"
+    yield f"question   {' / '.join(question.text.splitlines())}"
     yield from _paragraph("page", question.response)
     yield from _paragraph("answer", answer)
     base, tuned = costs(artifacts, question)
-    yield f"the text of the page costs the base {base:.3f} bits per byte behind the question, the model {tuned:.3f}"
+    yield f"bits per byte of the page's text after the question: base {base:.3f}, model {tuned:.3f}"
 
 
 def costs(artifacts: RunArtifacts, question: Question) -> list[float]:
-    """Returns the bits per byte that base and model need for the right answer."""
+    """Returns the bits per byte of the correct answer under the base and under the tuned model."""
     from tasks.trainer.evaluation.comparison import Contender, response_bits
 
     model, tokenizer = artifacts.artifact("finetuned"), artifacts.artifact("tokenizer")
     base = origin_of(model)
     assert base is not None, "a fine-tuning has a base"
     text = (question.example.tokens, question.example.learned)
-    scorers = (Contender.of_artifact("model", one, tokenizer).load(1) for one in (base, model))
+    scorers = (Contender.of_artifact("model", artifact, tokenizer).load(1) for artifact in (base, model))
     return [response_bits(scorer, [text])[0] / len(question.response.encode()) for scorer in scorers]
 
 
 def _paragraph(name: str, text: str) -> Iterator[str]:
-    lines = wrap(" ".join(text.split()), _WIDTH)[:_SHOWN] or ["(nothing)"]
+    lines = wrap(" ".join(text.split()), _WIDTH)[:_MAX_LINES] or ["(nothing)"]
     for number, line in enumerate(lines):
         yield f"{name if number == 0 else '':10} {line}"
 
 
-def page_of_question(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
-    """Yields where the chunk of a question stands, and the steps that have read it."""
+def page_lines(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
+    """Yields the location of a question's chunk, and the training steps that read it."""
     chunk = question.chunk
     yield f"{chunk['url']}, document {chunk['document']}"
     for box in chunk["boxes"] or ():
         place = ", ".join(f"{box[name]:.0f}" for name in ("x0", "y0", "x1", "y1"))
-        yield f"page {box['page']}, box {place} in points from the upper left corner"
+        yield f"page {box['page']}, box {place} in points from the top left corner"
     model = artifacts.artifact("finetuned")
-    found = trace(artifacts.store, artifacts.recipe, artifacts.version, chunk["url"])
-    assert isinstance(found, PageTrace)
-    yield from tunings([one for one in found.tuned if one.model == str(model.address)])[1:]
+    page_trace = trace(artifacts.store, artifacts.recipe, artifacts.version, chunk["url"])
+    assert isinstance(page_trace, PageTrace)
+    yield from render_tuned([tuning for tuning in page_trace.tuned if tuning.model == str(model.address)])[1:]
     yield f"python -m tasks trace --recipe {artifacts.recipe} --version {artifacts.version} {chunk['url']}"
 
 
-class Line(NamedTuple):
-    """A line of a page, its size in points, and the room above it."""
+class ManualLine(NamedTuple):
+    """A line of a page, its font size, and the space above it, both in points."""
 
     text: str
     size: int
@@ -248,7 +246,7 @@ class Line(NamedTuple):
 
 
 def write_manuals(folder: Path) -> list[Path]:
-    """Writes the manuals that are not there yet; returns the paths of all, sorted."""
+    """Writes the manuals that do not exist yet; returns the paths of all, sorted."""
     from pydoc_data.topics import topics
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -270,32 +268,32 @@ def manual(text: str) -> bytes:
         used += (line.above if pages[-1] else 0) + height
         font = "F2" if line.size > _BODY else "F1"
         place = f"{MARGIN} {PAGE_HEIGHT - MARGIN - used:.0f}"
-        pages[-1].append(f"BT /{font} {line.size} Tf {place} Td ({_escaped(line.text)}) Tj ET\n")
+        pages[-1].append(f"BT /{font} {line.size} Tf {place} Td ({_escape(line.text)}) Tj ET\n")
     return _pdf_file(["".join(page) for page in pages])
 
 
-def _topic_lines(text: str) -> Iterator[Line]:
-    """Yields the lines of a topic, a heading for each that is underlined."""
+def _topic_lines(text: str) -> Iterator[ManualLine]:
+    """Yields the lines of a topic; underlined lines become headings."""
     rows, number, blank = text.split("\n"), 0, False
     while number < len(rows):
         row, following = rows[number], rows[number + 1] if number + 1 < len(rows) else ""
         if row.strip() and _UNDERLINE.fullmatch(following):
-            yield Line(row.strip(), _TITLE if following[0] == "*" else _SECTION, 2.0 * _BODY)
+            yield ManualLine(row.strip(), _TITLE if following[0] == "*" else _SECTION, 2.0 * _BODY)
             number += 1
         elif row.strip():
-            yield Line(row.rstrip(), _BODY, float(_BODY) if blank else 0.0)
+            yield ManualLine(row.rstrip(), _BODY, float(_BODY) if blank else 0.0)
         blank = not row.strip()
         number += 1
 
 
-def _escaped(text: str) -> str:
-    """Returns a text of Windows' Latin alphabet for a string of PDF, in octal where it is not ASCII."""
+def _escape(text: str) -> str:
+    """Returns a text as a PDF string in the encoding Windows-1252, with octal escapes for non-ASCII characters."""
     codes = text.encode("cp1252", "replace")
     return "".join(chr(code) if 32 <= code < 127 and chr(code) not in r"\()" else f"\\{code:03o}" for code in codes)
 
 
 def _pdf_file(pages: list[str]) -> bytes:
-    """Returns a PDF file with a catalog, fonts, and pages of these contents."""
+    """Returns a PDF file with a catalog, two fonts, and one page per content stream."""
     objects: dict[int, bytes] = {}
     first = 5
     kids = " ".join(f"{first + 2 * number} 0 R" for number in range(len(pages)))
@@ -311,16 +309,16 @@ def _pdf_file(pages: list[str]) -> bytes:
             f"/Contents {page + 1} 0 R >>"
         ).encode()
         objects[page + 1] = f"<< /Length {len(content)} >>\nstream\n{content}endstream".encode()
-    return _assembled(objects)
+    return _assemble(objects)
 
 
-def _assembled(objects: Mapping[int, bytes]) -> bytes:
-    out, places = bytearray(b"%PDF-1.4\n"), []
+def _assemble(objects: Mapping[int, bytes]) -> bytes:
+    out, offsets = bytearray(b"%PDF-1.4\n"), []
     for number, body in sorted(objects.items()):
-        places.append(len(out))
+        offsets.append(len(out))
         out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
     start = len(out)
     out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    out += b"".join(b"%010d 00000 n \n" % place for place in places)
+    out += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
     out += b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
     return bytes(out)

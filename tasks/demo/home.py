@@ -1,16 +1,16 @@
-"""A stack on this machine: its state folder, ports, external servers, and the environment of its processes.
+"""A local stack: its state folder, ports, external servers, and the environment of its processes.
 
 Reads SLUICE_HOME, SLUICE_*_PORT, SLUICE_DATABASE and SLUICE_STORE; writes the state folder (default `.sluice/` in the
-checkout) and the keys in it. Nothing below the state folder is needed to run the DAGs elsewhere.
+checkout) and the keys in it. The DAGs do not need the state folder elsewhere.
 
-The databases are SQLite files below the state folder, or on the Postgres server that SLUICE_DATABASE names: `airflow`
-(metadata) and `mlflow` (runs); missing ones are created if the user has the right. The password is in no command line,
-log, status or message: processes read it from their environment or from a file that only its owner can read.
+The databases are SQLite files in the state folder, or on the Postgres server of SLUICE_DATABASE: `airflow` (metadata)
+and `mlflow` (runs); missing ones are created if the user has the right. The password does not appear in command lines,
+logs, status or messages: processes read it from their environment or from a file that only its owner can read.
 
 SLUICE_STORE sets the location of the store, MLflow's files, task logs and large XComs. With s3://bucket/prefix the
-store is at the prefix itself; `<prefix>-mlflow`, `<prefix>-logs` and `<prefix>-xcom` are next to it, so that a listing
-of the store contains nothing else. S3 credentials come from the AWS environment, or from the Airflow connection
-`aws_default` in AIRFLOW_CONN_AWS_DEFAULT; they are written nowhere.
+store is at the prefix itself, and `<prefix>-mlflow`, `<prefix>-logs` and `<prefix>-xcom` are next to it, so that a
+listing of the store contains nothing else. S3 credentials come from the AWS environment, or from the Airflow connection
+`aws_default` in AIRFLOW_CONN_AWS_DEFAULT; they are not written anywhere.
 """
 
 import json
@@ -34,10 +34,10 @@ AWS_CONNECTION = "AIRFLOW_CONN_AWS_DEFAULT"
 CONN_ID = "aws_default"
 
 LARGE_XCOM = 8192
-"""Size in bytes from which an XCom is stored on S3. A stage's result has 1 to 2 KB, a long list of members more."""
+"""Minimum size in bytes of an XCom on S3. A stage's result has 1 to 2 KB, but a long list of members has more."""
 
 _RETRIES = {"AWS_RETRY_MODE": "adaptive", "AWS_MAX_ATTEMPTS": "10"}
-"""Retries of the S3 clients of MLflow, task logs and XComs. The defaults fail after about 20 s."""
+"""Retry settings of the S3 clients of MLflow, task logs and XComs. The defaults fail after about 20 s."""
 
 AIRFLOW, MLFLOW = "airflow", "mlflow"
 DRIVER = "postgresql+psycopg2"
@@ -52,9 +52,9 @@ MARK = "SLUICE_STACK"
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of one stack, all on 127.0.0.1.
+    """The ports of a stack, all on 127.0.0.1.
 
-    `dask` is followed by the port of the scheduler's own status page; `site` by one port for each further host.
+    The scheduler's status page uses the port after `dask`; the other hosts of the site use the ports after `site`.
     """
 
     airflow: int
@@ -62,7 +62,7 @@ class Ports:
     dask: int
     site: int
 
-    def taken_by(self) -> dict[int, tuple[str, str]]:
+    def users(self) -> dict[int, tuple[str, str]]:
         """Returns {port: (service, variable that sets the port)} for every port of the stack."""
         ports = {
             self.airflow: ("Airflow", "SLUICE_AIRFLOW_PORT"),
@@ -89,18 +89,19 @@ class Postgres:
         from sqlalchemy.exc import ArgumentError
 
         try:
-            found = make_url(url)
+            parsed = make_url(url)
         except (ArgumentError, ValueError):
-            raise _bad_address("it is no URL") from None
-        if found.drivername not in (DRIVER, "postgresql"):
-            raise _bad_address(f"it begins with {found.drivername}://")
-        if not found.host or not found.username:
+            raise _bad_address("it is not a URL") from None
+        if parsed.drivername not in (DRIVER, "postgresql"):
+            raise _bad_address(f"it begins with {parsed.drivername}://")
+        if not parsed.host or not parsed.username:
             raise _bad_address("user or host is missing")
-        if found.database or found.query:
+        if parsed.database or parsed.query:
             raise _bad_address(
-                "something follows the port; the databases are named airflow and mlflow, options go by PGSSLMODE"
+                "something follows the port; the databases are named airflow and mlflow, and options are set by "
+                "variables such as PGSSLMODE"
             )
-        self._url = found.set(drivername=DRIVER, port=found.port or 5432)
+        self._url = parsed.set(drivername=DRIVER, port=parsed.port or 5432)
 
     def __repr__(self) -> str:
         return f"Postgres at {self._url.host}:{self._url.port}"
@@ -117,22 +118,22 @@ class Postgres:
             InputError: it rejects the user, or the user may not create a database or tables.
         """
         with closing(self._connect("postgres")) as server:
-            existing = {name for (name,) in _fetched(server, "SELECT datname FROM pg_database")}
+            existing = {name for (name,) in _query(server, "SELECT datname FROM pg_database")}
             for name in (AIRFLOW, MLFLOW):
                 if name not in existing:
                     self._create(server, name)
         for name in (AIRFLOW, MLFLOW):
             with closing(self._connect(name)) as database:
-                if not _fetched(database, "SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0]:
+                if not _query(database, "SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0]:
                     raise InputError(
-                        f"{self}: {self._url.username} may not make tables in the database {name}",
+                        f"{self}: {self._url.username} may not create tables in the database {name}",
                         f"as its administrator: ALTER DATABASE {name} OWNER TO {self._url.username}",
                     )
 
-    def migrated(self) -> bool:
+    def is_migrated(self) -> bool:
         """Returns whether Airflow has created its tables here."""
         with closing(self._connect(AIRFLOW)) as database:
-            return bool(_fetched(database, "SELECT to_regclass('alembic_version')")[0][0])
+            return bool(_query(database, "SELECT to_regclass('alembic_version')")[0][0])
 
     def _create(self, server: Any, name: str) -> None:
         from psycopg2.errors import DuplicateDatabase, InsufficientPrivilege  # type: ignore[import-untyped]
@@ -144,7 +145,7 @@ class Postgres:
             return  # another stack has created it meanwhile
         except InsufficientPrivilege:
             raise InputError(
-                f"{self}: {self._url.username} may not make the database {name}",
+                f"{self}: {self._url.username} may not create the database {name}",
                 f"as its administrator: CREATE DATABASE {name} OWNER {self._url.username}",
             ) from None
 
@@ -163,28 +164,29 @@ class Postgres:
                 application_name="sluice",
             )
         except psycopg2.OperationalError as error:
-            raise self._explained(str(error)) from None
+            raise self._connection_error(str(error)) from None
         connection.autocommit = True
         return connection
 
-    def _explained(self, message: str) -> InputError | TransientError:
+    def _connection_error(self, message: str) -> InputError | TransientError:
         cause = " ".join(message.split()).rpartition("FATAL: ")[2].strip()
         if "FATAL" not in message:
             return TransientError(
                 f"{self} does not answer ({cause})", f"start it, or unset {DATABASE_VARIABLE} for SQLite"
             )
         if "starting up" in message or "too many" in message or "shutting down" in message:
-            return TransientError(f"{self} takes no connection now ({cause})", "try again")
+            return TransientError(f"{self} does not accept connections now ({cause})", "try again")
         return InputError(
-            f"{self} refuses {self._url.username}: {cause}", f"correct {DATABASE_VARIABLE}, or the server's rights"
+            f"{self} refuses {self._url.username}: {cause}",
+            f"correct {DATABASE_VARIABLE}, or the user's rights on the server",
         )
 
 
 @dataclass(frozen=True)
 class Home:
-    """One stack on this machine: its state folder, its ports, and its external services.
+    """A local stack: its state folder, its ports, and its external services.
 
-    `postgres` is a database server in place of SQLite files; `remote` is the s3:// URL of the store, else "".
+    `postgres` is the database server, or None for SQLite files; `remote` is the s3:// URL of the store, or "".
     """
 
     root: Path
@@ -222,18 +224,18 @@ class Home:
         return self.root / "logs"
 
     def last_line(self, name: str) -> str:
-        """Returns the last line in the log of a service, "" where there is none."""
+        """Returns the last line in the log of a service, or ""."""
         path = self.logs / f"{name}.log"
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         return lines[-1].strip() if lines else ""
 
     @property
     def database(self) -> Path:
-        """Airflow's metadata database, where it is a file."""
+        """Path of Airflow's metadata database, if it is a SQLite file."""
         return self.root / "airflow.db"
 
     @property
-    def runs(self) -> str:
+    def mlflow_database(self) -> str:
         """URL of MLflow's database; may contain a password."""
         return self.postgres.url(MLFLOW) if self.postgres else f"sqlite:///{self.root / 'mlflow.db'}"
 
@@ -267,7 +269,7 @@ class Home:
         return str(json.loads(self.passwords.read_text())[USER])
 
     def prepare(self) -> None:
-        """Creates the folders, and missing keys and passwords, which are never printed or logged."""
+        """Creates missing folders, keys and passwords; does not print or log them."""
         for name in ("logs", "run", "store", "models", "mlartifacts", "dask", "site", "secrets"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         folder = self.root / "secrets"
@@ -285,16 +287,16 @@ class Home:
         lines = [
             f"export {name}={quote(value)}\n" for name, value in sorted((self._sluice() | self._airflow()).items())
         ]
-        # Without the mark: `down` ends every process that has it, and must not end the shell of a person.
+        # Without the mark: `down` kills every process that has it, and must not kill the user's shell.
         (self.run / "env").write_text("".join(line for line in lines if not line.startswith(f"export {MARK}=")))
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of every process of the stack: that of this process, overridden by the stack's.
 
-        Settings of another Airflow in the caller's shell are left out: the demo must not write to its database.
+        Settings of another Airflow in the caller's shell are removed: the demo must not write to its database.
         """
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
-        return kept | self._sluice() | self._airflow() | self._quiet()
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
+        return inherited | self._sluice() | self._airflow() | self._process_settings()
 
     def _sluice(self) -> dict[str, str]:
         return {
@@ -330,11 +332,11 @@ class Home:
             return {f"{variable}_CMD": f"cat {quote(str(self.root / 'secrets' / 'database'))}"}
         return {variable: f"sqlite:///{self.database}"}
 
-    def _quiet(self) -> dict[str, str]:
+    def _process_settings(self) -> dict[str, str]:
         return {
             # Airflow runs the command `airflow`, and stages run `torchrun`, by name.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            # setproctitle would overwrite the environment with the title, where `marked` reads the mark.
+            # setproctitle would otherwise overwrite the environment, from which `stack_processes` reads the mark.
             "SPT_NOENV": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "PYTHONUNBUFFERED": "1",
@@ -355,7 +357,7 @@ def _port(variable: str, default: int) -> int:
     return int(text)
 
 
-def _fetched(connection: Any, query: str) -> list[tuple[Any, ...]]:
+def _query(connection: Any, query: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(query)
         return list(cursor.fetchall())
@@ -368,19 +370,17 @@ def _bad_address(cause: str) -> InputError:
 
 
 def store_url(environment: Mapping[str, str]) -> str:
-    """Returns the s3:// URL of the store, or "" where it is a folder of the stack.
+    """Returns the s3:// URL of the store, or "" if it is a folder of the stack.
 
     Raises:
-        InputError: the URL has no bucket or prefix, or is of another kind of store.
+        InputError: the URL has no bucket or prefix, or another scheme.
     """
     url = environment.get(STORE_VARIABLE, "").rstrip("/")
     if "://" not in url:
         return ""
-    found = urlsplit(url)
-    if found.scheme != "s3" or not found.netloc or not found.path.strip("/"):
-        raise InputError(
-            f"{STORE_VARIABLE}={url} is not a store for a stack", "write s3://bucket/prefix, or leave it out"
-        )
+    parsed = urlsplit(url)
+    if parsed.scheme != "s3" or not parsed.netloc or not parsed.path.strip("/"):
+        raise InputError(f"{STORE_VARIABLE}={url} is not a store for a stack", "write s3://bucket/prefix, or unset it")
     return url
 
 
@@ -392,7 +392,7 @@ def apply_credentials(environment: Mapping[str, str]) -> None:
 
 
 def airflow_settings(url: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that put Airflow's task logs and large XComs beside the store at `url`."""
+    """Returns the variables that configure Airflow's task logs and large XComs next to the store at `url`."""
     settings = {
         "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
         "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"{url}-logs",
@@ -401,7 +401,7 @@ def airflow_settings(url: str, environment: Mapping[str, str]) -> dict[str, str]
         "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH": f"s3://{CONN_ID}@{url.removeprefix('s3://')}-xcom",
         "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD": str(LARGE_XCOM),
     }
-    # Without a connection of that name every task would log a warning. This one means: the AWS environment.
+    # Without a connection of that name every task would log a warning. An empty one means the AWS environment.
     return settings if environment.get(AWS_CONNECTION) else {**settings, AWS_CONNECTION: "aws://"}
 
 
@@ -416,7 +416,7 @@ def _from_connection(text: str) -> dict[str, str]:
             f"{AWS_CONNECTION} is neither JSON nor a URI", "see the Amazon provider's connections"
         ) from None
     endpoint = (extra.get("service_config") or {}).get("s3", {}).get("endpoint_url") or extra.get("endpoint_url")
-    named = {
+    variables = {
         "AWS_ACCESS_KEY_ID": login or extra.get("aws_access_key_id"),
         "AWS_SECRET_ACCESS_KEY": password or extra.get("aws_secret_access_key"),
         "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
@@ -424,7 +424,7 @@ def _from_connection(text: str) -> dict[str, str]:
         "AWS_PROFILE": extra.get("profile_name"),
         "AWS_ENDPOINT_URL_S3": endpoint,
     }
-    return {name: str(value) for name, value in named.items() if value}
+    return {name: str(value) for name, value in variables.items() if value}
 
 
 def _json_connection(text: str) -> tuple[str, str, dict[str, Any]]:
@@ -438,7 +438,7 @@ def _json_connection(text: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _uri_connection(text: str) -> tuple[str, str, dict[str, Any]]:
-    found = urlsplit(text)
-    query = dict(parse_qsl(found.query))
+    parsed = urlsplit(text)
+    query = dict(parse_qsl(parsed.query))
     extra = json.loads(query["__extra__"]) if "__extra__" in query else query
-    return unquote(found.username or ""), unquote(found.password or ""), extra
+    return unquote(parsed.username or ""), unquote(parsed.password or ""), extra

@@ -1,13 +1,13 @@
 """Renders the HTML documentation of a Python installation with its own `pydoc`, once, into a folder.
 
-A script for a bare interpreter (`python -s -S -P pages.py OUT`), so that no installed package and nothing of Sluice is
-imported: only the standard library documents itself. It writes one file per page and `pages.json`, which names them
-all and is written last; `tasks.demo.site` reads both. Three hosts: `library` (top-level modules), `packages`
-(sub-modules), `topics` (the language reference by topic and keyword). Links between hosts are written with a host
-name and no port; the server adds the port it was given. About 9 CPU-seconds for CPython 3.11, then kept.
+A script for a bare interpreter (`python -s -S -P pages.py OUT`): it imports neither installed packages nor Sluice, so
+that only the standard library is documented. It writes one file per page, and last `pages.json`, which lists them;
+`tasks.demo.site` reads both. There are three hosts: `library` (top-level modules), `packages` (submodules) and `topics`
+(the language reference by topic and keyword). Links between hosts have a host name and no port; the server adds the
+port. Takes about 9 CPU-seconds once for CPython 3.11.
 
-The same interpreter gives the same bytes: object addresses are taken out, sets are printed under a fixed hash seed,
-the environment is empty, and files are named from the library's root.
+The same interpreter gives the same bytes: object addresses are removed, sets are printed with a fixed hash seed, the
+environment is empty, and file names are relative to the library's root.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-# Importing these prints, opens windows, starts a program, replaces encodings or tests the machine.
+# Importing these prints text, opens windows, starts programs, replaces encodings or runs tests.
 SIDE_EFFECTS = {
     "__main__",
     "antigravity",
@@ -38,7 +38,7 @@ SIDE_EFFECTS = {
     "turtledemo",
     "usercustomize",
 }
-# One page per character set says nothing but its name.
+# Their members have pages without content: one per character set.
 THIN = {"encodings"}
 # "<object at 0x7f...>" in a signature and "handle 7f..." of ctypes differ in every process.
 ADDRESS = re.compile(r"((?:\bat|handle)(?: |&nbsp;))(?:0x)?[0-9A-Fa-f]{8,}")
@@ -49,16 +49,16 @@ LINK = re.compile(r'href="([A-Za-z0-9_.]+)\.html(#[^"]*)?"')
 Hosts = dict[str, dict[str, tuple[str, str, str]]]
 
 
-class Pages(pydoc.HTMLDoc):
-    """pydoc's own renderer, with file links that name a place inside the library and no place on this disk."""
+class DocRenderer(pydoc.HTMLDoc):
+    """pydoc's renderer, with links to files relative to the library instead of paths on this disk."""
 
     def filelink(self, url: str, path: str) -> str:
-        """Names the file a module was read from, as `lib/<relative path>`."""
+        """Returns the name of a module's file, as `lib/<relative path>`."""
         root = os.path.dirname(os.__file__)
         return html.escape("lib/" + os.path.relpath(path, root) if path.startswith(root) else os.path.basename(path))
 
     def page(self, title: str, contents: str) -> str:
-        """Frames one page with a title and the way back."""
+        """Returns a complete page with a title and links to the index and the search."""
         return (
             f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title></head>\n'
             f'<body><p><a href="/">Index</a> <a href="/search?key=">Search</a></p>\n'
@@ -67,31 +67,31 @@ class Pages(pydoc.HTMLDoc):
 
 
 def modules() -> list[str]:
-    """Yields the name of every documented module, sorted: builtin ones, top-level ones, then members of packages."""
+    """Returns the sorted names of all documented modules: builtin ones, top-level ones, and members of packages."""
     names = {name for name in sys.builtin_module_names if not name.startswith("_")}
-    for found in pkgutil.iter_modules():
-        if found.name.startswith("_") or found.name in SIDE_EFFECTS:
+    for module in pkgutil.iter_modules():
+        if module.name.startswith("_") or module.name in SIDE_EFFECTS:
             continue
-        names.add(found.name)
-        if found.ispkg and found.name not in THIN:
-            names.update(members(found.name))
+        names.add(module.name)
+        if module.ispkg and module.name not in THIN:
+            names.update(members(module.name))
     return sorted(names - SIDE_EFFECTS)
 
 
 def members(package: str) -> Iterator[str]:
-    """Yields the public modules inside `package`, at any depth."""
+    """Yields the names of the public modules inside `package`, at any depth."""
     path = getattr(importlib.import_module(package), "__path__", ())
-    for found in pkgutil.iter_modules(path, package + "."):
-        leaf = found.name.rpartition(".")[2]
+    for module in pkgutil.iter_modules(path, package + "."):
+        leaf = module.name.rpartition(".")[2]
         if leaf.startswith("_") or leaf in ("test", "tests", "idle_test"):
             continue
-        yield found.name
-        if found.ispkg:
-            yield from members(found.name)
+        yield module.name
+        if module.ispkg:
+            yield from members(module.name)
 
 
-def module_page(doc: Pages, name: str) -> tuple[str, str] | None:
-    """Returns (title, body) of a module's page, or None when it cannot be imported on this system."""
+def module_page(doc: DocRenderer, name: str) -> tuple[str, str] | None:
+    """Returns (title, body) of a module's page, or None if it cannot be imported on this system."""
     try:
         module = importlib.import_module(name)
     except Exception:  # winreg, msilib, a missing _tkinter: not part of this installation
@@ -101,7 +101,7 @@ def module_page(doc: Pages, name: str) -> tuple[str, str] | None:
     return f"Python module {name}", doc.document(module, name)
 
 
-def topic_page(doc: Pages, topic: str) -> tuple[str, str] | None:
+def topic_page(doc: DocRenderer, topic: str) -> tuple[str, str] | None:
     """Returns (title, body) of one topic or keyword of the language reference, or None without a text."""
     helper = pydoc.Helper(None, None)
     try:
@@ -114,19 +114,19 @@ def topic_page(doc: Pages, topic: str) -> tuple[str, str] | None:
     kind = "keyword" if topic in pydoc.Helper.keywords else "topic"
     body = doc.bigsection(topic, "index", f"<pre>{doc.markup(text)}</pre>")
     links = " ".join(
-        f'<a href="{quoted(name)}.html">{html.escape(name)}</a>' for name in sorted((related or "").split())
+        f'<a href="{topic_slug(name)}.html">{html.escape(name)}</a>' for name in sorted((related or "").split())
     )
     return f"Python {kind} {topic}", body + (f"<p>Related: {links}</p>" if links else "")
 
 
-def quoted(name: str) -> str:
-    """Returns a topic's name as part of a URL path."""
+def topic_slug(name: str) -> str:
+    """Returns the URL path segment of a topic."""
     return name if name.isidentifier() else "symbol-" + name.encode().hex()
 
 
 def render() -> Hosts:
-    """Renders all pages but the indexes."""
-    doc = Pages()
+    """Renders all pages except the indexes."""
+    doc = DocRenderer()
     hosts: Hosts = {"library": {}, "packages": {}, "topics": {}}
     for name in modules():
         page = module_page(doc, name)
@@ -137,14 +137,14 @@ def render() -> Hosts:
     for topic in sorted(topics):
         page = topic_page(doc, topic)
         if page is not None:
-            hosts["topics"][f"/{quoted(topic)}.html"] = (*page, "")
+            hosts["topics"][f"/{topic_slug(topic)}.html"] = (*page, "")
     return hosts
 
 
-def linked(text: str, host: str, hosts: Hosts) -> str:
-    """Points every page link at the host that has the page, and unlinks names that have none."""
+def resolve_links(text: str, host: str, hosts: Hosts) -> str:
+    """Replaces each link to a page by the URL on the host that has it, and removes links without a page."""
 
-    def place(match: re.Match[str]) -> str:
+    def resolve(match: re.Match[str]) -> str:
         path, anchor = f"/{match[1]}.html", match[2] or ""
         if path in hosts[host]:
             return f'href="{path}{anchor}"'
@@ -153,10 +153,10 @@ def linked(text: str, host: str, hosts: Hosts) -> str:
                 return f'href="http://{other}.localhost{path}{anchor}"'
         return f'name="{match[1]}"'
 
-    return LINK.sub(place, ADDRESS.sub(r"\1...", text).replace(sys.base_prefix, "PREFIX"))
+    return LINK.sub(resolve, ADDRESS.sub(r"\1...", text).replace(sys.base_prefix, "PREFIX"))
 
 
-def index_page(doc: Pages, host: str, hosts: Hosts) -> str:
+def index_page(doc: DocRenderer, host: str, hosts: Hosts) -> str:
     """Returns the page that links to every page of one host, and to the other hosts."""
     items = "\n".join(
         f'<li><a href="{path}">{html.escape(hosts[host][path][0])}</a></li>' for path in sorted(hosts[host])
@@ -169,22 +169,24 @@ def index_page(doc: Pages, host: str, hosts: Hosts) -> str:
 
 
 def write(out: str, hosts: Hosts) -> None:
-    """Writes all pages below `out`, then their list."""
-    doc, newest, listed = Pages(), 0, list[dict[str, object]]()
+    """Writes all pages below `out`, then `pages.json`."""
+    doc, newest, entries = DocRenderer(), 0, list[dict[str, object]]()
     for host, pages in hosts.items():
         os.makedirs(os.path.join(out, host), exist_ok=True)
         for path, (title, contents, source) in pages.items():
             modified = int(os.stat(source if os.path.isfile(source) else pydoc.__file__).st_mtime)
             newest = max(newest, modified)
-            listed.append(entry(out, host, path, title, linked(doc.page(title, contents), host, hosts), modified))
+            entries.append(
+                entry(out, host, path, title, resolve_links(doc.page(title, contents), host, hosts), modified)
+            )
     for host in hosts:
-        listed.append(entry(out, host, "/", f"Python {host}", index_page(doc, host, hosts), newest))
+        entries.append(entry(out, host, "/", f"Python {host}", index_page(doc, host, hosts), newest))
     with open(os.path.join(out, "pages.json"), "w", encoding="utf-8") as file:
-        json.dump(sorted(listed, key=lambda one: f"{one['host']}{one['path']}"), file, indent=0)
+        json.dump(sorted(entries, key=lambda page: f"{page['host']}{page['path']}"), file, indent=0)
 
 
 def entry(out: str, host: str, path: str, title: str, text: str, modified: int) -> dict[str, object]:
-    """Writes one page and returns its line in the list."""
+    """Writes one page and returns its entry in `pages.json`."""
     body = text.encode("utf-8", "xmlcharrefreplace")
     file = f"{host}/{hashlib.sha1(path.encode()).hexdigest()}.html"
     with open(os.path.join(out, file), "wb") as handle:

@@ -1,4 +1,4 @@
-"""Report of a run on one screen: funnel, mixture, loss curve, scores, one page traced to its training steps.
+"""One-screen report of a run: funnel, mixture, loss curve, scores, one page traced to its training steps.
 
 Reads the committed artifacts of one recipe and version; writes nothing.
 """
@@ -29,21 +29,21 @@ class RunArtifacts:
         self.version = version
 
     def artifact(self, kind: str) -> Artifact:
-        """Opens the artifact of a kind; raises InputError when it does not exist."""
+        """Opens the artifact of a kind; raises InputError if it does not exist."""
         return Artifact.open_at(self.store, ArtifactId(f"{self.recipe}/{kind}", self.version))
 
     def json(self, kind: str, path: str) -> Any:
-        """Reads a JSON file of the artifact of a kind."""
+        """Returns the content of a JSON file of the artifact of a kind."""
         return json.loads(self.artifact(kind).read(path))
 
 
 def report(artifacts: RunArtifacts, dag_runs: list[DagRunStatus], parts: Collection[str]) -> Iterator[str]:
-    """Yields the lines of the report; `parts` are the DAGs of the recipe."""
+    """Yields the lines of the report; sections whose DAGs are not in `parts` are omitted."""
     for title, lines, needed in (
         ("Funnel (documents)", funnel(artifacts), {"corpus"}),
         ("Mixture", mixture(artifacts), {"canary"}),
         ("Training", training(artifacts), {"pretrain"}),
-        ("Trace", traced(artifacts), {"crawl", "corpus"}),
+        ("Trace", page_trace(artifacts), {"crawl", "corpus"}),
         ("Time", times(dag_runs), set()),
     ):
         if needed <= set(parts):
@@ -53,24 +53,24 @@ def report(artifacts: RunArtifacts, dag_runs: list[DagRunStatus], parts: Collect
 
 
 def funnel(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields one line per source and step: its number of documents, with the most frequent reasons."""
+    """Yields one line per source and step: the number of documents and the most frequent reasons."""
     rows = totals(artifacts.artifact("documents").table("funnel.parquet"), ["source", "step", "reason"])
     for source in sorted({row["source"] for row in rows}):
-        own = [row for row in rows if row["source"] == source]
-        total = sum(row["documents"] for row in own)
+        of_source = [row for row in rows if row["source"] == source]
+        total = sum(row["documents"] for row in of_source)
         yield f"{source:10} {total:7,} found"
-        for step in dict.fromkeys(row["step"] for row in own):
-            here = sorted(
-                (row for row in own if row["step"] == step), key=lambda row: (-row["documents"], row["reason"])
+        for step in dict.fromkeys(row["step"] for row in of_source):
+            of_step = sorted(
+                (row for row in of_source if row["step"] == step), key=lambda row: (-row["documents"], row["reason"])
             )
-            count = sum(row["documents"] for row in here)
-            reasons = ", ".join(f"{row['reason']} {row['documents']:,}" for row in here[:3] if row["reason"])
+            count = sum(row["documents"] for row in of_step)
+            reasons = ", ".join(f"{row['reason']} {row['documents']:,}" for row in of_step[:3] if row["reason"])
             sign = " " if step == "kept" else "-"
             yield f"{'':10} {sign}{count:6,} {step}{f' ({reasons})' if reasons else ''}"
 
 
 def mixture(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields the decision of the canaries: the weights to train with, and the winner's interval."""
+    """Yields the decision of the canaries: the reason, the interval, and the weights for training."""
     decision = artifacts.json("mixture", "mixture.json")
     low, high = decision["interval"]
     weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
@@ -80,7 +80,7 @@ def mixture(artifacts: RunArtifacts) -> Iterator[str]:
 
 
 def training(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields the loss curve as blocks, and the held-out bits per byte beside those of word frequencies alone."""
+    """Yields the loss curve as block characters, and the held-out bits per byte of the model and of unigrams."""
     table = artifacts.artifact("checkpoint").table("loss.parquet").to_pydict()
     losses = [loss for loss in table["loss"] if loss is not None]
     yield f"{curve(losses)}  loss {losses[0]:.2f} to {losses[-1]:.2f} nats per token"
@@ -90,7 +90,7 @@ def training(artifacts: RunArtifacts) -> Iterator[str]:
 
 
 def curve(losses: list[float], width: int = WIDTH) -> str:
-    """Returns a series as block characters, each the mean of its stretch.
+    """Returns a series as block characters, each for the mean of a segment.
 
     >>> curve([4.0, 3.0, 2.0, 1.0], width=4)
     '█▆▃▁'
@@ -103,22 +103,22 @@ def curve(losses: list[float], width: int = WIDTH) -> str:
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def traced(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields one crawled page with the steps and checkpoints that saw it.
+def page_trace(artifacts: RunArtifacts) -> Iterator[str]:
+    """Yields the trace of one crawled page: the steps and checkpoints that read it.
 
-    The page is the longest kept one of the web that a step read: the longest of all may stand in the validation
-    split, which is drawn by the hash of a document's id.
+    The page is the longest kept one that a training step read: the longest of all may be in the held-out split, which
+    is selected by the hash of a document's id.
     """
     for url in longest_pages(artifacts):
-        found = trace(artifacts.store, artifacts.recipe, artifacts.version, url)
-        assert isinstance(found, PageTrace)
-        if any(document.reading and document.reading.steps for document in found.documents):
-            yield from render(found).splitlines()
+        result = trace(artifacts.store, artifacts.recipe, artifacts.version, url)
+        assert isinstance(result, PageTrace)
+        if any(document.reading and document.reading.steps for document in result.documents):
+            yield from render(result).splitlines()
             return
 
 
 def longest_pages(artifacts: RunArtifacts) -> list[str]:
-    """Returns the URLs of the kept pages of the web, the longest first: the same order at every call."""
+    """Returns the URLs of the kept web pages, longest first; the order is deterministic."""
     documents = artifacts.artifact("documents")
     pages = []
     for path in documents.files("kept/"):
@@ -128,7 +128,7 @@ def longest_pages(artifacts: RunArtifacts) -> list[str]:
 
 
 def times(dag_runs: list[DagRunStatus]) -> Iterator[str]:
-    """Yields the wall time of each DAG and of all."""
+    """Yields the wall time of each DAG, and the total."""
     for dag_run in dag_runs:
         yield f"{dag_run.dag_id:18} {duration(dag_run.seconds):>14}{'  unchanged' if dag_run.unchanged else ''}"
     yield f"{'all':18} {duration(sum(dag_run.seconds for dag_run in dag_runs)):>14}"

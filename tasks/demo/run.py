@@ -1,7 +1,7 @@
-"""One demo run from start to report: starts the services, triggers and monitors the chain, prints the report.
+"""One run of the demo: starts the services, triggers and monitors the DAGs, prints the report.
 
-The run is for the loopback site, or for a list of seeds in a file. While it is in progress it is shown as a live table
-on a terminal, as plain lines elsewhere.
+The run crawls the loopback site, or seeds from a file. Its progress is a live table on a terminal, and plain lines
+elsewhere.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import duration
 from tasks.demo import stack
-from tasks.demo.drive import Airflow, Chain, DagRunStatus
+from tasks.demo.drive import Airflow, DagChain, DagRunStatus
 from tasks.demo.home import Home
 from tasks.demo.site import HOSTS, SITE_PORT, address
 from tasks.run.recipe import find_recipe
 
 PLAIN_S = 10.0
-"""Without a terminal: seconds between two lines about the same DAG run."""
+"""Minimum seconds between two lines about the same DAG run, without a terminal."""
 
 _URL = re.compile(rb"^\s*https?://[^\s/]", re.I | re.M)
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run to trigger: a recipe, a version ("" for the recipe's own) and overrides by dotted path."""
+    """A run to trigger: a recipe, a version ("" for the recipe's) and overrides by dotted path."""
 
     recipe: str
     version: str
@@ -50,14 +50,14 @@ def run(home: Home, request: RunRequest) -> None:
     """Runs the chain of `request.recipe` through Airflow and prints the report.
 
     Raises:
-        SluiceError: a service does not start, or a task of the chain failed; one line with where to look.
+        SluiceError: a service does not start, or a task of the chain failed; one line that names the log.
     """
-    from tasks.demo.report import RunArtifacts, report  # imports pyarrow: an unusable seeds file is an error before
+    from tasks.demo.report import RunArtifacts, report  # imports pyarrow, which an invalid seeds file does not need
 
     recipe = find_recipe(request.recipe)
     stack.up(home)
     with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
-        chain = Chain(airflow, recipe.name, dags=recipe.parts)
+        chain = DagChain(airflow, recipe.name, dags=recipe.parts)
         chain.wait_for_dags()
         chain.start(request.conf())
         for dag_runs in chain.follow():
@@ -69,35 +69,35 @@ def run(home: Home, request: RunRequest) -> None:
 
 
 def run_request(home: Home, recipe: str, version: str, seeds: str, contact: str) -> RunRequest:
-    """Returns the run for the options of a demo run.
+    """Returns the run for the options of the command `run`.
 
     Args:
         home: the stack with the ports of the site.
         recipe: recipe for the loopback site.
         version: version of the artifacts; "": the recipe's.
         seeds: path of a file with one URL per line, or "".
-        contact: URL or e-mail address that the crawler shows to the sites it visits.
+        contact: URL or e-mail address that the crawler sends to the sites it visits.
 
     Raises:
         InputError: the seeds file is unusable, or the contact is missing.
     """
     if not seeds:
-        return RunRequest(recipe, version, _moved_site(home, recipe))
+        return RunRequest(recipe, version, _site_seeds(home, recipe))
     path = Path(seeds).absolute()
     content = read_seeds(path)
     if not contact:
         raise InputError(
-            "the public web is crawled only with a contact that its owners can reach",
+            "a crawl of the public web requires a contact for the owners of sites",
             "add CONTACT=https://your.page/about-this-crawl",
         )
-    # Other seeds are another corpus with its own version; the same file later finds its artifacts again.
+    # Different seeds are a different corpus with its own version; the same file gives the same version.
     name = hashlib.blake2b(os.fsencode(path) + content, digest_size=4).hexdigest()
     overrides = {"crawl.seed_files": [str(path)], "crawl.contact": contact}
     return RunRequest("web", version or f"seeds-{name}", overrides)
 
 
 def read_seeds(path: Path) -> bytes:
-    """Reads a seeds file; the crawl sets aside lines that are no URL.
+    """Returns the content of a seeds file; the crawl itself rejects invalid lines.
 
     Raises:
         InputError: the file cannot be read, or has no http(s) URL.
@@ -113,21 +113,21 @@ def read_seeds(path: Path) -> bytes:
     return content
 
 
-def _moved_site(home: Home, recipe: str) -> dict[str, Any]:
-    """Returns the override of the seeds for a site at other ports than those in the recipe, if the recipe crawls."""
+def _site_seeds(home: Home, recipe: str) -> dict[str, Any]:
+    """Returns the override of the seeds if the recipe crawls and the site's ports differ from the recipe's."""
     if home.ports.site == SITE_PORT or "crawl" not in find_recipe(recipe).parts:
         return {}
     return {"crawl.seeds": [address(host, home.ports.site + index) for index, host in enumerate(HOSTS)]}
 
 
 class Screen:
-    """Display of the progress of one run."""
+    """Displays the progress of one run."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self._live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
-        self._shown: dict[str, tuple[str, str]] = {}
-        self._shown_at: dict[str, float] = {}
+        self._printed: dict[str, tuple[str, str]] = {}
+        self._printed_at: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         if self._live:
@@ -148,10 +148,10 @@ class Screen:
 
     def _line(self, dag_run: DagRunStatus) -> None:
         now = time.monotonic()
-        state, note = self._shown.get(dag_run.dag_id, ("waiting", ""))
-        fresh = note != dag_run.note and now - self._shown_at.get(dag_run.dag_id, 0.0) > PLAIN_S
+        state, note = self._printed.get(dag_run.dag_id, ("waiting", ""))
+        fresh = note != dag_run.note and now - self._printed_at.get(dag_run.dag_id, 0.0) > PLAIN_S
         if dag_run.state != state or fresh:
-            self._shown[dag_run.dag_id], self._shown_at[dag_run.dag_id] = (dag_run.state, dag_run.note), now
+            self._printed[dag_run.dag_id], self._printed_at[dag_run.dag_id] = (dag_run.state, dag_run.note), now
             self.console.print(" ".join(row(dag_run)).rstrip(), markup=False, soft_wrap=True)
 
 
@@ -161,8 +161,8 @@ def table(dag_runs: list[DagRunStatus]) -> Table:
     grid.columns[-1].no_wrap = True
     for dag_run in dag_runs:
         name, tasks, state, elapsed, note = row(dag_run)
-        colour = {"success": "green", "failed": "red", "running": "cyan"}.get(dag_run.state, "dim")
-        grid.add_row(name, tasks, f"[{colour}]{state}[/]", elapsed, note.replace("[", r"\["))
+        color = {"success": "green", "failed": "red", "running": "cyan"}.get(dag_run.state, "dim")
+        grid.add_row(name, tasks, f"[{color}]{state}[/]", elapsed, note.replace("[", r"\["))
     return grid
 
 

@@ -1,14 +1,13 @@
 """The stack of the demo: the commands `up`, `down` and `status`, its status file, and its processes.
 
-`up` starts the supervisor as a detached process and waits until every service is healthy; it returns immediately where
-that is already so. `down` ends the supervisor and all processes with the stack's mark. Both can be repeated.
+`up` starts the supervisor as a detached process and waits until every service is healthy; it returns immediately if
+they are healthy already. `down` ends the supervisor and all processes with the stack's mark. Both are idempotent.
 
-Reads and writes `<state>/run/status.json`, which is replaced as a whole at every change. The supervisor locks the file
-`lock` in the same folder as long as it lives, so that a status file left by a killed supervisor is recognized as
-outdated.
+Reads and writes `<state>/run/status.json`, which is replaced atomically at every change. The supervisor holds a lock on
+the file `lock` in the same folder while it runs, so that the status file of a killed supervisor is recognized as stale.
 
 Every process of a stack has the mark of `tasks.demo.home` in its environment and passes it to its children, so that
-orphaned workers of a scheduler, torchrun ranks and Dask nannies are found anywhere in the process tree; one pass over
+orphaned workers of a scheduler, torchrun ranks and Dask nannies are found anywhere in the process tree; one scan of
 300 processes takes about 10 ms.
 """
 
@@ -32,18 +31,18 @@ from tasks.core.store import probe
 from tasks.demo.home import CHECKOUT, MARK, Home
 
 SERVICE = "SLUICE_SERVICE"
-"""Environment variable with the name of the service of a process."""
+"""Environment variable with the name of a process's service."""
 
 State = Literal["waiting", "starting", "healthy", "restarting", "stopping"]
 
 UP_S = 180.0
 DOWN_S = 30.0
 
-Say = Callable[[str], None]
+Output = Callable[[str], None]
 
 
 class ServiceStatus(BaseModel):
-    """One service, as last seen."""
+    """Last known status of a service."""
 
     state: State = "waiting"
     pid: int = 0
@@ -51,7 +50,7 @@ class ServiceStatus(BaseModel):
 
 
 class Status(BaseModel):
-    """The stack, as last seen; `error` is why it cannot start, in one line."""
+    """Last known status of the stack; `error` is a one-line reason why it cannot start."""
 
     pid: int
     ready: bool = False
@@ -60,64 +59,64 @@ class Status(BaseModel):
 
     def save(self, run: Path) -> None:
         """Replaces the status file."""
-        aside = run / "status.json.new"
-        aside.write_text(self.model_dump_json(indent=1))
-        aside.replace(run / "status.json")
+        temporary = run / "status.json.new"
+        temporary.write_text(self.model_dump_json(indent=1))
+        temporary.replace(run / "status.json")
 
 
-def up(home: Home, say: Say = print) -> None:
+def up(home: Home, output: Output = print) -> None:
     """Starts the stack and waits until it is healthy.
 
     Raises:
         InputError: a port is taken, or Postgres rejects the user.
         StoreError: S3 rejects the requests.
-        TransientError: a service does not become healthy within three minutes; names its log.
+        TransientError: a service does not become healthy within three minutes; the message names its log.
     """
     home.prepare()
     supervisor: subprocess.Popen[bytes] | None = None
     if read_status(home.run) is None:
-        if leftovers := marked(home.root):
-            say(f"ending {len(leftovers)} processes that an earlier stack left behind")
-            end(leftovers)
+        if leftovers := stack_processes(home.root):
+            output(f"killing {len(leftovers)} leftover processes of an earlier stack")
+            kill_processes(leftovers)
         check_ports(home)
         _check_servers(home)
         supervisor = _start(home)
-    _wait(home, supervisor, say)
+    _wait(home, supervisor, output)
 
 
-def down(home: Home, say: Say = print) -> None:
-    """Stops the stack; when it returns, no process of the stack is left."""
+def down(home: Home, output: Output = print) -> None:
+    """Stops the stack and kills its remaining processes."""
     status = read_status(home.run)
     if status is not None:
         os.kill(status.pid, signal.SIGTERM)
         deadline = time.monotonic() + DOWN_S
         while read_status(home.run) is not None and time.monotonic() < deadline:
             time.sleep(0.1)
-    leftovers = marked(home.root)
+    leftovers = stack_processes(home.root)
     if leftovers:
-        end(leftovers)
+        kill_processes(leftovers)
     if status is None and not leftovers:
-        say("nothing is running")
+        output("nothing is running")
     else:
-        say("stopped")
+        output("stopped")
 
 
-def show(home: Home, say: Say = print) -> bool:
+def show(home: Home, output: Output = print) -> bool:
     """Prints the state of every service; returns whether all are healthy."""
     status = read_status(home.run)
     if status is None:
-        say("nothing is running (start it: make up)")
+        output("nothing is running (start it: make up)")
         return False
     for name, service in status.services.items():
         memory = _memory_mb(service.pid)
         restarts = f", restarted {service.restarts} times" if service.restarts else ""
-        say(f"{name:15} {service.state:11} process {service.pid or '-'}{memory}{restarts}")
-    say(addresses(home))
+        output(f"{name:15} {service.state:11} process {service.pid or '-'}{memory}{restarts}")
+    output(addresses(home))
     return status.ready
 
 
 def addresses(home: Home) -> str:
-    """Returns the URLs of both UIs and the login, as lines to print."""
+    """Returns the URLs of both UIs and the login as text."""
     return (
         f"Airflow  {home.airflow_url}  user admin, password {home.password()}\n"
         f"MLflow   {home.mlflow_url}\n"
@@ -128,7 +127,7 @@ def addresses(home: Home) -> str:
 
 
 def _check_servers(home: Home) -> None:
-    """Checks the external servers before the stack starts, so that their faults are reported immediately."""
+    """Checks the external servers before the stack starts, so that errors are reported immediately."""
     if home.postgres:
         home.postgres.prepare()
     if home.remote:
@@ -148,39 +147,39 @@ def _start(home: Home) -> subprocess.Popen[bytes]:
         )
 
 
-def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, say: Say) -> None:
+def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, output: Output) -> None:
     began = time.monotonic()
-    seen_healthy: set[str] = set()
+    announced: set[str] = set()
     while time.monotonic() - began < UP_S:
         status = read_status(home.run)
         if status is not None:
             healthy = {name for name, service in status.services.items() if service.state == "healthy"}
             if supervisor is not None:
-                for name in sorted(healthy - seen_healthy):
-                    say(f"{time.monotonic() - began:5.1f} s  {name} is up")
-            seen_healthy |= healthy
+                for name in sorted(healthy - announced):
+                    output(f"{time.monotonic() - began:5.1f} s  {name} is up")
+            announced |= healthy
             if status.ready:
                 return
         elif supervisor is not None and supervisor.poll() is not None:
-            _explain(home)
+            _raise_start_failure(home)
         time.sleep(0.2)
-    raise _not_healthy(home, status, seen_healthy)
+    raise _not_healthy(home, status, announced)
 
 
 def _not_healthy(home: Home, status: Status | None, healthy: set[str]) -> TransientError:
-    """Returns the error that names what is missing, with the last line of the first one's log and its restarts."""
+    """Returns the error that names the missing services, with the last log line and the restarts of the first one."""
     missing = sorted(set(status.services) - healthy) if status else []
     name = missing[0] if missing else "supervisor"
     restarts = status.services[name].restarts if status and missing else 0
     cause = f"{', '.join(missing) or ('the API' if status else 'the supervisor')} not healthy after {UP_S:.0f} s"
     if restarts:
-        cause += f"; {name} was started again {restarts} times"
+        cause += f"; {name} was restarted {restarts} times"
     if last := home.last_line(name):
-        cause += f"; its last line of log: {last[:300]}"
+        cause += f"; its last log line: {last[:300]}"
     return TransientError(cause, f"see {home.logs / f'{name}.log'}")
 
 
-def _explain(home: Home) -> None:
+def _raise_start_failure(home: Home) -> None:
     last: Status | None = read_last(home.run)
     log = home.logs / "supervisor.log"
     raise TransientError(last.error if last and last.error else "the supervisor ended early", f"see {log}")
@@ -194,44 +193,44 @@ def _memory_mb(pid: int) -> str:
         return ""
 
 
-def marked(root: Path, service: str = "") -> list[psutil.Process]:
-    """Returns the living processes of the stack at `root`, or of one of its services; never this process itself."""
-    found = []
+def stack_processes(root: Path, service: str = "") -> list[psutil.Process]:
+    """Returns the live processes of the stack at `root`, or of one of its services, except this process."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             environment = process.environ()
             if environment.get(MARK) == str(root) and service in ("", environment.get(SERVICE)):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
-def end(processes: Iterable[psutil.Process]) -> None:
-    """Kills processes and waits for their end; a killed stage later resumes from its last committed part."""
-    listed = list(processes)
-    for process in listed:
+def kill_processes(processes: Iterable[psutil.Process]) -> None:
+    """Kills processes and waits until they have exited; a killed stage later resumes from its last committed part."""
+    victims = list(processes)
+    for process in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(listed, timeout=5)
+    psutil.wait_procs(victims, timeout=5)
 
 
 def check_ports(home: Home) -> None:
-    """Raises InputError with one line for the first port of the stack that something else listens on."""
-    for port, (what, variable) in home.ports.taken_by().items():
+    """Raises InputError for the first port of the stack that another process uses."""
+    for port, (user, variable) in home.ports.users().items():
         with socket.socket() as trial:
-            # Without this a port in TIME_WAIT, right after `down`, would count as taken.
+            # Otherwise a port in TIME_WAIT, right after `down`, would count as taken.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 trial.bind(("127.0.0.1", port))
             except OSError:
                 holder = _holder(port)
-                cause = f"port {port} for {what} is taken{f' by {holder}' if holder else ''}"
+                cause = f"port {port} for {user} is taken{f' by {holder}' if holder else ''}"
                 raise InputError(cause, f"stop that, or set {variable} to a free port") from None
 
 
 def _holder(port: int) -> str:
-    """Returns "name (process 123)" of the listener, or "" where the system does not report it."""
+    """Returns "name (process 123)" of the listener, or "" if the system does not report it."""
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
@@ -245,7 +244,7 @@ def read_status(run: Path) -> Status | None:
 
 
 def read_last(run: Path) -> Status | None:
-    """Returns the last written status, of a running or ended supervisor, or None."""
+    """Returns the last status of a running or ended supervisor, or None."""
     try:
         return Status.model_validate_json((run / "status.json").read_text())
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""The supervisor: starts the services, restarts those that end, and ends all processes of the stack at its own end.
+"""The supervisor: starts the services, restarts those that exit, and kills all processes of the stack when it exits.
 
-Runs as a detached process and writes `<state>/logs/supervisor.log`. A service that ends is restarted after 1 s, then 2,
-4, ... up to 30 s; after a minute of running the wait starts again at 1 s. Remaining processes of an ended service are
-killed before: Airflow's workers survive a killed scheduler, and their tasks would run twice.
+Runs as a detached process and writes `<state>/logs/supervisor.log`. A service that exits is restarted after 1 s, then
+2, 4, ... up to 30 s; after a minute of running, the delay starts again at 1 s. Its remaining processes are killed
+before the restart: Airflow's workers survive a killed scheduler, and their tasks would run twice.
 
-The services: MLflow and Airflow's four components, which write to SQLite below the state folder, or to Postgres; Dask,
-one scheduler and two workers, each under its nanny; the site. Everything binds to 127.0.0.1.
+The services are MLflow and Airflow's four components, which use SQLite in the state folder or Postgres; a Dask
+scheduler and two workers, each with a nanny; and the site. All listen on 127.0.0.1 only.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from types import FrameType
 from tasks.core.errors import SluiceError, TransientError
 from tasks.demo import drive
 from tasks.demo.home import CHECKOUT, Home
-from tasks.demo.stack import SERVICE, ServiceStatus, Status, end, marked, take_lock
+from tasks.demo.stack import SERVICE, ServiceStatus, Status, kill_processes, stack_processes, take_lock
 
 log = logging.getLogger("sluice.demo")
 
@@ -36,7 +36,7 @@ _PROBE_S = 2.0
 
 TICK_S = 0.25
 STARTING_S = 0.75
-"""Seconds between two health checks of a service that is not healthy yet; RECHECK_S: of a healthy one."""
+"""Seconds between two health checks of a service that is not healthy yet; RECHECK_S for a healthy one."""
 RECHECK_S = 5.0
 GRACE_S = 8.0
 FIRST_WAIT_S = 1.0
@@ -51,7 +51,7 @@ class Service:
         name: name in the status and of the log file.
         command: program and arguments.
         healthy: health check; may raise OSError, HTTPException or ValueError for "not healthy".
-        stop: signal for an orderly end.
+        stop: signal for a graceful shutdown.
         needs_database: whether it starts only after the migration of Airflow's database.
         environment: variables in addition to the stack's.
     """
@@ -85,9 +85,9 @@ def _mlflow(home: Home) -> Service:
         # Airflow shows MLflow in a frame; both are on loopback only.
         *("--x-frame-options", "NONE"),
     )
-    # The job runner is for GenAI scorers; it would cost 240 MB.
+    # The job runner is for GenAI scorers and would use 240 MB of memory.
     # The URL of the database is passed in the environment: it may contain a password, and command lines are public.
-    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_BACKEND_STORE_URI": home.runs}
+    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_BACKEND_STORE_URI": home.mlflow_database}
     return Service("mlflow", command, lambda: bool(_get(f"{home.mlflow_url}/health")), environment=environment)
 
 
@@ -95,20 +95,20 @@ def _dask(home: Home) -> list[Service]:
     scheduler, status = f"tcp://127.0.0.1:{home.ports.dask}", home.ports.dask + 1
     counts = f"http://127.0.0.1:{status}/json/counts.json"
     listen = ("--host", "127.0.0.1", "--port", str(home.ports.dask), "--dashboard-address", f"127.0.0.1:{status}")
-    # Without an address of its own a worker's status page would listen on all interfaces, `--no-dashboard` or not.
-    inside = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
-    workers = ("--nworkers", str(DASK_WORKERS), "--nthreads", "1", *inside)
+    # Without this address a worker's status page would listen on all interfaces, even with `--no-dashboard`.
+    loopback = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
+    workers = ("--nworkers", str(DASK_WORKERS), "--nthreads", "1", *loopback)
     # One thread in each numerical library: two workers already fill two cores.
-    single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "65536"}
     return [
         Service("dask-scheduler", ("dask", "scheduler", *listen), lambda: bool(_get(counts))),
         Service(
             "dask-workers",
             ("dask", "worker", scheduler, *workers, "--local-directory", str(home.root / "dask")),
             lambda: int(json.loads(_get(counts))["workers"]) >= DASK_WORKERS,
-            # Workers have no state outside the store; their orderly end takes longer than that of all other services.
+            # Workers have no state outside the store, and their graceful shutdown is slower than that of others.
             stop=signal.SIGKILL,
-            environment=single,
+            environment=one_thread,
         ),
     ]
 
@@ -119,7 +119,7 @@ def _airflow(home: Home) -> list[Service]:
     def alive(component: str) -> Callable[[], bool]:
         return lambda: json.loads(_get(health))[component]["status"] == "healthy"
 
-    # Airflow ends orderly on SIGINT; SIGTERM leaves orphans. Logs are read from the folder, so no log servers.
+    # Airflow shuts down gracefully on SIGINT; SIGTERM leaves orphans. Logs are read from the folder: no log servers.
     def service(name: str, healthy: Callable[[], bool], *options: str) -> Service:
         return Service(name, ("airflow", name, *options), healthy, signal.SIGINT, needs_database=True)
 
@@ -140,15 +140,15 @@ def is_healthy(service: Service) -> bool:
 
 
 def _get(url: str) -> bytes:
-    # Without proxy: one of the caller's environment must not answer for the services on loopback.
+    # Without a proxy: requests to loopback must not use one from the caller's environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=_PROBE_S) as answer:
-        return bytes(answer.read())
+    with opener.open(url, timeout=_PROBE_S) as response:
+        return bytes(response.read())
 
 
 @dataclass
-class Child:
-    """One service and its current process, over all restarts."""
+class SupervisedService:
+    """A service and its current process, across restarts."""
 
     service: Service
     process: subprocess.Popen[bytes] | None = None
@@ -160,20 +160,20 @@ class Child:
     logged_healthy: bool = False
 
     def start(self, home: Home) -> None:
-        """Starts the process, after ending the remaining processes of the previous one."""
-        end(marked(home.root, self.service.name))
+        """Starts the process, after killing the remaining processes of the previous one."""
+        kill_processes(stack_processes(home.root, self.service.name))
         self.process = spawn(home, self.service.name, self.service.command, self.service.environment)
         self.started, self.checked, self.logged_healthy = time.monotonic(), 0.0, False
         self.status = ServiceStatus(state="starting", pid=self.process.pid, restarts=self.status.restarts)
 
-    def follow(self, home: Home) -> None:
-        """Checks once: schedules the restart of an ended process, checks the health of a running one."""
+    def check(self, home: Home) -> None:
+        """Schedules the restart of an exited process, or checks the health of a running one."""
         now = time.monotonic()
         if self.process is None:
             if now >= self.due:
                 self.start(home)
         elif self.process.poll() is not None:
-            self._died(now)
+            self._schedule_restart(now)
         elif now - self.checked > (RECHECK_S if self.status.state == "healthy" else STARTING_S):
             self.checked = now
             healthy = is_healthy(self.service)
@@ -182,19 +182,19 @@ class Child:
                 log.info("%s is healthy after %.1f s", self.service.name, now - self.started)
             self.status.state = "healthy" if healthy else "starting"
 
-    def _died(self, now: float) -> None:
+    def _schedule_restart(self, now: float) -> None:
         assert self.process is not None
         if now - self.started > 2 * LONGEST_WAIT_S:
             self.wait_s = FIRST_WAIT_S
         code = self.process.returncode
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        log.warning("%s ended (%s); it starts again in %.0f s", self.service.name, how, self.wait_s)
+        log.warning("%s exited (%s); it is restarted in %.0f s", self.service.name, how, self.wait_s)
         self.process, self.due = None, now + self.wait_s
         self.wait_s = min(2 * self.wait_s, LONGEST_WAIT_S)
         self.status = ServiceStatus(state="restarting", restarts=self.status.restarts + 1)
 
     def stop(self) -> None:
-        """Sends the process its stop signal."""
+        """Sends the stop signal to the process."""
         if self.process is not None and self.process.poll() is None:
             self.status.state = "stopping"
             with contextlib.suppress(ProcessLookupError):
@@ -202,24 +202,24 @@ class Child:
 
 
 class Supervisor:
-    """Keeps one stack running until it gets a signal.
+    """Runs one stack until it receives a signal.
 
     Args:
         home: the stack.
         supervised: its services.
-        settle: called when all are healthy; the stack is ready once it returns True.
+        settle: called when all services are healthy; the stack is ready once it returns True.
     """
 
     def __init__(self, home: Home, supervised: list[Service], settle: Callable[[], bool]) -> None:
         self.home = home
-        self.children = [Child(service) for service in supervised]
+        self.children = [SupervisedService(service) for service in supervised]
         self.settle = settle
         self.status = Status(pid=os.getpid())
         self.saved: Status | None = None
         self.stopping = False
 
     def run(self) -> None:
-        """Starts and supervises all services until a signal or an error; then ends them."""
+        """Starts and supervises all services until a signal or an error; then stops them."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
         try:
@@ -237,32 +237,32 @@ class Supervisor:
 
     def _start(self) -> None:
         # Services without a database start during the migration, which takes 3 CPU-seconds.
-        migrating = migrate(self.home) if any(child.service.needs_database for child in self.children) else None
+        migration = migrate(self.home) if any(child.service.needs_database for child in self.children) else None
         for child in self.children:
-            if migrating is None or not child.service.needs_database:
+            if migration is None or not child.service.needs_database:
                 child.start(self.home)
-        while migrating is not None and not self.stopping and migrating.poll() is None:
+        while migration is not None and not self.stopping and migration.poll() is None:
             self._publish()
             time.sleep(TICK_S)
-        if migrating is not None and not self.stopping:
-            finish_migration(self.home, migrating.returncode)
+        if migration is not None and not self.stopping:
+            finish_migration(self.home, migration.returncode)
         self._publish()
 
     def _watch(self) -> None:
         while not self.stopping:
             for child in self.children:
-                child.follow(self.home)
+                child.check(self.home)
             if not self.status.ready and all(child.status.state == "healthy" for child in self.children):
                 self.status.ready = self.settle()
             self._publish()
             time.sleep(TICK_S)
 
     def _publish(self) -> None:
-        now = {child.service.name: child.status.model_copy() for child in self.children}
-        fresh = self.status.model_copy(update={"services": now})
-        if fresh != self.saved:
-            self.saved = fresh
-            fresh.save(self.home.run)
+        services = {child.service.name: child.status.model_copy() for child in self.children}
+        status = self.status.model_copy(update={"services": services})
+        if status != self.saved:
+            self.saved = status
+            status.save(self.home.run)
 
     def _end(self) -> None:
         self.status.ready = False
@@ -274,17 +274,18 @@ class Supervisor:
             child.process and child.process.poll() is None for child in self.children
         ):
             time.sleep(0.1)
-        left = marked(self.home.root)
-        if left:
-            log.info("killing what did not end in %.0f s: %s", GRACE_S, ", ".join(str(process.pid) for process in left))
-            end(left)
+        remaining = stack_processes(self.home.root)
+        if remaining:
+            pids = ", ".join(str(process.pid) for process in remaining)
+            log.info("killing processes that did not exit within %.0f s: %s", GRACE_S, pids)
+            kill_processes(remaining)
         log.info("stopped")
 
 
 def spawn(
     home: Home, name: str, command: tuple[str, ...] | list[str], extra: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts one process of the stack in a session of its own; its output goes to the end of `logs/<name>.log`.
+    """Starts one process of the stack in a new session; its output is appended to `logs/<name>.log`.
 
     Raises:
         TransientError: the program is not installed.
@@ -300,7 +301,7 @@ def spawn(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # A shell's background jobs ignore SIGINT, and children inherit that; Airflow ends on SIGINT only.
+                # Background jobs of a shell ignore SIGINT, which children inherit; Airflow shuts down on SIGINT only.
                 preexec_fn=_default_signals,
             )
         except OSError as error:
@@ -315,33 +316,33 @@ def _stamp(home: Home) -> Path:
     return home.database.with_suffix(".version")
 
 
-def _stamped(home: Home) -> str:
+def _stamp_text(home: Home) -> str:
     return f"{version('apache-airflow-core')} {home.postgres or 'SQLite'}"
 
 
 def migrate(home: Home) -> subprocess.Popen[bytes] | None:
-    """Starts the migration of Airflow's database; None when this version of Airflow has already done it.
+    """Starts the migration of Airflow's database; returns None if this version of Airflow has already migrated it.
 
     Raises:
         SluiceError: Postgres does not answer or rejects the user.
     """
     stamp = _stamp(home)
-    there = home.postgres.migrated() if home.postgres else home.database.exists()
-    if there and stamp.exists() and stamp.read_text() == _stamped(home):
+    exists = home.postgres.is_migrated() if home.postgres else home.database.exists()
+    if exists and stamp.exists() and stamp.read_text() == _stamp_text(home):
         return None
     return spawn(home, "migrate", ["airflow", "db", "migrate"], {})
 
 
 def finish_migration(home: Home, code: int) -> None:
-    """Records that the database is migrated; raises TransientError with the last line of the log where it failed."""
+    """Records a successful migration; raises TransientError with the last line of the log if it failed."""
     if code:
         cause = home.last_line("migrate")
-        raise TransientError(f"Airflow's database could not be made: {cause}", f"see {home.logs / 'migrate.log'}")
-    _stamp(home).write_text(_stamped(home))
+        raise TransientError(f"Airflow's database could not be created: {cause}", f"see {home.logs / 'migrate.log'}")
+    _stamp(home).write_text(_stamp_text(home))
 
 
-def make_pools(home: Home) -> bool:
-    """Creates or changes Airflow's pools as in `dags/pools.json`; returns False when the API is not ready."""
+def create_pools(home: Home) -> bool:
+    """Creates or updates Airflow's pools from `dags/pools.json`; returns False if the API is not ready."""
     try:
         with drive.Airflow(home.airflow_url, home.password()) as airflow:
             airflow.set_pools(CHECKOUT / "dags" / "pools.json")
@@ -361,9 +362,9 @@ def main() -> int:
         home.postgres.prepare()
     lock = take_lock(home.run)
     if lock is None:
-        log.error("another supervisor runs already in %s", home.root)
+        log.error("another supervisor is already running in %s", home.root)
         return 1
     with lock:
         home.write_environment()
-        Supervisor(home, services(home), lambda: make_pools(home)).run()
+        Supervisor(home, services(home), lambda: create_pools(home)).run()
     return 0

@@ -1,8 +1,8 @@
 """Base classes of annotators and filters.
 
-An annotator measures: the stage `annotate` writes the values it returns as one column. A filter judges: from measured
-values it computes which documents the stage `consolidate` drops. So a changed limit needs no new pass over the texts.
-Neither changes a document.
+An annotator measures documents: the stage `annotate` writes its results as one column. A filter computes from these
+values which documents the stage `consolidate` drops, so a changed limit needs no new pass over the texts. Neither
+changes a document.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tasks.core.artifact import Artifact
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
 
-Measured: TypeAlias = "Mapping[str, NDArray[Any]]"
-"""Values measured by an annotator: for each of its fields one value per document."""
+Measurements: TypeAlias = "Mapping[str, NDArray[Any]]"
+"""An annotator's column: for each of its fields an array of shape (n_documents,)."""
 
 Reasons: TypeAlias = "Iterator[tuple[str, NDArray[np.bool_]]]"
-"""Machine reasons in order of precedence, each with a mask of the documents to drop for it."""
+"""Machine-readable reasons in order of precedence, each with a mask of shape (n_documents,) of documents to drop."""
 
 
 class Annotator(Config):
@@ -36,17 +36,17 @@ class Annotator(Config):
     measures: ClassVar[Mapping[str, str]] = {}
 
     version: ClassVar[int] = 1
-    """Raised with every change of the code that changes the measured values: only this annotator is then run
-    again. Changes of the shared splits raise the version of the stage."""
+    """Incremented with every code change that changes the measured values; only this annotator then runs again. A
+    change of the shared splits increments the version of the stage instead."""
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """Annotators whose columns it reads where in use: they run before it; no other columns are passed to it."""
+    """Annotators whose columns it reads if they are in use. They run before it; no other columns are passed to it."""
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """Annotators that it requires: they must be in use, before it."""
+    """Annotators that it requires: they must be in use and come before it."""
 
-    def named(self) -> Mapping[str, str]:
-        """Returns the fields of the annotator's column by name: `measures`, or those that the settings name."""
+    def field_types(self) -> Mapping[str, str]:
+        """Returns Arrow's type name of each field of the column: `measures`, or the fields that the settings name."""
         return self.measures
 
     def type(self) -> "pa.StructType":
@@ -54,35 +54,35 @@ class Annotator(Config):
         import pyarrow as pa
 
         return pa.struct(
-            [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in self.named().items()]
+            [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in self.field_types().items()]
         )
 
     def external(self) -> list[str]:
-        """Returns local paths of the external files that the annotator reads; their bytes are in the fingerprint."""
+        """Returns the local paths of the external files that it reads; their bytes are part of the fingerprint."""
         return []
 
     def trained(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the models of the pipeline that the annotator reads: by kind of artifact their names, () for all.
+        """Returns the names of the models trained by the pipeline that it reads, by kind of artifact; () means all.
 
         Only artifacts of these kinds are passed to `prepare`.
         """
         return {}
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """Loads what the annotator needs, once per part.
+        """Loads models and files, once per part.
 
         Args:
             models: artifacts with models that the pipeline has trained, by kind (`trained`).
 
         Raises:
-            InputError: it is missing.
+            InputError: a model or file is missing.
         """
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """Returns for every field one value per document: a list or NumPy array of len(batch), or an Arrow column."""
         raise NotImplementedError
 
-    def annotate(self, batch: "Batch") -> "pa.StructArray":
+    def annotate(self, batch: "DocumentBatch") -> "pa.StructArray":
         """Returns `measure` as an Arrow column of `type`."""
         import pyarrow as pa
 
@@ -99,42 +99,42 @@ class Filter(Config):
 
     measured_by: ClassVar[type[Annotator]]
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """Yields the reasons, each beginning with the filter's name, in order of precedence."""
         raise NotImplementedError
 
-    def verdict(self, text: str, **known: str) -> str | None:
-        """Returns the first reason to drop a document of this text, or None: for tests and docs.
+    def verdict(self, text: str, **properties: str) -> str | None:
+        """Returns the first reason to drop a document with this text, or None; for tests and docs.
 
         Args:
             text: the document's text.
-            known: `source`, `url` or `language` of the document, where the rule depends on it.
+            properties: `source`, `url` or `language` of the document, if the rule depends on it.
         """
-        from tasks.filters.batch import Batch
+        from tasks.filters.batch import DocumentBatch
 
         annotator = self.measured_by()
         annotator.prepare({})
-        batch = Batch([text], **{f"{name}s": [value] for name, value in known.items()})
+        batch = DocumentBatch([text], **{f"{name}s": [value] for name, value in properties.items()})
         values = fields(annotator.annotate(batch))
-        return next((reason for reason, goes in self.reasons(values) if goes[0]), None)
+        return next((reason for reason, mask in self.reasons(values) if mask[0]), None)
 
 
-class Bounds(Filter):
-    """Limits on several model scores, whose names are given by the recipe; base of filters.
+class ScoreLimits(Filter):
+    """Limits on the scores of several models that the recipe names; a base class of filters.
 
-    A document whose score is NaN is dropped: no limit counts as met. Such scores come from a broken model, since these
+    A document whose score is NaN is dropped, because NaN meets no limit. Such scores come from a broken model: these
     models score every text. The same rule applies to the marks of the gold tier.
     """
 
     at_least: dict[str, float] = {}
-    """Per model the least score that a document must have, as `quality = 0.02`."""
+    """Minimum score by model, such as `quality = 0.02`."""
     at_most: dict[str, float] = {}
-    """Per model the greatest score that a document may have, as `toxicity = 0.9`."""
+    """Maximum score by model, such as `toxicity = 0.9`."""
 
     name: ClassVar[str]
 
-    def reasons(self, measured: Measured) -> Reasons:
-        """See `Filter.reasons`; that each score exists is checked before (`ConsolidateConfig.unmeasured`)."""
+    def reasons(self, measured: Measurements) -> Reasons:
+        """See `Filter.reasons`; `ConsolidateConfig.unmeasured` has checked that each score exists."""
         for model, limit in sorted(self.at_least.items()):
             yield f"{self.name}_{model}_low", ~(measured[model] >= limit)
         for model, limit in sorted(self.at_most.items()):

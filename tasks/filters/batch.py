@@ -1,4 +1,4 @@
-"""A batch of documents for annotators, with word and line splits that all annotators share.
+"""A batch of documents for annotators, with the word and line splits that annotators share.
 
 A batch is a few megabytes of text. Each split is computed on first access.
 """
@@ -18,24 +18,24 @@ READS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("hugging_face", "pii"), ()),
     "prose_score": ("line_columns",),
 }
-"""Which of the splits an annotator reads; one that is not named here, such as one from a package, may read them all."""
+"""The splits that each annotator reads. One that is not listed, such as one from a package, may read all of them."""
 
 
-class Batch:
+class DocumentBatch:
     """Texts of documents and their splits.
 
     Args:
-        texts: as `tasks.formats.documents.text.clean` returns them.
-        sources: the source each belongs to; "web" where None.
-        urls: their URLs; "" where None.
-        languages: their languages where known (ISO 639-1 codes); "und" where None.
-        column: the texts as an Arrow column, where there is one already.
+        texts: cleaned texts (`tasks.formats.documents.text.clean`).
+        sources: source of each document; None: "web".
+        urls: URL of each document; None: "".
+        languages: language of each document (ISO 639-1); None: "und".
+        column: the texts as an Arrow column, if the caller has it; None: it is built.
     """
 
-    found: Mapping[str, pa.StructArray]
-    """Columns of the annotators that the current one reads, by name."""
+    annotations: Mapping[str, pa.StructArray]
+    """Columns of the annotators that the current annotator reads, by name."""
     languages: Sequence[str]
-    """The language of each text, for an annotator that reads `language`; the argument, for others."""
+    """Language of each text: from the column `language` if the current annotator reads it, else from the argument."""
 
     def __init__(
         self,
@@ -49,23 +49,26 @@ class Batch:
         self.column = column if column is not None else pa.array(texts, pa.string())
         self.sources = sources if sources is not None else ["web"] * len(texts)
         self.urls = urls if urls is not None else [""] * len(texts)
-        self._given = languages if languages is not None else [UNDETERMINED] * len(texts)
-        self.show({})
+        self._default_languages = languages if languages is not None else [UNDETERMINED] * len(texts)
+        self.set_annotations({})
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def show(self, found: Mapping[str, pa.StructArray]) -> None:
+    def set_annotations(self, columns: Mapping[str, pa.StructArray]) -> None:
         """Sets the columns of other annotators that the next annotator reads, by name."""
-        self.found = found
-        self.languages = found["language"].field("label").to_pylist() if "language" in found else self._given
+        self.annotations = columns
+        if "language" in columns:
+            self.languages = columns["language"].field("label").to_pylist()
+        else:
+            self.languages = self._default_languages
 
-    def keep_for(self, names: Iterable[str]) -> None:
-        """Frees the splits that none of these annotators reads; on access one is computed again."""
-        needed = {split for name in names for split in READS.get(name, SPLITS)}
-        for cached in SPLITS:
-            if cached not in needed:
-                self.__dict__.pop(cached, None)
+    def free_unread_splits(self, names: Iterable[str]) -> None:
+        """Frees the splits that none of these annotators reads; a later access computes them again."""
+        needed = {attribute for name in names for attribute in READS.get(name, SPLITS)}
+        for attribute in SPLITS:
+            if attribute not in needed:
+                self.__dict__.pop(attribute, None)
 
     @cached_property
     def words(self) -> Words:
@@ -74,10 +77,10 @@ class Batch:
 
     @cached_property
     def line_columns(self) -> Lines:
-        """The lines of all documents as columns: faster than `lines` by far (`tasks.filters.counting.columns`)."""
+        """The lines of all documents as columns, much faster than `lines` (`tasks.filters.counting.columns`)."""
         return Lines(self.column)
 
     @cached_property
     def lines(self) -> list[list[str]]:
-        """The lines of each document, blank ones too, unchanged."""
+        """The lines of each document, unchanged and including blank ones."""
         return [text.split("\n") for text in self.texts]

@@ -1,17 +1,17 @@
-"""Blocklists of domains and URLs: reading, a compact index, look-up.
+"""Blocklists of domains and URLs: parsing, a compact index, and lookup.
 
-    files ─► find_sources (files by category) ─► entry_key of each line ─► load_index (sorted hashes)
-    URL   ─► keys_of (of the entries that would match it) ─► Index.find ─► category and entry
+    files ─► find_files (files by category) ─► entry_key of each line ─► load_index (sorted hashes)
+    URL   ─► keys_of (keys of all entries that would match it) ─► BlocklistIndex.find ─► category and entry
 
-Folders have the layout of the lists of the Université Toulouse Capitole (UT1): one folder per category, in it
+Folders have the layout of the lists of the Université Toulouse Capitole (UT1): one folder per category with the files
 `domains` and `urls`, one entry per line, plain or gzip. No list is part of this project.
 
 A key has no scheme, no port and no "www.", because lists and pages differ in them: "b.example.com" for a domain,
-"example.com/a/b" for a URL. The parser is ada (WHATWG URLs).
+"example.com/a/b" for a URL. URLs are parsed by ada (WHATWG).
 
-Five million domains take 50 MB and are read in seconds; the index is stored in the cache folder of the machine
-(`tasks.core.cache`), from which all workers map it into memory. The chance of a hash collision per look-up is below one
-in 10^12 (XXH3, 64 bits). Entries themselves are not stored.
+Five million domains take 50 MB and load in seconds. The index is stored in the cache folder of the machine
+(`tasks.core.cache`), and all workers map it into memory. The probability of a hash collision is below 10^-12 per lookup
+(XXH3, 64 bits). The entries themselves are not stored.
 """
 
 import gzip
@@ -37,19 +37,19 @@ from tasks.formats.web.url import authority, bare, split_port, target
 _LIST_NAMES = ("domains", "domains.gz", "urls", "urls.gz")
 
 _MOST_KEYS = 24
-"""Domains and beginnings of the path that are looked up. The shallow ones come first, since lists contain these:
-whatever is appended to a URL does not displace them."""
+"""Maximum number of domains and of path prefixes that are looked up for one URL. The shortest prefixes are used,
+because lists contain those; appending to a URL does not displace them."""
 
 _CUT = re.compile(r"[/?&]+")
 
 _FORMAT = "blocklist-1"
 _CHUNK = 1 << 23
-# A line with nothing but a domain in ASCII, which nearly all are: read without parsing, ten times as fast.
+# A line with nothing but an ASCII domain, as nearly all are. Matching it is ten times as fast as parsing a URL.
 _PLAIN = re.compile(rb"^[ \t]*(?:www\.)?([a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?)[ \t\r]*$", re.MULTILINE)
 
 
-class Source(NamedTuple):
-    """One file and the category of its entries."""
+class BlocklistFile(NamedTuple):
+    """One file of a blocklist and the category of its entries."""
 
     category: str
     folder: str
@@ -57,20 +57,20 @@ class Source(NamedTuple):
 
     @property
     def local(self) -> str:
-        """The path of the file on this machine; a remote one is fetched into the cache."""
+        """Path of the file on this machine; a remote file is fetched into the cache."""
         return Store(self.folder).local(self.name)
 
     def open(self) -> BinaryIO:
-        """Opens the file's lines, without their compression."""
+        """Opens the file for reading, decompressed."""
         return cast(BinaryIO, (gzip.open if self.name.endswith(".gz") else open)(self.local, "rb"))
 
 
-class Index:
-    """Entries of lists, by hash.
+class BlocklistIndex:
+    """Entries of blocklists, by hash.
 
     Args:
-        hashes: ascending.
-        categories: of each entry, as an index into `names`.
+        hashes: uint64 of shape (n_entries,), ascending.
+        categories: uint16 of shape (n_entries,): category of each entry as an index into `names`.
         names: the categories.
     """
 
@@ -83,56 +83,59 @@ class Index:
         return len(self._hashes)
 
     def find(self, keys: Sequence[str]) -> list[str | None]:
-        """Returns the category of each key, or None where it is no entry."""
+        """Returns the category of each key, or None if no entry has this key."""
         if not len(self):
             return [None] * len(keys)
-        wanted = np.fromiter((_hash(key.encode()) for key in keys), np.uint64, len(keys))
-        place = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
-        hit = self._hashes[place] == wanted
-        return [self._names[self._categories[at]] if yes else None for at, yes in zip(place, hit, strict=True)]
+        hashes = np.fromiter((_hash(key.encode()) for key in keys), np.uint64, len(keys))
+        positions = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
+        hits = self._hashes[positions] == hashes
+        return [self._names[self._categories[at]] if hit else None for at, hit in zip(positions, hits, strict=True)]
 
 
-def find_sources(folders: Sequence[str], files: Mapping[str, str], categories: Sequence[str] | None) -> list[Source]:
-    """Returns the files to read, those of `files` first, then folder by folder and category by category.
+def find_files(
+    folders: Sequence[str], files: Mapping[str, str], categories: Sequence[str] | None
+) -> list[BlocklistFile]:
+    """Returns the files to read: first those of `files`, then those of the folders in order of folder and category.
 
     Args:
         folders: local folders or store URLs, each with one folder per category.
-        files: path or URL of a list by category.
-        categories: which categories of the folders to take; None for all.
+        files: path or URL of a list, by category.
+        categories: the categories of the folders to read; None for all.
 
     Raises:
         InputError: a folder, a file or a category is missing.
     """
     selected = [_file(category, path) for category, path in sorted(files.items())]
-    known: set[str] = set()
+    available: set[str] = set()
     for folder in folders:
         sources = list(_folder(folder))
         if not sources:
-            raise InputError(f"{folder} holds no <category>/domains and no <category>/urls", "unpack the lists there")
-        known.update(source.category for source in sources)
+            raise InputError(f"{folder} has no <category>/domains or <category>/urls", "unpack the lists there")
+        available.update(source.category for source in sources)
         selected += [source for source in sources if categories is None or source.category in categories]
-    if missing := sorted(set(categories or ()) - known):
-        raise InputError(f"no folder holds the category {missing[0]}", f"known are: {', '.join(sorted(known))}")
+    if missing := sorted(set(categories or ()) - available):
+        raise InputError(f"no folder has the category {missing[0]}", f"choose from {', '.join(sorted(available))}")
     return selected
 
 
-def load_index(sources: Sequence[Source]) -> Index:
-    """Returns the entries of all sources; one that is in several has the category of the first."""
+def load_index(sources: Sequence[BlocklistFile]) -> BlocklistIndex:
+    """Returns the index of all files; an entry that is in several of them has the category of the first."""
     names = list(dict.fromkeys(source.category for source in sources))
-    hashes, categories = [cache.folder() / f"{_content(sources)}.{part}.npy" for part in ("hashes", "categories")]
+    hashes, categories = [cache.folder() / f"{_cache_key(sources)}.{part}.npy" for part in ("hashes", "categories")]
     if not (hashes.exists() and categories.exists()):
-        read = _read(sources, names)
-        _save(hashes, read[0])
-        _save(categories, read[1])
-    # Memory-mapped: pages that are never looked up stay on disk, and workers share the rest.
-    return Index(npy.load(hashes, mapped=True), npy.load(categories, mapped=True), names)
+        hash_array, category_array = _read(sources, names)
+        _save(hashes, hash_array)
+        _save(categories, category_array)
+    # Memory-mapped: pages that are never looked up are never loaded, and workers share the rest.
+    return BlocklistIndex(npy.load(hashes, mapped=True), npy.load(categories, mapped=True), names)
 
 
 def keys_of(url: str) -> Iterator[str]:
-    """Yields the keys of every entry that matches a URL, the closest first.
+    """Yields the keys of all entries that would match a URL, the most specific first.
 
-    First the URL itself, without its query, and its prefixes, cut at "/", "?" and "&"; then its host and the parent
-    domains down to two labels. Of a very long URL those in between are left out. An IP address has no parent domain.
+    These are the URL itself, the URL without its query, and its prefixes up to each "/", "?" and "&"; then its host
+    and the parent domains down to two labels. For a very long URL only the longest and the shortest ones are yielded.
+    An IP address has no parent domain.
 
     >>> list(keys_of("http://a.b.example.com/x/y?q=1"))[:4]
     ['a.b.example.com/x/y?q=1', 'a.b.example.com/x/y', 'a.b.example.com/x', 'a.b.example.com']
@@ -156,10 +159,10 @@ def keys_of(url: str) -> Iterator[str]:
 
 
 def entry_key(line: str) -> str | None:
-    """Returns the key of one line of a list, or None where it has no entry.
+    """Returns the key of one line of a list, or None if the line has no entry.
 
-    Read are domains, "*.domain", URLs with or without scheme, and lines of a hosts file ("0.0.0.0 domain"); "#" and "!"
-    begin comments.
+    An entry is a domain, "*.domain", a URL with or without a scheme, or a line of a hosts file ("0.0.0.0 domain"). "#"
+    and "!" begin comments.
 
     >>> [entry_key(line) for line in ("0.0.0.0 ads.example.com # x", "http://Example.org/A/", "*.example.net", "# no")]
     ['ads.example.com', 'example.org/A', 'example.net', None]
@@ -174,7 +177,7 @@ def entry_key(line: str) -> str | None:
 
 
 def host_and_path(url: str) -> tuple[str, str] | None:
-    """Returns host and path with query of a URL in canonical form, or None where it is no http or https URL.
+    """Returns the host, and the path with its query, of a URL in canonical form; None if it is not http or https.
 
     >>> host_and_path("HTTPS://www.Bücher.example:8080/a/../b?q=1#top")
     ('xn--bcher-kva.example', '/b?q=1')
@@ -189,27 +192,27 @@ def host_and_path(url: str) -> tuple[str, str] | None:
     return bare(host.rstrip(".")), target(href).partition("#")[0]
 
 
-def _file(category: str, path: str) -> Source:
+def _file(category: str, path: str) -> BlocklistFile:
     folder, _, name = path.rpartition("/")
-    source = Source(_word(category), folder or ("/" if path.startswith("/") else "."), name)
+    source = BlocklistFile(_slug(category), folder or ("/" if path.startswith("/") else "."), name)
     if not name or not Store(source.folder).exists(name):
-        raise InputError(f"the blocklist {path} is not there", "correct the path, or put the list there")
+        raise InputError(f"the blocklist {path} does not exist", "correct the path, or put the list there")
     return source
 
 
-def _folder(folder: str) -> Iterator[Source]:
+def _folder(folder: str) -> Iterator[BlocklistFile]:
     for path in Store(folder).list(""):
         category, _, name = path.rpartition("/")
         if category and name in _LIST_NAMES:
-            yield Source(_word(category), folder, path)
+            yield BlocklistFile(_slug(category), folder, path)
 
 
-def _word(category: str) -> str:
-    """Returns the category as a machine word: it becomes part of a reason."""
+def _slug(category: str) -> str:
+    """Returns the category in lower-case letters, digits and underscores, as part of a reason."""
     return re.sub(r"[^a-z0-9]+", "_", category.lower()).strip("_") or "unnamed"
 
 
-def _content(sources: Sequence[Source]) -> str:
+def _cache_key(sources: Sequence[BlocklistFile]) -> str:
     digest = hashlib.sha256(_FORMAT.encode())
     for source in sources:
         with open(source.local, "rb") as file:
@@ -218,20 +221,19 @@ def _content(sources: Sequence[Source]) -> str:
     return f"blocklist-{digest.hexdigest()[:40]}"
 
 
-def _read(sources: Sequence[Source], names: list[str]) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
+def _read(sources: Sequence[BlocklistFile], names: list[str]) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
     hashes, categories = [np.empty(0, np.uint64)], [np.empty(0, np.uint16)]
     for source in sources:
         for chunk in _chunks(source):
             hashes.append(np.fromiter(map(_hash, _chunk_keys(chunk)), np.uint64))
             categories.append(np.full(len(hashes[-1]), names.index(source.category), np.uint16))
-    every = np.concatenate(hashes)
-    # Of equal entries the first is kept: `unique` sorts stably.
-    unique, first = np.unique(every, return_index=True)
+    # `np.unique` sorts stably, so the first of equal entries is kept.
+    unique, first = np.unique(np.concatenate(hashes), return_index=True)
     return unique, np.concatenate(categories)[first]
 
 
-def _chunks(source: Source) -> Iterator[bytes]:
-    """Yields whole lines, some megabytes at a time."""
+def _chunks(source: BlocklistFile) -> Iterator[bytes]:
+    """Yields whole lines, `_CHUNK` bytes at a time."""
     rest = b""
     with source.open() as file:
         while data := file.read(_CHUNK):
@@ -244,11 +246,11 @@ def _chunks(source: Source) -> Iterator[bytes]:
 
 def _chunk_keys(chunk: bytes) -> list[bytes]:
     lowered = chunk.lower()
-    plain: list[bytes] = _PLAIN.findall(lowered)
-    if len(plain) == len(lowered.split()):
-        return plain
-    found = (entry_key(line) for line in chunk.decode("utf-8", "replace").splitlines())
-    return [key.encode() for key in found if key is not None]
+    domains: list[bytes] = _PLAIN.findall(lowered)
+    if len(domains) == len(lowered.split()):
+        return domains
+    keys = (entry_key(line) for line in chunk.decode("utf-8", "replace").splitlines())
+    return [key.encode() for key in keys if key is not None]
 
 
 def _hash(key: bytes) -> int:

@@ -1,9 +1,8 @@
-"""C4's rules: drop lines that are not running text, and texts with few sentences left.
+"""C4's rules: drop lines that are not running text, and texts with few remaining sentences.
 
-Source: Raffel et al., "Exploring the Limits of Transfer Learning with
-a Unified Text-to-Text Transformer", arXiv 1910.10683, section 2.2, with the further rules of its published code (words
-of more than 1,000 characters, notices on cookies and terms of use). Sentences are counted as datatrove's
-C4QualityFilter counts them, so that both give the same verdicts.
+Source: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", arXiv
+1910.10683, section 2.2, and the additional rules of its published code (words of more than 1,000 characters, cookie
+and terms-of-use notices). Sentences are counted as in datatrove's C4QualityFilter, so that both give the same verdicts.
 """
 
 import re
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
 
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _ENDS = (".", "?", "!", '"', "'")
@@ -28,19 +27,19 @@ _KEPT, _LOREM, _CURLY, _DROPPED = range(4)
 
 
 class C4Measures(Annotator):
-    """Measurements of C4's rules. `dropped_lines` are the numbers, from 0, of the lines that C4 removes from a text."""
+    """Measurements of C4's rules. `dropped_lines` has the 0-based indices of the lines that C4 removes from a text."""
 
     version: ClassVar[int] = 2
 
     end_marks: bool = True
-    """A line that does not end as a sentence does is dropped. C4: true. FineWeb leaves this rule out, which costs good
-    texts that are short or whose paragraphs end in other marks (docs/filters.md has figures)."""
+    """Drop lines that do not end with a sentence mark. C4: true. FineWeb omits this rule because it drops good texts
+    that are short or whose paragraphs end with other marks (figures in docs/filters.md)."""
 
     min_words: int = Field(default=3, ge=0)
-    """A line of fewer words, split at spaces, is dropped. C4: 3."""
+    """Lines with fewer words, split at white space, are dropped. C4: 3."""
 
     max_word_chars: int = Field(default=1000, ge=1)
-    """A line with a longer word is dropped. C4's code: 1,000."""
+    """Lines with a longer word are dropped. C4's code: 1,000."""
 
     def type(self) -> "pa.StructType":
         """See `Annotator.type`."""
@@ -56,31 +55,31 @@ class C4Measures(Annotator):
             ]
         )
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
-        """Classifies every line; `sentences` counts those of the lines that are kept."""
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
+        """Classifies every line; `sentences` counts the sentences of the kept lines."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from tasks.filters.counting.columns import one_of
+        from tasks.filters.counting.columns import is_in
 
         lines, words = batch.line_columns, batch.words
-        candidates = words.line_stretches >= self.min_words
+        candidates = words.line_chunks >= self.min_words
         if self.end_marks:
-            # Few lines end like a sentence; only those are examined one by one.
+            # Few lines end like a sentence; only those are examined individually.
             bracket = pc.match_substring(lines.stripped, "[").to_numpy(zero_copy_only=False)
-            candidates &= bracket | one_of(lines.stripped_last, _ENDS)
+            candidates &= bracket | is_in(lines.stripped_last, _ENDS)
         fates = np.full(len(lines), _DROPPED, np.int8)
         fates[candidates] = [self._fate(line) for line in lines.stripped.filter(pa.array(candidates)).to_pylist()]
         dropped = np.flatnonzero(fates == _DROPPED)
-        places = np.searchsorted(dropped, lines.starts)
-        numbers = pa.array(dropped - np.repeat(lines.starts[:-1], np.diff(places)), pa.int32())
-        of_documents = self.type().field("dropped_lines").type
+        offsets = np.searchsorted(dropped, lines.starts)
+        indices = pa.array(dropped - np.repeat(lines.starts[:-1], np.diff(offsets)), pa.int32())
+        list_type = self.type().field("dropped_lines").type
         return {
             "sentences": lines.per_document(np.where(fates == _KEPT, _sentences(batch, fates), 0)),
             "lorem_ipsum": lines.per_document(fates == _LOREM) > 0,
             "curly_bracket": lines.per_document(fates == _CURLY) > 0,
-            "dropped_lines": pa.ListArray.from_arrays(pa.array(places, pa.int32()), numbers, of_documents),
+            "dropped_lines": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), indices, list_type),
         }
 
     def _fate(self, line: str) -> int:
@@ -96,14 +95,14 @@ class C4Measures(Annotator):
             return _DROPPED
         if "{" in ending:
             return _CURLY
-        # Most lines have none of these, and three searches cost less than six.
-        if ("cookie" in lower or "of use" in lower or "policy" in lower) and any(one in lower for one in _NOTICES):
+        # Most lines contain none of these three, and three searches cost less than six.
+        if ("cookie" in lower or "of use" in lower or "policy" in lower) and any(text in lower for text in _NOTICES):
             return _DROPPED
         return _KEPT
 
 
-def _sentences(batch: "Batch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]":
-    """Returns the sentences of each line of the batch; kept lines are counted without citation marks ("[3]")."""
+def _sentences(batch: "DocumentBatch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]":
+    """Returns the number of sentences of each line; in kept lines, citation marks ("[3]") are removed first."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -113,17 +112,17 @@ def _sentences(batch: "Batch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]"
     counts = batch.words.sentences.copy()
     lines = batch.line_columns.raw
     bracket = pc.match_substring(lines, "[").to_numpy(zero_copy_only=False)
-    places = np.flatnonzero(bracket & (fates == _KEPT))
-    several = lines.take(pa.array(places)).to_pylist()
-    cited = [row for row, line in enumerate(several) if _CITATION.search(line)]
+    indices = np.flatnonzero(bracket & (fates == _KEPT))
+    bracketed = lines.take(pa.array(indices)).to_pylist()
+    cited = [row for row, line in enumerate(bracketed) if _CITATION.search(line)]
     if cited:
-        without = pa.array([_CITATION.sub("", several[row]) for row in cited], pa.string())
-        counts[places[cited]] = split(without).sentences
+        uncited = pa.array([_CITATION.sub("", bracketed[row]) for row in cited], pa.string())
+        counts[indices[cited]] = split(uncited).sentences
     return counts
 
 
 class C4(Filter):
-    """Drops texts of which C4's rules on lines leave fewer than five sentences, and texts with filler or code.
+    """Drops texts with fewer than five sentences after C4's line rules, and texts with placeholder text or code.
 
     >>> C4().verdict("Home | About | Contact. Terms of use apply.")
     'c4_few_sentences'
@@ -133,15 +132,15 @@ class C4(Filter):
     measured_by = C4Measures
 
     min_sentences: int = Field(default=5, ge=0)
-    """Fewer sentences in the lines that stay: `c4_few_sentences`. C4: 5."""
+    """Texts with fewer sentences in their kept lines are dropped: `c4_few_sentences`. C4: 5."""
 
     lorem_ipsum: bool = True
-    """Drop texts with "lorem ipsum" in a line that would stay: `c4_lorem_ipsum`."""
+    """Drop texts with "lorem ipsum" in a line that would otherwise be kept: `c4_lorem_ipsum`."""
 
     curly_bracket: bool = True
-    """Drop texts with "{" in a line that would stay: `c4_curly_bracket`. Code has them, and prose has not."""
+    """Drop texts with "{" in a line that would otherwise be kept: `c4_curly_bracket`. Brackets indicate code."""
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
         if self.lorem_ipsum:
             yield "c4_lorem_ipsum", measured["lorem_ipsum"]

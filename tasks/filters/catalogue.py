@@ -1,6 +1,6 @@
-"""Catalogue of annotators and filters by name. A new one is a file beside this one and a line here, or a package.
+"""Catalogue of annotators and filters by name. To add one, add a file to this folder and a line here, or a package.
 
-A file contains an annotator, a filter or both; the classes are found by their base class. Files are imported by name
+A file contains an annotator, a filter or both, which are identified by their base class. Files are imported by name
 when needed, and import heavy modules inside functions, because recipes are read at DAG parse time.
 """
 
@@ -30,22 +30,22 @@ CATALOGUE = {
 }
 
 SCORE_SETTINGS = {"classifier": "models", "hugging_face": "scores"}
-"""Annotators that write one probability or score for each name in one of their settings."""
+"""Annotators that write one score per name, and the setting that lists the names."""
 
 Kind = TypeVar("Kind", Annotator, Filter)
 
 
 def annotator(name: str, settings: Mapping[str, Any]) -> Annotator:
-    """Returns the annotator `name` with `settings`; raises Problems naming all unknown or invalid ones."""
+    """Returns the annotator `name` with `settings`; raises Problems with all unknown or invalid settings."""
     return _load(Annotator, "annotator", name, settings)
 
 
 def filter_of(name: str, limits: Mapping[str, Any]) -> Filter:
-    """Returns the filter `name` with `limits`; raises Problems naming all unknown or invalid ones."""
+    """Returns the filter `name` with `limits`; raises Problems with all unknown or invalid limits."""
     return _load(Filter, "filter", name, limits)
 
 
-def known() -> list[str]:
+def filter_names() -> list[str]:
     """Returns the names of all annotators and filters, including those of installed packages."""
     return extensions.names(extensions.FILTERS, CATALOGUE)
 
@@ -53,85 +53,88 @@ def known() -> list[str]:
 def complete(
     load: Callable[[str, Mapping[str, Any]], Annotator | Filter],
     use: Iterable[str],
-    given: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Mapping[str, Any]],
     keys: tuple[str, str],
 ) -> dict[str, dict[str, Any]]:
-    """Returns the settings of all names in use, with defaults: a changed default changes the fingerprint.
+    """Returns the settings of all names in use, with defaults, so that a changed default changes the fingerprint.
 
     Settings of a package's annotator or filter also contain the package's name and version (`extensions.PACKAGE`).
 
     Args:
         load: `annotator` or `filter_of`.
-        use: names.
-        given: settings by name. For names not in use only defaults are allowed, left by a list that was longer before.
-        keys: the keys of `use` and `given` in a recipe.
+        use: names in use.
+        settings: settings by name. For names that are not in use only defaults are accepted, as a name that was removed
+            from `use` leaves them behind.
+        keys: the recipe keys of `use` and `settings`, for messages.
 
     Raises:
-        Problems: names or settings are unknown, out of range or of another type, or there are settings for a name that
-            is not in use.
+        Problems: names or settings are unknown, out of range or of the wrong type, or there are settings for a name
+            that is not in use.
     """
-    names = tuple(use)
-    settings: dict[str, dict[str, Any]] = {}
-    wrong: list[str] = []
-    for name in (*names, *sorted(set(given) - set(names))):
+    used = tuple(use)
+    completed: dict[str, dict[str, Any]] = {}
+    errors: list[str] = []
+    for name in (*used, *sorted(set(settings) - set(used))):
         try:
-            if name in names:
-                settings[name] = load(name, given.get(name, {})).model_dump(mode="json")
+            if name in used:
+                completed[name] = load(name, settings.get(name, {})).model_dump(mode="json")
                 if package := _module("annotator", name)[1]:
-                    settings[name][extensions.PACKAGE] = package
-            elif changed := _changed(load, name, given[name]):
-                wrong.append(
-                    f"settings for {name} ({changed}), which is not in use: name it in {keys[0]}, or take them out "
+                    completed[name][extensions.PACKAGE] = package
+            elif changes := _changes(load, name, settings[name]):
+                errors.append(
+                    f"settings for {name} ({changes}), which is not in use: name it in {keys[0]}, or take them out "
                     f"(--set {keys[1]}.{name}={{}})"
                 )
         except Problems as problems:
-            wrong += problems.messages
-    if wrong:
-        raise Problems(wrong)
-    return settings
+            errors += problems.messages
+    if errors:
+        raise Problems(errors)
+    return completed
 
 
 def require_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns `names`; raises ValueError if one of them occurs twice."""
-    if several := duplicates(names):
-        raise ValueError(f"{several[0]} is named twice")
+    if repeated := duplicates(names):
+        raise ValueError(f"{repeated[0]} is named twice")
     return names
 
 
-def measured(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the fields of an annotator's column, with the names of their types.
+def field_types_of(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the fields of an annotator's column, with Arrow's names of their types.
 
-    Loads Arrow only for nested fields (without `Annotator.named`), as for `language` and `pii`.
+    Imports Arrow only for columns with nested fields, such as `language` and `pii` (`Annotator.field_types` is empty).
     """
     instance = annotator(name, settings)
-    return dict(instance.named()) or {field.name: str(field.type) for field in instance.type()}
+    return dict(instance.field_types()) or {field.name: str(field.type) for field in instance.type()}
 
 
-def misfit(annotator: str, method: str, positive: str) -> tuple[str, str] | None:
-    """Returns why an annotator cannot use a model, and the remedy; None where it can.
+def mismatch(annotator: str, method: str, positive: str) -> tuple[str, str] | None:
+    """Returns why an annotator cannot use a model, and the remedy; None if it can.
 
     Args:
         annotator: "classifier", "topic" or "quality".
-        method: how the model was trained, `fasttext` or `signals`.
-        positive: its positive label; "" where it has none.
+        method: training method of the model, `fasttext` or `signals`.
+        positive: positive label of the model; "" for none.
 
-    >>> misfit("classifier", "signals", "good")
-    ('is of the method signals', 'ask it through "quality"')
-    >>> misfit("topic", "fasttext", "")
+    >>> mismatch("classifier", "signals", "good")
+    ('is of the method signals', 'use it with the annotator "quality"')
+    >>> mismatch("topic", "fasttext", "")
     """
-    fits, other = ("signals", "classifier") if annotator == "quality" else ("fasttext", "quality")
-    if method != fits:
-        return f"is of the method {method}", f'ask it through "{other}"'
+    required, other = ("signals", "classifier") if annotator == "quality" else ("fasttext", "quality")
+    if method != required:
+        return f"is of the method {method}", f'use it with the annotator "{other}"'
     if annotator == "classifier" and not positive:
-        return "has no positive label", 'give it one, or ask it through "topic"'
+        return "has no positive label", 'give it one, or use it with the annotator "topic"'
     return None
 
 
-def _changed(load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name: str, given: Mapping[str, Any]) -> str:
+def _changes(
+    load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name: str, settings: Mapping[str, Any]
+) -> str:
     """Returns the settings that differ from their defaults, for a message; "" for none."""
-    if not given:
+    if not settings:
         return ""
-    loaded = load(name, given)
+    loaded = load(name, settings)
     changes = []
     for key, field in type(loaded).model_fields.items():
         value, default = getattr(loaded, key), field.get_default(call_default_factory=True)
@@ -146,8 +149,8 @@ def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -
     if loaded is None:
         raise Problems([f'"{name}" is no {word}'])
     if issubclass(loaded, Filter) and defined_in(module, Annotator) is not loaded.measured_by:
-        raise Problems([f'the filter "{name}" judges what another module measures: put its annotator beside it'])
-    return extensions.configured(loaded, name, settings, package)
+        raise Problems([f'the annotator of the filter "{name}" is in another module: define both in the same module'])
+    return extensions.configure(loaded, name, settings, package)
 
 
 def _module(word: str, name: str) -> tuple[ModuleType, str]:
@@ -155,6 +158,6 @@ def _module(word: str, name: str) -> tuple[ModuleType, str]:
 
 
 def defined_in(module: ModuleType, kind: type[Kind]) -> type[Kind] | None:
-    """Returns the annotator or the filter that a module defines, None where it defines none."""
+    """Returns the annotator or filter class that a module defines; None if it defines none."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     return next((value for value in own if issubclass(value, kind)), None)

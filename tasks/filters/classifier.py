@@ -1,7 +1,8 @@
 """Scores of classifiers trained by this pipeline: quality, educational value, toxicity, or others of the recipe.
 
 The annotator reads models of an artifact of kind `classifiers` (stage `train_classifiers`) and writes one probability
-per model; the filter puts limits on them. One annotator serves all such models, so each text is cut and split once.
+per model; the filter puts limits on them. One annotator runs all these models, so each text is truncated and split
+once.
 
 Sources: fastText, Joulin et al., "Bag of Tricks for Efficient Text Classification", arXiv 1607.01759; reference text
 against crawl as a gate of quality, Brown et al., arXiv 2005.14165, appendix A, with fastText as in DCLM, Li et al.,
@@ -13,20 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.filters.base import Annotator, Bounds
+from tasks.filters.base import Annotator, ScoreLimits
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
     from tasks.filters.learned.fasttext import FastText
 
 
 class ClassifierMeasures(Annotator):
     """Computes the probability of each named model's positive label: one float32 field per model, 0..1.
 
-    The positive label is stored with the model (`model.json`): "reference" for a quality classifier, "toxic" for a
-    toxicity classifier. So is the number of characters read, which is that of the training texts. A text without a word
-    scores 0.
+    `model.json` of the model has the positive label ("reference" for a quality classifier, "toxic" for a toxicity
+    classifier) and the number of characters to read, which is the same as in training. A text without words scores 0.
     """
 
     models: tuple[str, ...] = Field(default=("quality",), min_length=1)
@@ -34,8 +34,8 @@ class ClassifierMeasures(Annotator):
 
     _loaded: "dict[str, FastText]" = PrivateAttr(default_factory=dict)
 
-    def named(self) -> Mapping[str, str]:
-        """See `Annotator.named`."""
+    def field_types(self) -> Mapping[str, str]:
+        """See `Annotator.field_types`."""
         return dict.fromkeys(self.models, "float32")
 
     def trained(self) -> Mapping[str, tuple[str, ...]]:
@@ -48,21 +48,21 @@ class ClassifierMeasures(Annotator):
 
         self._loaded.update({name: load(models, name, "classifier") for name in self.models})
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         return {name: self._loaded[name].scores(batch.texts) for name in self.models}
 
 
-class Classifier(Bounds):
+class Classifier(ScoreLimits):
     """Drops documents that a trained model scores too low or too high; without limits it drops nothing.
 
-    DCLM (arXiv 2406.11794, section 4.4) keeps the tenth of the crawl that scores highest; the score for a given share
-    is in the model card and in a what-if over the annotated corpus.
+    DCLM (arXiv 2406.11794, section 4.4) keeps the 10 % of the crawl with the highest scores. The model card, and
+    `what-if` on the annotated corpus, show which score corresponds to which share.
 
     >>> import numpy as np
     >>> limits = Classifier(at_least={"quality": 0.5}, at_most={"toxicity": 0.9})
     >>> measured = {"quality": np.float32([0.9, 0.2]), "toxicity": np.float32([0.1, 0.1])}
-    >>> [(reason, goes.tolist()) for reason, goes in limits.reasons(measured)]
+    >>> [(reason, mask.tolist()) for reason, mask in limits.reasons(measured)]
     [('classifier_quality_low', [False, True]), ('classifier_toxicity_high', [False, False])]
     """
 

@@ -1,8 +1,8 @@
 """FineWeb's rules: drop texts whose lines are not sentences.
 
-Source of every rule: Penedo et al., "The FineWeb Datasets: Decanting
-the Web for the Finest Text Data at Scale", arXiv 2406.17557, section 3.6; the limits are those of datatrove's
-FineWebQualityFilter, which made the data set and is stricter on repeated characters than the paper (0.01, there 0.1).
+Source of every rule: Penedo et al., "The FineWeb Datasets: Decanting the Web for the Finest Text Data at Scale", arXiv
+2406.17557, section 3.6. The limits are those of datatrove's FineWebQualityFilter, which produced the data set; its
+limit on repeated characters (0.01) is stricter than the paper's (0.1).
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons, share
 
 if TYPE_CHECKING:
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
 
 
 class FinewebMeasures(Annotator):
@@ -22,20 +22,20 @@ class FinewebMeasures(Annotator):
     version: ClassVar[int] = 2
 
     short: int = Field(default=30, ge=1)
-    """A line of no more characters is short. FineWeb: 30."""
+    """Maximum number of characters of a short line. FineWeb: 30."""
 
     measures: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("words", "lines", "sentence_lines", "short_lines", "chars", "repeat_chars", "line_ends"), "int32"
     )
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
-        """Counts lines that are not blank, those that end as sentences do, short ones, and characters.
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
+        """Counts non-blank lines, lines that end with a sentence mark, short lines, and characters.
 
-        `repeat_chars` are the characters of repeated lines, `chars` those of the text without line ends.
+        `chars` counts all characters except line ends, `repeat_chars` those in repeated lines.
         """
         import numpy as np
 
-        from tasks.filters.counting.columns import one_of
+        from tasks.filters.counting.columns import is_in
         from tasks.filters.counting.words import SENTENCE_ENDS
 
         lines = batch.line_columns
@@ -43,7 +43,7 @@ class FinewebMeasures(Annotator):
         return {
             "words": batch.words.counts,
             "lines": lines.per_document(filled),
-            "sentence_lines": lines.per_document(filled & one_of(lines.last, SENTENCE_ENDS)),
+            "sentence_lines": lines.per_document(filled & is_in(lines.last, SENTENCE_ENDS)),
             "short_lines": lines.per_document(filled & (lines.chars <= self.short)),
             "chars": lines.per_document(lines.chars),
             "repeat_chars": lines.per_document(lines.chars * (filled & lines.repeats)),
@@ -62,7 +62,7 @@ class Fineweb(Filter):
     measured_by = FinewebMeasures
 
     min_sentence_lines: float = Field(default=0.12, ge=0, le=1)
-    """Smaller share of lines that end as sentences do: `fineweb_few_sentences`. FineWeb: 0.12."""
+    """Smaller share of lines that end with a sentence mark: `fineweb_few_sentences`. FineWeb: 0.12."""
 
     max_short_lines: float = Field(default=0.67, ge=0, le=1)
     """Larger share of short lines: `fineweb_short_lines`. FineWeb: 0.67."""
@@ -73,7 +73,7 @@ class Fineweb(Filter):
     max_line_ends: float = Field(default=0.3, ge=0)
     """More line ends per word: `fineweb_list`. FineWeb: 0.3."""
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
         lines = measured["lines"]
         yield "fineweb_empty", lines == 0

@@ -1,8 +1,8 @@
 """Gopher's quality rules: drop texts that are not prose.
 
-Source of every rule and limit: Rae et al., "Scaling Language Models:
-Methods, Analysis & Insights from Training Gopher", arXiv 2112.11446, appendix A.1.1 "Quality filtering". Where the
-paper does not define a word, this follows datatrove's GopherQualityFilter, so that both give the same verdicts.
+Source of every rule and limit: Rae et al., "Scaling Language Models: Methods, Analysis & Insights from Training
+Gopher", arXiv 2112.11446, appendix A.1.1 "Quality filtering". The paper does not define "word"; the definition is that
+of datatrove's GopherQualityFilter, so that both give the same verdicts.
 """
 
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons, share
 from tasks.filters.language import UNDETERMINED
 
 if TYPE_CHECKING:
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
 
 
 class GopherQualityMeasures(Annotator):
-    """Measurements of Gopher's quality rules. Words as in `tasks.filters.counting.words`, including marks."""
+    """Measurements of Gopher's quality rules; words include punctuation marks (`tasks.filters.counting.words`)."""
 
     version: ClassVar[int] = 2
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
     english: tuple[str, ...] = ("en", UNDETERMINED)
-    """Languages to which the rules on stop words and on the mean word length apply: they describe English. Without the
+    """Languages to which the rules on stop words and mean word length apply, since these describe English. Without the
     annotator `language` every document is "und"."""
 
     measures: ClassVar[Mapping[str, str]] = {
@@ -35,10 +35,10 @@ class GopherQualityMeasures(Annotator):
         "english": "bool",
     }
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
-        """Counts words, words of symbols alone, words with a letter, "#", ellipses, and lines of several kinds.
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
+        """Counts words, words of symbols only, words with a letter, "#", ellipses, and lines of several kinds.
 
-        `mean_word` is the mean length in code points of the words that are not symbols, 0 where there are none.
+        `mean_word` is the mean length, in code points, of the words that are not symbols; 0 if there are none.
         """
         import numpy as np
         import pyarrow.compute as pc
@@ -53,7 +53,7 @@ class GopherQualityMeasures(Annotator):
             "mean_word": share(words.chars - words.symbol_chars, words.counts - words.symbols),
             "hashes": [text.count("#") for text in batch.texts],
             "ellipses": [text.count("...") + text.count("…") for text in batch.texts],
-            # A line end at the end of a text begins no line.
+            # A line end at the end of the text does not begin another line.
             "lines": np.diff(lines.starts) - (lines.chars[lines.starts[1:] - 1] == 0),
             "bullets": lines.per_document(bullet.to_numpy(zero_copy_only=False)),
             "ellipsis_lines": lines.per_document(ellipsis.to_numpy(zero_copy_only=False)),
@@ -63,7 +63,7 @@ class GopherQualityMeasures(Annotator):
 
 
 class GopherQuality(Filter):
-    """Drops texts that are not prose: too short or long, symbols, lists, cut-off lines, few stop words.
+    """Drops texts that are not prose: too short or long, symbols, lists, truncated lines, few stop words.
 
     >>> GopherQuality().verdict("Click here")
     'gopher_quality_few_words'
@@ -99,7 +99,7 @@ class GopherQuality(Filter):
     min_stop_words: int = Field(default=2, ge=0)
     """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2."""
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
         words, plain, mean = measured["words"], measured["words"] - measured["symbols"], measured["mean_word"]
         lines, english = measured["lines"], measured["english"].astype(bool)
@@ -110,7 +110,7 @@ class GopherQuality(Filter):
         yield "gopher_quality_hashes", share(measured["hashes"], words) > self.max_symbol_share
         yield "gopher_quality_ellipses", share(measured["ellipses"], words) > self.max_symbol_share
         yield "gopher_quality_bullets", share(measured["bullets"], lines) > self.max_bullet_lines
-        ending = share(measured["ellipsis_lines"], lines)
-        yield "gopher_quality_ellipsis_lines", ending > self.max_ellipsis_lines
+        ellipsis_lines = share(measured["ellipsis_lines"], lines)
+        yield "gopher_quality_ellipsis_lines", ellipsis_lines > self.max_ellipsis_lines
         yield "gopher_quality_few_letters", share(measured["letters"], words) < self.min_letters
         yield "gopher_quality_stop_words", english & (measured["stop_words"] < self.min_stop_words)

@@ -1,9 +1,9 @@
 """Gopher's repetition rules: drop texts that repeat lines, paragraphs or n-grams.
 
-Source of every rule and limit: Rae et al., arXiv 2112.11446, appendix
-A.1.1 "Repetition removal", table A1. Where the paper does not define how characters are counted, this follows
-datatrove's GopherRepetitionFilter: shares are of the whole text, the top n-gram counts with its inner spaces, repeated
-n-grams without, and a repeated n-gram is skipped as a whole.
+Source of every rule and limit: Rae et al., arXiv 2112.11446, appendix A.1.1 "Repetition removal", table A1. The paper
+does not define how characters are counted; this is done as in datatrove's GopherRepetitionFilter. Shares are of the
+whole text; the top n-gram is counted with its inner spaces, repeated n-grams without them; counting continues after the
+last word of a repeated n-gram.
 """
 
 import re
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons, share
 
 if TYPE_CHECKING:
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
     from tasks.filters.counting.columns import Lines
 
 TOP = (2, 3, 4)
@@ -29,18 +29,18 @@ class GopherRepetitionMeasures(Annotator):
     measures: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (
             "chars",
-            *(f"{kind}{what}" for kind in ("line", "paragraph") for what in ("s", "_repeats", "_repeat_chars")),
+            *(f"{kind}{suffix}" for kind in ("line", "paragraph") for suffix in ("s", "_repeats", "_repeat_chars")),
             *(f"top_{size}gram" for size in TOP),
             *(f"duplicate_{size}gram" for size in DUPLICATE),
         ),
         "int32",
     )
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """Counts repeated lines and paragraphs, and n-grams.
 
-        `top_<n>gram` are the characters of the most frequent n-gram, all its occurrences together; `duplicate_<n>gram`
-        those of repeated n-grams.
+        `top_<n>gram` counts the characters of all occurrences of the most frequent n-gram, `duplicate_<n>gram` those of
+        all repeated n-grams.
         """
         from tasks.filters.counting.ngrams import repeated_characters
 
@@ -54,7 +54,7 @@ class GopherRepetitionMeasures(Annotator):
 
 
 def _line_measures(lines: "Lines") -> dict[str, Any]:
-    """Counts lines that are not empty, and empty ones at both ends of a text, as a split at runs of line ends does."""
+    """Counts non-empty lines, and an empty line at either end of a text, like a split at runs of line ends."""
     filled = lines.chars > 0
     first, last = lines.starts[:-1], lines.starts[1:] - 1
     blank = (~filled[first]).astype(int) + (~filled[last] & (first < last))
@@ -66,16 +66,16 @@ def _line_measures(lines: "Lines") -> dict[str, Any]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    # A split at a fixed string is many times as fast as one at an expression.
+    # Splitting at a fixed string is many times as fast as splitting at a regular expression.
     return _PARAGRAPH_END.split(text) if "\n\n\n" in text else text.split("\n\n")
 
 
 def _repeats(blocks: Sequence[str]) -> tuple[int, int, int]:
-    """Returns the number of blocks, the number of repeated ones, and their code points."""
-    different = dict.fromkeys(blocks)
-    if len(different) == len(blocks):
+    """Returns the number of blocks, the number of repeated ones, and the code points of the repeated ones."""
+    distinct = dict.fromkeys(blocks)
+    if len(distinct) == len(blocks):
         return len(blocks), 0, 0
-    return len(blocks), len(blocks) - len(different), sum(map(len, blocks)) - sum(map(len, different))
+    return len(blocks), len(blocks) - len(distinct), sum(map(len, blocks)) - sum(map(len, distinct))
 
 
 class GopherRepetition(Filter):
@@ -109,7 +109,7 @@ class GopherRepetition(Filter):
     max_duplicate_ngram: dict[int, float] = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
     """Larger share of characters in repeated n-grams: `..._duplicate_<n>gram`. Paper: these."""
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
         chars = measured["chars"]
         for kind, most, most_chars in (

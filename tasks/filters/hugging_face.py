@@ -1,9 +1,9 @@
 """Scores of Hugging Face sequence classifiers from local files: FineWeb-Edu's, toxicity models.
 
-The annotator reads local folders, never the network, and writes one number per score of the recipe; the
-filter puts limits on them. Needs the extra `train` (torch). A model of BERT's size reads about one page per second and
-core where a fastText model reads thousands: train one of those on this one's scores for a corpus of any size, as
-Penedo et al. and Li et al. did with larger teachers (arXiv 2406.17557, section 4; arXiv 2406.11794, section 4.4).
+The annotator reads local folders, never the network, and writes one number per score of the recipe; the filter puts
+limits on them. Needs the extra `train` (torch). A model of BERT's size scores about one page per second and core, a
+fastText model thousands. For a large corpus, train a fastText model on the scores of this one, as Penedo et al. and Li
+et al. did with larger teachers (arXiv 2406.17557, section 4; arXiv 2406.11794, section 4.4).
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from pydantic import Field, PrivateAttr
 
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator, Bounds
+from tasks.filters.base import Annotator, ScoreLimits
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
     from tasks.filters.learned.bert import SequenceClassifier
 
 
@@ -27,32 +27,32 @@ class ModelScore(Config):
     folder: str
     """Folder with config.json, tokenizer.json and model.safetensors, on the machine that annotates."""
     label: str
-    """The label, as the model's config.json calls it ("LABEL_0", "toxic")."""
+    """The label, as named in the model's config.json ("LABEL_0", "toxic")."""
 
 
 class HuggingFaceMeasures(Annotator):
     """Computes the probability of a label, or the output of a regression: one float32 per score."""
 
     scores: dict[str, ModelScore] = Field(min_length=1)
-    """The scores by name, as `educational = {folder = "/models/edu", label = "LABEL_0"}`. Scores
-    of the same folder share one pass over the text."""
+    """The scores by name, such as `educational = {folder = "/models/edu", label = "LABEL_0"}`. Scores of the same
+    folder share one pass over the text."""
     tokens: int = Field(default=512, ge=2)
-    """Most tokens of a text that are read."""
+    """Maximum number of tokens of a text that are read."""
     chars: int = Field(default=4000, ge=1)
-    """Characters from the beginning that are tokenised at all."""
+    """Maximum number of characters of a text that are tokenized, from its beginning."""
 
     _loaded: dict[str, "SequenceClassifier"] = PrivateAttr(default_factory=dict)
 
     def external(self) -> list[str]:
-        """Returns the files of the models as local paths: their bytes are part of the fingerprint."""
+        """Returns the local paths of the models' files; their bytes are part of the fingerprint."""
         names = ("config.json", "tokenizer.json", "model.safetensors")
         return [f"{folder}/{name}" for folder in self._folders() for name in names]
 
     def _folders(self) -> list[str]:
-        return sorted({wanted.folder for wanted in self.scores.values()})
+        return sorted({score.folder for score in self.scores.values()})
 
-    def named(self) -> Mapping[str, str]:
-        """See `Annotator.named`."""
+    def field_types(self) -> Mapping[str, str]:
+        """See `Annotator.field_types`."""
         return dict.fromkeys(self.scores, "float32")
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
@@ -62,34 +62,34 @@ class HuggingFaceMeasures(Annotator):
         except ImportError as error:
             raise InputError(f"hugging_face needs torch ({error})", "install the extra: sluice[train]") from None
         self._loaded = {folder: SequenceClassifier(folder) for folder in self._folders()}
-        for name, wanted in self.scores.items():
-            labels = self._loaded[wanted.folder].shape.labels
-            if wanted.label not in labels:
+        for name, score in self.scores.items():
+            labels = self._loaded[score.folder].shape.labels
+            if score.label not in labels:
                 raise InputError(
-                    f'the model in {wanted.folder} has no label "{wanted.label}", which {name} needs',
+                    f'the model in {score.folder} has no label "{score.label}", which {name} needs',
                     f"its labels are: {', '.join(labels)}",
                 )
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """See `Annotator.measure`; rounded to four digits."""
         import numpy as np
 
         heads = [text[: self.chars] for text in batch.texts]
         outputs = {folder: model.scores(heads, self.tokens) for folder, model in self._loaded.items()}
         return {
-            name: np.round(outputs[wanted.folder][:, self._loaded[wanted.folder].shape.labels.index(wanted.label)], 4)
-            for name, wanted in self.scores.items()
+            name: np.round(outputs[score.folder][:, self._loaded[score.folder].shape.labels.index(score.label)], 4)
+            for name, score in self.scores.items()
         }
 
 
-class HuggingFace(Bounds):
+class HuggingFace(ScoreLimits):
     """Drops documents that a model scores too low or too high; without limits it drops nothing.
 
     Source: FineWeb-Edu keeps texts with at least 3 of 5 points, Penedo et al., arXiv 2406.17557, section 4.
 
     >>> import numpy as np
     >>> measured = {"educational": np.float32([3.4, 1.2])}
-    >>> [(why, goes.tolist()) for why, goes in HuggingFace(at_least={"educational": 2.5}).reasons(measured)]
+    >>> [(reason, mask.tolist()) for reason, mask in HuggingFace(at_least={"educational": 2.5}).reasons(measured)]
     [('hugging_face_educational_low', [False, True])]
     """
 

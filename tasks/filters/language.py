@@ -5,10 +5,10 @@ and the like). Source: Joulin et al., "Bag of Tricks for Efficient Text Classifi
 lid.176.ftz. Only the first 2,000 characters are classified: 4 times faster than the whole text, with the same label on
 98.5 % of pages. Accuracy of lid.176 by language: `python -m benchmarks.classifiers languages`.
 
-A language has its ISO 639-1 code ("en") where there is one, else its ISO 639-3 code ("ceb"), as the labels of lid.176
-are. NLLB, OpenLID and GlotLID label by ISO 639-3 and ISO 15924 ("eng_Latn"), and split what ISO 639-1 has as one
-language ("cmn", "arb", "zsm"). Sources of the codes: the tables of ISO 639-3 (SIL International), with its
-macrolanguages.
+A language is identified by its ISO 639-1 code ("en") or, if it has none, by its ISO 639-3 code ("ceb"), like the labels
+of lid.176. NLLB, OpenLID and GlotLID use ISO 639-3 with ISO 15924 ("eng_Latn") and have labels for individual
+languages ("cmn", "arb", "zsm") of one ISO 639-1 code. Source of the codes: the tables of ISO 639-3 (SIL International)
+with its macrolanguages.
 """
 
 import os
@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tasks.core.artifact import Artifact
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
 
 UNDETERMINED = "und"
-"""The language of a text of which none is known: BCP 47's code, and ISO 639-2's."""
+"""Code of an undetermined language in BCP 47 and ISO 639-2."""
 
 _SCRIPTED = re.compile("([a-z]{3})_[A-Z][a-z]{3}")
 
-# ISO 639-3 and 639-1; of Norwegian in general Bokmål has the code.
+# ISO 639-3 and 639-1. Norwegian in general has the code of Bokmål.
 _TWO_LETTERS = (
     "aar:aa abk:ab afr:af aka:ak amh:am ara:ar arg:an asm:as ava:av ave:ae aym:ay aze:az bak:ba bam:bm bel:be ben:bn "
     "bis:bi bod:bo bos:bs bre:br bul:bg cat:ca ces:cs cha:ch che:ce chu:cu chv:cv cor:kw cos:co cre:cr cym:cy dan:da "
@@ -49,7 +49,7 @@ _TWO_LETTERS = (
     "tgl:tl tha:th tir:ti ton:to tsn:tn tso:ts tuk:tk tur:tr twi:tw uig:ug ukr:uk urd:ur uzb:uz ven:ve vie:vi vol:vo "
     "wln:wa wol:wo xho:xh yid:yi yor:yo zha:za zho:zh zul:zu"
 )
-# Single languages of what ISO 639-1 has as one.
+# Individual languages of a macrolanguage that has an ISO 639-1 code.
 _MEMBERS = (
     "cmn:zh arb:ar zsm:ms pes:fa prs:fa lvs:lv ekk:et als:sq swh:sw npi:ne ory:or uzn:uz khk:mn azj:az plt:mg ydd:yi "
     "gaz:om quy:qu kmr:ku pbt:ps ayr:ay knc:kr fuv:ff gug:gn fil:tl kpv:kv"
@@ -57,32 +57,32 @@ _MEMBERS = (
 
 
 class LanguageLabels(Annotator):
-    """Labels a document with its language (ISO 639-1 code, or -3 where there is none) and the model's probability.
+    """Labels a document with its language (ISO 639-1 code, else ISO 639-3) and the model's probability.
 
-    A text without a letter is "und" with score 0.
+    The label of a text without letters is "und", its score 0.
     """
 
     model: str = ""
     """A fastText model file on the machine that annotates; "" for lid.176, which has 176 languages. Labels such as
-    "eng_Latn" become our codes (`tasks.filters.language`). Its bytes are part of the fingerprint."""
+    "eng_Latn" are converted to codes (see the module). The bytes of the file are part of the fingerprint."""
 
     labels: dict[str, str] = {}
-    """Codes for labels of the model that differ from the default code: `{zho_Hant = "zh-Hant"}`."""
+    """Codes by label of the model, where they differ from the default code: `{zho_Hant = "zh-Hant"}`."""
 
     chars: int = Field(default=2000, ge=1)
     """Characters from the beginning of the text that are classified."""
 
     paragraphs: bool = False
-    """Label every paragraph (block between blank lines) too, and note where they begin and end."""
+    """Also label every paragraph (block between blank lines), with its position."""
 
     min_paragraph: int = Field(default=100, ge=1)
-    """Shorter paragraphs get no label: too little text."""
+    """Paragraphs with fewer characters get no label, because short texts are not classified reliably."""
 
     _model: Any = PrivateAttr(default=None)
     _codes: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def external(self) -> list[str]:
-        """Returns the model file where one is named: lid.176 is a fixed file."""
+        """Returns the model file if the settings name one; lid.176 is a fixed file."""
         return [self.model] if self.model else []
 
     def type(self) -> "pa.StructType":
@@ -90,22 +90,22 @@ class LanguageLabels(Annotator):
         import pyarrow as pa
 
         label = [pa.field("label", pa.string(), nullable=False), pa.field("score", pa.float32(), nullable=False)]
-        place = [pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)]
-        several = pa.list_(pa.field("item", pa.struct([*place, *label]), nullable=False))
-        return pa.struct([*label, pa.field("paragraphs", several, nullable=False)] if self.paragraphs else label)
+        bounds = [pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)]
+        paragraphs = pa.list_(pa.field("item", pa.struct([*bounds, *label]), nullable=False))
+        return pa.struct([*label, pa.field("paragraphs", paragraphs, nullable=False)] if self.paragraphs else label)
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """Loads the model; raises InputError when it is missing, invalid, or lacks a label of `labels`."""
-        self._model, known = _named(self.model) if self.model else _lid176()
-        if unknown := sorted(set(self.labels) - set(known)):
-            like = get_close_matches(unknown[0], known, n=3) or known[:3]
+        self._model, labels = _model_at(self.model) if self.model else _lid176()
+        if unknown := sorted(set(self.labels) - set(labels)):
+            similar = get_close_matches(unknown[0], labels, n=3) or labels[:3]
             raise InputError(
                 f'{self.model or "lid.176"} has no label "{unknown[0]}", which language.labels names',
-                f"name labels of the model (it has {len(known)}), such as {', '.join(like)}",
+                f"name labels of the model (it has {len(labels)}), such as {', '.join(similar)}",
             )
-        self._codes = {label: self.labels.get(label, code_of(label)) for label in known}
+        self._codes = {label: self.labels.get(label, code_of(label)) for label in labels}
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         predicted = self._labels(batch.texts)
         columns: dict[str, Any] = {"label": [label for label, _ in predicted]}
@@ -115,34 +115,31 @@ class LanguageLabels(Annotator):
         return columns
 
     def _paragraphs(self, text: str) -> list[dict[str, Any]]:
-        places, at = [], 0
+        bounds, position = [], 0
         for block in text.split("\n\n"):
             if len(block) >= self.min_paragraph:
-                places.append((at, at + len(block)))
-            at += len(block) + 2
-        labels = self._labels([text[start:end] for start, end in places])
+                bounds.append((position, position + len(block)))
+            position += len(block) + 2
+        labels = self._labels([text[start:end] for start, end in bounds])
         return [
             {"start": start, "end": end, "label": label, "score": score}
-            for (start, end), (label, score) in zip(places, labels, strict=True)
+            for (start, end), (label, score) in zip(bounds, labels, strict=True)
         ]
 
     def _labels(self, texts: Sequence[str]) -> list[tuple[str, float]]:
-        # fastText takes one line, and ends at NUL.
+        # fastText expects a single line, and stops at NUL.
         heads = [" ".join(text[: self.chars].replace("\0", " ").split()) for text in texts]
-        lettered = [head for head in heads if any(map(str.isalpha, head))]
-        labels, scores = self._model.predict(lettered) if lettered else ([], [])
-        # A probability can exceed 1 by a rounding error.
-        known = iter(
-            [
-                (self._codes[one[0].removeprefix("__label__")], min(1.0, round(float(score[0]), 4)))
-                for one, score in zip(labels, scores, strict=True)
-            ]
-        )
-        return [next(known) if any(map(str.isalpha, head)) else (UNDETERMINED, 0.0) for head in heads]
+        rows = [row for row, head in enumerate(heads) if any(map(str.isalpha, head))]
+        results = [(UNDETERMINED, 0.0)] * len(heads)
+        labels, scores = self._model.predict([heads[row] for row in rows]) if rows else ([], [])
+        for row, (label, *_), (score, *_) in zip(rows, labels, scores, strict=True):
+            # A probability can exceed 1 by a rounding error.
+            results[row] = self._codes[label.removeprefix("__label__")], min(1.0, round(float(score), 4))
+        return results
 
 
 class Language(Filter):
-    """Drops texts in other languages than those listed, and texts whose language is uncertain.
+    """Drops texts whose language is not listed or is uncertain.
 
     >>> Language(keep=("en",)).verdict("Das Boot kam am Abend in den Hafen, und niemand hatte es erwartet.")
     'language_other'
@@ -155,9 +152,9 @@ class Language(Filter):
     """Labels to keep ("en", "de"); empty keeps all. Others are dropped as `language_other`."""
 
     min_score: float = Field(default=0.0, ge=0, le=1)
-    """A document whose label is less probable is dropped as `language_unsure`; 0 keeps all."""
+    """Documents whose label has a lower probability are dropped as `language_unsure`; 0 keeps all."""
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
         import numpy as np
 
@@ -167,7 +164,7 @@ class Language(Filter):
 
 
 def code_of(label: str) -> str:
-    """Returns this project's code for a model's label; a label of another form is a code already.
+    """Returns the code for a model's label; a label without a script is returned unchanged.
 
     >>> [code_of(label) for label in ("eng_Latn", "cmn_Hani", "ceb_Latn", "en", "ceb", "other")]
     ['en', 'zh', 'ceb', 'en', 'ceb', 'other']
@@ -184,15 +181,15 @@ def _codes() -> dict[str, str]:
 def _lid176() -> tuple[Any, tuple[str, ...]]:
     from tasks.filters.pretrained import model_file
 
-    return _loaded(str(model_file("lid.176.ftz")), 0)
+    return _load(str(model_file("lid.176.ftz")), 0)
 
 
-def _named(path: str) -> tuple[Any, tuple[str, ...]]:
-    return _loaded(path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0)
+def _model_at(path: str) -> tuple[Any, tuple[str, ...]]:
+    return _load(path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0)
 
 
 @lru_cache(maxsize=2)
-def _loaded(path: str, changed: int) -> tuple[Any, tuple[str, ...]]:
+def _load(path: str, modified: int) -> tuple[Any, tuple[str, ...]]:
     import fasttext
 
     from tasks.filters.learned.fasttext import labels_of

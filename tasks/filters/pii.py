@@ -1,12 +1,12 @@
 """Personal data: spans in the text, and a filter for documents with many of them.
 
-The annotator writes spans, which `consolidate` replaces by placeholders; recognisers and their sources are in
-`tasks.filters.recognisers`. The filter drops lists of contacts, of which masking would leave mostly placeholders.
+The annotator writes spans, which `consolidate` replaces with placeholders; the recognisers and their sources are in
+`tasks.filters.recognisers`. The filter drops contact lists, since masking them would leave mostly placeholders.
 
-Names of persons have no format that a rule could recognise, so they need a trained model: a spaCy pipeline on the
-user's disk. None is part of this project, nor is one in a package index: spaCy publishes its pipelines elsewhere. It
-states some 10,000 words per second on a CPU for its large English one (spacy.io, "Facts & Figures"), which is hundreds
-of times slower than all other recognisers together.
+Names of persons have no format that a rule could match, so they need a trained model: a spaCy pipeline in a local
+folder. None is part of this project or on a package index, because spaCy publishes its pipelines elsewhere. spaCy
+reports some 10,000 words per second on a CPU for its large English pipeline (spacy.io, "Facts & Figures"), hundreds of
+times slower than all other recognisers together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons
+from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tasks.core.artifact import Artifact
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
 
 Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "address"]
 Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
 PERSON_LABELS = frozenset(("PERSON", "PER"))
-"""What spaCy's pipelines call a person: OntoNotes' label and WikiNER's."""
+"""Labels of persons in spaCy's pipelines: those of OntoNotes and of WikiNER."""
 
-_PIECE = 20_000
-"""Characters that are read at once: spaCy wants about a gigabyte for a million (its `max_length`)."""
+_CHUNK = 20_000
+"""Characters per call of the pipeline: spaCy needs about a gigabyte for a million (its `max_length`)."""
 
 _UNUSED = ["tagger", "parser", "lemmatizer", "attribute_ruler", "morphologizer", "senter"]
 
@@ -40,34 +40,35 @@ _UNUSED = ["tagger", "parser", "lemmatizer", "attribute_ruler", "morphologizer",
 class Pii(Annotator):
     """Finds personal data: e-mail, telephone, IP address, US social security number, card, IBAN, postal address.
 
-    What overlaps is resolved here (`tasks.filters.recognisers.span.resolve`), so that the spans of
-    a document never do. The sources of each rule are in the file of its recogniser.
+    The spans of a document do not overlap (`tasks.filters.recognisers.span.resolve`). The sources of each rule are in
+    the module of its recogniser.
     """
 
     version: ClassVar[int] = 2
 
     kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")
-    """Kinds of personal data to search for; a span's kind is also its placeholder, `<email>`."""
+    """Kinds of personal data to search for. The kind of a span is also its placeholder, such as `<email>`."""
 
     countries: tuple[Country, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
-    """Countries whose national telephone numbers and addresses are found. Numbers with a country code always are."""
+    """Countries whose national telephone numbers and addresses are searched for. Numbers with a country code are always
+    searched for."""
 
     names: str = ""
-    """Folder of a spaCy pipeline; the persons that it recognises become spans of the kind `person`. Empty: none. Needs
-    the extra `ner`, and costs hundreds of times all the rest."""
+    """Folder of a spaCy pipeline; the persons that it recognizes become spans of the kind `person`. Empty: none. Needs
+    the extra `ner`, and takes hundreds of times as long as all other kinds together."""
 
-    _names: "Names | None" = PrivateAttr(default=None)
+    _names: "NameRecogniser | None" = PrivateAttr(default=None)
 
     def external(self) -> list[str]:
-        """Returns the files of the pipeline as local paths: their bytes are part of the fingerprint."""
+        """Returns the local paths of the pipeline's files; their bytes are part of the fingerprint."""
         return pipeline_files(self.names) if self.names else []
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """See `Annotator.prepare`; raises InputError when the pipeline for names cannot be loaded."""
-        self._names = Names(self.names) if self.names else None
+        """See `Annotator.prepare`; raises InputError if the pipeline for names cannot be loaded."""
+        self._names = NameRecogniser(self.names) if self.names else None
 
     def type(self) -> "pa.StructType":
-        """See `Annotator.type`; `start` and `end` count code points, words are separated by spaces."""
+        """See `Annotator.type`; `start` and `end` are in code points, words are separated by white space."""
         import pyarrow as pa
 
         span = [pa.field("kind", pa.string(), nullable=False)]
@@ -80,7 +81,7 @@ class Pii(Annotator):
             ]
         )
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         import pyarrow.compute as pc
 
@@ -89,30 +90,31 @@ class Pii(Annotator):
         from tasks.filters.recognisers.span import resolve
 
         dots = pc.match_substring(batch.column, DOT, ignore_case=True).to_pylist()
-        found = [find(text, self.kinds, self.countries, dot) for text, dot in zip(batch.texts, dots, strict=True)]
+        matches = [find(text, self.kinds, self.countries, dot) for text, dot in zip(batch.texts, dots, strict=True)]
         if self._names:
-            named = self._names.find(batch.texts)
-            found = [
-                resolve([*ours, *theirs], text) for ours, theirs, text in zip(found, named, batch.texts, strict=True)
+            persons = self._names.find(batch.texts)
+            matches = [
+                resolve([*by_rule, *by_model], text)
+                for by_rule, by_model, text in zip(matches, persons, batch.texts, strict=True)
             ]
-        spans = [[span[:3] for span in one] for one in found]
+        counts = [len(spans) for spans in matches]
         return {
-            "spans": spans,
-            "count": [len(one) for one in spans],
+            "spans": [[span[:3] for span in spans] for spans in matches],
+            "count": counts,
             # Words are counted only in the few texts with spans.
             "per_1000_words": [
-                len(one) * 1000 / len(text.split()) if one else 0.0
-                for one, text in zip(spans, batch.texts, strict=True)
+                count * 1000 / len(text.split()) if count else 0.0
+                for count, text in zip(counts, batch.texts, strict=True)
             ],
         }
 
 
 class PiiDense(Filter):
-    """Drops documents in which personal data is the content: directories, leaked lists, pages of contacts.
+    """Drops documents that consist mostly of personal data: directories, leaked lists, contact pages.
 
-    Our own rule; peers only mask (datatrove's PIIFormatter) or drop by a fixed count (dolma's `pii_regex` taggers mark
-    documents with more than five spans). The default lets nearly everything through: measured on ordinary pages, one
-    contact block gives 2 to 20 spans per 1,000 words.
+    Our own rule; other projects only mask (datatrove's PIIFormatter) or use a fixed count (dolma's `pii_regex` taggers
+    mark documents with more than five spans). The default drops very little: on ordinary pages, a contact block gives 2
+    to 20 spans per 1,000 words.
 
     >>> PiiDense().verdict(" ".join(f"{name}@example.org," for name in ("ann", "ben", "cem", "dan", "eve")))
     'pii_dense'
@@ -125,19 +127,19 @@ class PiiDense(Filter):
     """Spans per 1,000 words above which a document is dropped."""
 
     min_spans: int = Field(default=5, ge=1)
-    """Spans below which no document is dropped: a short notice with one address is not a list."""
+    """Documents with fewer spans are kept: a short notice with one address is not a list."""
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
-        many = measured["count"] >= self.min_spans
-        yield "pii_dense", many & (measured["per_1000_words"] > self.max_per_1000_words)
+        enough = measured["count"] >= self.min_spans
+        yield "pii_dense", enough & (measured["per_1000_words"] > self.max_per_1000_words)
 
 
-class Names:
-    """A loaded pipeline.
+class NameRecogniser:
+    """Recognizes names of persons with a spaCy pipeline.
 
     Args:
-        folder: what `nlp.to_disk` has written, or the folder of an unpacked pipeline package.
+        folder: written by `nlp.to_disk`, or the folder of an unpacked pipeline package.
 
     Raises:
         InputError: spaCy is not installed, or the folder contains no pipeline.
@@ -147,33 +149,36 @@ class Names:
         try:
             spacy: Any = import_module("spacy")
         except ImportError as error:
-            raise InputError(f"names need spaCy ({error})", "install the extra: sluice[ner]") from None
+            raise InputError(f"the setting names needs spaCy ({error})", "install the extra: sluice[ner]") from None
         try:
             self._pipeline = spacy.load(folder, exclude=_UNUSED)
         except (OSError, ValueError) as error:
-            raise InputError(f"{folder} holds no spaCy pipeline: {error}", "download one and name its folder") from None
+            raise InputError(
+                f"{folder} has no spaCy pipeline: {error}", "download a pipeline and name its folder"
+            ) from None
 
-    def find(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Returns the names in each text; evidence is the context, which every rule outdoes."""
-        found: list[list[Span]] = [[] for _ in texts]
-        pieces = [(piece, (row, at)) for row, text in enumerate(texts) for at, piece in _pieces(text)]
-        for read, (row, at) in self._pipeline.pipe(pieces, as_tuples=True):
-            for entity in read.ents:
+    def find(self, texts: Sequence[str]) -> list[list[PiiSpan]]:
+        """Returns the names in each text. Their evidence is the weakest, CONTEXT, so that matches of rules win."""
+        matches: list[list[PiiSpan]] = [[] for _ in texts]
+        chunks = [(chunk, (row, at)) for row, text in enumerate(texts) for at, chunk in _chunks(text)]
+        for document, (row, at) in self._pipeline.pipe(chunks, as_tuples=True):
+            for entity in document.ents:
                 if entity.label_ in PERSON_LABELS:
-                    found[row].append(Span("person", at + entity.start_char, at + entity.end_char, Evidence.CONTEXT))
-        return found
+                    start, end = at + entity.start_char, at + entity.end_char
+                    matches[row].append(PiiSpan("person", start, end, Evidence.CONTEXT))
+        return matches
 
 
 def pipeline_files(folder: str) -> list[str]:
-    """Returns all files of a pipeline, sorted: their bytes are part of the fingerprint."""
+    """Returns the paths of all files of a pipeline, sorted."""
     return sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
 
 
-def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields (start, piece), cut at the end of a line or word where there is one."""
+def _chunks(text: str) -> Iterator[tuple[int, str]]:
+    """Yields (start, chunk), split after a line end or, failing that, a space."""
     at = 0
     while at < len(text):
-        end = at + _PIECE
+        end = at + _CHUNK
         if end < len(text):
             cut = max(text.rfind("\n", at, end), 0) or text.rfind(" ", at, end)
             end = cut + 1 if cut > at else end

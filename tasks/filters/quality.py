@@ -1,17 +1,18 @@
-"""Quality of English pages: a regression over surface features, fitted to human judgements.
+"""Quality of English pages: a regression over surface features, fitted to human judgments.
 
-The annotator writes one score per document, the filter puts a limit on it. The weights here were fitted to the 196
-majority votes over web pages that DCLM published (Li et al., arXiv 2406.11794, appendix on human judgements; data of
-mlfoundations/dclm, MIT): cross-validated AUC 0.91, where the length of a page alone has 0.80 and a fastText gate of
-reference text against crawl less than that (`python -m benchmarks.classifiers scores` refits and compares them). As
-the features were chosen on these votes, that is optimistic: on votes of the study that were not used it is 0.87.
-Other labels give other weights: the stage `train_classifiers`, method `signals`, makes a model that `model` names here.
+The annotator writes one score per document, the filter puts a limit on it. The weights were fitted to the 196 majority
+votes on web pages that DCLM published (Li et al., arXiv 2406.11794, appendix on human judgments; data of
+mlfoundations/dclm, MIT). The cross-validated AUC is 0.91; that of the page length alone is 0.80, and that of a fastText
+classifier of reference text against crawl is lower still (`python -m benchmarks.classifiers scores` refits and compares
+them). The features were selected on these votes, so 0.91 is optimistic: on unused votes of the study it is 0.87. For
+other labels, train a model with the stage `train_classifiers` (method `signals`) and set `model`.
 
-Our own rule beside it: a list of titles or names, a text with next to no sentence, scores LIST_SCORE at most. Its words
-are those of well-kept pages, and the signals alone call it good; it is not what a corpus should repeat as gold.
+Our own rule in addition: a list of titles or names, with almost no sentences, scores at most LIST_SCORE. The signals
+alone would rate it as good, because its words are those of well-edited pages, but a list should not be repeated as
+gold.
 
-English only: the signals count English words. Pages of an author who says "I" score lower, because the raters gave
-them lower marks; the score rates pages as training text, not their authors.
+English only: the signals count English words. Pages written in the first person score lower, because the raters rated
+them lower; the score rates pages as training text, not their authors.
 """
 
 import re
@@ -20,16 +21,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons
 from tasks.filters.language import UNDETERMINED
 from tasks.filters.learned.signals import CHARS, Weights, matrix
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
-    from tasks.filters.batch import Batch
+    from tasks.filters.batch import DocumentBatch
 
 RIDGE = 20.0
-"""The penalty that the weights below were fitted with."""
+"""The ridge penalty with which the weights below were fitted."""
 
 WEIGHTS = Weights(
     bias=0.288655,
@@ -51,32 +52,32 @@ WEIGHTS = Weights(
 """Result of `tasks.filters.learned.signals.fit` on those votes."""
 
 LIST_SCORE = 0.4
-"""The most that a list scores: no gold (0.5), and above the limit below which pages are dropped (0.2)."""
+"""Maximum score of a list: below gold (0.5), and above the default limit of the filter (0.2)."""
 
 _END = re.compile(r"[.!?…][\"'”’)\]]{0,3}(?=\s|\Z)")
 _TITLE_WORDS = 25
 _MOST_TITLES = 0.5
 _MOST_WORDS_PER_END = 80
 
-_READ = ("en", UNDETERMINED)
-"""English, and texts without a letter: `needs` sees to it that "und" means no more."""
+_SCORED_LANGUAGES = ("en", UNDETERMINED)
+"""English, and texts without letters; because of `needs`, "und" has no other meaning here."""
 
 
 def is_list(text: str) -> bool:
-    r"""Returns whether most words of a text are in titles, or hardly any sentence ends in it.
+    r"""Returns whether most words of a text are in titles, or it has hardly any sentence ends.
 
-    A title is a line of at most 25 words without the end of a sentence, unless the next line goes on in small letters.
+    A title is a line of at most 25 words without a sentence end, unless the next line begins with a lower-case letter.
 
     >>> is_list("Window is blank after a reload\nWrong icon in the tool bar"), is_list("It rained. We stayed at home.")
     (True, False)
     """
     lines = [line for raw in text.split("\n") if (line := raw.strip())]
     sizes = [len(line.split()) for line in lines]
-    goes_on = [line[0].islower() for line in lines[1:]] + [False]
+    is_continued = [line[0].islower() for line in lines[1:]] + [False]
     ends = [len(_END.findall(line)) for line in lines]
     titles = sum(
         size
-        for size, end, continued in zip(sizes, ends, goes_on, strict=True)
+        for size, end, continued in zip(sizes, ends, is_continued, strict=True)
         if size <= _TITLE_WORDS and not end and not continued
     )
     words = sum(sizes)
@@ -84,10 +85,10 @@ def is_list(text: str) -> bool:
 
 
 class QualityMeasures(Annotator):
-    """Scores a document 0..1 by twelve signals of its first characters; not a number where it is in another language.
+    """Scores a document from 0 to 1 by twelve signals of its first characters; NaN if it is not in English.
 
-    Whether it is English says the annotator `language`, which must be in use: what was learnt on English pages says
-    nothing about others. A text without a letter is of no language, and scored.
+    The annotator `language` determines the language and must be in use, because weights fitted on English pages do not
+    apply to others. A text without letters has no language, and is scored.
     """
 
     version: ClassVar[int] = 2
@@ -97,7 +98,7 @@ class QualityMeasures(Annotator):
     measures: ClassVar[Mapping[str, str]] = {"score": "float32"}
 
     model: str = ""
-    """Name of a `signals` model in the artifact of trained classifiers; "" for the weights that come with Sluice."""
+    """Name of a `signals` model in the artifact of trained classifiers; "" for the built-in weights."""
 
     _weights: Weights = PrivateAttr(default=WEIGHTS)
     _chars: int = PrivateAttr(default=CHARS)
@@ -107,32 +108,32 @@ class QualityMeasures(Annotator):
         return {"classifiers": (self.model,)} if self.model else {}
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """See `Annotator.prepare`; raises InputError when the model is missing or of another method."""
-        from tasks.filters.learned.fasttext import KIND, meaning_of
+        """See `Annotator.prepare`; raises InputError if the model is missing or of another method."""
+        from tasks.filters.learned.fasttext import KIND, description_of
 
         if not self.model:
             return
-        meaning = meaning_of(models, self.model, "quality")
-        self._weights = Weights.model_validate_json(models[KIND].read(f"{self.model}/{meaning.file}"))
-        self._chars = meaning.chars
+        description = description_of(models, self.model, "quality")
+        self._weights = Weights.model_validate_json(models[KIND].read(f"{self.model}/{description.file}"))
+        self._chars = description.chars
 
-    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+    def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         import numpy as np
 
         scores = self._weights.probabilities(matrix(batch.texts, self._chars))
-        if not self.model:  # what other labels call good is theirs to say
+        if not self.model:  # a model trained on other labels may rate lists as it likes
             lists = np.fromiter((is_list(text[: self._chars]) for text in batch.texts), dtype=bool, count=len(batch))
             scores = np.where(lists, np.minimum(scores, np.float32(LIST_SCORE)), scores)
-        english = np.fromiter((language in _READ for language in batch.languages), dtype=bool, count=len(batch))
-        return {"score": np.where(english, scores, np.float32(np.nan))}
+        scored = np.fromiter((name in _SCORED_LANGUAGES for name in batch.languages), dtype=bool, count=len(batch))
+        return {"score": np.where(scored, scores, np.float32(np.nan))}
 
 
 class Quality(Filter):
-    r"""Drops English pages of low quality: menus, teasers, lists of names, scraps of forums.
+    r"""Drops English pages of low quality: menus, teasers, lists of names, fragments of forums.
 
-    Source of the weights: the human judgements of DCLM, Li et al., arXiv 2406.11794. Pages in other languages have no
-    score and stay.
+    Source of the weights: the human judgments of DCLM, Li et al., arXiv 2406.11794. Pages in other languages have no
+    score and are kept.
 
     >>> Quality().verdict("HOME | SHOP | CART (0)\nSubscribe to: Post Comments (Atom)\nRead More...")
     'quality_low'
@@ -145,9 +146,9 @@ class Quality(Filter):
     measured_by = QualityMeasures
 
     min_score: float = Field(default=0.2, ge=0, le=1)
-    """A lower score: `quality_low`. 0.2 keeps 98 % of the pages that people called good and drops 36 % of the others,
-    cross-validated on the votes by which the signals were also chosen: on other pages expect less."""
+    """Lower score: `quality_low`. A limit of 0.2 keeps 98 % of the pages that people rated as good and drops 36 % of
+    the others, cross-validated on the votes on which the signals were also selected: expect less on other pages."""
 
-    def reasons(self, measured: Measured) -> Reasons:
+    def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
         yield "quality_low", measured["score"] < self.min_score

@@ -1,1 +1,1 @@
-"""File formats: web archives, HTTP bodies, URLs, robots rules, documents, token shards and their order."""
+"""File formats: web archives, HTTP bodies, URLs, robots rules, documents, PDF, token shards and their order."""

@@ -1,1 +1,1 @@
-"""Runs of a recipe: settings, place, catalogue, input resolution, lineage, runner, trace, tracking, shell."""
+"""Runs of a recipe: settings, place, catalogue, input resolution, lineage, runner, trace, tracking, command line."""

@@ -1,7 +1,7 @@
 """Catalogue of all stages in order, with the DAGs, assets and recipe sections that they declare.
 
-Reads `STAGES` of the packages of `tasks.stages`. Modules with code are named by strings and imported when a stage runs,
-so that listing stages is cheap.
+Reads `STAGES` of the packages of `tasks.stages`. A declaration names the module with the code of its stage as a string,
+and the module is imported when the stage runs, so listing stages is cheap.
 """
 
 import importlib
@@ -14,23 +14,23 @@ from tasks.core.config import Config
 from tasks.core.stage_spec import StageSpec
 
 
-def _declared() -> Iterator[StageSpec]:
-    """Yields the stages that the packages of `tasks.stages` declare, in the order of their names."""
-    for package in sorted(found.name for found in pkgutil.iter_modules(stages.__path__, f"{stages.__name__}.")):
+def _declarations() -> Iterator[StageSpec]:
+    """Yields the stages that the packages of `tasks.stages` declare, in order of package names."""
+    for package in sorted(module.name for module in pkgutil.iter_modules(stages.__path__, f"{stages.__name__}.")):
         for stage in importlib.import_module(package).STAGES:
             yield replace(stage, module=f"{package}.{stage.module}")
 
 
 def _in_order(declared: Sequence[StageSpec]) -> list[StageSpec]:
-    """Returns the stages DAG by DAG, each after those that it reads or waits for.
+    """Returns the stages DAG by DAG, each after the stages that it reads from or waits for.
 
-    Those that an asset needs come first, in the order in which they are named as inputs; the others follow by name.
+    Stages that an asset needs come first, in the order in which they are declared as inputs; the others follow by name.
     """
     makers = {stage.output: stage for stage in declared}
-    found: dict[str, StageSpec] = {}
+    ordered: dict[str, StageSpec] = {}
 
     def add(stage: StageSpec) -> None:
-        if stage.name in found:
+        if stage.name in ordered:
             return
         for kind in stage.input_kinds():
             if kind not in makers:
@@ -39,28 +39,28 @@ def _in_order(declared: Sequence[StageSpec]) -> list[StageSpec]:
         for other in declared:
             if stage.name in other.before:
                 add(other)
-        found[stage.name] = stage
+        ordered[stage.name] = stage
 
     for stage in sorted(declared, key=lambda stage: (not stage.asset, stage.name)):
         add(stage)
-    dags = list(dict.fromkeys(stage.dag for stage in found.values()))
-    return sorted(found.values(), key=lambda stage: dags.index(stage.dag))
+    dags = list(dict.fromkeys(stage.dag for stage in ordered.values()))
+    return sorted(ordered.values(), key=lambda stage: dags.index(stage.dag))
 
 
-STAGES: dict[str, StageSpec] = {stage.name: stage for stage in _in_order(list(_declared()))}
+STAGES: dict[str, StageSpec] = {stage.name: stage for stage in _in_order(list(_declarations()))}
 """Every stage by name, each after the stages whose output it reads."""
 
 MAKERS: dict[str, StageSpec] = {stage.output: stage for stage in STAGES.values()}
-"""The stage that writes a kind of artifact."""
+"""The stage that writes each kind of artifact."""
 
 SECTIONS: dict[str, type[Config]] = {stage.section: stage.config for stage in STAGES.values()}
-"""The sections of a recipe with settings of stages, each with its class."""
+"""The class of each section of a recipe that has settings of stages."""
 
 PARTS: dict[str, str] = {stage.dag: stage.asset for stage in STAGES.values() if stage.asset}
-"""The DAGs of a recipe, in order, each with the asset that it makes for later DAGs."""
+"""The DAGs of a recipe that make an asset for later DAGs, in order, each with its asset."""
 
 OPERATIONS: tuple[str, ...] = tuple(dict.fromkeys(stage.dag for stage in STAGES.values() if stage.dag not in PARTS))
-"""DAGs that make no asset: operations on what the others have made. A recipe has those with a stage that runs."""
+"""DAGs that make no asset: operations on existing artifacts. A recipe has those that contain an active stage."""
 
 
 def stages_of(dag: str) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def stages_of(dag: str) -> tuple[str, ...]:
 
 
 ASSETS: dict[str, tuple[str, ...]] = {asset: stages_of(dag) for dag, asset in PARTS.items()}
-"""Assets that a recipe can make, in this order, each with its stages."""
+"""Stages of each asset that a recipe can make, in the order of the DAGs."""
 
 
 def sections_of(asset: str) -> tuple[str, ...]:
@@ -86,7 +86,9 @@ def sections_of(asset: str) -> tuple[str, ...]:
 
 
 def upstream(stage: str) -> tuple[str, ...]:
-    """Returns the stages of the same DAG that a stage reads or waits for, without those upstream of another of them.
+    """Returns the stages of the same DAG that a stage reads from or waits for directly.
+
+    Stages that are upstream of another returned stage are left out.
 
     >>> upstream("update")
     ('render',)
@@ -115,5 +117,5 @@ def _needs(asset: str) -> tuple[str, ...]:
 
 
 NEEDS: dict[str, tuple[str, ...]] = {asset: _needs(asset) for asset in ASSETS}
-"""Assets that each asset always requires. Documents come from a crawl, from files, or from both; the mixture of a
-checkpoint from the canaries, or from the recipe."""
+"""Assets that each asset always requires. A crawl is not required for documents, which may come from files, nor are
+canaries for a checkpoint, whose mixture may be set in the recipe."""

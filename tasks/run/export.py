@@ -1,16 +1,15 @@
-"""Export for others: token shards for another trainer, or a model.
+"""Export of token shards for other trainers, and of models.
 
-`export` writes shards for Megatron-LM, WebDataset, or a dataset folder of Hugging Face. It reads `shards`, `tokenizer`
-and the takedowns in force, whose documents are left out, and writes the tokens of whole documents and `tokenizer.json`.
-Every format names the document of every run of tokens, by id and URL.
+`export` writes shards for Megatron-LM, WebDataset, or as a Hugging Face dataset folder. It reads `shards`, `tokenizer`
+and the takedowns in force, whose documents are excluded, and writes the tokens of whole documents and `tokenizer.json`.
+Every format has the id and the URL of the document of every run of tokens.
 
-`export_model` writes a folder of Hugging Face in the Llama layout, one with a file of llama.cpp beside it, or adapters.
-It reads the last milestone of `checkpoint`, or a fine-tuned model whole or as adapters in the layout of PEFT,
-`tokenizer` and the records that these were made from, and writes weights, configurations, tokenizer and the model's
-card (`README.md`).
+`export_model` writes a Hugging Face model folder in the Llama layout, optionally with a GGUF file for llama.cpp, or
+adapters in the layout of PEFT. It reads the last milestone of `checkpoint` or a fine-tuned model, `tokenizer`, and the
+records of all artifacts that these were made from. It writes weights, configurations, tokenizer and the model card
+(`README.md`).
 
-Both write a new local folder with `export.json`: the artifacts that it was made from, and size and sha256 of every
-file.
+Both write a new local folder with `export.json`: the artifact that it was made from, and size and sha256 of every file.
 """
 
 import json
@@ -41,6 +40,7 @@ from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.token_files import bin_type, write_megatron_index, write_tar
 from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
+from tasks.run.result import Json
 from tasks.run.trace.cards import card, tuned_card
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.interchange.gguf_file import write_gguf
@@ -58,9 +58,6 @@ from tasks.trainer.interchange.huggingface import (
 )
 from tasks.trainer.model.model_file import last_weights
 
-Counts = dict[str, int]
-"""File -> documents in it."""
-
 _CARD = """---
 configs:
 - config_name: default
@@ -72,13 +69,13 @@ One row per document: `input_ids` (the last is end-of-text, {eos_id}), `id`, `ur
 The vocabulary of {vocab_size:,} entries is in `tokenizer.json`; `export.json` says what the folder was made from.
 """
 
-ADAPTER = "adapter"
-"""The format of adapters alone."""
 Artifacts = Mapping[str, Artifact]
+"""Artifacts of one lineage by kind (`tasks.run.lineage.chain`)."""
 
+ADAPTER = "adapter"
 GGUF = "gguf"
 MODEL_FORMATS = ("model", GGUF, ADAPTER)
-"""`model`: the folder alone; `gguf`: with `model.gguf` in it, too; `adapter`: of a fine-tuning, in PEFT's layout."""
+"""`model`: the model folder; `gguf`: the folder with `model.gguf`; `adapter`: adapters of a fine-tuned model."""
 
 
 def export(store: Store, recipe: str, version: str, kind: str, out: str) -> Path:
@@ -97,28 +94,37 @@ def export(store: Store, recipe: str, version: str, kind: str, out: str) -> Path
     artifacts = lineage.chain(store, recipe, version)
     if "shards" not in artifacts:
         raise InputError(f"{recipe}@{version} has no token shards", "run the stage encode first")
-    with new_folder(out) as partial:
-        exporter = _Exporter(artifacts["shards"], in_force(store, recipe), partial)
-        exporter.write(kind)
-        (partial / "tokenizer.json").write_bytes(artifacts["tokenizer"].read("tokenizer.json"))
-        (partial / "export.json").write_text(json.dumps(exporter.description(kind), indent=1, sort_keys=True) + "\n")
+    with new_folder(out) as folder:
+        exporter = _ShardExporter(artifacts["shards"], in_force(store, recipe), folder)
+        FORMATS[kind](exporter)
+        (folder / "tokenizer.json").write_bytes(artifacts["tokenizer"].read("tokenizer.json"))
+        _write_manifest(folder, exporter.manifest(kind))
     return Path(out).absolute()
 
 
 @contextmanager
 def new_folder(out: str) -> Iterator[Path]:
-    """Yields a folder to fill, which gets the name `out` when it is complete; raises InputError if that exists."""
+    """Yields a folder to fill, which is renamed to `out` on a clean exit; raises InputError if `out` exists."""
     target = Path(out).absolute()
     if target.exists():
         raise InputError(f"{target} exists already", "name a folder that does not exist")
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    yield partial
-    os.replace(partial, target)
+    unfinished = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    yield unfinished
+    os.replace(unfinished, target)
 
 
-class _Exporter:
+def _write_manifest(folder: Path, manifest: Json) -> None:
+    (folder / "export.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+
+
+class _ShardExporter:
+    """Reads the documents of token shards, without those that are taken down, and describes the exported files.
+
+    A format writes files into `folder` and puts the number of documents of each into `documents`.
+    """
+
     def __init__(self, artifact: Artifact, takedowns: list[Artifact], folder: Path) -> None:
         self.artifact = artifact
         self.takedowns = takedowns
@@ -126,22 +132,19 @@ class _Exporter:
         self.shards = ShardSet.open(artifact)
         self.index = DocumentIndex(artifact)
         self.folder = folder
-        self.documents: Counts = {}
+        self.documents: dict[str, int] = {}
         self._progress = Progress("export")
         self._done = 0
 
-    def write(self, kind: str) -> None:
-        FORMATS[kind](self)
-
     def groups(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Yields (source, split, names of the shards) where there is a shard."""
+        """Yields (source, split, names of the shards) for each source and split with shards."""
         for source in self.shards.sources:
             for split in SPLITS:
                 if names := self.shards.names(source, split):
                     yield source, split, names
 
     def rows(self, name: str) -> Iterator[tuple[str, str, Any, int]]:
-        """Yields (document id, URL, tokens, UTF-8 bytes) of the documents of a shard that are not taken down."""
+        """Yields (document id, URL, tokens, bytes of UTF-8 text) for the documents of a shard."""
         shard, urls = self.shards.shard(name), self.index.urls(name)
         withheld = set(self._withheld.get(name, ()))
         for row, (uid, url, length, size) in enumerate(
@@ -153,10 +156,11 @@ class _Exporter:
         self._progress.report(self._done, len(self.shards.all_names), name)
 
     def count(self, name: str) -> int:
-        """Returns the documents that `rows` yields."""
+        """Returns the number of documents that `rows` yields."""
         return self.shards.shard(name).rows - len(self._withheld.get(name, ()))
 
-    def description(self, kind: str) -> dict[str, Any]:
+    def manifest(self, kind: str) -> Json:
+        """Returns the content of `export.json`."""
         record, fmt = self.artifact.record, self.shards.format
         files = {
             name: {
@@ -177,26 +181,26 @@ class _Exporter:
         }
 
 
-def _megatron(exporter: _Exporter) -> None:
-    """One pair of files per source and split, and beside it the document of each sequence."""
+def _megatron(exporter: _ShardExporter) -> None:
+    """Writes a pair of files per source and split, and with it a table with the document of each sequence."""
     dtype = bin_type(exporter.shards.format.vocab_size)
     for source, split, names in exporter.groups():
-        about: dict[str, list[Any]] = {"id": [], "url": [], "n_tokens": []}
+        columns: dict[str, list[Any]] = {"id": [], "url": [], "n_tokens": []}
         stem = f"{source}-{split}"
         with open(exporter.folder / f"{stem}.bin", "wb") as file:
             for doc_id, url, tokens, _ in (row for name in names for row in exporter.rows(name)):
                 file.write(tokens.astype(dtype).tobytes())
-                for column, value in zip(about.values(), (doc_id, url, len(tokens)), strict=True):
+                for column, value in zip(columns.values(), (doc_id, url, len(tokens)), strict=True):
                     column.append(value)
         with open(exporter.folder / f"{stem}.idx", "wb") as file:
-            write_megatron_index(file, np.array(about["n_tokens"], dtype=np.int64), dtype)
-        pq.write_table(pa.table(about), exporter.folder / f"{stem}.documents.parquet", compression="zstd")
+            write_megatron_index(file, np.array(columns["n_tokens"], dtype=np.int64), dtype)
+        pq.write_table(pa.table(columns), exporter.folder / f"{stem}.documents.parquet", compression="zstd")
         for suffix in ("bin", "idx", "documents.parquet"):
-            exporter.documents[f"{stem}.{suffix}"] = len(about["id"])
+            exporter.documents[f"{stem}.{suffix}"] = len(columns["id"])
 
 
-def _webdataset(exporter: _Exporter) -> None:
-    """One tar per token shard."""
+def _webdataset(exporter: _ShardExporter) -> None:
+    """Writes one tar file per token shard."""
     for source, _, names in exporter.groups():
         for name in names:
             samples = (
@@ -208,8 +212,8 @@ def _webdataset(exporter: _Exporter) -> None:
             exporter.documents[f"{name}.tar"] = exporter.count(name)
 
 
-def _huggingface(exporter: _Exporter) -> None:
-    """One Parquet file per token shard and a card that names the splits."""
+def _huggingface(exporter: _ShardExporter) -> None:
+    """Writes one Parquet file per token shard, and a dataset card that lists the splits."""
     (exporter.folder / "data").mkdir()
     fmt = exporter.shards.format
     splits = set()
@@ -219,12 +223,12 @@ def _huggingface(exporter: _Exporter) -> None:
             path = f"data/{split}-{name}.parquet"
             pq.write_table(_table(exporter, fmt, source, name), exporter.folder / path, compression="zstd")
             exporter.documents[path] = exporter.count(name)
-    listed = "".join(f"  - split: {split}\n    path: data/{split}-*.parquet\n" for split in SPLITS if split in splits)
-    card = _CARD.format(splits=listed, artifact=exporter.artifact.address, **fmt.__dict__)
+    entries = "".join(f"  - split: {split}\n    path: data/{split}-*.parquet\n" for split in SPLITS if split in splits)
+    card = _CARD.format(splits=entries, artifact=exporter.artifact.address, **fmt.__dict__)
     (exporter.folder / "README.md").write_text(card)
 
 
-def _table(exporter: _Exporter, fmt: TokenFormat, source: str, name: str) -> pa.Table:
+def _table(exporter: _ShardExporter, fmt: TokenFormat, source: str, name: str) -> pa.Table:
     ids, urls, tokens, sizes = zip(*exporter.rows(name), strict=True) if exporter.count(name) else ((),) * 4
     columns = {
         "id": pa.array(ids, pa.string()),
@@ -236,7 +240,7 @@ def _table(exporter: _Exporter, fmt: TokenFormat, source: str, name: str) -> pa.
     return pa.table(columns)
 
 
-FORMATS: dict[str, Callable[[_Exporter], None]] = {
+FORMATS: dict[str, Callable[[_ShardExporter], None]] = {
     "megatron": _megatron,
     "webdataset": _webdataset,
     "huggingface": _huggingface,
@@ -244,15 +248,15 @@ FORMATS: dict[str, Callable[[_Exporter], None]] = {
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A model to be written as a folder.
+class ModelExport:
+    """A model to write as a folder.
 
     Attributes:
         artifact: the model.
-        files: all files but the weights, by name.
-        open_weights: opens our safetensors file.
-        weights: name of the file of weights.
-        rename: returns the name of one of our tensors there.
+        files: content of all files except the weights, by name.
+        open_weights: opens Sluice's safetensors file.
+        weights: name of the exported file of weights.
+        rename: maps the name of a tensor in Sluice to its name in the exported file.
     """
 
     artifact: Artifact
@@ -262,50 +266,49 @@ class Exported:
     rename: Callable[[str], str]
 
 
-def untuned(artifacts: Artifacts) -> dict[str, Artifact]:
-    """Returns the artifacts of a version without those of a fine-tuning."""
-    return {kind: one for kind, one in artifacts.items() if MAKERS[kind].dag != "finetune"}
+def without_finetuning(artifacts: Artifacts) -> dict[str, Artifact]:
+    """Returns the artifacts of a version without those of fine-tuning."""
+    return {kind: artifact for kind, artifact in artifacts.items() if MAKERS[kind].dag != "finetune"}
 
 
-def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
-    """Returns the whole model of a fine-tuning, its adapters merged.
+def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExport:
+    """Returns a whole fine-tuned model, with its adapters merged.
 
     Args:
-        artifacts: of a version, by kind (`tasks.run.lineage.chain`).
+        artifacts: artifacts of a version.
         takedowns: the takedowns in force.
 
     Raises:
-        InputError: it has adapters that were not merged.
+        InputError: the model has adapters that were not merged.
     """
-    model, described, tokenizer, template = _opened(artifacts)
+    model = artifacts[TUNED]
     _, initial = last_weights(model, "export")
-    files = small_files(described, tokenizer, template)
+    files = _tuned_files(model)
     files[CARD] = tuned_card(artifacts, takedowns).encode()
-    opened = partial(Path(initial.file).open, "rb")
-    return Exported(model, files, cast(Callable[[], BinaryIO], opened), WEIGHTS, llama_name)
+    open_weights = partial(Path(initial.file).open, "rb")
+    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights), WEIGHTS, llama_name)
 
 
-def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
-    """Returns the adapters of a fine-tuning alone; raises InputError where it has none."""
-    model, described, tokenizer, template = _opened(artifacts)
+def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExport:
+    """Returns only the adapters of a fine-tuned model; raises InputError if it has none."""
+    model = artifacts[TUNED]
     run = json.loads(model.read("run.json"))
     if run["lora"] is None:
         raise InputError(f"{model.address} has no adapters: all weights were trained", "export it as a model")
-    of_base = small_files(described, tokenizer, template)
-    files = {name: of_base[name] for name in ("tokenizer.json", "tokenizer_config.json")}
+    model_files = _tuned_files(model)
+    files = {name: model_files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
     files |= {ADAPTER_CONFIG: adapter_config(run["lora"], run["base"]), CARD: tuned_card(artifacts, takedowns).encode()}
     path = f"checkpoints/{name_of(run['steps'])}/{MODEL}"
-    return Exported(model, files, partial(model.open, path), ADAPTER_WEIGHTS, adapter_name)
+    return ModelExport(model, files, partial(model.open, path), ADAPTER_WEIGHTS, adapter_name)
 
 
-def _opened(artifacts: Artifacts) -> tuple[Artifact, dict[str, Any], str, str]:
-    """Returns the model, the content of its `model.json`, its `tokenizer.json` and its chat template."""
-    model = artifacts[TUNED]
-    described, run = (json.loads(model.read(name)) for name in ("model.json", "run.json"))
+def _tuned_files(model: Artifact) -> dict[str, bytes]:
+    """Returns the files of a fine-tuned model except weights and card; raises InputError if its tokenizer is gone."""
+    model_json, run = (json.loads(model.read(name)) for name in ("model.json", "run.json"))
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
         raise InputError(f"the tokenizer of {model.address} is gone", "restore it, or make it again with the examples")
-    return model, described, tokenizer.read("tokenizer.json").decode(), chat_template(run["template"])
+    return small_files(model_json, tokenizer.read("tokenizer.json").decode(), chat_template(run["template"]))
 
 
 def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False) -> Path:
@@ -317,60 +320,53 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
         version: version of the checkpoint, or of the fine-tuned model.
         kind: one of MODEL_FORMATS.
         out: path of the folder to make.
-        tuned: the fine-tuned model of the version instead of the trained one; always so with adapters.
+        tuned: whether to export the fine-tuned model of the version instead of the trained one; implied by `adapter`.
 
     Raises:
-        InputError: there is no such model, the folder exists, or the format cannot hold the model.
+        InputError: there is no such model, the folder exists, or the format cannot represent the model.
     """
     artifacts, takedowns = lineage.chain(store, recipe, version), in_force(store, recipe)
     tuned = tuned or kind == ADAPTER
     of_training = (("checkpoint", "train"), ("tokenizer", "tokenizer"))
-    for needed, stage in ((TUNED, "finetune"),) if tuned else of_training:
-        if needed not in artifacts:
+    for required, stage in ((TUNED, "finetune"),) if tuned else of_training:
+        if required not in artifacts:
             hint = "; or export the fine-tuned model with --tuned" if TUNED in artifacts else ""
-            raise InputError(f"{recipe}@{version} has no {needed}", f"run the stage {stage} first{hint}")
+            raise InputError(f"{recipe}@{version} has no {required}", f"run the stage {stage} first{hint}")
     if kind == ADAPTER:
-        found = adapters(artifacts, takedowns)
+        model = adapters(artifacts, takedowns)
     else:
-        found = tuned_model(artifacts, takedowns) if tuned else _trained_model(untuned(artifacts), takedowns)
+        model = tuned_model(artifacts, takedowns) if tuned else _trained_model(without_finetuning(artifacts), takedowns)
     with new_folder(out) as folder:
-        for name, content in found.files.items():
+        for name, content in model.files.items():
             (folder / name).write_bytes(content)
-        with found.open_weights() as source, (folder / found.weights).open("wb") as target:
-            copy_renamed(source, target, found.rename)
+        with model.open_weights() as source, (folder / model.weights).open("wb") as target:
+            copy_renamed(source, target, model.rename)
         if kind == GGUF:
-            write_gguf(folder, folder / "model.gguf", str(found.artifact.address))
-        about = {
-            "format": kind,
-            "artifact": str(found.artifact.address),
-            "fingerprint": found.artifact.record.fingerprint,
-            "files": {path.name: _described(path) for path in sorted(folder.iterdir())},
+            write_gguf(folder, folder / "model.gguf", str(model.artifact.address))
+        files = {
+            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+            for path in sorted(folder.iterdir())
         }
-        (folder / "export.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
+        record = model.artifact.record
+        manifest = {"format": kind, "artifact": str(model.artifact.address), "fingerprint": record.fingerprint}
+        _write_manifest(folder, {**manifest, "files": files})
     return Path(out).absolute()
 
 
-def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) -> Exported:
+def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) -> ModelExport:
     checkpoint = artifacts["checkpoint"]
-    described = json.loads(checkpoint.read("model.json"))
-    files = small_files(described, artifacts["tokenizer"].read("tokenizer.json").decode())
+    model_json = json.loads(checkpoint.read("model.json"))
+    files = small_files(model_json, artifacts["tokenizer"].read("tokenizer.json").decode())
     files[CARD] = card(artifacts, takedowns).encode()
-    return Exported(checkpoint, files, partial(checkpoint.open, weights_file(checkpoint)), WEIGHTS, llama_name)
+    return ModelExport(checkpoint, files, partial(checkpoint.open, weights_file(checkpoint)), WEIGHTS, llama_name)
 
 
 def weights_file(checkpoint: Artifact) -> str:
-    """Returns the file with the weights of the last milestone; raises InputError where there is none."""
+    """Returns the file with the weights of the last milestone; raises InputError if there is none."""
     step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
-    for path in _weights(checkpoint):
-        with suppress(ValueError):
-            if int(path.split("/")[1].removeprefix("step-")) == step:
-                return path
-    raise InputError(f"{checkpoint.address} holds no checkpoint of step {step}", "run the stage train again")
-
-
-def _weights(checkpoint: Artifact) -> Iterator[str]:
-    return (path for path in checkpoint.files("checkpoints/") if path.endswith("/model.safetensors"))
-
-
-def _described(path: Path) -> dict[str, object]:
-    return {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+    for path in checkpoint.files("checkpoints/"):
+        if path.endswith("/model.safetensors"):
+            with suppress(ValueError):
+                if int(path.split("/")[1].removeprefix("step-")) == step:
+                    return path
+    raise InputError(f"{checkpoint.address} has no checkpoint of step {step}", "run the stage train again")

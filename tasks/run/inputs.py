@@ -1,12 +1,13 @@
 """Input resolution: the artifacts that a stage run reads, the fingerprint of its result, and drift.
 
-Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store. Inputs are, in this
-order: artifacts of the version or its source version, those of the version before, those that a setting names by id
-(such as `init_from`), takedowns in force, files outside the store, and code with versions of its own.
+Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store. Inputs are:
+artifacts of the version or its source version, artifacts of the previous version, artifacts whose ids are in settings
+(such as `init_from`), takedowns in force, files outside the store, and code with its own versions.
 
-A named version `previous` is the newest other one that was there when the run began. Takedowns count whatever their
-version, by their tombstones alone: what was made before one is not what would be made after it. A crawl cycle and a
-takedown keep those that they began with, so that a killed one resumes.
+In an id in settings, the version `previous` is the newest other version that existed when the run began. Takedowns of
+all versions are inputs, but only their tombstones are part of fingerprints: an artifact made before a takedown differs
+from one made after it. A crawl cycle and a takedown keep the takedowns that they began with, so that a killed run can
+resume.
 """
 
 import importlib
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId, InputRef, Record, fingerprint
+from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, InputRef, fingerprint
 from tasks.core.config import Config, changes, nearest, sha256_of_json
 from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import DriftError, InputError, RecipeError
@@ -30,7 +31,7 @@ from tasks.core.store import Store, open_outside
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.tokens.exposure import BASE, tokenizer_of
 from tasks.run.catalogue import MAKERS, STAGES
-from tasks.run.lineage import Found, artifact_of_version, previous_inputs
+from tasks.run.lineage import ArtifactsByRole, artifact_of_version, previous_inputs
 from tasks.run.recipe import Recipe
 from tasks.trainer.checkpoints.fence import first_attempt
 from tasks.trainer.tuning.config import FinetuneConfig
@@ -42,8 +43,8 @@ log = logging.getLogger("sluice.runner")
 class ResolvedStage:
     """A stage with its settings and inputs, which determine its result.
 
-    `refs` are the inputs that count in the fingerprint. `named_only` are artifacts of which only a group is read; the
-    record lists them, because they lead to the other groups.
+    `refs` are the inputs that are part of the fingerprint. `named_only` are artifacts of which the stage reads only a
+    group; the record lists them too, because they refer to the other groups.
     """
 
     spec: StageSpec
@@ -57,11 +58,11 @@ class ResolvedStage:
 
     @property
     def fingerprint(self) -> str:
-        """Identity of the result."""
+        """Identity of the result (`tasks.core.artifact.fingerprint`)."""
         return self.fingerprint_with(self.refs)
 
     def fingerprint_with(self, refs: Iterable[InputRef]) -> str:
-        """Returns the identity that the result would have with other inputs."""
+        """Returns the fingerprint that the result would have with other inputs."""
         return fingerprint(self.spec.name, self.module.VERSION, self.member, self.config, refs)
 
 
@@ -71,16 +72,17 @@ def resolve(
     """Opens the inputs of stage `name` and computes the fingerprint of its result.
 
     Args:
-        recipe: the whole run.
+        recipe: the recipe.
         store: store of its artifacts.
-        name: a stage of the catalogue.
+        name: name of a stage in the catalogue.
         version: version of the artifact to make.
-        source_version: version to read inputs of that are missing at `version` (`tasks.run.lineage`).
+        source_version: version from which inputs that are missing at `version` are read (`tasks.run.lineage`).
         member: member of a mapped stage, or "".
 
     Raises:
-        RecipeError: unknown stage, no settings for it in the recipe, or `member` given or missing by mistake.
-        InputError: an input does not exist (names the stage that makes it), or a file outside the store is unreadable.
+        RecipeError: the stage is unknown or has nothing to do in the recipe, or `member` is missing or superfluous.
+        InputError: an input does not exist (the message names the stage that makes it), or a file outside the store
+            cannot be read.
     """
     spec = _spec(recipe, name, member)
     module = importlib.import_module(spec.module)
@@ -89,16 +91,16 @@ def resolve(
     address = ArtifactId(f"{recipe.name}/{kind}", version)
     current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
     named = named_inputs(store, spec, config, address)
-    found = {**current, **named}
-    found |= previous_inputs(recipe, store, spec, address, current, source_version)
-    found |= takedowns_in_force(recipe, store, spec, address, current, named)
+    artifacts = {**current, **named}
+    artifacts |= previous_inputs(recipe, store, spec, address, current, source_version)
+    artifacts |= takedowns_in_force(recipe, store, spec, address, current, named)
     external = list(external_refs(module, config))
     refs = (
-        *(artifact.ref(role) for role in sorted(found) for artifact in _listed(found[role])),
+        *(artifact.ref(role) for role in sorted(artifacts) for artifact in _as_list(artifacts[role])),
         *external,
         *code_refs(module, config),
     )
-    return ResolvedStage(spec, module, config, member, Inputs(found, external), refs, named_only, address)
+    return ResolvedStage(spec, module, config, member, Inputs(artifacts, external), refs, named_only, address)
 
 
 def _spec(recipe: Recipe, name: str, member: str) -> StageSpec:
@@ -117,10 +119,10 @@ def _spec(recipe: Recipe, name: str, member: str) -> StageSpec:
 
 def _current_inputs(
     recipe: Recipe, store: Store, spec: StageSpec, version: str, source_version: str | None, member: str
-) -> tuple[Found, tuple[InputRef, ...]]:
-    """Returns the inputs at this version by role, and references to artifacts of which only groups are read."""
+) -> tuple[ArtifactsByRole, tuple[InputRef, ...]]:
+    """Returns the inputs at this version, and references to artifacts of which only groups are read."""
 
-    def opened(kind: str) -> Artifact:
+    def open_input(kind: str) -> Artifact:
         own = ArtifactId(f"{recipe.name}/{kind}", version)
         if artifact := Artifact.find(store, own):
             return artifact
@@ -135,34 +137,35 @@ def _current_inputs(
             "(source_version)",
         )
 
-    found: Found = {}
+    artifacts: ArtifactsByRole = {}
     wholes: dict[str, Artifact] = {}
-    for role, given in spec.own_inputs.items():
-        made = recipe.has(MAKERS[given.kind.partition("/")[0]])
-        if given.optional and not (made and (not given.when or recipe.field(given.when))):
+    for role, declared in spec.own_inputs.items():
+        is_made = recipe.has(MAKERS[declared.kind.partition("/")[0]])
+        if declared.optional and not (is_made and (not declared.when or recipe.field(declared.when))):
             continue
-        if given.or_of_base and not made:
-            found[role] = tokenizer_of_base(recipe, store, version)
-        elif given.members_of:
-            found[role] = [opened(f"{given.kind}/{one}") for one in opened(given.members_of).record.members]
-        elif given.group:
-            whole = wholes.setdefault(given.kind, opened(given.kind))
-            found[role] = group_of(whole, given.group)
+        if declared.or_of_base and not is_made:
+            artifacts[role] = tokenizer_of_base(recipe, store, version)
+        elif declared.members_of:
+            members = open_input(declared.members_of).record.members
+            artifacts[role] = [open_input(f"{declared.kind}/{name}") for name in members]
+        elif declared.group:
+            whole = wholes.setdefault(declared.kind, open_input(declared.kind))
+            artifacts[role] = group_of(whole, declared.group)
         else:
-            whole = opened(given.kind.replace("*", member))
-            found[role] = whole.restricted(given.files) if given.files else whole
-    return found, tuple(wholes[kind].ref(kind) for kind in sorted(wholes))
+            artifact = open_input(declared.kind.replace("*", member))
+            artifacts[role] = artifact.restricted_to(declared.files) if declared.files else artifact
+    return artifacts, tuple(wholes[kind].ref(kind) for kind in sorted(wholes))
 
 
-def _listed(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
-    return [found] if isinstance(found, Artifact) else found
+def _as_list(value: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
+    return [value] if isinstance(value, Artifact) else value
 
 
-def as_read_by(resolved: ResolvedStage, record: Record) -> ResolvedStage | None:
-    """Returns `resolved` with the previous version that `record` read, if its fingerprint is then that of `record`.
+def with_recorded_previous(resolved: ResolvedStage, record: ArtifactRecord) -> ResolvedStage | None:
+    """Returns `resolved` with the previous version that `record` read, or None if its fingerprint then still differs.
 
-    The previous version is chosen once: the same stage at another version with the same inputs adopts the result, and
-    does not start from a version that has been completed since.
+    The previous version is chosen once: a run of the same stage at another version with the same inputs adopts the
+    result, instead of starting from a version that was completed later.
     """
     roles = {*resolved.spec.previous, *chosen_roles(resolved.spec, resolved.config)}
     previous = [ref for ref in record.inputs if ref.role in roles]
@@ -175,12 +178,12 @@ def as_read_by(resolved: ResolvedStage, record: Record) -> ResolvedStage | None:
 
 
 def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
-    """Raises DriftError, which names the changed field, when `existing` has another fingerprint than `resolved`."""
+    """Raises DriftError with the changed field if `existing` and `resolved` have different fingerprints."""
     record = existing.record
     if resolved.fingerprint in (record.fingerprint, _fingerprint_today(resolved, record)):
         return
-    if record.fingerprint == resolved.fingerprint_with(_with_files_as_read(record, resolved)):
-        log.warning("[%s] files outside the store have changed; this version keeps what it read", resolved.address)
+    if record.fingerprint == resolved.fingerprint_with(_with_recorded_files(record, resolved)):
+        log.warning("[%s] files outside the store have changed; this version keeps their old content", resolved.address)
         return
     raise DriftError(
         f"{resolved.address} exists with another fingerprint: {_difference(record, resolved)}",
@@ -188,48 +191,48 @@ def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
     )
 
 
-def _fingerprint_today(resolved: ResolvedStage, record: Record) -> str:
+def _fingerprint_today(resolved: ResolvedStage, record: ArtifactRecord) -> str:
     """Returns the fingerprint of a record by the current rules for inputs.
 
-    Older records list every input as a whole. The files that the stage reads are looked up in the input's own
-    record, so that artifacts of such records are recognized as unchanged.
+    Older records refer to every input as a whole. The content of the files that the stage reads is looked up in the
+    input's own record, so that artifacts with older records are recognized as unchanged.
     """
     if not resolved.spec.input_files:
         return record.fingerprint
     store = resolved.inputs[next(iter(resolved.spec.input_files))].store
-    counted = {*(ref.role for ref in resolved.refs), *resolved.spec.previous}
-    refs = [_restricted(store, resolved.spec.input_files, ref) for ref in record.inputs if ref.role in counted]
+    roles = {*(ref.role for ref in resolved.refs), *resolved.spec.previous}
+    refs = [_restrict(store, resolved.spec.input_files, ref) for ref in record.inputs if ref.role in roles]
     return fingerprint(record.stage, record.stage_version, record.member, record.config, refs)
 
 
-def _restricted(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: InputRef) -> InputRef:
+def _restrict(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: InputRef) -> InputRef:
     if ref.files or ref.role not in input_files:
         return ref
-    artifact = Artifact.find(store, ArtifactId.parse(ref.address))
-    if artifact is None or (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):
-        return ref
-    return artifact.restricted(input_files[ref.role]).ref(ref.role)
+    artifact = Artifact.find_unchanged(store, ref)
+    return artifact.restricted_to(input_files[ref.role]).ref(ref.role) if artifact else ref
 
 
-def _with_files_as_read(record: Record, resolved: ResolvedStage) -> list[InputRef]:
-    """Returns the inputs with those files outside the store that `record` read.
+def _with_recorded_files(record: ArtifactRecord, resolved: ResolvedStage) -> list[InputRef]:
+    """Returns the inputs of `resolved`, with the files outside the store as `record` read them.
 
-    Such files may change, like the web: a version keeps the content that it has read, another version reads them again.
+    Such files may change, like the web. A version keeps the content that it has read; another version reads them again.
     """
     recorded = {ref.address: ref for ref in record.inputs if ref.address.startswith(EXTERNAL)}
     return [recorded.get(ref.address, ref) for ref in resolved.refs]
 
 
-def _difference(record: Record, resolved: ResolvedStage) -> str:
+def _difference(record: ArtifactRecord, resolved: ResolvedStage) -> str:
     if record.stage_version != resolved.module.VERSION:
         current = resolved.module.VERSION
-        return f"made by version {record.stage_version} of the stage {resolved.spec.name}, which is {current} now"
+        return (
+            f"made by version {record.stage_version} of the stage {resolved.spec.name}, which now has version {current}"
+        )
     settings = resolved.config.model_dump(mode="json")
     for path, old, new in changes(record.config, settings, resolved.spec.section):
         return f"{path} was {json.dumps(old)} and is {json.dumps(new)}"
-    before = {(ref.role, ref.address): ref.identity for ref in record.inputs}
+    recorded = {(ref.role, ref.address): ref.identity for ref in record.inputs}
     for ref in resolved.refs:
-        if before.get((ref.role, ref.address)) != ref.identity:
+        if recorded.get((ref.role, ref.address)) != ref.identity:
             if resolved.spec.takedowns and ref.role == resolved.spec.takedowns.role:
                 return f"the takedown {ref.address} came into force after it was made"
             return f"its input {ref.role} ({ref.address}) has changed"
@@ -239,8 +242,8 @@ def _difference(record: Record, resolved: ResolvedStage) -> str:
 PREVIOUS = "previous"
 
 
-def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId) -> Found:
-    """Returns the artifacts that the settings of a stage name, by role, without an entry where they name none.
+def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId) -> ArtifactsByRole:
+    """Returns the artifacts whose ids are in the settings of a stage; roles without an id are left out.
 
     Args:
         store: store of the artifacts.
@@ -249,70 +252,74 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
         own: id of the artifact that it writes.
 
     Raises:
-        InputError: a named artifact does not exist, or is the one that the stage writes.
+        InputError: an artifact does not exist, or is the one that the stage writes.
     """
-    found: Found = {}
-    for role, field in stage.named.items():
-        if not (given := _setting(config, field)):
+    artifacts: ArtifactsByRole = {}
+    for role, field in stage.named_inputs.items():
+        if not (value := _setting(config, field)):
             continue
-        setting = f"{stage.section}.{field}"
-        if not isinstance(given, str):
-            found[role] = [_opened(store, setting, ArtifactId.parse(name), own) for name in given]
+        path = f"{stage.section}.{field}"
+        if not isinstance(value, str):
+            artifacts[role] = [_open_named(store, path, ArtifactId.parse(id_), own) for id_ in value]
             continue
-        address = ArtifactId.parse(given)
+        address = ArtifactId.parse(value)
         if address.version != PREVIOUS:
-            found[role] = _opened(store, setting, address, own)
-        elif previous := _previous(store, role, address.name, own):
-            found[role] = previous
-    return found
+            artifacts[role] = _open_named(store, path, address, own)
+        elif previous := _find_previous(store, role, address.name, own):
+            artifacts[role] = previous
+    return artifacts
 
 
 def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
-    """Returns the roles whose artifact is chosen when the run begins, and not by its settings."""
-    return [role for role, field in stage.named.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
+    """Returns the roles with the version `previous`, whose artifact is chosen when the run begins."""
+    return [role for role, field in stage.named_inputs.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
 
 
 def _setting(config: Config, path: str) -> Any:
-    """Returns the setting at a dotted path; "" below a section that is not given."""
-    found: Any = config
+    """Returns the setting at a dotted path; "" if a section on the path is missing."""
+    value: Any = config
     for step in path.split("."):
-        found = "" if found in (None, "") else getattr(found, step)
-    return found
+        value = "" if value in (None, "") else getattr(value, step)
+    return value
 
 
-def _opened(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:
+def _open_named(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:
     if address == own:
         raise InputError(
-            f"{field}: {address} is what this run would make",
+            f"{field}: {address} is the artifact that this run would make",
             "name an earlier version, or give the run another version",
         )
     if artifact := Artifact.find(store, address):
         return artifact
     raise InputError(
         f"{field}: {address} is not in {store.root}, or was never completed",
-        "list what is there with `python -m tasks ledger`, and name one of these; or leave the setting out",
+        "choose an artifact that `python -m tasks ledger` lists, or remove the setting",
     )
 
 
-def _previous(store: Store, role: str, name: str, own: ArtifactId) -> Artifact | None:
-    """Returns what the run began with, or would begin with now; None where nothing was there."""
-    if made := Artifact.find(store, own):
-        refs = [ref for ref in made.record.inputs if ref.role == role]
+def _find_previous(store: Store, role: str, name: str, own: ArtifactId) -> Artifact | None:
+    """Returns the newest other version of `name` when the run began, which is now if it has not begun; or None."""
+    if result := Artifact.find(store, own):
+        refs = [ref for ref in result.record.inputs if ref.role == role]
         return Artifact.open_at(store, ArtifactId.parse(refs[0].address)) if refs else None
     began = first_attempt(store, own) or datetime.now(UTC)
-    others = [one for one in versions_of(store, name) if one.address != own and one.record.finished <= began]
-    return max(others, key=lambda one: (one.record.finished, one.address), default=None)
+    others = [
+        artifact
+        for artifact in versions_of(store, name)
+        if artifact.address != own and artifact.record.finished <= began
+    ]
+    return max(others, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
 
 
 EXTERNAL = "external:"
-"""Prefix of the id of an input from outside the store."""
+"""Prefix of the address of an input from outside the store."""
 
 CODE = "code:"
-"""Prefix of the id of an input that is code."""
+"""Prefix of the address of an input that is code."""
 
 
 def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
-    """Yields references to the files outside the store that a stage reads; names and bytes count in the fingerprint.
+    """Yields references to the files outside the store that a stage reads, whose names and bytes are fingerprinted.
 
     Raises:
         InputError: a file cannot be read.
@@ -326,7 +333,7 @@ def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
 
 
 def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
-    """Yields references to code that only some settings use, with its own versions."""
+    """Yields references to code with its own versions, which only some settings use."""
     if hasattr(module, "code"):
         for name, version in sorted(module.code(config).items()):
             yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
@@ -344,10 +351,10 @@ _FINETUNE = STAGES["finetune"]
 
 
 def tokenizer_of_base(recipe: Recipe, store: Store, version: str) -> Artifact:
-    """Returns the tokenizer of the model that a fine-tuning begins from.
+    """Returns the tokenizer of the base model of a recipe's fine-tuning.
 
     Raises:
-        InputError: the recipe names no base, there is no such model, or its tokenizer is gone.
+        InputError: the recipe names no base, the base does not exist, or its tokenizer is gone.
     """
     own, config = ArtifactId(f"{recipe.name}/{_FINETUNE.output}", version), recipe.of(FinetuneConfig)
     base = named_inputs(store, _FINETUNE, config, own).get(BASE)
@@ -355,30 +362,30 @@ def tokenizer_of_base(recipe: Recipe, store: Store, version: str) -> Artifact:
         raise InputError(
             f"[finetune] base: {config.base} is not in {store.root}"
             if config.base
-            else f"the recipe {recipe.name} makes no tokenizer, and names no base that would have one",
+            else f"the recipe {recipe.name} makes no tokenizer, and names no base that has one",
             "name a model that `python -m tasks ledger` lists",
         )
-    found = tokenizer_of(base)
-    if found is None:
+    tokenizer = tokenizer_of(base)
+    if tokenizer is None:
         raise InputError(f"the tokenizer of {base.address} is gone", "restore it, or name another base")
-    return found
+    return tokenizer
 
 
 def takedowns_in_force(
-    recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found, named: Found
-) -> Found:
-    """Returns the takedowns that a stage reads, by role; {} where there are none.
+    recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: ArtifactsByRole, named: ArtifactsByRole
+) -> ArtifactsByRole:
+    """Returns the takedowns that a stage reads, by role; {} if there are none.
 
     Args:
-        recipe: the whole run.
+        recipe: the recipe.
         store: store of its artifacts.
         stage: the stage that reads them.
         own: id of the artifact that it writes.
-        current: its inputs of its own version, by role.
-        named: its inputs that its settings name, by role: what their recipes have taken down counts, too.
+        current: its inputs of its own version.
+        named: its inputs whose ids are in settings; takedowns of their recipes are included.
 
     Raises:
-        InputError: a takedown's record cannot be read.
+        InputError: the record of a takedown cannot be read.
     """
     if not stage.takedowns or (stage.takedowns.when and not recipe.field(stage.takedowns.when)):
         return {}
@@ -387,8 +394,9 @@ def takedowns_in_force(
         deciding = Artifact.find(store, own) or current.get(stage.decided_by)
     if isinstance(deciding, Artifact):
         refs = [ref for ref in deciding.record.inputs if ref.address.startswith(f"{recipe.name}/{TAKEDOWN}@")]
-        found = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
+        takedowns = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
     else:
-        others = {one.address.name.partition("/")[0] for one in named.values() if isinstance(one, Artifact)}
-        found = [one for name in sorted({recipe.name, *others}) for one in in_force(store, name)]
-    return {stage.takedowns.role: [one.restricted(FILES) for one in found]} if found else {}
+        named_artifacts = [value for value in named.values() if isinstance(value, Artifact)]
+        recipes = {recipe.name, *(artifact.address.name.partition("/")[0] for artifact in named_artifacts)}
+        takedowns = [takedown for name in sorted(recipes) for takedown in in_force(store, name)]
+    return {stage.takedowns.role: [takedown.restricted_to(FILES) for takedown in takedowns]} if takedowns else {}

@@ -1,7 +1,7 @@
-"""The place of a recipe: folders, servers, pods. It counts in no fingerprint and affects no result.
+"""The place of a recipe: folders, servers, pods. It is not part of fingerprints and does not affect results.
 
-Any text may name environment variables, `${NAME}` or `${NAME:-default}`; they are substituted where the work runs, so
-that one recipe works on several machines and contains no secret. Reads the environment.
+Any text may contain environment variables, `${NAME}` or `${NAME:-default}`. They are expanded where the work runs, so
+one recipe works on several machines and contains no secrets. Reads the environment.
 """
 
 import os
@@ -30,14 +30,14 @@ class Toleration(Config):
 
 
 class PodPlace(Config):
-    """Settings of pods, common to trainers and Dask workers."""
+    """Settings of pods that trainers and Dask workers have in common."""
 
     namespace: str = "default"
     image: str = ""
-    """Image with this wheel, tag or digest included."""
+    """Image with this wheel, including tag or digest."""
 
     template: str = ""
-    """Pod template file (YAML) that the other settings are applied to: volumes, security context, sidecars."""
+    """Pod template file (YAML) over which the other settings are merged: volumes, security context, sidecars."""
 
     conn_id: str = "kubernetes_default"
     """Airflow connection of the cluster."""
@@ -48,10 +48,10 @@ class PodPlace(Config):
     memory: str = "16Gi"
     priority_class: str = ""
     service_account: str = ""
-    """Service account with workload identity; its API token is not mounted."""
+    """Service account with workload identity. Its API token is not mounted."""
 
     env: dict[str, str] = {}
-    """Plain settings only. Secrets come from `secrets` or workload identity."""
+    """Environment variables without secrets. Secrets come from `secrets` or workload identity."""
 
     secrets: tuple[str, ...] = ()
     """Kubernetes secrets whose entries become environment variables of the container."""
@@ -68,43 +68,44 @@ class KubernetesPlace(PodPlace):
 
     runtime_class: str = ""
     queue: str = ""
-    """Kueue local queue; empty: none."""
+    """Kueue LocalQueue; "" for none."""
 
     queue_priority: dict[str, str] = {}
     """Kueue's WorkloadPriorityClass by stage, such as { canary = "canary", train = "pretrain" }."""
 
     queue_s: int = 24 * 3600
-    """Longest wait of a pod for its GPUs before the task fails."""
+    """Seconds that a pod may wait for its GPUs before the task fails."""
 
     scale_up_s: int = 900
-    """Longest wait of a pod for a node that the cluster does not have while no autoscaler reports on it: the time
-    that a pool needs to scale up from zero."""
+    """Seconds that a pod may wait for a node that does not exist yet and that no autoscaler has announced: the time a
+    node pool takes to scale up from zero."""
 
     max_restarts: int = 3
-    """Restarts of a gang that has failed, or of a pod that was evicted, preempted or lost with its node, before the
-    task's own retries."""
+    """Restarts of a failed gang, or of a pod that was evicted, preempted or lost with its node, before the task itself
+    is retried."""
 
     grace_s: int = 120
-    """Time for a pod to save a checkpoint after SIGTERM."""
+    """Seconds for a pod to save a checkpoint after SIGTERM."""
 
     node_silent_s: int = 300
-    """Time without reports of a node (its kubelet restarts) before its pods count as lost and are started elsewhere."""
+    """Seconds without a report from a node before its pods count as lost and are started elsewhere. A restart of the
+    kubelet takes less."""
 
     @field_validator("queue_priority")
     @classmethod
-    def _of_stages(cls, given: dict[str, str]) -> dict[str, str]:
-        for stage in given:
+    def _stages_exist(cls, priorities: dict[str, str]) -> dict[str, str]:
+        for stage in priorities:
             if stage not in STAGES:
                 raise ValueError(f'no stage "{stage}": {nearest(stage, STAGES)}')
-        return given
+        return priorities
 
 
 class DaskPods(PodPlace):
-    """A Dask cluster of its own for each DAG run, made by the Dask operator."""
+    """A separate Dask cluster for each DAG run, created by the Dask operator."""
 
     cpu: str = "1"
     memory: str = "4Gi"
-    """Of one worker: it spills to its disk at 60 %, pauses at 80 % and is restarted at 95 %."""
+    """Memory of one worker. It spills to disk at 60 %, pauses at 80 % and is restarted at 95 %."""
 
     nthreads: int = 1
     min_workers: int = 1
@@ -113,27 +114,27 @@ class DaskPods(PodPlace):
     scheduler_memory: str = "2Gi"
 
     service_type: Literal["ClusterIP", "LoadBalancer"] = "ClusterIP"
-    """Service type of the scheduler; "LoadBalancer" where Airflow runs outside the cluster."""
+    """Service type of the scheduler; "LoadBalancer" if Airflow runs outside the cluster."""
 
     idle_s: int = 3600
-    """The operator deletes a cluster after this idle time, in case the teardown never runs."""
+    """Idle seconds after which the operator deletes a cluster, in case the teardown task never runs."""
 
 
 class DaskPlace(Config):
     """A Dask cluster: an existing one (`address`), or one per DAG run (`kubernetes`)."""
 
     address: str = "${SLUICE_DASK:-}"
-    """Scheduler, such as tcp://host:8786; empty: no cluster."""
+    """Address of the scheduler, such as tcp://host:8786; "" for no cluster."""
 
     dashboard: str = ""
-    """URL of its status page for people, such as http://host:8787; empty: that of the scheduler. `{name}` and
-    `{namespace}` are those of a cluster made per DAG run."""
+    """URL of the dashboard, such as http://host:8787; "" for the URL that the scheduler reports. `{name}` and
+    `{namespace}` are replaced by those of a cluster created per DAG run."""
 
     kubernetes: DaskPods | None = None
 
 
 class TrainPlace(Config):
-    """Place of training."""
+    """Where and how training runs."""
 
     where: Literal["local", "kubernetes"] = "local"
     """"local": torchrun on the Airflow worker; "kubernetes": a GPU pod."""
@@ -142,29 +143,30 @@ class TrainPlace(Config):
     """Ranks per node."""
 
     layout: Layout | None = None
-    """How the ranks of a training run share model and batch; None: each has all of the model. Canaries have none."""
+    """How the ranks of a training run share model and batch; None if each rank has the whole model. Canaries ignore
+    it."""
 
     check_every: int = Field(default=CHECK_EVERY, ge=0)
-    """Steps between two checks in which ranks compute one another's share of the gradient, for which a step takes about
-    twice as long; 0: on suspicion only."""
+    """Steps between two checks for silent corruption, in which ranks recompute one another's share of the gradient. A
+    step with a check takes about twice as long. 0: check only on suspicion."""
 
     checkpoints: CheckpointLocations = CheckpointLocations()
-    """Where checkpoints are kept. Those of canaries are in scratch and in the store."""
+    """Where checkpoints are kept. Checkpoints of canaries are always in scratch and in the store."""
 
     preemption: PreemptionNotice | None = None
-    """Who announces that this machine will be taken away; None: SIGTERM does, as for pods."""
+    """Source of notices that this machine will be preempted; None if SIGTERM is the notice, as in pods."""
 
 
 class AlertsPlace(Config):
-    """The notifier of Airflow that sends the alerts of a training run."""
+    """The Airflow notifier that sends the alerts of a training run."""
 
     notifier: str = ""
-    """Class of the notifier, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier; empty: alerts are in the
-    task's log, the store and MLflow alone."""
+    """Class of the notifier, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier; "" for none: alerts are
+    only in the task's log, the store and MLflow."""
 
     arguments: dict[str, Any] = {}
-    """Its arguments, by name; no secrets, which belong into Airflow connections. Its templates may use `alert`,
-    `artifact`, `dag_id`, `task_id` and `run_id`."""
+    """Arguments of the notifier, by name, without secrets, which belong in Airflow connections. Templates may use
+    `alert`, `artifact`, `dag_id`, `task_id` and `run_id`."""
 
 
 class Place(Config):
@@ -174,16 +176,16 @@ class Place(Config):
     """Folder or fsspec URL of the artifacts."""
 
     aws_conn_id: str = ""
-    """Airflow connection with the rights to an s3:// store; empty: those of the AWS environment of the process."""
+    """Airflow connection with the credentials for an s3:// store; "" to use the AWS environment of the process."""
 
     mlflow: str = "${MLFLOW_TRACKING_URI:-}"
-    """MLflow server; empty: no tracking."""
+    """URL of the MLflow server; "" for no tracking."""
 
     workers: int = 0
-    """Processes for part-wise stages where no Dask cluster is used; below 2: the stage's own process."""
+    """Processes for stages with parts if there is no Dask cluster; below 2, parts run in the stage's own process."""
 
     ask_human: bool = False
-    """A person must approve in the Airflow UI the decided mixture before training begins, and each new champion."""
+    """Whether a person must approve, in the Airflow UI, the mixture before training begins and each new champion."""
 
     dask: DaskPlace = DaskPlace()
     train: TrainPlace = TrainPlace()
@@ -191,33 +193,33 @@ class Place(Config):
     kubernetes: KubernetesPlace | None = None
 
 
-def filled(text: str) -> str:
-    """Substitutes the environment variables in `text`.
+def expand_env(text: str) -> str:
+    """Expands the environment variables in `text`.
 
     Raises:
         RecipeError: a variable without default is not set.
     """
 
-    def value(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         name, default = match.groups()
-        found = os.environ.get(name) or default
-        if found is None:
+        value = os.environ.get(name) or default
+        if value is None:
             raise RecipeError(f"[place] uses ${{{name}}}, which is not set", f"set it or write ${{{name}:-default}}")
-        return found
-
-    return _VARIABLE.sub(value, text)
-
-
-def all_filled(place: P) -> P:
-    """Substitutes environment variables in every text of a section of `[place]` (see `filled`); raises RecipeError."""
-
-    def substituted(value: Any) -> Any:
-        if isinstance(value, str):
-            return filled(value)
-        if isinstance(value, dict):
-            return {substituted(name): substituted(item) for name, item in value.items()}
-        if isinstance(value, list):
-            return [substituted(item) for item in value]
         return value
 
-    return type(place).model_validate(substituted(place.model_dump(mode="json")))
+    return _VARIABLE.sub(replace, text)
+
+
+def expand_all(place: P) -> P:
+    """Expands environment variables in every text of a section of `[place]` (see `expand_env`); raises RecipeError."""
+
+    def expand(value: Any) -> Any:
+        if isinstance(value, str):
+            return expand_env(value)
+        if isinstance(value, dict):
+            return {expand(name): expand(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [expand(item) for item in value]
+        return value
+
+    return type(place).model_validate(expand(place.model_dump(mode="json")))

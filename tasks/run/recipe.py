@@ -1,7 +1,7 @@
 """The recipe: a whole run, from seeds to checkpoint, as one frozen tree of settings.
 
-Reads `dags/recipes/*.toml`, or JSON text. Imports configuration classes only: DAG files read recipes at parse time. All
-sections count in fingerprints, except `[place]`.
+Reads `dags/recipes/*.toml`, or JSON text. Imports only configuration classes, because DAG files read recipes at parse
+time. All sections except `[place]` are part of fingerprints.
 """
 
 import json
@@ -24,7 +24,7 @@ from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_so
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
-from tasks.trainer.tuning.config import FinetuneConfig, beyond
+from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
 if TYPE_CHECKING:
     _Sections = Config
@@ -42,22 +42,22 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Recipe(_Sections):
-    """One run of Sluice: the settings of its stages by section (`SECTIONS`), and those that concern all of them."""
+    """One run of Sluice: the settings of its stages by section (`SECTIONS`), and settings for all stages."""
 
     name: str
-    """Lower-case word; prefix of its DAGs and artifacts."""
+    """Lower-case word; prefix of the names of its DAGs and artifacts."""
 
     version: str = "dev"
     """Default version of the artifacts of a run."""
 
     schedule: str | None = None
-    """Cron line of the crawl; the later DAGs are triggered by Assets."""
+    """Cron expression for the crawl; the later DAGs are triggered by Assets."""
 
     max_bad_share: float = 0.01
-    """Largest share of rows that may be quarantined before a stage stops."""
+    """Largest share of rows that may be quarantined before a stage fails, 0 to 1."""
 
     makes: tuple[Literal["warc", "documents", "tokens", "mixture", "checkpoint"], ...] = ()
-    """Assets that the recipe makes. Default: those of its sections, and all that these are made from."""
+    """Assets that the recipe makes. Default: the assets of its sections, and all assets that they require."""
 
     place: Place = Place()
 
@@ -76,39 +76,39 @@ class Recipe(_Sections):
         return version
 
     @model_validator(mode="after")
-    def _agrees(self) -> "Recipe":
+    def _check_consistency(self) -> "Recipe":
         crawl = self.of(CrawlConfig)
         if "makes" not in self.model_fields_set:
-            self.__dict__["makes"] = _made_by(self.model_fields_set, crawl.enabled)
+            self.__dict__["makes"] = _assets_of(self.model_fields_set, crawl.enabled)
         self._fill_in()
-        sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
-        checked = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **sections)
-        if problems := [*inconsistencies(checked), *self._beyond_one_node()]:
+        relevant = {name: getattr(self, name) for name in READ if _is_relevant(name, self.makes)}
+        sections = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **relevant)
+        if problems := [*inconsistencies(sections), *self._beyond_one_node()]:
             raise Problems(problems)
         return self
 
     def _fill_in(self) -> None:
-        """Completes sections with what others say; raises ValueError where a recipe gives such a field itself."""
+        """Sets fields derived from other sections; raises ValueError if the recipe sets such a field itself."""
         crawls = _crawls(self.makes, self.of(CrawlConfig))
         self.__dict__["consolidate"] = with_sources(crawls, self.of(ExtractConfig), self.of(ConsolidateConfig))
         for section, config in SECTIONS.items():
             for name, (source, when) in config.COPIED.items():
-                settings, given = getattr(self, section), getattr(self, source)
-                if getattr(settings, name) not in (None, given):
+                settings, original = getattr(self, section), getattr(self, source)
+                if getattr(settings, name) not in (None, original):
                     raise ValueError(f"{section}.{name} is filled in from [{source}]: leave it out")
-                copied = given if self.field(when) else None
-                self.__dict__[section] = settings.model_copy(update={name: copied})
+                copy = original if self.field(when) else None
+                self.__dict__[section] = settings.model_copy(update={name: copy})
 
     def _beyond_one_node(self) -> Iterator[str]:
-        """Yields what the place asks for that a fine-tuning does not have."""
+        """Yields errors for settings of the place that fine-tuning does not support."""
         if self.of(FinetuneConfig).active:
             cluster = self.place.kubernetes
-            yield from beyond(self.place.train.layout, cluster.nodes if cluster else 1)
+            yield from unsupported_settings(self.place.train.layout, cluster.nodes if cluster else 1)
 
     def of(self, config: type[C]) -> C:
-        """Returns the section with the settings of a class."""
-        found: C = getattr(self, _SECTION[config])
-        return found
+        """Returns the section whose settings have the class `config`."""
+        section: C = getattr(self, _SECTION[config])
+        return section
 
     def field(self, path: str) -> Any:
         """Returns the field at a dotted path ("crawl.recrawl")."""
@@ -116,8 +116,8 @@ class Recipe(_Sections):
 
     def has(self, stage: StageSpec) -> bool:
         """Returns whether a stage runs in this recipe."""
-        made = stage.dag in OPERATIONS or PARTS[stage.dag] in self.makes
-        return made and bool(getattr(self, stage.section).active)
+        dag_runs = stage.dag in OPERATIONS or PARTS[stage.dag] in self.makes
+        return dag_runs and bool(getattr(self, stage.section).active)
 
     def stages(self, dag: str) -> tuple[str, ...]:
         """Returns the stages of a DAG that run in this recipe, in order."""
@@ -125,12 +125,12 @@ class Recipe(_Sections):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The DAGs that follow each other: those with a stage that runs."""
+        """The DAGs of the recipe that make assets for one another, in order."""
         return tuple(dag for dag in PARTS if self.stages(dag))
 
     @property
     def dags(self) -> tuple[str, ...]:
-        """All DAGs of the recipe: its parts, and the operations on what these have made."""
+        """All DAGs of the recipe: its parts, then its operations on existing artifacts."""
         return (*self.parts, *(dag for dag in OPERATIONS if self.stages(dag)))
 
     @classmethod
@@ -138,13 +138,13 @@ class Recipe(_Sections):
         """Reads a TOML file; `extends = "other.toml"` inherits unset fields from a file in the same folder (one level).
 
         A mixture (`canary.current`, `canary.target`, `tokenizer.weights`, `train.mixture`, `train.anneal.mixture`) is
-        inherited as a whole.
+        inherited or replaced as a whole.
 
         Raises:
             RecipeError: one line per error with file, field, cause and remedy.
         """
         file = Path(path)
-        return parse(cls, read_settings(file), file.name, _across)
+        return parse(cls, _read_settings(file), file.name, _across)
 
     @classmethod
     def from_text(cls, text: str) -> "Recipe":
@@ -152,7 +152,7 @@ class Recipe(_Sections):
         try:
             settings = json.loads(text)
         except ValueError as error:
-            raise RecipeError(f"the recipe's JSON text is no JSON: {error}", "give `Recipe.text` as it is") from None
+            raise RecipeError(f"the recipe's text is not JSON: {error}", "pass `Recipe.text` unchanged") from None
         return parse(cls, settings, "the recipe's JSON text", _across)
 
     @property
@@ -161,9 +161,9 @@ class Recipe(_Sections):
         return canonical_json(self)
 
     def override(self, values: Mapping[str, Any]) -> "Recipe":
-        """Returns a recipe with some fields replaced, named by dotted paths ("crawl.max_pages").
+        """Returns a recipe with some fields replaced, given by dotted paths ("crawl.max_pages").
 
-        The default of `consolidate.sources` is computed again, since the override may change the sources.
+        A default of `consolidate.sources` is computed again, because the override may change the sources.
 
         Raises:
             RecipeError: an unknown path or an unusable value.
@@ -180,9 +180,9 @@ class Recipe(_Sections):
         return parse(type(self), settings, "override", _across)
 
 
-def _made_by(given: Collection[str], crawls: bool) -> tuple[str, ...]:
-    """Returns the assets of the given sections, and all that these are made from."""
-    assets = {asset for asset in ASSETS if any(section in given for section in sections_of(asset))}
+def _assets_of(sections: Collection[str], crawls: bool) -> tuple[str, ...]:
+    """Returns the assets whose stages have settings in `sections`, and all assets that they require."""
+    assets = {asset for asset in ASSETS if any(section in sections for section in sections_of(asset))}
     if not crawls:
         assets.discard("warc")
     needed = {required for asset in assets for required in NEEDS[asset]}
@@ -190,27 +190,27 @@ def _made_by(given: Collection[str], crawls: bool) -> tuple[str, ...]:
 
 
 def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
-    """Returns whether documents come from a crawl; `makes` may be empty where it follows from the sections."""
+    """Returns whether documents come from a crawl; `makes` is empty if it is derived from the sections."""
     return crawl.enabled and (not makes or "warc" in makes)
 
 
-def _counts(section: str, makes: Sequence[str]) -> bool:
-    """Returns whether a section affects what a recipe makes; the sources of documents and its operations always do."""
+def _is_relevant(section: str, makes: Sequence[str]) -> bool:
+    """Returns whether a section affects what a recipe makes. Sources of documents and operations always do."""
     return section in ("crawl", "extract", "examples") or any(section in sections_of(asset) for asset in makes)
 
 
 def _across(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yields inconsistencies between the sections of settings that are invalid as a whole.
+    """Yields inconsistencies between sections when the settings as a whole are invalid.
 
-    Reads only the fields that the checks use; a section where these are invalid is left out.
+    Reads only the fields that the checks use. A section in which one of these is invalid is skipped.
     """
     crawl = _readable("crawl", settings)
     if crawl is None:
         return
-    makes = settings.get("makes", _made_by(settings, crawl.enabled))
+    makes = settings.get("makes", _assets_of(settings, crawl.enabled))
     if not isinstance(makes, list | tuple) or any(asset not in ASSETS for asset in makes):
         return
-    sections = {name: _readable(name, settings) for name in READ if _counts(name, makes)}
+    sections = {name: _readable(name, settings) for name in READ if _is_relevant(name, makes)}
     crawls, extract, consolidate = _crawls(makes, crawl), sections["extract"], sections.get("consolidate")
     if extract and consolidate:
         sections["consolidate"] = with_sources(crawls, extract, consolidate)
@@ -218,21 +218,21 @@ def _across(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _readable(section: str, settings: Mapping[str, Any]) -> Any:
-    """Returns a section with the fields that the checks use, or None where these are invalid."""
+    """Returns a section with only the fields that the checks use, or None if one of these is invalid."""
     config = SECTIONS[section]
     if section not in settings:
         return config.absent()
-    given = settings[section]
+    fields = settings[section]
     try:
-        return validate_strict(config, {field: given[field] for field in READ[section] if field in given})
+        return validate_strict(config, {field: fields[field] for field in READ[section] if field in fields})
     except (ValidationError, TypeError):
         return None
 
 
 def recipe_files(folder: Path | None = None) -> list[Path]:
     """Returns the recipe files of `folder`, of $SLUICE_RECIPES, or of this checkout, sorted."""
-    found = folder or Path(os.environ.get("SLUICE_RECIPES", RECIPES))
-    return sorted(found.glob("*.toml"))
+    folder = folder or Path(os.environ.get("SLUICE_RECIPES", RECIPES))
+    return sorted(folder.glob("*.toml"))
 
 
 def load_recipes(folder: Path | None = None) -> list[Recipe]:
@@ -250,45 +250,46 @@ def find_recipe(name: str) -> Recipe:
     for path in files:
         if path.stem == name:
             return Recipe.load(path)
-    known = ", ".join(path.stem for path in files) or "none"
-    raise RecipeError(f'no recipe "{name}"', f"known are: {known}; or give the path of a .toml file")
+    names = ", ".join(path.stem for path in files) or "none"
+    raise RecipeError(f'no recipe "{name}"', f"there are: {names}; or give the path of a .toml file")
 
 
 _MIXTURES = ("current", "target", "weights", "mixture")
 """Tables that an extending recipe overrides only as a whole: shares that sum to 1."""
 
 
-def read_settings(file: Path) -> dict[str, Any]:
-    """Returns the settings of a file over those of the one that its `extends` names.
+def _read_settings(file: Path) -> dict[str, Any]:
+    """Returns the settings in a file, merged over those of the file that its `extends` names.
 
     Raises:
-        RecipeError: a file is missing, cannot be read or is not TOML, or what is extended extends another one itself.
+        RecipeError: a file is missing, cannot be read or is not TOML, or the extended file extends another one.
     """
-    settings = _toml(file)
-    base = settings.pop("extends", None)
-    if not base:
+    settings = _read_toml(file)
+    base_name = settings.pop("extends", None)
+    if not base_name:
         return settings
-    below = _toml(file.parent / str(base))
-    if "extends" in below:
-        raise RecipeError(f"{file.name}: {base} extends another recipe itself", "extend one level only")
-    return _merged(below, settings)
+    base = _read_toml(file.parent / str(base_name))
+    if "extends" in base:
+        raise RecipeError(f"{file.name}: {base_name} extends another recipe itself", "extend only one level")
+    return _merge(base, settings)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"no recipe at {path}", "check the path") from None
     except OSError as error:
-        raise RecipeError(f"{path.name} cannot be read: {error}", "check the file and its rights") from None
+        raise RecipeError(f"{path.name} cannot be read: {error}", "check the file and its permissions") from None
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path.name} is not TOML: {error}", "correct the line") from None
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    both = {key: _merged(below[key], above[key]) for key in below.keys() & above.keys() if _tables(below, above, key)}
-    return {**below, **above, **both}
+def _merge(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    shared = base.keys() & settings.keys()
+    tables = {key: _merge(base[key], settings[key]) for key in shared if _are_tables(base, settings, key)}
+    return {**base, **settings, **tables}
 
 
-def _tables(below: dict[str, Any], above: dict[str, Any], key: str) -> bool:
-    return key not in _MIXTURES and isinstance(below[key], dict) and isinstance(above[key], dict)
+def _are_tables(base: dict[str, Any], settings: dict[str, Any], key: str) -> bool:
+    return key not in _MIXTURES and isinstance(base[key], dict) and isinstance(settings[key], dict)

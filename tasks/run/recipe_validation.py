@@ -1,8 +1,8 @@
 """Consistency of the sections of a recipe: names in one section that must be defined in another.
 
-Checked when a recipe is read, so that a typing error costs no crawl and no pass over the texts. Light, since recipes
-are read at DAG parse time. Each check yields every inconsistency, as "where: what: what to do", and reads only its own
-sections (`READ`), so that it also runs where others are invalid.
+Checked when a recipe is read, so that a typo is found before a crawl or a pass over the corpus. Imports no heavy
+library, because recipes are read at DAG parse time. Each check yields every inconsistency as "field: cause: remedy",
+and reads only its own sections (`READ`), so that it also runs if other sections are invalid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.config import nearest
-from tasks.filters.catalogue import measured, misfit
+from tasks.filters.catalogue import field_types_of, mismatch
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
 from tasks.stages.annotate import AnnotateConfig
@@ -56,11 +56,11 @@ READ: Mapping[str, tuple[str, ...]] = {
 class Sections:
     """The sections of a recipe that are checked together; None for a section that is invalid or not relevant.
 
-    `given` names the sections that the recipe sets itself, valid or not; `crawls` is whether documents come from a
-    crawl.
+    `own` has the names of the sections that the recipe sets itself, valid or not. `crawls` is whether documents come
+    from a crawl.
     """
 
-    given: frozenset[str]
+    own: frozenset[str]
     makes: tuple[str, ...]
     crawls: bool
     crawl: CrawlConfig | None = None
@@ -88,119 +88,120 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         _makes,
         misnamed_sources,
         misplaced_limits,
-        _judged,
-        _grouped,
-        _repeated,
+        _filtered_sources,
+        _pack_columns,
+        _repeats,
         _mixture,
-        _measured,
-        _trained,
-        _ngrams,
+        _measurements,
+        _classifiers,
+        _ngram_models,
         _topics,
-        _categories,
-        _cuts,
-        _chunked,
+        _url_categories,
+        _perplexity_cuts,
+        _chunks,
     ):
         yield from check(sections)
 
 
 def _makes(sections: Sections) -> Iterator[str]:
-    """Checks that the assets that an asset is made from are made too."""
-    if not sections.makes and not {"examples", "finetune"} <= sections.given:
+    """Checks that the recipe makes something, and that it also makes the assets that its assets require."""
+    if not sections.makes and not {"examples", "finetune"} <= sections.own:
         yield (
-            "the recipe makes nothing: give it a section, such as [crawl], [[extract.files]] or [train], or say what "
-            "in makes; or give it [examples] and [finetune]"
+            "the recipe makes nothing: add a section, such as [crawl], [[extract.files]] or [train], or set makes; or "
+            "add [examples] and [finetune]"
         )
     for asset in sections.makes:
         for needed in NEEDS[asset]:
             if needed not in sections.makes:
                 yield f'makes: "{asset}" is made from "{needed}": add it'
-    if "warc" in sections.makes and "crawl" not in sections.given:
+    if "warc" in sections.makes and "crawl" not in sections.own:
         yield 'makes: "warc" needs a section [crawl]: add it'
 
 
-def _grouped(sections: Sections) -> Iterator[str]:
+def _pack_columns(sections: Sections) -> Iterator[str]:
     """Checks that sequences are grouped by a column that the shards have."""
     if sections.encode is None or sections.pack is None:
         return
-    by, known = sections.pack.by, (SOURCE, *sections.encode.columns)
-    if by not in known:
-        yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or name one of {", ".join(known)}'
+    by, columns = sections.pack.by, (SOURCE, *sections.encode.columns)
+    if by not in columns:
+        names = ", ".join(columns)
+        yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or choose from {names}'
 
 
-def _repeated(sections: Sections) -> Iterator[str]:
-    """Checks that what long repeats are found in is made, and that they are looked for where they are left out."""
+def _repeats(sections: Sections) -> Iterator[str]:
+    """Checks that suffix arrays are made if long repeats are searched, and repeats searched if pack leaves them out."""
     spans, repeats, pack = sections.spans, sections.repeats, sections.pack
     if repeats and spans and repeats.enabled and not spans.enabled:
-        yield "repeats: they are looked for in the suffix arrays of [spans]: set [spans] enabled = true"
+        yield "repeats: they are searched in the suffix arrays of [spans]: set [spans] enabled = true"
     if pack and repeats and pack.leave_out_repeats and not repeats.enabled:
-        yield "pack.leave_out_repeats: no repeats are looked for: set [repeats] enabled = true"
+        yield "pack.leave_out_repeats: repeats are not searched: set [repeats] enabled = true"
 
 
-def _judged(sections: Sections) -> Iterator[str]:
-    """Checks that filters judge at least one source."""
+def _filtered_sources(sections: Sections) -> Iterator[str]:
+    """Checks that filters apply to at least one source."""
     if sections.extract is None or sections.consolidate is None:
         return
-    known = sources_of(sections.crawls, sections.extract)
+    names = sources_of(sections.crawls, sections.extract)
     sources, trusted = sections.consolidate.sources, sections.consolidate.trusted
     for name in trusted:
         if name in (sources or ()):
             yield (
-                f'consolidate.trusted: "{name}" is in consolidate.sources, too, which filters judge: take it out '
-                "of one of the two"
+                f'consolidate.trusted: "{name}" is also in consolidate.sources, to which filters apply: remove it from '
+                "one of the two"
             )
-    if set(known) - set(trusted) and sections.consolidate.filters and sources == ():
+    if set(names) - set(trusted) and sections.consolidate.filters and sources == ():
         yield (
-            f"consolidate.sources names no source, so the filters would judge nothing: name some of "
-            f"{', '.join(known)}, or set consolidate.filters = []"
+            f"consolidate.sources is empty, so the filters would apply to nothing: choose from {', '.join(names)}, or "
+            "set consolidate.filters = []"
         )
 
 
 def _mixture(sections: Sections) -> Iterator[str]:
-    """Checks that not both the canaries and the recipe determine the mixture."""
+    """Checks that the mixture is determined either by canaries or by the recipe, not by both."""
     if sections.train and sections.train.mixture and "mixture" in sections.makes:
-        yield "train.mixture: the canaries decide on the mixture: write it as canary.current, or leave out [canary]"
+        yield "train.mixture: the canaries decide the mixture: write it as canary.current, or remove [canary]"
 
 
-def _measured(sections: Sections) -> Iterator[str]:
-    """Checks that `consolidate` and `dedup` read only what is measured: annotators, their fields, scores of models."""
+def _measurements(sections: Sections) -> Iterator[str]:
+    """Checks that all values that `consolidate` and `dedup` read are measured by an annotator of the recipe."""
     annotate, consolidate = sections.annotate, sections.consolidate
     if annotate is None:
         return
     if consolidate is not None:
-        found = consolidate.unmeasured(annotate.use, lambda name: measured(name, annotate.settings[name]))
-        yield from (": ".join(problem) for problem in found)
+        problems = consolidate.unmeasured(annotate.use, lambda name: field_types_of(name, annotate.settings[name]))
+        yield from (": ".join(problem) for problem in problems)
     if "prose_score" not in annotate.use:
         yield 'annotate.use: dedup reads "prose_score": add it'
 
 
-def _trained(sections: Sections) -> Iterator[str]:
-    """Checks that the models that annotators apply are trained by this recipe."""
+def _classifiers(sections: Sections) -> Iterator[str]:
+    """Checks that this recipe trains the models that annotators apply."""
     if sections.annotate is None or sections.classifiers is None:
         return
     trained = {model.name: model for model in sections.classifiers.train}
-    for name, field, model in _applied(sections.annotate):
+    for name, field, model in _applied_models(sections.annotate):
         at = f"annotate.settings.{name}.{field}"
         if not trained:
             yield (
-                f'annotate.use: {name} applies the model "{model}", and none is trained: add [[classifiers.train]] '
-                f'with name = "{model}", or take {name} out of annotate.use'
+                f'annotate.use: {name} applies the model "{model}", but no model is trained: add [[classifiers.train]] '
+                f'with name = "{model}", or remove {name} from annotate.use'
             )
         elif model not in trained:
             yield f'{at}: [[classifiers.train]] has no "{model}": {nearest(model, trained)}'
-        elif why := misfit(name, trained[model].method, trained[model].positive):
-            yield f'{at}: the model "{model}" {": ".join(why)}'
+        elif problem := mismatch(name, trained[model].method, trained[model].positive):
+            yield f'{at}: the model "{model}" {": ".join(problem)}'
 
 
-def _applied(annotate: AnnotateConfig) -> Iterator[tuple[str, str, str]]:
-    """Yields annotators that apply trained classifiers, the setting with the model, and the model."""
+def _applied_models(annotate: AnnotateConfig) -> Iterator[tuple[str, str, str]]:
+    """Yields (annotator, its setting with the model, the model) for annotators that apply trained classifiers."""
     for name, field in (("classifier", "models"), ("topic", "model"), ("quality", "model")):
         if name in annotate.use:
             models = annotate.settings[name][field]
             yield from ((name, field, model) for model in ([models] if isinstance(models, str) else models) if model)
 
 
-def _ngrams(sections: Sections) -> Iterator[str]:
-    """Checks that n-gram models are trained or come from a file, and that one applies to the documents."""
+def _ngram_models(sections: Sections) -> Iterator[str]:
+    """Checks that n-gram models are trained or read from a file, and that one applies to the documents."""
     annotate, perplexity = sections.annotate, sections.perplexity
     if annotate is None or perplexity is None:
         return
@@ -210,17 +211,17 @@ def _ngrams(sections: Sections) -> Iterator[str]:
     if not languages:
         yield (
             "annotate.use: perplexity has no model: add [[perplexity.references]], set "
-            "annotate.settings.perplexity.file, or take perplexity out of annotate.use"
+            "annotate.settings.perplexity.file, or remove perplexity from annotate.use"
         )
     elif "language" not in annotate.use and ANY_LANGUAGE not in languages:
         yield (
-            f"annotate.use: perplexity has models of {', '.join(languages)} alone, and the language of documents "
-            f'is not measured: put language before perplexity, or give a reference the language "{ANY_LANGUAGE}"'
+            f"annotate.use: perplexity only has models for {', '.join(languages)}, but the language of documents "
+            f'is not measured: add language before perplexity, or give a reference the language "{ANY_LANGUAGE}"'
         )
 
 
-def _limited(sections: Sections, name: str) -> tuple[AnnotateConfig, ConsolidateConfig] | None:
-    """Returns the two sections of a filter if it and its annotator are in use, else None."""
+def _sections_of_filter(sections: Sections, name: str) -> tuple[AnnotateConfig, ConsolidateConfig] | None:
+    """Returns the sections with the settings of a filter if it and its annotator are in use, else None."""
     if sections.annotate is None or sections.consolidate is None:
         return None
     if name not in sections.consolidate.filters or name not in sections.annotate.use:
@@ -230,34 +231,35 @@ def _limited(sections: Sections, name: str) -> tuple[AnnotateConfig, Consolidate
 
 def _topics(sections: Sections) -> Iterator[str]:
     """Checks that the topics in limits are labels of the model."""
-    if (both := _limited(sections, "topic")) is None or sections.classifiers is None:
+    if (both := _sections_of_filter(sections, "topic")) is None or sections.classifiers is None:
         return
     annotate, consolidate = both
     name = annotate.settings["topic"]["model"]
-    for model in (trained for trained in sections.classifiers.train if trained.name == name):
-        yield from _named("topic.drop", consolidate, model.labels, f'the model "{name}" has no label')
+    for model in (model for model in sections.classifiers.train if model.name == name):
+        yield from _names_in_limit("topic.drop", consolidate, model.labels, f'the model "{name}" has no label')
 
 
-def _categories(sections: Sections) -> Iterator[str]:
-    """Checks that the URL categories in limits are on a list."""
-    if (both := _limited(sections, "url_blocklist")) is None:
+def _url_categories(sections: Sections) -> Iterator[str]:
+    """Checks that there is a list for each URL category in limits."""
+    if (both := _sections_of_filter(sections, "url_blocklist")) is None:
         return
     annotate, consolidate = both
-    known = _listed(annotate.settings["url_blocklist"])
-    yield from _named("url_blocklist.categories", consolidate, known, "annotate.settings.url_blocklist has no list of")
+    categories = _listed_categories(annotate.settings["url_blocklist"])
+    problem = "annotate.settings.url_blocklist has no list of"
+    yield from _names_in_limit("url_blocklist.categories", consolidate, categories, problem)
 
 
-def _listed(lists: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Returns the categories that URLs may have; None where they are determined by folders alone."""
+def _listed_categories(lists: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Returns the categories that URLs may have; None if the folders of lists determine them."""
     if lists["folders"] and lists["categories"] is None:
         return None
     banned = ["banned_word"] if lists["banned_words"] else []
     return (*lists["files"], *(lists["categories"] or ()), *banned)
 
 
-def _cuts(sections: Sections) -> Iterator[str]:
-    """Checks that there are cut points for the buckets in limits."""
-    if (both := _limited(sections, "perplexity")) is None:
+def _perplexity_cuts(sections: Sections) -> Iterator[str]:
+    """Checks that there are cut points if limits drop perplexity buckets."""
+    if (both := _sections_of_filter(sections, "perplexity")) is None:
         return
     annotate, consolidate = both
     settings = annotate.settings["perplexity"]
@@ -266,26 +268,27 @@ def _cuts(sections: Sections) -> Iterator[str]:
             yield f"{at}.drop_buckets: a model from a file has no cut points: set annotate.settings.perplexity.cuts"
 
 
-def _chunked(sections: Sections) -> Iterator[str]:
-    """Checks that chunks are cut that become examples."""
+def _chunks(sections: Sections) -> Iterator[str]:
+    """Checks that the recipe cuts chunks if examples are made from its own chunks."""
     if sections.examples is None or not sections.examples.own_chunks:
         return
-    made = "tokens" in sections.makes
-    if not made or (sections.chunks and not sections.chunks.enabled):
+    if "tokens" not in sections.makes or (sections.chunks and not sections.chunks.enabled):
         yield (
             "examples.chunks: the recipe cuts no chunks: set [chunks] enabled = true, or name those of another version "
             "in examples.chunks.of"
         )
 
 
-def _named(limit: str, consolidate: ConsolidateConfig, known: tuple[str, ...] | None, misses: str) -> Iterator[str]:
-    """Checks the names in a limit, given as "filter.field", where the valid names are known."""
+def _names_in_limit(
+    limit: str, consolidate: ConsolidateConfig, valid: tuple[str, ...] | None, problem: str
+) -> Iterator[str]:
+    """Checks the names in a limit, given as "filter.field"; yields nothing if `valid` is None."""
     name, _, field = limit.partition(".")
     for at, limited, limits in consolidate.tables():
         for entry in (limits.get(field) or ()) if limited == name else ():
-            if known is not None and entry not in known:
-                remedy = nearest(entry, known) if known else "there is none at all"
-                yield f'{at}.{field}: {misses} "{entry}": {remedy}'
+            if valid is not None and entry not in valid:
+                remedy = nearest(entry, valid) if valid else "there is none at all"
+                yield f'{at}.{field}: {problem} "{entry}": {remedy}'
 
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
@@ -293,83 +296,85 @@ def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
     return (*([WEB] if crawls else []), *(source.name for source in extract.files))
 
 
-def with_sources(crawls: bool, extract: ExtractConfig, given: ConsolidateConfig) -> ConsolidateConfig:
-    """Returns the settings of consolidate with the kinds of the recipe's sources, and those judged by default.
+def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig) -> ConsolidateConfig:
+    """Returns the settings of consolidate with the kinds of the recipe's sources, and with default `sources` if unset.
 
     Raises:
-        ValueError: the settings name other kinds.
+        ValueError: the settings contain other kinds.
     """
     kinds = {**({WEB: WEB} if crawls else {}), **{source.name: source.kind for source in extract.files}}
-    if given.kinds not in ({}, kinds):
+    if config.kinds not in ({}, kinds):
         raise ValueError("consolidate.kinds is filled in from [extract]: leave it out")
-    filled = given.model_copy(update={"kinds": kinds})
-    if "sources" in given.model_fields_set:
-        return filled
-    return filled.model_copy(update={"sources": filled.judged_by_default()})
+    completed = config.model_copy(update={"kinds": kinds})
+    if "sources" in config.model_fields_set:
+        return completed
+    return completed.model_copy(update={"sources": completed.judged_by_default()})
 
 
 def misplaced_limits(sections: Sections) -> Iterator[str]:
-    """Yields limits of sources that the recipe does not have, or that no filter judges, and of unknown kinds."""
+    """Yields limits for sources that the recipe does not have or does not filter, and for unknown kinds."""
     if sections.extract and sections.consolidate and sections.consolidate.kinds:
         yield from sections.consolidate.misplaced_limits(all_kinds())
 
 
 def all_kinds() -> list[str]:
     """Returns the kinds that sources can have: those of files, and the names of parsers."""
-    return [*KINDS, *parser.known()]
+    return [*KINDS, *parser.parser_names()]
 
 
 def misnamed_sources(sections: Sections) -> Iterator[str]:
-    """Yields every named source, or value that a mixture weights, that the recipe does not have."""
+    """Yields names of sources, and of values that a mixture weights, that the recipe does not have."""
     if sections.extract is None:
         return
-    known = sources_of(sections.crawls, sections.extract)
-    for at, name in _named_sources(sections) if known else ():  # without any, [extract] reports it
-        if name not in known:
-            yield f'{at}: the recipe has no source "{name}": {nearest(name, known)}'
-    encoded = (*known, *(files.name for files in sections.encode.token_files)) if sections.encode else known
-    for at, name in _measured_sources(sections) if known else ():
+    sources = sources_of(sections.crawls, sections.extract)
+    if not sources:  # reported by the checks of [extract]
+        return
+    for at, name in _source_names(sections):
+        if name not in sources:
+            yield f'{at}: the recipe has no source "{name}": {nearest(name, sources)}'
+    encoded = (*sources, *(files.name for files in sections.encode.token_files)) if sections.encode else sources
+    for at, name in _heldout_names(sections):
         if name not in encoded:
             yield f'{at}: the recipe has no source "{name}": {nearest(name, encoded)}'
-    yield from _guarded(sections, encoded) if known else ()
-    by, mixed = sections.pack.by if sections.pack else SOURCE, _weighted(sections, encoded)
-    for at, name in _weighted_names(sections) if known else ():
-        if mixed and name not in mixed:
-            what = "the recipe has no source" if by == SOURCE else f"{by}, which [pack] groups by, has no value"
-            yield f'{at}: {what} "{name}": {nearest(name, mixed)}'
+    yield from _guarded_names(sections, encoded)
+    by, values = sections.pack.by if sections.pack else SOURCE, _mixture_values(sections, encoded)
+    for at, name in _mixture_names(sections):
+        if values and name not in values:
+            problem = "the recipe has no source" if by == SOURCE else f"{by}, which [pack] groups by, has no value"
+            yield f'{at}: {problem} "{name}": {nearest(name, values)}'
 
 
-def _guarded(sections: Sections, sources: tuple[str, ...]) -> Iterator[str]:
-    """Checks that what a new champion must not lose is a source or a task."""
+def _guarded_names(sections: Sections, sources: tuple[str, ...]) -> Iterator[str]:
+    """Checks that each name in `promote.guarded` is a source or a task."""
     if sections.promote is None or sections.evaluate is None:
         return
-    known = (*sources, *(task.name for task in sections.evaluate.tasks))
+    valid = (*sources, *(task.name for task in sections.evaluate.tasks))
     for name in sections.promote.guarded:
-        if name not in known:
-            yield f'promote.guarded: the recipe has no source and no task "{name}": {nearest(name, known)}'
+        if name not in valid:
+            yield f'promote.guarded: the recipe has no source and no task "{name}": {nearest(name, valid)}'
 
 
-def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields every named source, after the dotted path of its field."""
+def _source_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields (dotted path of the field, name) for every name of a source of documents."""
     if sections.consolidate:
         for field, names in (
             ("sources", sections.consolidate.sources or ()),
             ("trusted", sections.consolidate.trusted),
         ):
             yield from ((f"consolidate.{field}", name) for name in names)
-    for number, one in enumerate(sections.classifiers.train if sections.classifiers else ()):
-        for name in one.crawl.sources if one.crawl else ():
+    for number, model in enumerate(sections.classifiers.train if sections.classifiers else ()):
+        for name in model.crawl.sources if model.crawl else ():
             yield f"classifiers.train.{number}.crawl.sources", name
-    yield from _named_for_texts(sections)
+    yield from _text_source_names(sections)
 
 
-def _named_for_texts(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields those in sections that read texts of single sources."""
+def _text_source_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields those in sections of stages that read the text of some sources."""
     if sections.perplexity:
         for number, reference in enumerate(sections.perplexity.references):
             if reference.kind == "documents":
                 yield f"perplexity.references.{number}.name", reference.name
-        if sections.perplexity.cut_source not in ("", WEB):  # a recipe that does not crawl has the default too
+        if sections.perplexity.cut_source not in ("", WEB):  # WEB is the default, also without a crawl
             yield "perplexity.cut_source", sections.perplexity.cut_source
     if sections.tokenizer:
         yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
@@ -379,15 +384,15 @@ def _named_for_texts(sections: Sections) -> Iterator[tuple[str, str]]:
         yield from (("examples.chunks.sources", name) for name in sections.examples.chunks.sources)
 
 
-def _measured_sources(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields every source whose held-out text counts, after the dotted path of its field."""
+def _heldout_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields (dotted path of the field, name) for every source on whose held-out text canaries are scored."""
     if sections.canary:
         yield from (("canary.target", name) for name in sections.canary.target)
         yield from (("canary.guarded", name) for name in sections.canary.guarded)
 
 
-def _weighted(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the names that mixtures can weight; empty where only the documents know them."""
+def _mixture_values(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the values that mixtures can weight; () if they depend on the documents."""
     if sections.pack is None or sections.pack.by == SOURCE:
         return sources
     if sections.pack.by != "tier" or sections.encode is None:
@@ -395,8 +400,8 @@ def _weighted(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
     return (GOLD, SILVER, *([UNKNOWN] if sections.encode.token_files else []))
 
 
-def _weighted_names(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields every name in a mixture, after the dotted path of its field."""
+def _mixture_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields (dotted path of the field, name) for every name in a mixture."""
     if sections.canary:
         yield from (("canary.current", name) for name in sections.canary.current)
     if sections.train:

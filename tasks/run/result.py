@@ -1,24 +1,27 @@
-"""Result of a stage run as plain JSON: last line of the shell's output, XCom of a task, extra of an asset event."""
+"""Result of a stage run as JSON: last line of the shell's output, XCom of a task, extra of an asset event."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+Json = dict[str, Any]
+"""A JSON object: the return type of `to_json` methods."""
+
 
 @dataclass(frozen=True)
 class StageResult:
-    """Result of a stage run: ids and numbers, never data.
+    """Result of a stage run: ids and numbers, no data.
 
     Attributes:
-        address: id of the artifact, as name@version.
-        fingerprint: identity of the artifact by its inputs and settings.
-        content: identity of its bytes.
-        version: the version that was run.
-        skipped: nothing was made: the artifact existed already, or the source version had it.
+        address: id of the artifact, name@version.
+        fingerprint: identity of the result: sha256 over stage, settings and inputs.
+        content: identity of the artifact's bytes.
+        version: the version of the run.
+        skipped: whether the artifact already existed or was adopted from the source version.
         members: members of the mapped stage that follows.
         metrics: summary numbers.
-        rows: rows by outcome: "in", "out", or the reason of a rejection.
-        mlflow_run_url: URL of the MLflow run, "" where the run was not tracked.
+        rows: numbers of rows: "in", "out", and rejected rows by reason.
+        mlflow_run_url: URL of the MLflow run; "" if the run was not tracked.
     """
 
     address: str
@@ -31,11 +34,11 @@ class StageResult:
     rows: dict[str, int]
     mlflow_run_url: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Returns the fields as JSON values."""
         return {**asdict(self), "members": list(self.members)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "StageResult":
-        """Reads the value of `to_json`; raises TypeError where a field is missing or unknown."""
-        return cls(**{**found, "members": tuple(found["members"])})
+    def from_json(cls, fields: Mapping[str, Any]) -> "StageResult":
+        """Reads the value of `to_json`; raises KeyError or TypeError if a field is missing or unknown."""
+        return cls(**{**fields, "members": tuple(fields["members"])})

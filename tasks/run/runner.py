@@ -1,8 +1,8 @@
 """Run of one stage of a recipe: resolves its inputs, skips or adopts an existing result, else runs and commits it.
 
-Writes one artifact into the store, and beside its record `.tracking.json` (the URL of its MLflow run). The artifact of
-the source version with the same settings and inputs is adopted, not made again. Nodes other than 0 of a gang join a
-stage (`join_stage`): they read the same inputs and decide by the same functions, and write nothing.
+Writes one artifact into the store, and with its record `.tracking.json` (the URL of its MLflow run). If the source
+version has an artifact with the same settings and inputs, it is adopted instead of made again. Nodes other than node 0
+of a gang join a stage (`join_stage`): they read the same inputs, decide with the same functions, and write nothing.
 """
 
 import json
@@ -19,9 +19,9 @@ from tasks.core.engine import open_engine
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
 from tasks.core.stage import Output
 from tasks.core.store import Store, probe
-from tasks.run.inputs import CODE, EXTERNAL, ResolvedStage, as_read_by, check_drift, resolve
-from tasks.run.lineage import artifacts_of_version, as_read
-from tasks.run.place import TrainPlace, all_filled, filled
+from tasks.run.inputs import CODE, EXTERNAL, ResolvedStage, check_drift, resolve, with_recorded_previous
+from tasks.run.lineage import artifacts_of_version, find_unchanged
+from tasks.run.place import TrainPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe
@@ -52,40 +52,36 @@ def run_stage(
     """Runs `stage` of `recipe`, unless its artifact exists or can be adopted.
 
     Args:
-        recipe: the whole run.
-        stage: a name of `tasks.run.catalogue`.
-        version: version of the artifact to make; empty: the recipe's.
-        source_version: version to read inputs of that are missing at `version` (`tasks.run.lineage`); its artifact with
-            the same settings and inputs is adopted and not made again. A crawl is never adopted: another version reads
-            the web again.
+        recipe: the recipe.
+        stage: name of a stage in `tasks.run.catalogue`.
+        version: version of the artifact to make; "" for the recipe's.
+        source_version: version from which inputs that are missing at `version` are read (`tasks.run.lineage`). Its
+            artifact with the same settings and inputs is adopted, except for a crawl: another version reads the web
+            again.
         member: member of a mapped stage ("p0").
-        on_dask: map parts over the cluster of `[place.dask]` where it names one.
-        tracking: MLflow server and parent run; None: the server of the recipe's place, without parent.
+        on_dask: whether to map parts over the cluster of `[place.dask]`, if that names one.
+        tracking: MLflow server and parent run; None for the server of the recipe's place without a parent run.
 
     Raises:
         SluiceError: see `tasks.core.errors`; a retry may succeed unless `.permanent`.
     """
     store = open_store(recipe)
     probe(store.root)
-    context = tracking or TrackingContext(filled(recipe.place.mlflow), recipe.name)
+    context = tracking or TrackingContext(expand_env(recipe.place.mlflow), recipe.name)
     resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
-    existing = Artifact.find(store, resolved.address)
-    if existing:
+    if existing := Artifact.find(store, resolved.address):
         check_drift(existing, resolved)
-        log.info(
-            "[%s] unchanged: the same inputs and settings made it at %s", resolved.address, existing.record.finished
-        )
+        finished = existing.record.finished
+        log.info("[%s] unchanged: made from the same inputs and settings at %s", resolved.address, finished)
         return result_of(existing, resolved.address.version, skipped=True)
-    before = made_at_source_version(store, recipe, resolved, source_version)
-    if same := adoptable(store, resolved, before):
-        source, refs = same
-        adopted = adopt(source, resolved.address, refs)
+    candidates = artifacts_at_source(store, recipe, resolved, source_version)
+    if match := adoptable(store, resolved, candidates):
+        source, refs = match
+        artifact = adopt(source, resolved.address, refs)
         log.info("[%s] adopted from %s: same settings and inputs", resolved.address, source.address)
-        return result_of(adopted, resolved.address.version, skipped=True)
-    bad = recipe.max_bad_share
-    output = Output(store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, before=before)
+        return result_of(artifact, resolved.address.version, skipped=True)
     try:
-        artifact = _tracked(recipe, store, resolved, output, context, on_dask)
+        artifact = _make(recipe, store, resolved, candidates, context, on_dask)
     except SupersededError:
         committed = Artifact.find(store, resolved.address)
         if committed is None or committed.record.fingerprint != resolved.fingerprint:
@@ -97,18 +93,31 @@ def run_stage(
 
 def open_store(recipe: Recipe) -> Store:
     """Opens the store of the recipe's place."""
-    return Store(filled(recipe.place.store))
+    return Store(expand_env(recipe.place.store))
 
 
-def _tracked(
-    recipe: Recipe, store: Store, resolved: ResolvedStage, output: Output, context: TrackingContext, on_dask: bool
+def _make(
+    recipe: Recipe,
+    store: Store,
+    resolved: ResolvedStage,
+    candidates: Sequence[Artifact],
+    context: TrackingContext,
+    on_dask: bool,
 ) -> Artifact:
+    output = Output(
+        store,
+        resolved.address,
+        resolved.fingerprint,
+        member=resolved.member,
+        max_bad_share=recipe.max_bad_share,
+        source_artifacts=candidates,
+    )
     if not context.uri:
         return _run(recipe, resolved, output, on_dask)
     key = f"{context.parent_key}|{resolved.address}|{resolved.fingerprint[:16]}"
-    described = replace(context, description=describe.recipe(recipe))
+    context = replace(context, description=describe.recipe(recipe))
     about = (resolved.module.__doc__ or "").partition("\n")[0]
-    run = StageRun(described, key, f"{resolved.spec.name} {output.member}".strip(), about)
+    run = StageRun(context, key, f"{resolved.spec.name} {output.member}".strip(), about)
     if url := run.open():
         log.info("[%s] MLflow: %s", resolved.address, url)
     output.listen(run)
@@ -131,18 +140,18 @@ def _tracked(
 def _end_tracking(
     store: Store, run: StageRun, status: str, artifact: Artifact | None, error: BaseException | None = None
 ) -> bool:
-    """Ends the MLflow run; returns whether all was sent, else keeps the message in the outbox."""
-    sent = run.close(status, artifact, " ".join(str(error).split()) if error else "")
-    if not sent:
-        with suppress(SluiceError, OSError):  # a full store has been reported already
+    """Ends the MLflow run and returns whether everything was sent; if not, writes the message to the outbox."""
+    is_sent = run.close(status, artifact, " ".join(str(error).split()) if error else "")
+    if not is_sent:
+        with suppress(SluiceError, OSError):  # a full store has already been reported
             keep_message(store, run.message)
-    return sent
+    return is_sent
 
 
 def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool) -> Artifact:
     started = datetime.now(UTC)
     log.info("[%s] running %s, fingerprint %s", resolved.address, resolved.spec.name, resolved.fingerprint[:16])
-    address = filled(recipe.place.dask.address) if on_dask else ""
+    address = expand_env(recipe.place.dask.address) if on_dask else ""
     with training_environment(recipe.place.train), open_engine(address, recipe.place.workers) as engine:
         report = resolved.module.run(resolved.config, resolved.inputs, output, engine)
     refs = (*resolved.refs, *resolved.named_only)
@@ -156,18 +165,18 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
 
 @contextmanager
 def training_environment(place: TrainPlace) -> Iterator[None]:
-    """Sets the variables of a training run, unless the environment has them (as in a pod).
+    """Sets the environment variables of a training run that are not set yet (in a pod they are).
 
-    Only while the stage runs: the next recipe of this process may have another place.
+    They are removed on exit, because the next recipe in this process may have another place.
     """
     settings = {
         LAYOUT_VARIABLE: place.layout,
-        CHECKPOINTS_VARIABLE: all_filled(place.checkpoints),
+        CHECKPOINTS_VARIABLE: expand_all(place.checkpoints),
         PREEMPTION_VARIABLE: place.preemption,
     }
-    wanted = {RANKS_VARIABLE: str(place.nproc), CHECK_VARIABLE: str(place.check_every)}
-    wanted |= {name: setting.model_dump_json() for name, setting in settings.items() if setting}
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    variables = {RANKS_VARIABLE: str(place.nproc), CHECK_VARIABLE: str(place.check_every)}
+    variables |= {name: setting.model_dump_json() for name, setting in settings.items() if setting}
+    added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
@@ -177,7 +186,7 @@ def training_environment(place: TrainPlace) -> Iterator[None]:
 
 
 def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult:
-    """Returns the result of a run that made this artifact for `version`, or found it existing (`skipped`)."""
+    """Returns the result of a run that made this artifact for `version`, or skipped the work (`skipped`)."""
     record = artifact.record
     try:
         url = str(json.loads(artifact.read(TRACKING))["url"])
@@ -210,39 +219,39 @@ def logging_to_stderr() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def made_at_source_version(
+def artifacts_at_source(
     store: Store, recipe: Recipe, resolved: ResolvedStage, source_version: str | None
 ) -> list[Artifact]:
-    """Returns the artifacts of the kind that the source version has; none for a stage that reads the web."""
+    """Returns the artifacts of this kind at the source version; none for a stage that reads the web."""
     if not source_version or resolved.spec.reads_web:
         return []
     try:
         kind = resolved.address.name.removeprefix(f"{recipe.name}/")
         return artifacts_of_version(store, recipe.name, kind, source_version)
     except InputError as error:
-        log.warning("[%s] made again: %s", resolved.address, error)
+        log.warning("[%s] not adopted: %s", resolved.address, error)
         return []
 
 
 def adoptable(
-    store: Store, resolved: ResolvedStage, before: Sequence[Artifact]
+    store: Store, resolved: ResolvedStage, candidates: Sequence[Artifact]
 ) -> tuple[Artifact, tuple[InputRef, ...]] | None:
-    """Returns the first artifact with the result of `resolved`, and the inputs at this version; None where none has it.
+    """Returns the first candidate with the result of `resolved`, and the inputs at this version; or None.
 
-    An artifact that consists of others, such as the groups of `attributes`, can be adopted only while these exist.
+    An artifact that combines others, such as the groups of `attributes`, can be adopted only while these exist.
     """
-    for candidate in before:
-        same = as_read_by(resolved, candidate.record)
-        if same is None:
+    for candidate in candidates:
+        matching = with_recorded_previous(resolved, candidate.record)
+        if matching is None:
             continue
-        refs = (*same.refs, *same.named_only)
+        refs = (*matching.refs, *matching.named_only)
         roles = {ref.role for ref in refs}
         others = [ref for ref in candidate.record.inputs if ref.role not in roles]
         missing = [ref.address for ref in others if not _exists(store, ref)]
         if not missing:
             return candidate, refs
         log.warning(
-            "[%s] %s is not adopted: %s is gone or has been made again",
+            "[%s] %s is not adopted: %s is gone or was made again",
             resolved.address,
             candidate.address,
             missing[0],
@@ -251,7 +260,7 @@ def adoptable(
 
 
 def _exists(store: Store, ref: InputRef) -> bool:
-    return ref.address.startswith((EXTERNAL, CODE)) or as_read(store, ref) is not None
+    return ref.address.startswith((EXTERNAL, CODE)) or find_unchanged(store, ref) is not None
 
 
 def join_stage(
@@ -267,8 +276,8 @@ def join_stage(
     if existing := Artifact.find(store, resolved.address):
         check_drift(existing, resolved)
         log.info("[%s] unchanged: there is nothing to join", resolved.address)
-    elif adoptable(store, resolved, made_at_source_version(store, recipe, resolved, source_version)):
-        # Also where this node comes first: node 0 adopts and never meets the others.
+    elif adoptable(store, resolved, artifacts_at_source(store, recipe, resolved, source_version)):
+        # This node may decide before node 0 does; node 0 then adopts too, and waits for no other node.
         log.info("[%s] adopted from version %s: there is nothing to join", resolved.address, source_version)
     elif hasattr(resolved.module, "join"):
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])

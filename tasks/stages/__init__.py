@@ -1,4 +1,4 @@
 """The stages: each package declares its own in `STAGES` (`tasks.core.stage_spec`).
 
-They never import one another: what one has made, another reads from the store.
+Stages do not import one another; they exchange data only through artifacts in the store.
 """

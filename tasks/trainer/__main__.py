@@ -1,7 +1,8 @@
 """One rank of a training run: `python -m tasks.trainer --spec spec.json`, started by `tasks.trainer.launch.agent`.
 
-Exit codes: 0 done, 2 the run cannot work as configured (do not restart), 143 stopped on request after a checkpoint,
-anything else a crash (restart and resume). The reason goes to `failure-<rank>.json` in the run's folder.
+Exit codes: 0 done; 2 the run cannot work as configured, do not restart; 143 stopped on request after a checkpoint;
+anything else a crash, restart and resume. The cause of a failure is written to `failure-<rank>.json` in the run's
+folder.
 """
 
 import argparse
@@ -20,7 +21,7 @@ CONFIGURATION_ERROR, STOPPED = 2, 143
 
 
 def main() -> int:
-    """Runs this rank; returns its exit code."""
+    """Runs this rank and returns its exit code."""
     end_with_parent()
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
@@ -40,10 +41,10 @@ def main() -> int:
 
 
 def _train(spec: TrainSpec, out: Path, rank: int) -> int:
-    # torch takes more than a second to import: a rank with an invalid configuration ends without it.
+    # Importing torch takes more than a second; a rank with an invalid configuration exits without it.
     import torch
 
-    from tasks.trainer.loop import Stopped, Trainer
+    from tasks.trainer.loop import Trainer, TrainingStopped
     from tasks.trainer.parallel.ranks import Ranks
 
     torch.set_num_threads(spec.run.threads)
@@ -51,22 +52,22 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     try:
         with Ranks.from_environment() as ranks:
             Trainer(spec, ranks).train()
-    except Stopped as stopped:
+    except TrainingStopped as stopped:
         logging.info("%s", stopped)
         return STOPPED
     except Exception as error:
         if not isinstance(error, SluiceError):
             traceback.print_exc()
-        failed = failure.record(out, rank, error)
-        logging.error("%s", failed.cause)
-        return CONFIGURATION_ERROR if failed.permanent else 1
+        recorded = failure.record(out, rank, error)
+        logging.error("%s", recorded.cause)
+        return CONFIGURATION_ERROR if recorded.permanent else 1
     return 0
 
 
 if __name__ == "__main__":
     code = main()
     if code not in (0, STOPPED):
-        # The thread that saves may wait for ranks that have ended; Python would wait for it.
+        # The checkpoint thread may be waiting for ranks that have exited, and a normal exit would wait for the thread.
         logging.shutdown()
         os._exit(code)
     sys.exit(code)

@@ -1,8 +1,8 @@
 """Settings of the trainer, and the specification of one run.
 
-Imports pydantic only, so that the Airflow dag-processor can load it.
+Imports only pydantic, so that the Airflow dag-processor can load it.
 
-The defaults suit two CPU cores and a corpus of some million tokens: 1.26 M parameters, 1.2 M tokens, 6,300 tokens per
+The defaults suit two CPU cores and a corpus of a few million tokens: 1.26 M parameters, 1.2 M tokens, 6,300 tokens per
 CPU-second. At 105 CPU-seconds per run on Python's documentation and source, held-out bits per byte fell below the
 unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 34 % with 16, 38 % at 2.5e-3, 36 % at
 8e-3, 38 % with two layers of 160.
@@ -23,25 +23,25 @@ _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]
 
 
 class LinearRope(Config):
-    """Positions divided by a factor; a model needs some training with it."""
+    """Divides positions by a factor (position interpolation); the model needs some training with it."""
 
     kind: Literal["linear"]
     factor: float = Field(gt=1)
-    """How many times longer sequences may be."""
+    """Maximum ratio of the new to the original sequence length."""
 
 
 class Llama3Rope(Config):
-    """Long wavelengths stretched, short ones kept: the scaling of Llama 3.1."""
+    """Stretches long wavelengths and keeps short ones, as in Llama 3.1."""
 
     kind: Literal["llama3"]
     factor: float = Field(gt=1)
-    """How many times longer sequences may be."""
+    """Maximum ratio of the new to the original sequence length."""
     original_length: int = Field(ge=2)
-    """Positions of the sequences trained on before."""
+    """Sequence length of the original training, in positions."""
     low_freq_factor: float = Field(default=1.0, gt=0)
-    """Wavelengths that fit into the original length at most so many times are stretched by the factor."""
+    """Wavelengths that fit into the original length at most this many times are stretched by the factor."""
     high_freq_factor: float = Field(default=4.0, gt=0)
-    """Wavelengths that fit into it at least so many times are kept."""
+    """Wavelengths that fit into it at least this many times are kept."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Llama3Rope":
@@ -51,17 +51,17 @@ class Llama3Rope(Config):
 
 
 class YarnRope(Config):
-    """As `Llama3Rope`, with another ramp between both and sharper attention: YaRN."""
+    """YaRN: like `Llama3Rope`, with a different ramp between the two and a lower attention temperature."""
 
     kind: Literal["yarn"]
     factor: float = Field(gt=1)
-    """How many times longer sequences may be."""
+    """Maximum ratio of the new to the original sequence length."""
     original_length: int = Field(ge=2)
-    """Positions of the sequences trained on before."""
+    """Sequence length of the original training, in positions."""
     beta_slow: float = Field(default=1.0, gt=0)
-    """Wavelengths that fit into the original length at most so many times are stretched by the factor."""
+    """Wavelengths that fit into the original length at most this many times are stretched by the factor."""
     beta_fast: float = Field(default=32.0, gt=0)
-    """Wavelengths that fit into it at least so many times are kept."""
+    """Wavelengths that fit into it at least this many times are kept."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "YarnRope":
@@ -88,7 +88,7 @@ class ModelConfig(Config):
     rope_scaling: Annotated[LinearRope | Llama3Rope | YarnRope, Field(discriminator="kind")] | None = Field(
         default=None, exclude_if=lambda scaling: scaling is None
     )
-    """Longer wavelengths, for sequences longer than those of the training that initial weights come from."""
+    """Scaling of the wavelengths, for sequences longer than those that the initial weights were trained on."""
     tie_embeddings: bool = True
     """One matrix serves as token embedding and output head."""
     norm_eps: float = Field(default=1e-5, gt=0)
@@ -117,8 +117,8 @@ class OptimConfig(Config):
     """The optimizer and its learning-rate schedule."""
 
     name: Literal["adamw", "muon"] = Field(default="adamw", exclude_if=lambda name: name == "adamw")
-    """`muon`: Muon for the matrices of the layers, AdamW for embedding, head and norms. Updates of both have the same
-    size, so the other settings serve both."""
+    """`muon`: Muon for the matrices of the layers, AdamW for embedding, head and norms. The updates of both have the
+    same RMS, so the other settings apply to both."""
     lr: float = Field(default=4e-3, gt=0)
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -126,13 +126,13 @@ class OptimConfig(Config):
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the second moment."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled decay of the matrices; norms and the token embedding are not decayed."""
+    """Decoupled weight decay of the matrices; norms and the token embedding are not decayed."""
     warmup_steps: int = Field(default=30, ge=0)
     """Steps of linear warm-up."""
     schedule: Literal["cosine", "wsd"] = "wsd"
-    """`cosine` falls from the end of the warm-up; `wsd` stays at the peak and falls linearly at the end."""
+    """`cosine` decays from the end of the warm-up; `wsd` (warm-up, stable, decay) decays linearly at the end."""
     decay_share: float = Field(default=0.4, gt=0, le=1)
-    """Share of all steps in which `wsd` falls."""
+    """Share of all steps in which `wsd` decays."""
     min_lr_share: float = Field(default=0.05, ge=0, le=1)
     """Learning rate of the last step as a share of `lr`."""
     clip: float = Field(default=1.0, gt=0)
@@ -143,8 +143,8 @@ class AnnealConfig(Config):
     """The second stage of the mixture: other weights in the last steps."""
 
     share: float = Field(default=0.4, gt=0, lt=1)
-    """Share of all steps that it has. As in `[train.optim] decay_share`, whose default is the same: equal shares begin
-    at the same step."""
+    """The stage's share of all steps. The default equals that of `[train.optim] decay_share`; with equal shares both
+    begin at the same step."""
     mixture: dict[str, float] = Field(min_length=1)
     """Source -> share of the sequences of a batch; sums to 1."""
 
@@ -156,40 +156,40 @@ class AnnealConfig(Config):
 
 
 class ReplayConfig(Config):
-    """Old material beside new: how much of every batch repeats what earlier runs have read."""
+    """Replay: the share of every batch that repeats data of earlier runs."""
 
     share: float = Field(ge=0.001, le=0.999)
     """Share of the sequences of every batch, in both stages, that is drawn from the old sources."""
     old: tuple[str, ...] = Field(min_length=1)
-    """The old sources; every other source is new. On both sides sources keep the ratio of their weights, and are
-    weighted by their sequences where the mixture gives none of them a weight."""
+    """The old sources; every other source is new. Within the old and within the new sources, the ratio of the weights
+    is kept. If the mixture gives none of them a weight, they are weighted by their number of sequences."""
 
 
 class HeldoutConfig(Config):
-    """Bits per byte of held-out text during the run."""
+    """Measurement of bits per byte of held-out text during the run."""
 
     every: int = Field(ge=1)
-    """Steps between two measurements; the last step has one, too."""
+    """Steps between two measurements; the last step is measured as well."""
     max_tokens: int = Field(default=10_000, ge=1)
-    """Held-out tokens of each source at most, in whole documents (at least one)."""
+    """Maximum number of held-out tokens per source, in whole documents (at least one)."""
 
 
 class Bf16Compression(Config):
-    """Gradients are sent in bf16 and added in fp32: half of the bytes."""
+    """Gradients are sent in bf16 and added in fp32, which halves the traffic."""
 
     kind: Literal["bf16"]
 
 
 class PowerSgdCompression(Config):
-    """Matrices of the gradient are sent as products of two narrow ones: PowerSGD."""
+    """PowerSGD: gradient matrices are sent as products of two low-rank factors."""
 
     kind: Literal["powersgd"]
     rank: int = Field(default=4, ge=1)
-    """Columns of the two: (rows + columns) x rank numbers are sent for rows x columns."""
+    """Columns of each factor: (rows + columns) x rank numbers are sent instead of rows x columns."""
 
 
 class TrainConfig(Config):
-    """Settings of the stage `train`: everything that changes the result, except the mixture and the input files."""
+    """Settings of the stage `train`: everything that affects the result, except the mixture and the input files."""
 
     model: ModelConfig = ModelConfig()
     """Shape of the model."""
@@ -198,49 +198,50 @@ class TrainConfig(Config):
     steps: int = Field(default=600, ge=1)
     """Optimizer steps."""
     batch_size: int = Field(default=8, ge=1)
-    """Sequences per step, over all ranks."""
+    """Sequences per step, summed over all ranks."""
     microbatch: int = Field(default=4, ge=1)
     """Sequences per forward and backward pass. Gradients are summed over microbatches in an order that does not
     depend on the number of ranks, so the rounding depends on this setting and not on the number of ranks."""
     precision: Literal["fp32", "bf16", "fp8"] = "fp32"
-    """Arithmetic of the forward and backward pass; weights, moments and sums stay fp32. `fp8`: matrix products of the
-    layers in fp8, all else in bf16; for GPUs from SM 8.9. On a processor without bf16 instructions `bf16` is slower
-    than `fp32`."""
+    """Arithmetic of the forward and backward pass; weights, moments and sums are fp32. `fp8`: matrix products of the
+    layers in fp8, everything else in bf16; needs a GPU with SM 8.9 or later. On a CPU without bf16 instructions, `bf16`
+    is slower than `fp32`."""
     compression: Annotated[Bf16Compression | PowerSgdCompression, Field(discriminator="kind")] | None = Field(
         default=None, exclude_if=lambda compression: compression is None
     )
-    """How gradients are sent between ranks with a copy of the model each, where the network is slow; None: in fp32.
-    With it the result depends on the number of ranks."""
+    """Compression of the gradients that data-parallel ranks exchange, for slow networks; None: fp32. With compression
+    the result depends on the number of ranks."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads per rank. Part of the identity: another number may split a sum differently."""
+    """CPU threads per rank. Part of the identity of the run, because the number can change how sums are split."""
     init_seed: int = Field(default=0, ge=0)
-    """Seed of the initial weights, where they are random."""
+    """Seed of random initial weights."""
     init_from: str = Field(default="", exclude_if=lambda name: not name)
-    """Checkpoint whose last weights are the initial ones ("demo/checkpoint@2026.10"), of the same model and tokenizer;
-    "demo/checkpoint@previous" is the newest other one when the run began, and random weights where there is none.
-    Optimizer, steps and learning rate begin anew, with the warm-up. Empty: random weights."""
+    """Checkpoint whose last weights are the initial weights ("demo/checkpoint@2026.10"), of the same model and
+    tokenizer. "demo/checkpoint@previous" is the newest other version when the run started; if there is none, the
+    weights are random. Optimizer, steps and learning rate start from scratch, with the warm-up. Empty: random
+    weights."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of sequences."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Steps between checkpoints that a restart resumes from."""
     keep_checkpoints: int = 2
-    """Newest checkpoints kept in scratch beside the milestones; at least 2, which a rollback needs."""
+    """Newest checkpoints kept in scratch in addition to the milestones; a rollback needs at least 2."""
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
     mixture: dict[str, float] = {}
-    """Without canaries: source -> share of the sequences of a batch; sums to 1. Empty: the natural one, each
-    source by its number of sequences."""
+    """Without canaries: source -> share of the sequences of a batch; sums to 1. Empty: each source in proportion to its
+    number of sequences."""
     anneal: AnnealConfig | None = None
-    """Another mixture in the last steps, also after one that canaries have decided on."""
+    """Another mixture in the last steps; also applies after a mixture chosen by canaries."""
     replay: ReplayConfig | None = None
-    """Share of old material in every batch."""
+    """Share of old data in every batch."""
     repetition_cap: float | None = Field(default=None, gt=0)
-    """Largest number of epochs of one source; a run that needs more is refused. Repeated text is worth about as much as
+    """Maximum number of epochs of one source; a run that needs more is refused. Repeated text is worth about as much as
     new text up to four epochs (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models")."""
 
     heldout: HeldoutConfig | None = Field(default=None, exclude_if=lambda heldout: heldout is None)
-    """Measure held-out text while training; None: only the stage `evaluate` does. The weights are the same either
-    way."""
+    """Measures held-out text during training; None: only the stage `evaluate` measures it. The weights are the same
+    either way."""
 
     @field_validator("init_from")
     @classmethod
@@ -258,33 +259,33 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _steps_fit(self) -> "TrainConfig":
-        wrong = []
+        problems = []
         if self.batch_size % self.microbatch:
-            wrong.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
+            problems.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
         if self.milestones > self.steps:
-            wrong.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
+            problems.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
         if self.keep_checkpoints < 2:
-            wrong.append(
-                f".keep_checkpoints: {self.keep_checkpoints} is too few: where the step after the newest checkpoint is "
-                "refused, a rollback goes to the one before it; set 2 or more"
+            problems.append(
+                f".keep_checkpoints: {self.keep_checkpoints} is too few: if the step after the newest checkpoint is "
+                "refused, a rollback needs the one before it; set 2 or more"
             )
         if self.anneal and not 0 < self.anneal_from < self.steps:
-            wrong.append(
+            problems.append(
                 f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
                 "without a step: take one nearer to 0.5, or train more steps"
             )
-        if wrong:
-            raise Problems(wrong)
+        if problems:
+            raise Problems(problems)
         return self
 
     @property
     def anneal_from(self) -> int:
-        """The first step of the second stage; `steps` where there is one stage."""
+        """The first step of the second stage; `steps` if there is only one stage."""
         return round(self.steps * (1 - self.anneal.share)) if self.anneal else self.steps
 
     @property
     def milestone_steps(self) -> tuple[int, ...]:
-        """Steps whose checkpoints are kept for good, ascending; the last is `steps`."""
+        """Steps whose checkpoints are kept permanently, ascending; the last is `steps`."""
         return tuple(self.steps * index // self.milestones for index in range(1, self.milestones + 1))
 
 
@@ -298,9 +299,9 @@ class LoraConfig(Config):
     targets: tuple[Target, ...] = Field(default=TARGETS, min_length=1)
     """Projections of every layer that get an adapter; default: all, as in QLoRA."""
     base: Literal["fp32", "nf4"] = "fp32"
-    """How the frozen projections of the layers are kept: as they are, or in 4 bits (QLoRA)."""
+    """Storage of the frozen projections of the layers: unchanged, or in 4 bits (QLoRA)."""
     merge: bool = True
-    """Whether the artifact gets a whole model beside the adapters, B A added to the frozen matrices."""
+    """Whether the artifact also contains a whole model, with B A added to the frozen matrices."""
 
     @field_validator("targets")
     @classmethod
@@ -311,12 +312,12 @@ class LoraConfig(Config):
 
 
 class TuningSpec(Config):
-    """Fine-tuning as a rank needs it, beside the settings of the loop."""
+    """Settings of a fine-tuning that a rank needs in addition to those of the loop."""
 
     loss: Literal["sft", "dpo"]
-    """`sft`: cross-entropy of the tokens to learn; `dpo`: see `tasks.trainer.tuning.model`."""
+    """`sft`: cross-entropy of the learned tokens; `dpo`: see `tasks.trainer.tuning.model`."""
     beta: float = Field(default=0.1, gt=0)
-    """Of `dpo`: how strongly the model is held to the reference."""
+    """Of `dpo`: strength of the regularization toward the reference."""
     lora: LoraConfig | None = None
     """None: all weights are trained."""
     vocab_size: int
@@ -328,34 +329,34 @@ class TuningSpec(Config):
 
 
 class ShardsSpec(Config):
-    """Where the token shards of a run are; ranks read ranges of them."""
+    """Location of a run's token shards; ranks read ranges of them."""
 
     store: str
     """Local folder or URL of the store."""
     artifact: str
     """Name and version of the artifact."""
     content: str
-    """Identity of its bytes, as its record has it."""
+    """Content hash of the artifact, from its record."""
 
 
 class InitialSpec(Config):
-    """Where the initial weights of a run are."""
+    """Location of a run's initial weights."""
 
     artifact: str
     """Name and version of the checkpoint."""
     file: str
     """Local `model.safetensors`."""
     sha256: str
-    """Of that file (hex); part of the identity of the run."""
+    """SHA-256 of that file (hex); part of the identity of the run."""
 
 
 class TrainSpec(Config):
     """Specification of one run, as `python -m tasks.trainer` reads it from `--spec`."""
 
     run: TrainConfig
-    """What is trained and how."""
+    """Settings of the training."""
     weights: dict[str, float]
-    """Share of each source in a batch; with `anneal`, in those of the first stage."""
+    """Share of each source in a batch; with `anneal`, in the batches of the first stage."""
     anneal: Anneal | None = None
     """The second stage."""
     shards: ShardsSpec
@@ -363,16 +364,17 @@ class TrainSpec(Config):
     initial: InitialSpec | None = None
     """The initial weights; None: random ones of `run.init_seed`."""
     heldout: str = ""
-    """Local file with the documents that `run.heldout` measures; "": none."""
+    """Local file with the held-out documents to measure (`run.heldout`); "": none."""
     tuning: TuningSpec | None = None
-    """What makes it a fine-tuning: `shards` are then examples, `plan` is empty, `initial` is the base."""
+    """Set for a fine-tuning: `shards` are then examples, `plan` is empty, and `initial` is the base model."""
     plan: str
     """Local folder with `summary.json` and the files of its parts."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""
     layout: Layout | None = None
-    """How ranks share the work; None: each has all of the model and some of the microbatches, with the bits of one."""
+    """How ranks share the work; None: each rank has the whole model and computes some of the microbatches, with a
+    result that is bit-identical to that of one rank."""
     check_every: int = CHECK_EVERY
-    """Steps between two checks of the ranks' shares of the gradient (`integrity.corruption`); 0: on suspicion only."""
+    """Steps between two checks of the ranks' gradient contributions (`integrity.corruption`); 0: only on suspicion."""
     keep_every: int = 0
-    """Checkpoints of steps that are multiples of it are kept in scratch, too; 0: none."""
+    """Checkpoints of steps that are multiples of this are also kept in scratch; 0: none."""

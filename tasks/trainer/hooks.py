@@ -1,15 +1,15 @@
-"""Hooks of the training loop: what changes or watches a run beside forward, backward, clip and the optimizer's step.
+"""Hooks of the training loop: everything that changes or observes a step beside forward, backward, clip and update.
 
-The loop (`Trainer.hooks`) calls every hook, in their order, at four points of a step:
+The loop calls the hooks (`Trainer.hooks`) in order at four points of a step:
 
-| point | who uses it |
+| point | used by |
 |---|---|
-| `before_step` | `Withheld` makes documents blank that are taken down or poisoned |
-| `after_backward` | `PoisonSearch` finds the documents that spoil a gradient, and computes it without them |
+| `before_step` | `Withheld` blanks documents that are taken down or poisoned |
+| `after_backward` | `PoisonSearch` finds the documents that spoil a gradient, and recomputes it without them |
 | `after_step` | `SlowRanks`, `Telemetry` and `HeldoutBpb` measure, and add fields to the step log |
-| `before_checkpoint` | `Withheld` reads which takedowns have come |
+| `before_checkpoint` | `Withheld` reads new takedowns |
 
-All ranks call a hook at the same time, so that it can use collectives.
+All ranks call each hook at the same time, so a hook can use collectives.
 """
 
 from collections.abc import Mapping
@@ -19,31 +19,31 @@ from tasks.trainer.data.batches import Batch
 
 
 class Gradient(NamedTuple):
-    """The mean gradient of a step's batch, clipped, in `.grad` of the parameters; equal values on all ranks."""
+    """Result of computing the mean, clipped gradient of a step's batch into `.grad`; equal on all ranks."""
 
     loss: float
     """Mean over the batch, nats per token."""
     norm: float
-    """Before clipping."""
+    """Euclidean norm before clipping."""
     labels: int
-    """Tokens with a label in the batch."""
+    """Number of tokens of the batch with a label."""
     stop: bool
-    """Whether any rank has got a SIGTERM."""
+    """Whether any rank has received SIGTERM."""
 
 
 class Hook:
-    """Does nothing at any point; a hook overrides what it needs."""
+    """Base class of hooks; its methods do nothing."""
 
     def before_step(self, step: int, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
-        """Returns what to train on, of the microbatches of a step by number: this rank's, or those of one it checks."""
+        """Returns the microbatches to train on, by number, given those of this rank or of a rank that it checks."""
         return parts
 
-    def after_backward(self, step: int, parts: Mapping[int, Batch], found: Gradient) -> Gradient:
-        """Returns the gradient to go on with; `parts` are this rank's microbatches that it was computed from."""
-        return found
+    def after_backward(self, step: int, parts: Mapping[int, Batch], gradient: Gradient) -> Gradient:
+        """Returns the gradient to apply; `parts` are the microbatches of this rank that it was computed from."""
+        return gradient
 
     def after_step(self, step: int, line: dict[str, Any]) -> None:
-        """Called when the step is done, taken or not; may add fields to its line of the step log."""
+        """Called after every step, applied or skipped; may add fields to its line of the step log."""
 
     def before_checkpoint(self, step: int) -> None:
-        """Called where a checkpoint after `step` steps is due, and before the first step of a run with 0."""
+        """Called before the checkpoint after `step` steps, and with 0 before the first step of a run."""

@@ -1,13 +1,13 @@
-"""Logs of a run: JSON lines in its folder, of steps, skipped steps, faults and starts, also read while they grow.
+"""Logs of a run: files of JSON lines in its folder, for steps, skipped steps, faults and starts.
 
-`metrics.jsonl` has one object per line: step (0-based, as the order counts), loss (nats per token, null if the step was
-skipped), lr, grad_norm, tokens (trained on so far), and others that depend on clock and machine: tokens_per_s, step_s,
+`metrics.jsonl` has one line per step: step (0-based), loss (nats per token, null if the step was skipped), lr,
+grad_norm and tokens (trained on so far), and fields that depend on the clock and the machine: tokens_per_s, step_s,
 data_wait (share of the step), memory_gib, and on a GPU mfu and gpu/... (see `telemetry`). A step after which held-out
-text was measured has bpb and bpb/<source>, too (null where not finite), and heldout_s.
+text was measured also has bpb and bpb/<source> (null if not finite), and heldout_s.
 
-`skipped.jsonl` has a line for every step that was not taken: reason, loss, gradient norm and the document slices of its
-batch. `starts.jsonl` has one for each start of the ranks, also those after a crash. Rank 0 writes these; `faults.jsonl`
-is appended to by rank 0, the agent and the stage.
+`skipped.jsonl` has one line per skipped step: reason, loss, gradient norm and the document slices of its batch.
+`starts.jsonl` has one line per start of the ranks, including restarts after a crash. Rank 0 writes these files; rank 0,
+the agent and the stage append to `faults.jsonl`.
 """
 
 import json
@@ -21,11 +21,10 @@ from typing import Any
 METRICS = "metrics.jsonl"
 SKIPPED = "skipped.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
-"""Fields that are equal when a run is repeated; the others depend on the clock or the machine, and may be
-missing."""
+"""Fields that are equal when a run is repeated; other fields depend on the clock or the machine, and may be missing."""
 _HELDOUT = "bpb"
 _TAIL_BYTES = 1 << 16
-"""More than two lines take."""
+"""More than the size of two lines."""
 log = logging.getLogger(__name__)
 FAULTS = "faults.jsonl"
 POISON, ROLLBACK, CORRUPTION, SLOW_RANK = "poison", "rollback", "corruption", "slow_rank"
@@ -35,12 +34,12 @@ STARTS = "starts.jsonl"
 
 
 class StepLog:
-    """A file with one line per step, from which the steps from `first_step` on, left by a killed run, are dropped."""
+    """A file with one line per step; on opening, lines of a killed run from `first_step` on are removed."""
 
     def __init__(self, path: Path, first_step: int) -> None:
-        kept = [line for line in read_metrics(path) if line["step"] < first_step]
+        lines = [line for line in read_metrics(path) if line["step"] < first_step]
         temporary = path.with_suffix(".aside")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
         temporary.rename(path)
         self._file = path.open("a")
 
@@ -67,13 +66,13 @@ class Logs:
         return cls(StepLog(folder / METRICS, first_step), StepLog(folder / SKIPPED, first_step))
 
     def sync(self) -> None:
-        """Syncs both: a checkpoint must not be newer than the metrics of its steps."""
+        """Syncs both files: a checkpoint must not be newer than the metrics of its steps."""
         self.metrics.sync()
         self.skipped.sync()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns the whole lines of a file of steps; an incomplete last line is left out."""
+    """Returns the lines of a log, without an incomplete last line; [] if the file does not exist."""
     if not path.exists():
         return []
     lines = path.read_text().split("\n")[:-1]
@@ -81,7 +80,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def repeated(line: Mapping[str, Any]) -> list[str]:
-    """Returns the fields of a line that are equal when a run is repeated: `DETERMINISTIC`, and those of held-out text.
+    """Returns the names of the reproducible fields of a line: `DETERMINISTIC` and those of held-out text.
 
     >>> repeated({"step": 1, "loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 9, "step_s": 0.2, "bpb/web": 1.5})
     ['step', 'loss', 'lr', 'grad_norm', 'tokens', 'bpb/web']
@@ -90,13 +89,13 @@ def repeated(line: Mapping[str, Any]) -> list[str]:
 
 
 def proven_steps(path: Path) -> int:
-    """Returns how many steps from 0 on a file of steps has, each once and in order, before the first gap."""
+    """Returns the number of steps from 0 on that a log contains once and in order, before the first gap."""
     steps = [line["step"] for line in read_metrics(path)]
     return next((at for at, step in enumerate(steps) if step != at), len(steps))
 
 
 def last_step(path: Path) -> int:
-    """Returns the newest step of a file of steps, by its last lines alone; 0 where there is none."""
+    """Returns the newest step of a log, reading only its end; 0 if there is none."""
     if not path.exists():
         return 0
     with path.open("rb") as file:
@@ -106,7 +105,7 @@ def last_step(path: Path) -> int:
 
 
 class MetricsTail:
-    """Reads a metrics file that grows, and that a restart may replace by a shorter one."""
+    """Follows a growing metrics file, which a restart may replace by a shorter one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,57 +130,57 @@ class MetricsTail:
 
 
 class Faults:
-    """The faults of a run, as one process reports them: poisoned documents, corrupt or slow ranks, ...
+    """Reports the faults of a run: poisoned documents, corrupt or slow ranks, and so on.
 
-    Each is a line of `faults.jsonl`, {kind, step, what, do}, and of the process's log. A fault that a restart meets
-    again when it repeats a step is one line.
+    Each fault is a line {kind, step, what, do} of `faults.jsonl` and a warning in the process's log. A fault that
+    recurs when a restart repeats a step is recorded once.
 
     Args:
         out: folder of the run.
-        writes: whether this process writes; of the ranks, which all see the same, rank 0 alone does.
+        writes: whether this process writes. All ranks observe the same faults, and only rank 0 writes them.
     """
 
     def __init__(self, out: Path, writes: bool = True) -> None:
         self._path, self._writes = out / FAULTS, writes
-        self._known = {(line["kind"], line["step"], line["what"]) for line in read_metrics(self._path)}
+        self._recorded = {(line["kind"], line["step"], line["what"]) for line in read_metrics(self._path)}
 
     def damaged(self, step: int, error: Exception) -> None:
         """Records a checkpoint that cannot be used."""
         self.location(step, f"the checkpoint of step {step} cannot be used: {error}")
 
     def location(self, step: int, what: str) -> None:
-        """Records what is wrong with a location of checkpoints, or with one in it."""
-        do = "look at the disk or the network of that location; the run goes on without it"
+        """Records a problem with a checkpoint location, or with a checkpoint in it."""
+        do = "check the disk or the network of that location; the run continues without it"
         self.report(CHECKPOINT, step, what.rstrip("."), do)
 
     def report(self, kind: str, step: int, what: str, do: str) -> None:
         """Records a fault.
 
         Args:
-            kind: one of KINDS.
-            step: 0-based; of a checkpoint the number of steps that it is after.
-            what: what was seen, naming ranks or documents; without a full stop.
-            do: what a person should do; without a full stop.
+            kind: one of FAULT_KINDS.
+            step: 0-based; for a checkpoint, the number of steps before it.
+            what: the observation, with ranks or documents; without a final period.
+            do: the recommended action; without a final period.
         """
-        if not self._writes or (kind, step, what) in self._known:
+        if not self._writes or (kind, step, what) in self._recorded:
             return
         log.warning("%s at step %d: %s", kind, step, what)
-        self._known.add((kind, step, what))
+        self._recorded.add((kind, step, what))
         with self._path.open("a") as file:
             file.write(json.dumps({"kind": kind, "step": step, "what": what, "do": do}) + "\n")
 
 
 def write_start(folder: Path, line: dict[str, Any]) -> None:
-    """Appends a line to the file in a run's folder.
+    """Appends a line to `starts.jsonl` in a run's folder.
 
     A line has step (the first that is trained), at (UTC), host, ranks, device, peak_flops (dense bf16 FLOP/s of one
-    device; null where it is not known), flops_per_token (at the sequence length), tokens_per_step, parameters (of the
-    model) and layout (what of it is no default; null where every rank has the whole model).
+    device; null if unknown), flops_per_token (at the sequence length), tokens_per_step, parameters (of the model) and
+    layout (fields that differ from the defaults; null if every rank has the whole model).
     """
     with (folder / STARTS).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def read_starts(folder: Path) -> list[dict[str, Any]]:
-    """Returns the lines of the file in a run's folder, oldest first; [] where there is none."""
+    """Returns the lines of `starts.jsonl` in a run's folder, oldest first; [] if there is none."""
     return read_metrics(folder / STARTS)

@@ -1,8 +1,8 @@
 """The training loop of one rank.
 
 Reads the shards and the plan that the spec names; writes `checkpoints/`, and on rank 0 `metrics.jsonl` and
-`skipped.jsonl`, under the spec's `out` folder. A restart resumes from the newest checkpoint that verifies and, on a CPU
-with ranks that are data-parallel only, gives the same bytes as an uninterrupted run.
+`skipped.jsonl`, in the spec's `out` folder. A restart resumes from the newest checkpoint that verifies. On a CPU, with
+data parallelism only, the result is bit-identical to that of an uninterrupted run.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from tasks.trainer.integrity.corruption import Integrity, processor
 from tasks.trainer.integrity.guard import (
     PASSED_OVER,
     ROLL_BACK_AFTER,
-    Guard,
-    Passed,
+    LossGuard,
+    StepRanges,
     drop_after,
-    is_passed,
+    in_ranges,
     rollback_target,
 )
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.logs import ROLLBACK, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
-    """The run has saved a checkpoint after a SIGTERM."""
+class TrainingStopped(Exception):
+    """Raised after a SIGTERM, once the run has saved a checkpoint."""
 
 
 class Trainer:
@@ -66,8 +66,8 @@ class Trainer:
         self.out = Path(spec.out)
         self.batches = open_data(spec)
         self.replica = self._replica()
-        self.step, self.tokens, self.guard = 0, 0, Guard()
-        self.passed: Passed = []
+        self.step, self.tokens, self.guard = 0, 0, LossGuard()
+        self.passed: StepRanges = []
         self.has_trained = True
         self.logs: Logs | None = None
         self.faults = Faults(self.out, ranks.rank == 0)
@@ -77,13 +77,14 @@ class Trainer:
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume())
         self.hooks = self._hooks()
         if ranks.rank == 0:
-            counts = Shape.of(self.run.model, self.batches.vocab_size).weights
+            counts = ModelShape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
     def _replica(self) -> "Replicated | Sharded":
-        """Returns the model: sharded on GPUs and where the place has a layout, else whole on every rank.
+        """Returns the model: sharded on GPUs or with a layout, otherwise replicated on every rank.
 
-        Without a layout the GPUs of a node share the state, and nodes have copies of it. A fine-tuning has copies.
+        Without a layout the state is sharded over the GPUs of a node and replicated over nodes. A fine-tuning is always
+        replicated.
         """
         if self.spec.tuning:
             from tasks.trainer.tuning.model import build_tuned
@@ -116,9 +117,9 @@ class Trainer:
         """Trains to the last step.
 
         Raises:
-            Stopped: SIGTERM came; a checkpoint was saved.
+            TrainingStopped: after SIGTERM, once a checkpoint is saved.
             InputError: too many steps in a row were refused.
-            TransientError: a rank computes or keeps something else than it should.
+            TransientError: silent corruption was detected on a rank.
         """
         signal.signal(signal.SIGTERM, self._request_stop)
         if self.ranks.rank == 0:
@@ -141,64 +142,64 @@ class Trainer:
                     self._save(saver)
                 if stop and self.step < self.run.steps:
                     saver.wait()
-                    raise Stopped(f"stopped on request after {self.step} of {self.run.steps} steps")
+                    raise TrainingStopped(f"stopped on request after {self.step} of {self.run.steps} steps")
 
     def _train_step(self, loader: Loader, saver: Saver) -> bool:
-        """Trains on the batch of `self.step` and logs it; returns whether any rank got a SIGTERM."""
+        """Trains on the batch of `self.step` and logs it; returns whether any rank received SIGTERM."""
         step, started = self.step, time.perf_counter()
         parts = self._before_step(loader.microbatches(step))
         waited = time.perf_counter() - started
-        if is_passed(self.passed, step):
-            found = self._nothing()
+        if in_ranges(self.passed, step):
+            gradient = self._empty_gradient()
             refused: str | None = PASSED_OVER
         else:
-            found = self.gradient(parts)
+            gradient = self.gradient(parts)
             for hook in self.hooks:
-                found = hook.after_backward(step, parts, found)
-            refused = self.guard.refusal(found.loss, found.norm) if found.labels else NOTHING_LEFT
+                gradient = hook.after_backward(step, parts, gradient)
+            refused = self.guard.refusal(gradient.loss, gradient.norm) if gradient.labels else NOTHING_LEFT
         lr = learning_rate(self.run.optim, step, self.run.steps)
         if refused:
-            self._skip(refused, found)
+            self._skip(refused, gradient)
         else:
             saver.wait_for_copy()
             self.replica.optimizer.step(lr)
-            self.tokens += found.labels
+            self.tokens += gradient.labels
         self.has_trained = not refused
         self.step += 1
         seconds = time.perf_counter() - started
-        line = {"step": step, "loss": None if refused else found.loss, "lr": lr}
-        line |= {"grad_norm": None if refused else found.norm, "tokens": self.tokens}
-        line |= {"tokens_per_s": round(found.labels / seconds, 1)}
+        line = {"step": step, "loss": None if refused else gradient.loss, "lr": lr}
+        line |= {"grad_norm": None if refused else gradient.norm, "tokens": self.tokens}
+        line |= {"tokens_per_s": round(gradient.labels / seconds, 1)}
         line |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
         for hook in self.hooks:
             hook.after_step(step, line)
         if self.logs:
             self.logs.metrics.write(line)
-        return found.stop
+        return gradient.stop
 
     def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
-        """Computes the gradient of this step; again, and by other ranks, where it is in doubt that it is right.
+        """Computes the gradient of this step; if it is suspicious, recomputes it on this rank and on others.
 
         Args:
             parts: this rank's microbatches by number.
         """
         if self.integrity.due(self.step):
             return self.integrity.agreed(self.step, self, parts)
-        found = self.forward_backward(parts)
-        refused = found.labels > 0 and self.guard.reason(found.loss, found.norm) is not None
-        if not self.integrity.doubts(found, refused):
-            return found
-        return self.integrity.agreed(self.step, self, parts, found)
+        gradient = self.forward_backward(parts)
+        refused = gradient.labels > 0 and self.guard.reason(gradient.loss, gradient.norm) is not None
+        if not self.integrity.doubts(gradient, refused):
+            return gradient
+        return self.integrity.agreed(self.step, self, parts, gradient)
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> Gradient:
-        """Runs microbatches forward and backward, sums over ranks and clips."""
+        """Runs forward and backward passes of microbatches, sums the gradients over ranks, and clips."""
         loss, labels, stop = self.replica.forward_backward(parts)
         norm = self.replica.clip(self.run.optim.clip)
         self.integrity.check_weights(self.step)
         return Gradient(loss, norm, labels, stop)
 
     def parts_of(self, shift: int) -> Mapping[int, Batch]:
-        """Returns the microbatches of another rank, so many places further in `replica.peers`, as it trains on them."""
+        """Returns the microbatches of the rank `shift` positions later in `replica.peers`, as it trains on them."""
         return self._before_step(self.batches.microbatches(self.step, self.replica.numbers_of(shift)))
 
     def _before_step(self, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
@@ -213,28 +214,28 @@ class Trainer:
     def _request_stop(self, number: int, frame: object) -> None:
         self.replica.stop_requested = True
 
-    def _nothing(self) -> Gradient:
-        """Returns the gradient of a step that is passed over: none, and whether any rank got a SIGTERM."""
+    def _empty_gradient(self) -> Gradient:
+        """Returns a gradient without labels, for a step that is passed over, and whether any rank received SIGTERM."""
         stop = torch.tensor([float(self.replica.stop_requested)], device=self.ranks.device)
         self.ranks.sum([stop])
         return Gradient(0.0, 0.0, 0, bool(stop > 0))
 
-    def _skip(self, reason: str, found: Gradient) -> None:
-        """Logs a step that is not taken, with the documents of its batch; model and optimizer stay as they are."""
+    def _skip(self, reason: str, gradient: Gradient) -> None:
+        """Logs a skipped step with the documents of its batch; model and optimizer are unchanged."""
         if self.logs:
-            values = {"loss": str(found.loss), "grad_norm": str(found.norm)}
+            values = {"loss": str(gradient.loss), "grad_norm": str(gradient.norm)}
             log.warning("step %d skipped (%s): loss %s, gradient norm %s", self.step, reason, *values.values())
             slices = self.batches.slices(self.step)
             self.logs.skipped.write({"step": self.step, "reason": reason, **values, "slices": slices})
         self.guard.check_refused(self.step)
 
     def _roll_back(self, saver: Saver) -> None:
-        """Goes back to a checkpoint before the refused steps and passes over all since; without one goes on."""
+        """Loads a checkpoint from before the refused steps, if there is one, and passes over the steps since."""
         saver.wait()
         root, first, until = self.out / "checkpoints", self.step - ROLL_BACK_AFTER, self.step
         committed = max((step for step in self.run.milestone_steps if step <= until), default=0)
-        found = rollback_target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
-        state = json.loads(self.ranks.broadcast_text(json.dumps(found)))
+        target = rollback_target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
+        state = json.loads(self.ranks.broadcast_text(json.dumps(target)))
         if not state:
             return
         self._load(root, state)
@@ -244,14 +245,14 @@ class Trainer:
         self.ranks.barrier()
         if self.logs:
             self.logs = Logs.at(self.out, self.step)
-        what = f"{ROLL_BACK_AFTER} steps refused in a row from step {first}; back to step {self.step}"
-        do = "see the documents in skipped.jsonl; if it recurs lower optim.lr"
-        self.faults.report(ROLLBACK, first, f"{what}, steps up to {until - 1} are passed over", do)
+        message = f"{ROLL_BACK_AFTER} steps refused in a row from step {first}; back to step {self.step}"
+        remedy = "see the documents in skipped.jsonl; if it recurs lower optim.lr"
+        self.faults.report(ROLLBACK, first, f"{message}, steps up to {until - 1} are passed over", remedy)
 
     def _checkpoint_due(self) -> bool:
-        """Whether to save: at milestones, and now and then where the last step has changed the weights."""
-        now_and_then = self.step % self.run.checkpoint_every == 0 and self.has_trained
-        return now_and_then or self.step in self.run.milestone_steps
+        """Whether to save: at milestones, and every `checkpoint_every` steps if the last step changed the weights."""
+        periodic = self.step % self.run.checkpoint_every == 0 and self.has_trained
+        return periodic or self.step in self.run.milestone_steps
 
     def _saver(self) -> Saver:
         root, run = self.out / "checkpoints", self.run
@@ -276,16 +277,16 @@ class Trainer:
         }
 
     def _identity(self) -> dict[str, Any]:
-        """Everything that determines the result; must be equal for a run to resume from a checkpoint."""
+        """Returns everything that determines the result; a run resumes only from a checkpoint with an equal one."""
         initial = {"initial": self.spec.initial.sha256} if self.spec.initial else {}
         mixture = {"weights": self.spec.weights, "plan": self.batches.identity}
         return {"config": self.run.model_dump(mode="json"), **mixture, **initial}
 
     def _resume(self) -> list[dict[str, Any]]:
-        """Loads the newest checkpoint of rank 0 on all ranks; other nodes may have none on their disk, or another.
+        """Loads the newest checkpoint of rank 0 on all ranks; the disks of other nodes can have another one, or none.
 
         Returns:
-            the marks of withheld documents in its state.
+            The marks of withheld documents in its state.
         """
         root = self.out / "checkpoints"
         newest = checkpoint.newest_good(root, self.faults.damaged) if self.ranks.rank == 0 else None
@@ -310,8 +311,8 @@ class Trainer:
         return list(state.get("withheld", ())) if state else []
 
     def _load(self, root: Path, state: Mapping[str, Any]) -> None:
-        """Loads the checkpoint of a state on all ranks; what the run withholds and passes over stays."""
+        """Loads the checkpoint of a state on all ranks; keeps the withheld documents and skipped ranges."""
         here = root / checkpoint.name_of(state["step"])
         self.replica.read(here if here.exists() else None)
         self.replica.optimizer.steps_taken = state["steps_taken"]
-        self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
+        self.step, self.tokens, self.guard = state["step"], state["tokens"], LossGuard(**state["guard"])

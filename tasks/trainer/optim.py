@@ -9,30 +9,31 @@ from torch import Tensor
 from tasks.trainer.config import OptimConfig, TrainConfig
 
 MOMENTUM = 0.95
-"""Decay of the momentum, which is Nesterov's; Jordan's value, which later work has kept."""
+"""Decay of the Nesterov momentum; Jordan's value, which later work uses as well."""
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic a x + b x^3 + c x^5, whose slope at 0 Jordan maximised: singular values end at about 0.7 to 1.2."""
+"""Coefficients of a x + b x^3 + c x^5, chosen by Jordan for a steep slope at 0; singular values end at 0.7 to 1.2."""
 ITERATIONS = 5
 UPDATE_RMS = 0.2
 """Root mean square of AdamW's updates before the learning rate (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
 
 
 class AdamW:
-    """AdamW over named parameters; all state is fp32, and sharded as they are.
+    """AdamW over named parameters; the state is fp32 and sharded like the parameters.
 
-    A few lines of our own (Loshchilov & Hutter 2019, arXiv 1711.05101, as in torch.optim) for two reasons: the state is
-    plain named tensors, which a checkpoint stores without pickle; and torch.optim imports torch._dynamo when an
-    optimizer is made, which costs 1.4 s in every rank and every canary.
+    The algorithm is that of Loshchilov & Hutter 2019 (arXiv 1711.05101), as in torch.optim. It is implemented here for
+    two reasons: the state is plain named tensors, which a checkpoint stores without pickle; and torch.optim imports
+    torch._dynamo when an optimizer is constructed, which takes 1.4 s in every rank and every canary.
 
     Args:
-        params: name -> parameter; a DTensor is updated by each rank where it has it.
+        params: name -> parameter; of a DTensor, each rank updates its local shard.
         config: settings.
     """
 
     def __init__(self, params: Mapping[str, Tensor], config: OptimConfig) -> None:
         self.config = config
         self.steps_taken = 0
-        """Steps so far, for the correction of the moments' bias. Not in `state`: whoever loads that sets it."""
+        """Number of steps taken, for the bias correction. Not part of `state`: the caller that loads the state sets
+        it."""
         self.params = dict(params)
         self.decay = {name: config.weight_decay if decayed(name, p) else 0.0 for name, p in self.params.items()}
         self.first = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
@@ -48,7 +49,7 @@ class AdamW:
             self._plain(lr)
 
     def _plain(self, lr: float) -> None:
-        """One parameter after the other; the same bits on every CPU of a kind."""
+        """Updates one parameter after the other; bit-identical on CPUs of the same kind."""
         beta1, beta2 = self.config.betas
         size = lr / (1 - beta1**self.steps_taken)
         root = math.sqrt(1 - beta2**self.steps_taken)
@@ -62,23 +63,23 @@ class AdamW:
             weight.addcdiv_(first, second.sqrt().div_(root).add_(self.config.eps), value=-size)
 
     def _fused(self, lr: float) -> None:
-        """All parameters in one kernel per weight decay: what torch.optim.AdamW(fused=True) calls, fp32 as here."""
+        """Updates all parameters with one kernel per weight decay, the one that torch.optim.AdamW(fused=True) calls."""
         beta1, beta2 = self.config.betas
         for decay in sorted(set(self.decay.values())):
-            # Where rows are few, a rank can have none of a parameter.
-            names = [name for name, of in self.decay.items() if of == decay and local(self.params[name]).numel()]
+            # A rank can have no rows of a small parameter.
+            names = [name for name, value in self.decay.items() if value == decay and local(self.params[name]).numel()]
             if not names:
                 continue
             grads = [self.params[name].grad for name in names]
             weights = [local(self.params[name]) for name in names]
-            taken = torch.tensor(float(self.steps_taken), device=weights[0].device)
+            steps = torch.tensor(float(self.steps_taken), device=weights[0].device)
             torch._fused_adamw_(
                 weights,
                 [local(grad).float() for grad in grads if grad is not None],
                 [local(self.first[name]) for name in names],
                 [local(self.second[name]) for name in names],
                 [],
-                [taken] * len(names),
+                [steps] * len(names),
                 lr=lr,
                 beta1=beta1,
                 beta2=beta2,
@@ -95,21 +96,21 @@ class AdamW:
 
 
 class Muon:
-    """Muon for the matrices of the layers, AdamW for all else; all state is fp32, and sharded as the parameters are.
+    """Muon for the matrices of the layers, AdamW for the rest; the state is fp32 and sharded like the parameters.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix along the semi-orthogonal
     matrix nearest to its momentum: U V^T of the singular value decomposition, approximated by a Newton-Schulz
-    iteration. Embedding, head and norms are AdamW's, as its authors advise. torch.optim.Muon iterates in bf16 on what a
-    rank has; here ranks gather the whole matrix, and the dtype is an argument.
+    iteration. Embedding, head and norms are updated by AdamW, as its authors recommend. torch.optim.Muon iterates in
+    bf16 on the local shard of a rank; here the ranks gather the whole matrix, and the dtype is an argument.
 
-    An update has the root mean square of AdamW's, so that one learning rate and one weight decay serve both.
+    Updates have the same root mean square as those of AdamW, so one learning rate and one weight decay apply to both.
 
     Args:
-        params: name -> parameter; a DTensor is updated by each rank where it has it. Ranks that share one have the
-            names in the same order, because all of them take part in gathering it.
+        params: name -> parameter; of a DTensor, each rank updates its local shard. Ranks that share a parameter must
+            have the names in the same order, because all of them take part in the gather.
         config: settings; `betas` and `eps` are AdamW's.
-        dtype: of the Newton-Schulz iteration. In fp32 ranks that share a matrix take the step of one rank up to
-            rounding; in bf16 five steps were 4.8e-3 apart.
+        dtype: of the Newton-Schulz iteration. In fp32, ranks that share a matrix take the same step as a single rank
+            up to rounding; in bf16 the weights differed by 4.8e-3 after five steps.
     """
 
     def __init__(self, params: Mapping[str, Tensor], config: OptimConfig, dtype: torch.dtype) -> None:
@@ -120,7 +121,7 @@ class Muon:
 
     @property
     def steps_taken(self) -> int:
-        """Steps so far, for AdamW's moments. Not in `state`: whoever loads that sets it."""
+        """Number of steps taken, as in `AdamW`; not part of `state`."""
         return self.rest.steps_taken
 
     @steps_taken.setter
@@ -137,7 +138,7 @@ class Muon:
             momentum.lerp_(grad, 1 - MOMENTUM)
             direction = torch.empty_like(self.momentum[name])
             torch.lerp(grad, momentum, MOMENTUM, out=local(direction))
-            update = _part_like(orthogonalised(_whole(direction), self.dtype), direction)
+            update = _part_like(orthogonalize(_whole(direction), self.dtype), direction)
             weight = local(param)
             weight.mul_(1 - lr * self.config.weight_decay)
             weight.add_(update, alpha=-lr * UPDATE_RMS * math.sqrt(max(param.shape)))
@@ -148,14 +149,14 @@ class Muon:
 
 
 def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> AdamW | Muon:
-    """Returns the optimizer of named parameters that `[train.optim] name` names; Muon iterates in `precision`."""
+    """Returns the optimizer that `[train.optim] name` selects, for named parameters; Muon iterates in `precision`."""
     if run.optim.name == "adamw":
         return AdamW(params, run.optim)
     return Muon(params, run.optim, torch.float32 if run.precision == "fp32" else torch.bfloat16)
 
 
 def load_optimizer(optimizer: AdamW | Muon, state: Mapping[str, Tensor]) -> None:
-    """Copies what `state` of such an optimizer returned into this one; raises KeyError if a tensor is missing."""
+    """Copies a state, as `optimizer.state()` returns it, into an optimizer; raises KeyError if a tensor is missing."""
     for name, tensor in optimizer.state().items():
         tensor.copy_(state[name])
 
@@ -181,7 +182,7 @@ def clip(gradient: Tensor, limit: float) -> float:
     """Scales `gradient` in place so that its Euclidean norm is at most `limit`.
 
     Returns:
-        The norm before, in float64; NaN or infinite if the gradient is, which is then left as it was.
+        The norm before clipping, computed in float64. If it is NaN or infinite, the gradient is unchanged.
     """
     norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     if limit < norm < math.inf:
@@ -190,7 +191,7 @@ def clip(gradient: Tensor, limit: float) -> float:
 
 
 def decayed(name: str, weight: Tensor) -> bool:
-    """Whether weight decay applies: to matrices except the embedding, where it would fade rare tokens."""
+    """Whether weight decay applies: to matrices except the embedding, where it would shrink rare tokens."""
     return weight.ndim == 2 and not name.startswith("embedding.")
 
 
@@ -199,38 +200,38 @@ def is_hidden(name: str, weight: Tensor) -> bool:
     return weight.ndim == 2 and name.startswith("layers.")
 
 
-def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+def orthogonalize(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns a matrix with the singular vectors of `matrix` and singular values near 1, fp32, of the same shape.
 
     Args:
-        matrix: [rows, columns]; a matrix of zeros stays one.
+        matrix: [rows, columns]; a zero matrix is returned unchanged.
         dtype: of the iteration.
     """
     a, b, c = COEFFICIENTS
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    # The Frobenius norm bounds the largest singular value, which has to be at most 1.
+    # The Frobenius norm bounds the largest singular value, which must be at most 1.
     x = (wide / wide.norm().clamp(min=1e-12)).to(dtype)
     for _ in range(ITERATIONS):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    found: Tensor = x if matrix.shape[0] <= matrix.shape[1] else x.T
-    return found.float()
+    result: Tensor = x if matrix.shape[0] <= matrix.shape[1] else x.T
+    return result.float()
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Returns what this rank has of a tensor: of a DTensor its own part, without copying it."""
+    """Returns the local shard of a DTensor, without copying it, or the tensor itself."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Returns all of a tensor; of a DTensor what its ranks have together."""
+    """Returns the full tensor of a DTensor, gathered from its ranks, or the tensor itself."""
     whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
 
 
 def _part_like(whole: Tensor, sharded: Tensor) -> Tensor:
-    """Returns this rank's part of a whole tensor, which all ranks have, if it is sharded as another one."""
+    """Returns the local shard of `whole`, which all ranks have, when it is sharded like `sharded`."""
     if not hasattr(sharded, "full_tensor"):
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor  # imports torch._dynamo: 1.5 CPU-seconds

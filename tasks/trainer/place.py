@@ -1,8 +1,8 @@
-"""What the place of a training configures: ranks and layout, checks, locations of checkpoints, notice of preemption.
+"""Settings of a training that belong to the place: ranks and layout, checks, checkpoint locations, preemption.
 
-None of it is part of a run's identity: under every layout the batches of a step are the same, and its gradient is equal
-up to rounding. The settings reach a stage and the processes of its run by environment variables. Imports pydantic only,
-so that the Airflow dag-processor can load it.
+They are not part of a run's identity: under every layout a step has the same batch, and its gradient is equal up to
+rounding. A stage and the processes of its run read the settings from environment variables. Imports only pydantic, so
+that the Airflow dag-processor can load it.
 """
 
 import os
@@ -10,46 +10,46 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, field_validator
 
-from tasks.core.config import Config, absolute
+from tasks.core.config import Config, require_absolute
 from tasks.core.errors import RecipeError
 
 CHECK_EVERY = 200
-"""Steps between two checks of the ranks' shares of the gradient, where the place says nothing else."""
+"""Default number of steps between two checks of the ranks' gradient contributions."""
 RANKS_VARIABLE, LAYOUT_VARIABLE, CHECK_VARIABLE = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
-"""Ranks per node, a Layout as JSON where the place has one, and steps between two checks."""
+"""Ranks per node, an optional Layout as JSON, and steps between two checks."""
 CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
-"""CheckpointLocations and PreemptionNotice as JSON, where the place has them."""
+"""Optional CheckpointLocations and PreemptionNotice as JSON."""
 C = TypeVar("C", bound=Config)
 
 
 class Layout(Config):
-    """Degrees of the dimensions, whose product is the number of ranks.
+    """Degrees of parallelism, whose product is the number of ranks.
 
-    Neighbouring ranks differ in `tensor` first, then `context`, `shard`, `pipeline` and `replicate`: what communicates
-    most stays within a node.
+    The innermost dimension is `tensor`, then `context`, `shard`, `pipeline` and `replicate`, so that the dimensions
+    with the most communication are within a node.
     """
 
     replicate: int = Field(default=1, ge=1)
-    """Groups with all of the state each, between which gradients are summed (HSDP)."""
+    """Groups that each have the whole state; gradients are summed between them (HSDP)."""
     shard: int = Field(default=1, ge=1)
     """Ranks that share parameters, gradients and optimizer state (FSDP)."""
     context: int = Field(default=1, ge=1)
-    """Ranks that share the positions of a sequence; they share the state, too."""
+    """Ranks that share the positions of a sequence; the state is sharded over them, too."""
     tensor: int = Field(default=1, ge=1)
     """Ranks that share every matrix, and between matrices the positions of a sequence (TP with SP)."""
     pipeline: int = Field(default=1, ge=1)
     """Ranks that share the layers."""
     zero: Literal[1, 2, 3] = 3
-    """What is sharded while a step is computed: 1 the optimizer's state alone, 2 gradients too, 3 parameters too."""
+    """What is sharded during a step: 1 optimizer state; 2 also gradients; 3 also parameters."""
     schedule: Literal["1f1b", "interleaved"] = "1f1b"
-    """Of the pipeline: one chunk of layers per rank, or `chunks` of them."""
+    """Schedule of the pipeline: one chunk of layers per rank, or `chunks` chunks per rank."""
     chunks: int = Field(default=2, ge=2)
     """Chunks of layers per rank of the schedule `interleaved`."""
     recompute: Literal["none", "selective", "full"] = "none"
-    """Activations that the backward pass computes again: none; all but the results of matrix products and attention;
-    or all within a layer."""
+    """Activations that the backward pass recomputes: none; all but the results of matrix products and attention; or all
+    within a layer."""
     compile: bool = False
-    """Whether layers are compiled. It takes a minute at the start of a run and pays on GPUs."""
+    """Whether layers are compiled. Compilation takes a minute at the start of a run; it pays off on GPUs."""
 
     @property
     def ranks(self) -> int:
@@ -63,22 +63,23 @@ class Layout(Config):
 
     @property
     def chunks_per_rank(self) -> int:
-        """Chunks of layers that a rank has."""
+        """Number of chunks of layers per rank."""
         return self.chunks if self.pipeline > 1 and self.schedule == "interleaved" else 1
 
 
-class Copies(Config):
-    """How often checkpoints are copied to a location, and which of them stay there until the run is done."""
+class CopyPolicy(Config):
+    """How often checkpoints are copied to a location, and which copies are kept until the run is complete."""
 
     every: int = Field(default=0, ge=0)
-    """Fewest steps between two copies. 0: every checkpoint. A run that ends before its last step copies in any case."""
+    """Minimum number of steps between two copies; 0: every checkpoint. An interrupted run always copies its last
+    one."""
     keep: int = Field(default=2, ge=1)
-    """Newest copies that are kept."""
+    """Number of newest copies that are kept."""
     keep_every: int = Field(default=0, ge=0)
-    """Copies of steps that are multiples of it are kept, too; 0: none."""
+    """Copies of steps that are multiples of this are kept, too; 0: none."""
 
 
-class CopyFolder(Copies):
+class CopyFolder(CopyPolicy):
     """A second location: a file system that outlives the machine or the pod."""
 
     path: str
@@ -87,36 +88,36 @@ class CopyFolder(Copies):
     @field_validator("path")
     @classmethod
     def _absolute(cls, path: str) -> str:
-        return path if path.startswith("$") else absolute(path)
+        return path if path.startswith("$") else require_absolute(path)
 
 
 class CheckpointLocations(Config):
-    """Where the checkpoints of a run are: scratch, a folder, the store, in the order in which they are looked through.
+    """Locations of a run's checkpoints, in search order: scratch, a folder, the store.
 
-    Scratch is the local folder in which the ranks write every checkpoint; `[train] keep_checkpoints` are kept there.
+    Scratch is the local folder to which the ranks write every checkpoint; it keeps `[train] keep_checkpoints` of them.
     """
 
     keep_every: int = Field(default=0, ge=0)
-    """In scratch: checkpoints of steps that are multiples of it are kept, too; 0: none."""
+    """In scratch: checkpoints of steps that are multiples of this are kept, too; 0: none."""
     folder: CopyFolder | None = None
-    """None: there is no second location."""
-    store: Copies = Copies()
-    """In the store of the artifacts, where scratch is not in it."""
+    """Second location; None: none."""
+    store: CopyPolicy = CopyPolicy()
+    """Copies in the artifact store, unless scratch is inside the store."""
 
 
 class PreemptionNotice(Config):
     """The metadata server that announces the end of a spot machine; a notice has the effect of SIGTERM."""
 
     provider: Literal["aws", "gcp"]
-    """`aws`: IMDSv2, some two minutes before. `gcp`: the metadata server, some 30 seconds before."""
+    """`aws`: IMDSv2, about two minutes in advance. `gcp`: the metadata server, about 30 seconds in advance."""
     url: str = Field(default="", pattern=r"^(http://[^/]+)?$")
-    """Of the metadata server, such as http://[fd00:ec2::254]; empty: the provider's usual one."""
+    """URL of the metadata server, such as http://[fd00:ec2::254]; empty: the provider's default."""
     poll_s: float = Field(default=5.0, gt=0)
     """Seconds between two requests."""
 
 
 def ranks_here() -> int:
-    """Returns the number of ranks per node; raises RecipeError where it is no number."""
+    """Returns the number of ranks per node; raises RecipeError if it is not a positive number."""
     configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS_VARIABLE) or "1"
     if not configured.isdecimal() or int(configured) < 1:
         raise RecipeError(
@@ -126,7 +127,7 @@ def ranks_here() -> int:
 
 
 def layout_here() -> Layout | None:
-    """Returns the layout; None: each rank has all of the model."""
+    """Returns the layout; None: each rank has the whole model."""
     return _configured(Layout, LAYOUT_VARIABLE)
 
 
@@ -141,7 +142,7 @@ def checkpoints_here() -> CheckpointLocations:
 
 
 def preemption_here() -> PreemptionNotice | None:
-    """Returns who announces a preemption; None: there is no notice."""
+    """Returns the settings for preemption notices; None: there are none."""
     return _configured(PreemptionNotice, PREEMPTION_VARIABLE)
 
 

@@ -1,6 +1,6 @@
-"""The trained model for other programs: an MLflow pyfunc that continues prompts, and a model of lm-eval.
+"""Serving of a trained model: an MLflow pyfunc that continues prompts, and a model for lm-eval.
 
-Both read the folder of a registered model: `model.safetensors`, `model.json`, `tokenizer.json`. MLflow's pyfunc flavour
+Both read the folder of a registered model: `model.safetensors`, `model.json`, `tokenizer.json`. MLflow's pyfunc flavor
 imports this module by name and calls `_load_pyfunc`; MLflow itself is not imported. lm-eval (EleutherAI's harness,
 0.4.13) is the extra `lm-eval`, imported only when a model is opened:
 
@@ -17,15 +17,15 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL
-from tasks.trainer.inference import Request, Sampling, Scorer, continuation
-from tasks.trainer.interchange.huggingface import asked
+from tasks.trainer.inference import Sampling, Scorer, ScoringRequest, continuation
+from tasks.trainer.interchange.huggingface import render_prompt
 from tasks.trainer.model import model_file
 
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "template"
-"""In the `model.json` of a fine-tuned model: the text around messages."""
+"""Key in the `model.json` of a fine-tuned model: the text around messages."""
 _MAX_NEW_TOKENS = 256
-"""Where a task names none; that of lm-eval."""
+"""Default for tasks that set none, as in lm-eval."""
 
 
 class TextModel:
@@ -40,7 +40,7 @@ class TextModel:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / TOKENIZER).exists():
-            raise InputError(f"{folder} holds no {TOKENIZER}", "register the model again")
+            raise InputError(f"{folder} has no {TOKENIZER}", "register the model again")
         self.model, self.description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
 
@@ -48,12 +48,14 @@ class TextModel:
         """Returns one continuation per prompt.
 
         Args:
-            model_input: a prompt, prompts, or a table with them in the column "prompt", or else in the first column. Of
-                a fine-tuned model a prompt may be messages, {role, content} each, in place of a text: it answers them.
+            model_input: a prompt, a sequence of prompts, or a data frame with prompts in the column "prompt", or else
+                in the
+                first column. For a fine-tuned model, a prompt can be a list of messages {role, content} instead of a
+                text; the model generates the response.
             params: fields of `Sampling`.
 
         Raises:
-            InputError: a prompt is messages, and the model has no template for them, or they cannot be read.
+            InputError: a prompt consists of messages and the model has no template, or a message is malformed.
         """
         sampling = Sampling(**(params or {}))
         return [self._continue(self._text(prompt), sampling) for prompt in prompts_of(model_input)]
@@ -62,22 +64,22 @@ class TextModel:
         if isinstance(prompt, str):
             return prompt
         if TEMPLATE not in self.description:
-            raise InputError("the model was not fine-tuned, and answers no messages", "give it the text to continue")
-        return asked(self.description[TEMPLATE], prompt)
+            raise InputError("the model was not fine-tuned and accepts no messages", "give it the text to continue")
+        return render_prompt(self.description[TEMPLATE], prompt)
 
     def _continue(self, prompt: str, sampling: Sampling) -> str:
         ids = self.tokenizer.encode(prompt, add_special_tokens=False).ids
-        more = continuation(self.model, ids, self.description["eos_id"], self.description["seq_len"], sampling)
-        return str(self.tokenizer.decode(more))
+        continued = continuation(self.model, ids, self.description["eos_id"], self.description["seq_len"], sampling)
+        return str(self.tokenizer.decode(continued))
 
 
 def _load_pyfunc(path: str) -> TextModel:
-    """Called by MLflow with the folder of the model's files."""
+    """Loads the model; MLflow calls this with the folder of the model's files."""
     return TextModel(Path(path))
 
 
 def prompts_of(model_input: Any) -> list[Any]:
-    """Returns the prompts, a text or a list of messages each, in a text, a sequence of them or a data frame."""
+    """Returns the prompts of a text, a sequence or a data frame; each is a text or a list of messages."""
     if isinstance(model_input, str):
         return [model_input]
     if hasattr(model_input, "columns"):
@@ -91,17 +93,17 @@ def _prompt(row: Any) -> Any:
     """Returns a text or a list of messages."""
     if isinstance(row, dict):
         row = row["messages"] if "messages" in row else row["prompt"]
-    if hasattr(row, "tolist"):  # as MLflow's server gives lists
+    if hasattr(row, "tolist"):  # MLflow's server passes lists as arrays
         row = row.tolist()
     return row if isinstance(row, list) else str(row)
 
 
 def for_lm_eval(folder: Path, batch_tokens: int = 16_384) -> Any:
-    """Returns a model as lm-eval takes it, a `TemplateLM`.
+    """Returns a model for lm-eval, a `TemplateLM`.
 
     Args:
         folder: contains the three files.
-        batch_tokens: tokens per forward pass, padding included.
+        batch_tokens: tokens per forward pass, including padding.
 
     Raises:
         InputError: lm-eval is not installed, a file is missing, or they do not belong together.
@@ -110,20 +112,20 @@ def for_lm_eval(folder: Path, batch_tokens: int = 16_384) -> Any:
         from lm_eval.api.model import TemplateLM
     except ImportError as error:
         raise InputError(f"lm-eval cannot be imported ({error})", "install the extra lm-eval") from None
-    loaded = TextModel(folder)
-    described = loaded.description
-    scorer = Scorer(loaded.model, loaded.tokenizer, described["eos_id"], described["seq_len"], batch_tokens)
-    return type("SluiceLM", (_Methods, TemplateLM), {"scorer": scorer})()
+    model = TextModel(folder)
+    description = model.description
+    scorer = Scorer(model.model, model.tokenizer, description["eos_id"], description["seq_len"], batch_tokens)
+    return type("SluiceLM", (_LmEvalMethods, TemplateLM), {"scorer": scorer})()
 
 
-class _Methods:
-    """What lm-eval leaves to a model, on its `scorer`. A request has `args`: a prompt, and an answer or options."""
+class _LmEvalMethods:
+    """The methods that lm-eval requires of a model. The `args` of a request are a prompt and an answer or options."""
 
     scorer: Scorer
 
     @property
     def eot_token_id(self) -> int:
-        """End-of-text, which also stands before every prompt."""
+        """End-of-text, which also precedes every prompt."""
         return self.scorer.eos_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
@@ -134,9 +136,8 @@ class _Methods:
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        checked = [self.scorer.checked(Request(prompt, answer)) for _, prompt, answer in requests]
-        found = self.scorer.likelihoods(checked)
-        return [(one.log_p, one.greedy) for one in found]
+        checked = [self.scorer.checked(ScoringRequest(prompt, answer)) for _, prompt, answer in requests]
+        return [(likelihood.log_p, likelihood.greedy) for likelihood in self.scorer.likelihoods(checked)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Returns ln p of each whole text, in windows that do not overlap, as lm-eval defines it."""
@@ -147,20 +148,23 @@ class _Methods:
 
         scorer = self.scorer
         windows = get_rolling_token_windows(tokens, scorer.eos_id, scorer.context, context_len=1)
-        return sum(one.log_p for one in scorer.likelihoods([Request(*make_disjoint_window(one)) for one in windows]))
+        requests = [ScoringRequest(*make_disjoint_window(window)) for window in windows]
+        return sum(likelihood.log_p for likelihood in scorer.likelihoods(requests))
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Returns the greedy continuation of each prompt; raises InputError where a task wants to sample."""
+        """Returns the greedy continuation of each prompt; raises InputError if a task requires sampling."""
         groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         for number, request in enumerate(requests):
             options = request.args[1]
             if options.get("do_sample") or options.get("temperature"):
-                raise InputError("a task of lm-eval samples", "set its do_sample to false: this model is greedy")
+                raise InputError(
+                    "a task of lm-eval requires sampling", "set its do_sample to false: this model decodes greedily"
+                )
             until = options.get("until") or []
             stop = (until,) if isinstance(until, str) else tuple(until)
             groups.setdefault((options.get("max_gen_toks", _MAX_NEW_TOKENS), stop), []).append(number)
         texts: dict[int, str] = {}
-        for (most, stop), numbers in groups.items():
-            found = self.scorer.greedy([requests[number].args[0] for number in numbers], most, stop)
-            texts |= dict(zip(numbers, found, strict=True))
+        for (max_new_tokens, stop), numbers in groups.items():
+            continuations = self.scorer.greedy([requests[number].args[0] for number in numbers], max_new_tokens, stop)
+            texts |= dict(zip(numbers, continuations, strict=True))
         return [texts[number] for number in range(len(requests))]

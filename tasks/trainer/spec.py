@@ -1,8 +1,8 @@
 """Builds the specification of a training or a fine-tuning, and the mixture of a run.
 
-Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; of a
-fine-tuning those of `examples` and `base`. Fills a folder with links to the plan's files, and with the held-out
-documents that the run is to measure. Shards of training text are not fetched: ranks read the ranges that they need.
+Reads the records of the artifacts `shards` and `plan`, and of `mixture` and `initial` if they exist; for a fine-tuning
+those of `examples` and `base`. Writes links to the plan's files, and the held-out documents that the run measures, into
+a folder. Shards of training text are not fetched: ranks read the ranges that they need.
 """
 
 import json
@@ -18,7 +18,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.formats.tokens.exposure import INITIAL
-from tasks.formats.tokens.mixture import Anneal, Mixture, repetitions, replayed, resolved
+from tasks.formats.tokens.mixture import Anneal, Mixture, grid_weights, repetitions, replay_weights
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec, TuningSpec
@@ -28,8 +28,8 @@ from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 
 log = logging.getLogger("sluice.train")
-WORTH = 4.0
-"""Epochs up to which repeated text is worth about as much as new text (see `TrainConfig.repetition_cap`)."""
+USEFUL_EPOCHS = 4.0
+"""Epochs up to which repeated text is about as useful as new text (see `TrainConfig.repetition_cap`)."""
 KINDS = {"sft": "instructions", "dpo": "preferences"}
 """The kind of examples that each loss reads."""
 
@@ -42,12 +42,12 @@ def make_spec(
     check_every: int = CHECK_EVERY,
     keep_every: int = 0,
 ) -> TrainSpec:
-    """Returns the specification of the run.
+    """Returns the specification of a training run.
 
     Raises:
-        InputError: the plan was packed from other shards, the initial weights are of another model or tokenizer, or
-            nothing is held out that could be measured.
-        RecipeError: the mixture cannot be had (`mix`).
+        InputError: the plan was packed from other shards, the initial weights belong to another model or tokenizer, or
+            there is no held-out text to measure.
+        RecipeError: the mixture is not possible (see `mix`).
     """
     shards = inputs["shards"]
     if any(ref.content != shards.record.content for ref in inputs["plan"].record.inputs if ref.role == "shards"):
@@ -60,7 +60,7 @@ def make_spec(
     heldout_file = ""
     if config.heldout:
         heldout_file = str(scratch / "input" / "heldout.json")
-        heldout.write(Path(heldout_file), heldout.of_sources(ShardSet.open(shards), config.heldout.max_tokens))
+        heldout.write(Path(heldout_file), heldout.heldout_by_source(ShardSet.open(shards), config.heldout.max_tokens))
     return TrainSpec(
         run=config,
         weights=weights,
@@ -77,7 +77,7 @@ def make_spec(
 
 
 def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: int, keep_every: int) -> TrainSpec:
-    """Returns the specification of the run.
+    """Returns the specification of a fine-tuning run.
 
     Args:
         config: settings.
@@ -87,7 +87,7 @@ def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: 
         keep_every: see `TrainSpec`.
 
     Raises:
-        InputError: there is no such base, its tokenizer is another one, or the examples are of the other kind.
+        InputError: the base does not exist or has another tokenizer, or the examples are of the wrong kind.
     """
     if "base" not in inputs:
         raise InputError(f"[finetune] base: no version of {config.base} is complete", "train one, or name another")
@@ -127,15 +127,15 @@ def mix(
 
     Args:
         config: settings of the run.
-        sequences: sequences of every source that has any.
-        decided: weights that canaries have decided on; they take the place of `config.mixture`.
+        sequences: number of sequences of every source that has any.
+        decided: weights chosen by canaries; they replace `config.mixture`.
 
     Raises:
         RecipeError: a mixture or replay names an unknown source, replay leaves no new one, or a source would be
             read more often than `repetition_cap`.
     """
-    given = decided if decided is not None else _over(config.mixture, sequences, "mixture")
-    weights = _replay(config, given, sequences)
+    early = decided if decided is not None else _over(config.mixture, sequences, "mixture")
+    weights = _replay(config, early, sequences)
     anneal = None
     if config.anneal:
         late = _over(config.anneal.mixture, sequences, "anneal.mixture")
@@ -151,23 +151,23 @@ def epochs(
     stages = [(weights, config.anneal_from)]
     if anneal:
         stages.append((anneal.weights, config.steps - anneal.from_step))
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for shares, steps in stages:
         for source, times in repetitions(shares, sequences, steps * config.batch_size).items():
-            found[source] = found.get(source, 0.0) + times
-    return found
+            totals[source] = totals.get(source, 0.0) + times
+    return totals
 
 
 def _mixture(config: TrainConfig, plan: Plan, inputs: Inputs) -> tuple[dict[str, float], Anneal | None]:
-    """Returns the weights of both stages: of the canaries, of the recipe, or by number of sequences."""
+    """Returns the weights of both stages: from the canaries, from the recipe, or by number of sequences."""
     decided = json.loads(inputs["mixture"].read("mixture.json"))["weights"] if "mixture" in inputs else None
     return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
 
 
 def _local(artifact: Artifact, folder: Path) -> Path:
-    """Fills `folder` with links to the files of a plan, by their own names, and returns it.
+    """Fills `folder` with links to the files of a plan, and returns it.
 
-    A file that was fetched from a remote store has another name.
+    The links have the original names; the local copy of a file from a remote store has another name.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -178,9 +178,9 @@ def _local(artifact: Artifact, folder: Path) -> Path:
 
 def _over(mixture: Mapping[str, float], sequences: Mapping[str, int], field: str) -> dict[str, float]:
     if not mixture:
-        return resolved(sequences)
+        return grid_weights(sequences)
     Mixture(weights=dict(mixture)).over(sequences, f"[train] {field}, among the sources with a whole sequence")
-    return resolved({source: mixture.get(source, 0.0) for source in sequences})
+    return grid_weights({source: mixture.get(source, 0.0) for source in sequences})
 
 
 def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float]:
@@ -194,43 +194,43 @@ def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mappin
             )
     if set(config.replay.old) >= set(sequences):
         raise RecipeError(
-            "[train] replay.old names every source, and none is left as new",
+            "[train] replay.old names every source, so that none is new",
             "leave out the new ones, or [train] replay",
         )
-    return replayed(weights, sequences, config.replay.old, config.replay.share)
+    return replay_weights(weights, sequences, config.replay.old, config.replay.share)
 
 
 def _check_repetition(
     config: TrainConfig, sequences: Mapping[str, int], weights: Mapping[str, float], anneal: Anneal | None
 ) -> None:
-    """Raises RecipeError with every source that is read too often; warns where there is no cap."""
-    found = {
+    """Raises RecipeError with every source that is read too often; without a cap, logs a warning."""
+    totals = {
         source: times for source, times in epochs(config, sequences, weights, anneal).items() if source in sequences
     }
-    # Shares are rounded to the grid, which must not refuse a run that needs exactly the cap.
-    cap = WORTH if config.repetition_cap is None else config.repetition_cap
-    above = {source: times for source, times in found.items() if times > cap * (1 + 1e-3)}
-    if not above:
+    # Shares are rounded; a run that needs exactly the cap must not be refused for that.
+    cap = USEFUL_EPOCHS if config.repetition_cap is None else config.repetition_cap
+    excessive = {source: times for source, times in totals.items() if times > cap * (1 + 1e-3)}
+    if not excessive:
         return
     if config.repetition_cap is None:
-        for source, times in above.items():
+        for source, times in excessive.items():
             log.warning('the run reads "%s" %.1f times; beyond %g, repetition has little value', source, times, cap)
         return
     causes = [
         f'"{source}" ({sequences[source]:,} sequences) {times:.2f} times: it fits with '
         f"{_fitting(source, cap / times, weights, anneal)}"
-        for source, times in above.items()
+        for source, times in excessive.items()
     ]
     raise RecipeError(
         f"{config.steps:,} steps of {config.batch_size} sequences read more often than [train] repetition_cap = "
         f"{cap:g} allows: {'; '.join(causes)}",
-        f"lower these weights, train {math.floor(config.steps * cap / max(above.values())):,} steps, raise the cap, or "
-        "feed more text",
+        f"lower these weights, train {math.floor(config.steps * cap / max(excessive.values())):,} steps, raise the "
+        "cap, or feed more text",
     )
 
 
 def _fitting(source: str, factor: float, weights: Mapping[str, float], anneal: Anneal | None) -> str:
-    """Returns the largest weights of a source that fit, in words; rounded down to four decimals."""
+    """Returns the largest weights of a source that respect the cap, as text; rounded down to four decimals."""
     stages = [("weight", weights.get(source, 0.0))] + (
         [("anneal weight", anneal.weights.get(source, 0.0))] if anneal else []
     )

@@ -1,7 +1,7 @@
-"""Values of a step that only its rank can measure: MFU, memory, counters of the GPU.
+"""Telemetry of a step, measured on its rank: MFU, memory, and GPU counters.
 
-Writes the start of the ranks into the run's folder (`starts.jsonl`). Memory and counters are those of this rank's
-device; MFU counts all ranks.
+Appends each start of the ranks to `starts.jsonl` in the run's folder. Memory and counters are those of this rank's
+device; MFU is over all ranks.
 """
 
 import ctypes
@@ -18,19 +18,19 @@ import torch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import write_start
-from tasks.trainer.model.shape import Shape, flops_per_token
+from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import peak_flops
 
 SAMPLE_S = 5.0
-"""Seconds between two readings of the GPU's counters: they are means over a part of a second, and not of the step."""
+"""Seconds between two readings of the GPU counters, which are means over less than a second, not over the step."""
 GIB = 2**30
 LIBRARY = "libnvidia-ml.so.1"
 _TEMPERATURE_GPU, _CLOCK_SM = 0, 1
-SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons for a lower clock that are a fault of the machine: hardware slowdown, heat (by software or hardware), power
-brake. The usual power cap is none of them."""
+SLOWDOWN_REASONS = 0x8 | 0x20 | 0x40 | 0x80
+"""Bit mask of throttle reasons that are faults of the machine: hardware slowdown, thermal (software or hardware), and
+power brake. The normal power cap is not included."""
 
 
 class Telemetry(Hook):
@@ -40,7 +40,7 @@ class Telemetry(Hook):
         run: settings of the run.
         vocab_size: columns of the output head.
         seq_len: tokens of a sequence.
-        ranks: the process group; all its devices are of one kind.
+        ranks: the process group; all devices are of the same kind.
     """
 
     def __init__(self, run: TrainConfig, vocab_size: int, seq_len: int, ranks: Ranks) -> None:
@@ -48,14 +48,14 @@ class Telemetry(Hook):
         cuda = ranks.device.type == "cuda"
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
         self.tokens_per_step = run.batch_size * seq_len
-        self.flops_per_token = flops_per_token(Shape.of(run.model, vocab_size), seq_len)
-        self.parameters = Shape.of(run.model, vocab_size).weights["total"]
+        self.flops_per_token = flops_per_token(ModelShape.of(run.model, vocab_size), seq_len)
+        self.parameters = ModelShape.of(run.model, vocab_size).weights["total"]
         self.peak = peak_flops(self.device)
         self._nvml = Nvml.of(f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}") if cuda else None
-        self._sampled = float("-inf")
+        self._sampled_at = float("-inf")
 
     def started(self, out: Path, step: int, layout: Layout | None) -> None:
-        """Records in the run's folder `out` that the ranks begin with `step`, sharing the work as in `layout`."""
+        """Records in the run's folder `out` that the ranks start with `step` in `layout`."""
         line = {"step": step, "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", "host": socket.gethostname()}
         line |= {"ranks": self.ranks.world, "device": self.device, "peak_flops": self.peak}
         line |= {"flops_per_token": self.flops_per_token, "tokens_per_step": self.tokens_per_step}
@@ -71,21 +71,21 @@ class Telemetry(Hook):
         """Returns the values of a step that took `seconds`.
 
         Returns:
-            mfu: see `model.shape`, at the sequence length and with padding; left out where no peak is known.
-            memory_gib: most that this rank has had so far: allocated by torch on a GPU, resident on a CPU.
-            gpu/...: counters of NVML (`Nvml.counters`), every `SAMPLE_S` seconds, where there is a GPU.
+            mfu: see `model.shape`, at the sequence length and with padding; omitted if the peak is unknown.
+            memory_gib: peak memory of this rank so far: allocated by torch on a GPU, resident on a CPU.
+            gpu/...: counters of NVML (`Nvml.counters`), every `SAMPLE_S` seconds, on a GPU.
         """
         values = {"memory_gib": round(self._memory() / GIB, 4)}
         if self.peak:
             rate = self.tokens_per_step * self.flops_per_token / seconds
             values["mfu"] = round(rate / (self.peak * self.ranks.world), 5)
-        if self._nvml and time.monotonic() - self._sampled >= SAMPLE_S:
-            self._sampled = time.monotonic()
+        if self._nvml and time.monotonic() - self._sampled_at >= SAMPLE_S:
+            self._sampled_at = time.monotonic()
             values |= self._nvml.counters()
         return values
 
     def _memory(self) -> int:
-        """Returns bytes."""
+        """Returns the peak memory in bytes."""
         if self.ranks.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.ranks.device)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -94,11 +94,11 @@ class Telemetry(Hook):
 class Nvml:
     """The counters of one GPU from NVML, the library of NVIDIA's driver (`libnvidia-ml.so.1`).
 
-    Read by ctypes: the library comes with the driver, and five of its functions are needed. A counter that the GPU or
-    the driver does not have is left out.
+    Accessed with ctypes: the library comes with the driver, and only five of its functions are needed. Counters that
+    the GPU or the driver does not support are omitted.
 
     Args:
-        library: the library, already initialised.
+        library: the library, already initialized.
         device: handle of the GPU in it.
     """
 
@@ -107,11 +107,11 @@ class Nvml:
 
     @classmethod
     def of(cls, uuid: str, load: Callable[[str], Any] = ctypes.CDLL) -> "Nvml | None":
-        """Returns the counters of the GPU with this UUID ("GPU-5f..."); None where there is no driver, or no such GPU.
+        """Returns the counters of the GPU with this UUID ("GPU-5f..."); None without a driver or without such a GPU.
 
         Args:
             uuid: as CUDA reports it, with "GPU-" before it.
-            load: loads a library by name; raises OSError where it is absent.
+            load: loads a library by name; raises OSError if it is absent.
         """
         try:
             library = load(LIBRARY)
@@ -127,30 +127,31 @@ class Nvml:
 
         Returns:
             gpu/busy (share of the last sampling period, a second or less, in which a kernel ran), gpu/power_w,
-            gpu/temperature_c, gpu/clock_mhz (of the multiprocessors) and gpu/slowed (1 where `SLOWED`, else 0).
+            gpu/temperature_c, gpu/clock_mhz (of the multiprocessors) and gpu/slowed (1 with a reason in
+            `SLOWDOWN_REASONS`, else 0).
         """
         busy, number, reasons = _Utilization(), ctypes.c_uint(), ctypes.c_ulonglong()
-        found: dict[str, float] = {}
+        counters: dict[str, float] = {}
         if self._read("nvmlDeviceGetUtilizationRates", busy):
-            found["gpu/busy"] = busy.gpu / 100
+            counters["gpu/busy"] = busy.gpu / 100
         if self._read("nvmlDeviceGetPowerUsage", number):
-            found["gpu/power_w"] = number.value / 1000
+            counters["gpu/power_w"] = number.value / 1000
         if self._read("nvmlDeviceGetTemperature", ctypes.c_uint(_TEMPERATURE_GPU), number):
-            found["gpu/temperature_c"] = float(number.value)
+            counters["gpu/temperature_c"] = float(number.value)
         if self._read("nvmlDeviceGetClockInfo", ctypes.c_uint(_CLOCK_SM), number):
-            found["gpu/clock_mhz"] = float(number.value)
+            counters["gpu/clock_mhz"] = float(number.value)
         if self._read("nvmlDeviceGetCurrentClocksThrottleReasons", reasons):
-            found["gpu/slowed"] = float(bool(reasons.value & SLOWED))
-        return found
+            counters["gpu/slowed"] = float(bool(reasons.value & SLOWDOWN_REASONS))
+        return counters
 
     def _read(self, function: str, *arguments: Any) -> bool:
         """Calls a function with the device, constants, and a reference to the last argument; returns its success."""
         *constants, target = arguments
         try:
-            called = getattr(self._library, function)
+            call = getattr(self._library, function)
         except AttributeError:  # an older driver
             return False
-        return bool(called(self._device, *constants, ctypes.byref(target)) == 0)
+        return bool(call(self._device, *constants, ctypes.byref(target)) == 0)
 
 
 class _Utilization(ctypes.Structure):

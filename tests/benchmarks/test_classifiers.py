@@ -1,4 +1,4 @@
-"""The table of `benchmarks.classifiers` is that of its labels."""
+"""The table of `benchmarks.classifiers` agrees with its labels."""
 
 from benchmarks.classifiers import by_language
 

@@ -1,4 +1,4 @@
-"""The plan of a large crawl: its hosts behave as the crawler treats hosts, and its sums are those of its inputs."""
+"""The plan of a large crawl: simulated hosts follow the rules of the crawler, and totals follow from the inputs."""
 
 import math
 from dataclasses import replace
@@ -16,21 +16,21 @@ def hosts(plan, sizes, slow=()):
     return Hosts.of(plan, np.array(sizes, float), np.full(len(sizes), plan.latency_s), delays)
 
 
-def test_a_host_alone_gives_what_its_pause_lets_through():
+def test_a_single_host_is_limited_by_its_pause():
     alone = cycle(PLAN, hosts(PLAN, [10_000]), math.inf)
     assert (alone.pages, alone.bound) == (500, "slowest host")
     free = replace(PLAN, per_host=1e9)
     assert cycle(free, hosts(free, [10_000]), math.inf).pages == pytest.approx(3600 / 1.5, rel=0.01)
 
 
-def test_a_slow_host_takes_nothing_from_the_others():
+def test_a_slow_host_does_not_slow_the_others():
     free = replace(PLAN, per_host=1e9)
     quick = cycle(free, hosts(free, [10_000] * 9), math.inf)
     beside = cycle(free, hosts(free, [10_000] * 10, slow=[15]), math.inf)
     assert quick.pages < beside.pages < 1.02 * quick.pages
 
 
-def test_the_budget_goes_round_all_hosts_before_any_gets_a_second_page():
+def test_every_host_gets_a_page_before_any_gets_a_second_one():
     web = hosts(PLAN, [100, 100, 1, 100])
     played = cycle(PLAN, web, 6)
     assert played.pages == 6
@@ -38,7 +38,7 @@ def test_the_budget_goes_round_all_hosts_before_any_gets_a_second_page():
     assert web.left[2] == 0
 
 
-def test_silent_hosts_are_tried_again_as_the_crawl_db_says():
+def test_silent_hosts_are_retried_at_the_interval_of_the_crawl_db():
     web = hosts(PLAN, [10] * 2000)
     web.silent[:] = True
     tried = []
@@ -51,15 +51,15 @@ def test_silent_hosts_are_tried_again_as_the_crawl_db_says():
     assert tried == [0, 1, 3, 7, 15, 22]
 
 
-def test_places_bound_what_many_hosts_that_answer_late_can_bring():
+def test_concurrency_bounds_the_pages_of_many_slow_hosts():
     plan = replace(PLAN, latency_s=4, concurrency=4)
     played = cycle(plan, hosts(plan, [500] * 100), math.inf)
-    # Each request holds its place for a second, though it takes four.
+    # Each request occupies its slot for one second, although it takes four.
     assert played.bound == "places"
     assert played.pages == pytest.approx(3600 * 4, rel=0.02)
 
 
-def test_the_same_seed_draws_the_same_hosts_and_they_hold_the_partitions_urls():
+def test_equal_seeds_draw_equal_hosts_which_hold_all_urls_of_the_partition():
     small = replace(PLAN, pages=1e6, known=1, urls_per_partition=1e5)
     one, two = Hosts.drawn(small), Hosts.drawn(small)
     assert np.array_equal(one.left, two.left)

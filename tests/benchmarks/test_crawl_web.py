@@ -1,11 +1,11 @@
-"""The web of the crawl benchmark: the same every time, whole, and as large as its numbers."""
+"""The web of the crawl benchmark is deterministic, complete, and of the stated size."""
 
 import gzip
 
 from benchmarks.crawl_web import Shape, make
 from tasks.formats.web.robots import Robots
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.links import parse_page
 
 SHAPE = Shape(hosts=2, pages_per_host=30)
 
@@ -23,7 +23,7 @@ def test_the_web_is_the_same_every_time(tmp_path):
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
 
-def test_every_page_is_found_from_the_front_pages_and_none_beside_them(tmp_path):
+def test_exactly_the_pages_of_the_site_are_reachable_from_its_front_pages(tmp_path):
     web = make(tmp_path, SHAPE)
     waiting = [f"{host}/" for host in web.hosts]
     found = set(waiting)
@@ -31,7 +31,7 @@ def test_every_page_is_found_from_the_front_pages_and_none_beside_them(tmp_path)
         page = waiting.pop()
         host = page.partition("/")[0]
         rules = Robots((tmp_path / host / "robots.txt").read_bytes(), "sluice")
-        for link in read_page(html_of(tmp_path, page), f"http://{page}", "sluice", Directives()).links:
+        for link in parse_page(html_of(tmp_path, page), f"http://{page}", "sluice", Directives()).links:
             name = link.url.removeprefix("http://")
             if link.host in web.hosts and rules.allows(link.url) and name not in found:
                 found.add(name)

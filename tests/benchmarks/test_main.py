@@ -1,4 +1,4 @@
-"""The table of benchmarks is that of their results, and documents name benchmarks that there are."""
+"""The table of benchmarks agrees with their results, and documents name only existing benchmarks."""
 
 import re
 
@@ -13,7 +13,7 @@ MODULES = ROOT / "benchmarks"
 
 
 def words(one: Benchmark) -> list[str]:
-    """The module of a benchmark, and its subcommand where it has one."""
+    """The module of a benchmark, and its subcommand if it has one."""
     return re.findall(r"^\w+(?: [a-z_]+(?= |$))?", one.command)[0].split()
 
 
@@ -40,7 +40,7 @@ def test_a_benchmark_has_its_command_and_a_document_names_it(one: Benchmark) -> 
     assert f"benchmarks.{' '.join([module, *rest])}" in text, "a benchmark that backs no figure of a document goes"
 
 
-def test_the_benchmarks_that_texts_name_are_there() -> None:
+def test_benchmarks_named_in_documents_exist() -> None:
     for path in SOURCES:
         text = path.read_text()
         named = re.findall(r"\bbenchmarks[./](\w+)", text)

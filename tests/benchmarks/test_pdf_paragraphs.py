@@ -1,4 +1,4 @@
-"""Paragraphs of PDF files are measured as their sources have them; in twelve documents of others they break there."""
+"""Paragraph breaks of PDF files are scored against their sources; on twelve foreign documents the score holds."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ nothing came.
     ]
 
 
-def test_pages_of_html_are_read_chapter_by_chapter_and_what_explains_a_term_may_stand_on_its_line(
+def test_html_is_read_chapter_by_chapter_and_a_definition_may_share_the_line_of_its_term(
     tmp_path: Path,
 ) -> None:
     pages = {
@@ -66,7 +66,7 @@ def test_pages_of_html_are_read_chapter_by_chapter_and_what_explains_a_term_may_
     assert found == [(text, text == "is cold") for text in texts]
 
 
-def test_breaks_are_counted_between_words_that_follow_one_another_in_both() -> None:
+def test_breaks_are_counted_between_words_adjacent_in_both_texts() -> None:
     gold = [
         Unit(["the", "ship", "went", "to", "sea", "with", "nine", "men"]),
         Unit(["none", "of", "them", "had", "seen", "the", "ice"], soft=False),
@@ -82,7 +82,7 @@ def test_breaks_are_counted_between_words_that_follow_one_another_in_both() -> N
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of Debian packages; SLUICE_DEBIAN_DOCS may name one that is kept from one run to the next."""
+    """The folder of Debian packages; SLUICE_DEBIAN_DOCS can name a folder that persists between runs."""
     for program in ("apt-get", "dpkg"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} here: the packages with PDF files cannot be fetched")
@@ -91,7 +91,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.soak
-def test_paragraphs_of_twelve_documents_of_others_break_where_their_sources_do(packages: Path) -> None:
+def test_paragraphs_of_twelve_foreign_documents_break_where_their_sources_do(packages: Path) -> None:
     found = {}
     for manual in TWELVE:
         found[manual.name] = f1_of(manual, packages)

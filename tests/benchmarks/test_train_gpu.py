@@ -1,4 +1,4 @@
-"""The sweep on a GPU, in small on a CPU: everything runs, is written, and keeps to its time."""
+"""The sweep of the GPU benchmark, on a CPU: everything runs, is written, and respects the time budget."""
 
 import importlib
 import json
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @pytest.fixture(scope="module")
 def train_gpu() -> ModuleType:
-    """Imported for a test, and not by whoever collects it: torch._dynamo comes along, a CPU-second."""
+    """Imported inside tests and not at collection, because it imports torch._dynamo, which takes a CPU-second."""
     return importlib.import_module("benchmarks.train_gpu")
 
 
 @pytest.fixture
 def configurations(train_gpu: ModuleType) -> int:
-    """How many configurations the tiny sweep has."""
+    """Number of configurations of the tiny sweep."""
     return sum(map(len, train_gpu.TINY.values()))
 
 
@@ -50,7 +50,7 @@ def test_kernels_are_compared_steps_timed_and_the_first_configuration_profiled(
     assert figures["profile"]["top"][0]["ms_per_step"] > 0
 
 
-def test_what_does_not_fit_is_noted_and_the_next_one_tried(
+def test_a_configuration_that_does_not_fit_is_noted_and_the_next_one_runs(
     train_gpu: ModuleType, configurations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **options: object) -> None:
@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_noted_and_the_next_one_tried(
     assert [line["failed"] for line in lines] == ["out of memory"] * configurations
 
 
-def test_what_the_time_does_not_last_for_is_listed(
+def test_configurations_that_time_did_not_allow_are_listed(
     train_gpu: ModuleType, configurations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_gpu, "parity", lambda *arguments: {})
@@ -72,5 +72,5 @@ def test_what_the_time_does_not_last_for_is_listed(
     assert ["not_run" in line for line in lines] == [True] * configurations
 
 
-def test_the_sweep_names_sizes_that_there_are(train_gpu: ModuleType) -> None:
+def test_the_sweep_names_existing_model_sizes(train_gpu: ModuleType) -> None:
     assert {variant.size for variant in train_gpu.SWEEP} <= SIZES.keys()

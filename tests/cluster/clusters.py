@@ -1,7 +1,7 @@
-"""The two clusters that the suite runs on, behind one small interface: the bed on loopback, or what KUBECONFIG names.
+"""The clusters of the suite behind one interface: the bed on loopback, or the cluster of KUBECONFIG.
 
-Tests look at a cluster through the Python client only (`core`, `custom`), whichever it is, and disturb it through the
-methods of `Cluster`. What only one of the two can do is skipped by name on the other.
+Tests read a cluster only through the Python client (`core`, `custom`), and disturb it through the
+methods of `Cluster`. Operations of only one of the two are skipped on the other, with a reason.
 """
 
 import json
@@ -41,10 +41,10 @@ nproc = 1
 
 
 class Cluster:
-    """What tests ask of a cluster.
+    """Operations of tests on a cluster.
 
-    `namespace`, `image`, `nodes` (names of nodes that pods may run on) and `history` (every pod that was ever there)
-    are the same on both; `slowness` says how much longer things may take than on loopback.
+    `namespace`, `image`, `nodes` (names of nodes for pods) and `history` (all pods, including deleted ones)
+    exist on both; `slowness` is a factor for time limits relative to loopback.
     """
 
     image = "trainer:1"
@@ -56,12 +56,12 @@ class Cluster:
     def __init__(self, kube_config: Path, namespace: str, folder: Path) -> None:
         self.kube_config, self.namespace, self.folder = kube_config, namespace, folder
         api = config.new_client_from_config(str(kube_config))
-        api.user_agent = "observer"  # what tests ask is not disturbed by the faults that they script
+        api.user_agent = "observer"  # requests of tests are not affected by scripted faults
         self.core = client.CoreV1Api(api)
         self.custom = client.CustomObjectsApi(api)
         self.history = History(kube_config, namespace)
 
-    # What operators are given
+    # Parameters for operators
 
     def connection(self, kube_config: Path | None = None) -> str:
         """The Airflow connection of this cluster, for its environment variable."""
@@ -69,7 +69,7 @@ class Cluster:
         return json.dumps({"conn_type": "kubernetes", "extra": {**extra, "in_cluster": False}})
 
     def place(self, **changes: Any) -> str:
-        """The `[place]` sections of a recipe whose pods run here; keywords change `[place.kubernetes]`."""
+        """The `[place]` sections of a recipe for this cluster; keywords change `[place.kubernetes]`."""
         usual = {"namespace": self.namespace, "image": self.image, "gpus": self.gpus, "cpu": "100m", "memory": "2Gi"}
         wanted = {**usual, "grace_s": 30, "template": str(self.template), **changes}
         env = {"OMP_NUM_THREADS": "1", **self.pod_env, **wanted.pop("env", {})}
@@ -77,7 +77,7 @@ class Cluster:
         return POD_PLACE + "\n".join(lines) + "\n[place.kubernetes.env]\n" + _toml_table(env)
 
     def dask_place(self, **changes: Any) -> str:
-        """The section of a recipe whose Dask clusters are made here; keywords change it. Skips where none can be."""
+        """The section of a recipe for Dask on this cluster; keywords change it. Skips if Dask is not available."""
         small = {"cpu": "100m", "memory": "1Gi", "scheduler_cpu": "100m", "min_workers": 1, "max_workers": 1}
         usual = {"namespace": self.namespace, "image": self.image, "service_type": self.dask_service(), **small}
         wanted = {**usual, "template": str(self.dask_template), "secrets": [], **changes}
@@ -85,7 +85,7 @@ class Cluster:
         return "\n[place.dask.kubernetes]\n" + "\n".join(lines) + "\n"
 
     def dask_service(self) -> str:
-        """How a scheduler is reached from here; makes sure that there is a Dask operator, or skips."""
+        """The service type by which a scheduler is reachable; ensures that there is a Dask operator, or skips."""
         raise NotImplementedError
 
     @property
@@ -98,12 +98,12 @@ class Cluster:
         return path
 
     def dask_clusters(self) -> list[Any]:
-        """The DaskClusters that are there now."""
+        """The current DaskClusters."""
         return list(self.custom.list_namespaced_custom_object(*DASK, self.namespace, "daskclusters")["items"])
 
     @property
     def template(self) -> Path:
-        """The pod template: what the tests' pods need on this cluster beside what the recipe says."""
+        """The pod template: settings of this cluster in addition to those of the recipe."""
         container: dict[str, Any] = {"name": "base", "image": self.image}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"containers": [container]}}
         path = self.folder / "pod-template.yaml"
@@ -111,11 +111,11 @@ class Cluster:
         return path
 
     def store(self, folder: Path) -> Path:
-        """A folder for the artifacts of one test, at the same path here and in the pods."""
+        """A folder for the artifacts of one test, at the same path on this machine and in the pods."""
         return folder / "store"
 
     def stranger(self) -> Path:
-        """A kubeconfig of somebody who may do nothing: a service account that nothing is bound to."""
+        """A kubeconfig without rights: of a service account without role bindings."""
         account = client.V1ServiceAccount(metadata=client.V1ObjectMeta(name="stranger"))
         with suppress(ApiException):
             self.core.create_namespaced_service_account(self.namespace, account)
@@ -130,7 +130,7 @@ class Cluster:
         path.write_text(yaml.safe_dump(known))
         return path
 
-    # What there is
+    # Queries
 
     def pod(self, phase: str = "Running", limit_s: float = 60, label: str = OURS) -> Any:
         """Waits for a pod of ours in this phase and returns it."""
@@ -147,16 +147,16 @@ class Cluster:
         )
 
     def pods(self, label: str = OURS) -> list[Any]:
-        """The pods of ours that are there now."""
+        """Our current pods."""
         return list(self.core.list_namespaced_pod(self.namespace, label_selector=label).items)
 
     def log(self, pod: str, **more: Any) -> str:
-        """A pod's log as it is now."""
+        """A pod's current log."""
         answer = self.core.read_namespaced_pod_log(pod, self.namespace, _preload_content=False, **more)
         return str(answer.data.decode())
 
     def log_says(self, pod: str, words: str, limit_s: float = 60) -> None:
-        """Waits until a pod's log holds `words`."""
+        """Waits until a pod's log contains `words`."""
 
         def said() -> bool:
             with suppress(ApiException):
@@ -169,7 +169,7 @@ class Cluster:
         """Waits until `true()` is true and returns its value."""
         return until(true, limit_s * self.slowness)
 
-    # What is done to it
+    # Disturbances
 
     def evict(self, pod: str) -> None:
         """Evicts a pod through the API, with its own grace period."""
@@ -177,36 +177,36 @@ class Cluster:
         self.core.create_namespaced_pod_eviction(pod, self.namespace, client.V1Eviction(metadata=meta))
 
     def kill_pod(self, pod: str) -> None:
-        """Deletes a pod without grace, as nobody should."""
+        """Deletes a pod without a grace period."""
         self.core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
 
     @property
     def faults(self) -> Faults:
-        """The faults of the API that can be scripted; only the loopback bed has them."""
+        """Scripted faults of the API; only on the loopback bed."""
         raise NotImplementedError
 
     def stop_kubelet(self, node: str) -> None:
-        """Stops the kubelet of a node; its containers run on."""
+        """Stops the kubelet of a node; its containers keep running."""
         raise NotImplementedError
 
     def start_kubelet(self, node: str) -> None:
-        """Starts it again."""
+        """Restarts it."""
         raise NotImplementedError
 
     def silence_node(self, node: str) -> None:
-        """Stops the kubelet of a node until its pods are given up; its containers run on."""
+        """Stops the kubelet of a node until its pods are abandoned; its containers keep running."""
         raise NotImplementedError
 
     def lose_node(self, node: str) -> None:
-        """Takes a node away with everything on it."""
+        """Removes a node with everything on it."""
         raise NotImplementedError
 
     def only_here(self, why: str) -> Bed:
-        """The bed, for what no cluster can be made to do from outside; skips elsewhere."""
+        """The bed, for faults that cannot be caused from outside a cluster; skips on other clusters."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Removes everything."""
         self.history.close()
 
 
@@ -257,7 +257,7 @@ class Loopback(Cluster):
 
 
 class Real(Cluster):
-    """The cluster that KUBECONFIG names."""
+    """The cluster of KUBECONFIG."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         folder.mkdir()
@@ -319,7 +319,7 @@ class Real(Cluster):
         self._stopped.remove(node)
 
     def silence_node(self, node: str) -> None:
-        # Kubernetes gives the pods up after 40 s and `[place.kubernetes] node_silent_s`.
+        # Kubernetes abandons the pods after 40 s and `[place.kubernetes] node_silent_s`.
         self.stop_kubelet(node)
 
     def lose_node(self, node: str) -> None:
@@ -340,7 +340,7 @@ class Real(Cluster):
             self.core.delete_namespace(self.made)
 
     def _sweep(self) -> None:
-        """Removes what a test has left, and waits until it is gone: the next one counts pods."""
+        """Removes the objects of a test, and waits for their deletion, because the next test counts pods."""
         with suppress(ApiException):
             for one in self.custom.list_namespaced_custom_object(*JOBSETS, self.namespace, "jobsets")["items"]:
                 where = (*JOBSETS, self.namespace, "jobsets", one["metadata"]["name"])

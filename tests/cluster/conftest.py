@@ -1,6 +1,6 @@
 """Fixtures: a cluster (the loopback bed, or KUBECONFIG's), a small corpus in a store, and runs of stages in pods.
 
-Its soak tests are to be run after a change of operators/ (pods, jobsets, dask), of tasks/trainer or of the bed.
+Run its soak tests after a change of operators/ (pods, jobsets, dask), of tasks/trainer or of the bed.
 """
 
 import shutil
@@ -20,7 +20,7 @@ __all__ = ["airflow_db", "dag_bag", "recipes"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On loopback all but the cases marked `smoke` are soak; a hang ends in five minutes, on another cluster in 15."""
+    """Marks cases without `smoke` as soak on loopback; the time-out is 5 minutes there and 15 on other clusters."""
     real = bool(Settings().kube_config)
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The cluster, with the Airflow connection that leads to it."""
+    """The cluster, with its Airflow connection."""
     settings = Settings()
     one = Real(settings, tmp_path / "cluster") if settings.kube_config else Loopback(tmp_path / "cluster")
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", one.connection())
@@ -41,11 +41,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On loopback nothing takes long: causes are believed, and nodes given up, after seconds."""
+    """Shortens patience on loopback: causes are accepted, and nodes abandoned, after seconds."""
     if not Settings().kube_config:
         monkeypatch.setattr("operators.pods.pending.SURE_S", 1.0)
         monkeypatch.setattr("operators.pods.pending.UNLIKELY_S", 2.0)
-        monkeypatch.setattr("operators.pods.pending.LOOK_S", 0.2)
+        monkeypatch.setattr("operators.pods.pending.CHECK_S", 0.2)
         monkeypatch.setattr("operators.jobsets.trigger.SURE_S", 2.0)
         monkeypatch.setattr("operators.pods.api.TICK_S", 0.5)
         monkeypatch.setattr("operators.pods.api.STARTING_S", 0.5)
@@ -60,13 +60,13 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def corpus_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with what training reads, made once."""
+    """A store with the inputs of training, created once."""
     return corpus_without_tokenizer(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture
 def store(cluster: Cluster, corpus_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The store of one test, filled with a small corpus; the recipe is called `test`, as the artifacts in it are."""
+    """The store of one test, with a small corpus; the recipe is called `test`, like its artifacts."""
     folder = cluster.store(tmp_path)
     shutil.copytree(corpus_store, folder)
     yield folder
@@ -88,7 +88,7 @@ _contents: dict[int, str] = {}
 
 @pytest.fixture
 def undisturbed(run: Callable[..., Ended], store: Path) -> Callable[[int], str]:
-    """The content of the checkpoint after so many steps, made in a pod of this cluster that nothing has disturbed."""
+    """The content of the checkpoint after `steps` steps in an undisturbed pod of this cluster."""
 
     def content(steps: int) -> str:
         if steps not in _contents:

@@ -1,4 +1,4 @@
-"""A bed with the Dask operator, recipes whose place makes Dask clusters in it, and captures to work on."""
+"""A bed with the Dask operator, recipes with Dask clusters in it, and captures as input."""
 
 import json
 import os
@@ -79,27 +79,27 @@ def place(low: int = 2, high: int = 2, idle_s: int = 600, more: str = "") -> str
 
 
 def make(recipe: Recipe, run: str = "manual__1") -> Any:
-    """Makes the cluster of a run as the setup task does."""
-    from operators.dask_cluster import ensure
+    """Creates the cluster of a run like the setup task."""
+    from operators.dask_cluster import ensure_cluster
 
     class Instance:
         dag_id = f"{recipe.name}.corpus"
 
-    return ensure(recipe, {"ti": Instance, "run_id": run})
+    return ensure_cluster(recipe, {"ti": Instance, "run_id": run})
 
 
 def remove(recipe: Recipe, name: str) -> str:
-    """Removes a cluster as the teardown task does; returns the name of its `Removal`."""
-    from operators.dask.api import remove as removed
+    """Removes a cluster like the teardown task; returns the name of its `Removal`."""
+    from operators.dask.api import delete_cluster
     from operators.dask.manifests import place_of
 
     pods = place_of(recipe)
     assert pods is not None
-    return removed(pods, name).name
+    return delete_cluster(pods, name).name
 
 
 def captures(store: Path, recipe: str, pages: int = 12, lost: int = 0) -> None:
-    """Writes `warc` of a recipe: pages in three files, of which each lacks `lost` that it should have."""
+    """Writes `warc` of a recipe: pages in three files, each of which lacks `lost` of its recorded captures."""
     output = Output(Store(str(store)), ArtifactId(f"{recipe}/warc", "dev"), "0" * 64)
     words = WORDS.split()
     rows = []
@@ -125,7 +125,7 @@ def states(run: Any) -> dict[str, str]:
 
 
 def kill(bed: Bed, pod: Object) -> None:
-    """Kills the container of a pod, as a fault of its node or a lack of memory would."""
+    """Kills the container of a pod, like a fault of its node or a lack of memory."""
     run = bed.kubelet.run_of(pod)
     assert run is not None
     run.kill_container("Error")

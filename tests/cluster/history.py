@@ -1,4 +1,4 @@
-"""Every pod that was ever there during a test, from a watch that does not end: how many there were, and when."""
+"""All pods of a test, including deleted ones, with their times, from a continuous watch."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ _OVER = ("Succeeded", "Failed")
 
 @dataclass
 class Life:
-    """One pod: its name, the last state that was seen, and when it ran (of this machine's clock; None: not yet)."""
+    """One pod: its name, its last observed state, and when it ran (local clock; None: not yet)."""
 
     name: str
     labels: dict[str, str]
@@ -27,7 +27,7 @@ class Life:
 
     @property
     def exit_code(self) -> int | None:
-        """How its container ended, as far as was seen. The phase comes later, and a pod may be gone before it does."""
+        """The observed end of its container. The phase is reported later, possibly after the deletion of the pod."""
         for one in self.last.status.container_statuses or []:
             if one.state.terminated:
                 return int(one.state.terminated.exit_code)
@@ -35,7 +35,7 @@ class Life:
 
 
 class History:
-    """Watches the pods of a namespace in a thread of its own."""
+    """Watches the pods of a namespace in a separate thread."""
 
     def __init__(self, kube_config: Path, namespace: str) -> None:
         api = config.new_client_from_config(str(kube_config))
@@ -48,12 +48,12 @@ class History:
         self._thread.start()
 
     def lives(self, label: str = "app.kubernetes.io/part-of", value: str = "sluice") -> list[Life]:
-        """All pods of ours that were ever there, in the order in which they came, as they are by now."""
+        """All our pods in order of creation, with their latest state."""
         self._catch_up()
         return [one for one in list(self._lives.values()) if one.labels.get(label) == value]
 
     def at_once(self) -> int:
-        """The largest number of pods of ours whose containers ran at the same time."""
+        """The largest number of our pods with containers running at the same time."""
         lives = [one for one in self.lives() if one.began is not None]
         moments = [one.began for one in lives if one.began is not None]
         return max(
@@ -72,7 +72,7 @@ class History:
         self._thread.join(5)
 
     def _catch_up(self, limit_s: float = 5.0) -> None:
-        """Waits until the watch, which is a little behind, knows what is there by now, and what is not."""
+        """Waits until the watch, which lags a little, has the current pods."""
         there = {pod.metadata.uid for pod in self._core.list_namespaced_pod(self._namespace).items}
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
@@ -83,7 +83,7 @@ class History:
 
     def _run(self) -> None:
         while not self._closing:
-            # Each watch goes on where the one before has ended: what happens between the two is not missed.
+            # Each watch continues where the previous one ended, so that no change is missed.
             since = {"resource_version": self._version} if self._version else {}
             try:
                 stream = watch.Watch().stream(
@@ -92,7 +92,7 @@ class History:
                 for event in stream:
                     self._note(event)
                     self._version = event["raw_object"]["metadata"]["resourceVersion"]
-            except ApiException:  # too old a version: all that is there comes anew
+            except ApiException:  # the version has expired: start from a new list
                 self._version = ""
                 time.sleep(0.05)
             except (HTTPError, OSError):

@@ -1,4 +1,4 @@
-"""Runs one stage in pods, inside a real DAG run, and lets a test disturb it meanwhile."""
+"""Runs one stage in pods, inside a real DAG run, while a test disturbs it."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ def first(code: str) -> str:
 
 @dataclass
 class Ended:
-    """What came of a run."""
+    """The result of a run."""
 
     run: Any
     said: str
@@ -65,13 +65,13 @@ class Ended:
         return self.task.xcom_pull(task_ids=self.task.task_id)
 
     def artifact(self, kind: str, version: str = "dev") -> Artifact:
-        """What the stage has made."""
+        """The artifact of the stage."""
         return Artifact.open_at(Store(str(self.store)), ArtifactId(f"{self.recipe}/{kind}", version))
 
 
 @contextmanager
 def meanwhile(*acts: Callable[[], object]) -> Iterator[None]:
-    """Runs `acts` one after the other beside the body; what they raise is raised in the end."""
+    """Runs `acts` sequentially in the background of the body; their exceptions are raised at the end."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -92,9 +92,9 @@ def meanwhile(*acts: Callable[[], object]) -> Iterator[None]:
 
 
 class Task:
-    """A task without Airflow around it: each `process` is a worker process that knows nothing of the others.
+    """A task without Airflow: each `process` acts as an independent worker process.
 
-    For what a DAG run cannot show: two processes of one task, a trigger that is told to end.
+    For cases that a DAG run cannot produce: two processes of one task, a trigger that is stopped.
     """
 
     def __init__(self, make: Callable[[], Any], name: str = "alone") -> None:
@@ -111,7 +111,7 @@ class Task:
         return {"params": params, "triggering_asset_events": {}, "logical_date": None, "ti": instance, **about}
 
     def process(self) -> tuple[Any, Any]:
-        """Executes the operator in a new process' place until it defers; returns the operator and its trigger."""
+        """Executes the operator as a new process until it defers; returns the operator and its trigger."""
         operator = self.make()
         try:
             operator.execute(self.context())
@@ -122,14 +122,14 @@ class Task:
         raise AssertionError("the operator did not defer")
 
     def resumed(self, operator: Any, event: Any) -> Any:
-        """Lets the operator take over with the trigger's event."""
+        """Resumes the operator with the trigger's event."""
         method = operator.resume if hasattr(operator, "resume") else operator.trigger_reentry
         context = {**self.context(), "outlet_events": {}}
         return method(context, event)
 
 
 def event_of(trigger: Any) -> dict[str, Any]:
-    """Runs a trigger to its event, as the triggerer does."""
+    """Runs a trigger to its event, like the triggerer."""
 
     async def wait() -> dict[str, Any]:
         async for event in trigger.run():
@@ -140,7 +140,7 @@ def event_of(trigger: Any) -> dict[str, Any]:
 
 
 def ended_by(trigger: Any, state: str) -> None:
-    """Tells a trigger that its task is over, as the triggerer does when somebody has set the task's state."""
+    """Cancels a trigger, like the triggerer after a user has set the task's state."""
 
     async def told() -> str:
         return state

@@ -1,4 +1,4 @@
-"""What the tests must know of a cluster that is not their own: every `SLUICE_TEST_*` variable, read in one place.
+"""Settings for an external cluster: every `SLUICE_TEST_*` variable, read in one place.
 
 README.md in this folder describes them for people.
 """
@@ -25,7 +25,7 @@ def _pod_env() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a cluster given by KUBECONFIG."""
+    """The settings of the cluster of KUBECONFIG."""
 
     kube_config: str = field(default_factory=lambda: os.environ.get("KUBECONFIG", ""))
     namespace: str = field(default_factory=lambda: given("NAMESPACE"))

@@ -1,4 +1,4 @@
-"""An API server that is started anew while pods run: it answers 403 to everybody until it has read who may do what."""
+"""An API server that restarts while pods run: it answers 403 to all clients until it has loaded RBAC."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ def commands(code: str) -> list[str]:
     return ["python", "-u", "-c", f"import time\n{code}"]
 
 
-def test_six_triggers_outlast_five_restarts_of_the_api_server(recipe, cluster) -> None:
+def test_six_triggers_survive_five_restarts_of_the_api_server(recipe, cluster) -> None:
     from operators.gpu_pod import GpuPodOperator
 
     bed = cluster.only_here("restarts of the API server at will")
@@ -45,7 +45,7 @@ def test_six_triggers_outlast_five_restarts_of_the_api_server(recipe, cluster) -
         return events
 
     for trigger, lines in zip(triggers, said, strict=True):
-        trigger.say = lines.append
+        trigger.log_line = lines.append
     assert [event["failure"] for event in asyncio.run(all_of_them())] == [None] * TRIGGERS
     assert len(cluster.history.lives()) == TRIGGERS
     for lines in said:
@@ -53,7 +53,7 @@ def test_six_triggers_outlast_five_restarts_of_the_api_server(recipe, cluster) -
         assert counted == list(range(60))
 
 
-def test_a_pod_is_started_at_a_server_that_does_not_know_its_rights_yet(run, cluster) -> None:
+def test_a_pod_starts_although_the_api_server_has_not_loaded_rbac_yet(run, cluster) -> None:
     refused = cluster.faults.answer(403, verb="list", path="*/pods")
     ended = run("tokenizer")
     assert ended.state == "success", ended.said
@@ -63,7 +63,7 @@ def test_a_pod_is_started_at_a_server_that_does_not_know_its_rights_yet(run, clu
 
 @pytest.fixture
 def stranger(cluster, monkeypatch):
-    """Takes all rights away from everybody, but for a way to give them back."""
+    """Removes the rights of all clients; returns a function that restores them."""
     bed = cluster.only_here("rights that are taken away at will")
 
     def take() -> None:
@@ -73,7 +73,7 @@ def stranger(cluster, monkeypatch):
     return take
 
 
-def test_a_task_that_lost_its_rights_for_good_says_where_its_pod_is(run, cluster, stranger) -> None:
+def test_a_task_that_loses_its_rights_permanently_names_its_pod(run, cluster, stranger) -> None:
     def disturb() -> None:
         cluster.log_says(cluster.pod().metadata.name, "line 2")
         stranger()
@@ -83,11 +83,11 @@ def test_a_task_that_lost_its_rights_for_good_says_where_its_pod_is(run, cluster
     [pod] = cluster.pods()
     assert ended.state == "failed"
     assert ended.task.try_number == 1
-    assert f"pod {pod.metadata.name} in namespace {cluster.namespace} was left alone and may still run" in ended.said
+    assert f"pod {pod.metadata.name} in namespace {cluster.namespace} was not deleted and may still run" in ended.said
     assert "cannot list resource" in ended.said
 
 
-def test_a_task_that_gives_up_for_good_takes_its_pod_along_where_it_may(recipe, cluster, stranger) -> None:
+def test_a_task_that_fails_for_good_deletes_its_pod_if_it_has_the_right(recipe, cluster, stranger) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
     from operators.gpu_pod import GpuPodOperator
@@ -107,7 +107,7 @@ def test_a_task_that_gives_up_for_good_takes_its_pod_along_where_it_may(recipe, 
     cluster.until(lambda: not cluster.pods(), 60)
 
 
-def test_a_fault_of_the_trigger_itself_leaves_no_pod_that_nobody_knows_of(recipe, cluster, monkeypatch) -> None:
+def test_an_error_in_the_trigger_leaves_no_orphaned_pod(recipe, cluster, monkeypatch) -> None:
     from airflow.sdk.exceptions import AirflowException
 
     from operators.gpu_pod import GpuPodOperator
@@ -126,9 +126,9 @@ def test_a_fault_of_the_trigger_itself_leaves_no_pod_that_nobody_knows_of(recipe
         task.resumed(operator, event_of(trigger))
 
 
-def test_who_may_not_look_says_how_to_find_what_an_earlier_try_has_left(run, cluster, stranger) -> None:
+def test_without_list_rights_the_error_says_how_to_find_pods_of_earlier_tries(run, cluster, stranger) -> None:
     stranger()
     ended = run("tokenizer")
     assert ended.state == "failed"
     assert ended.task.try_number == 1
-    assert "has the label sluice/owner=" in ended.said
+    assert "have the label sluice/owner=" in ended.said

@@ -1,4 +1,4 @@
-"""The loopback bed itself, through the Python client: what it answers where operators rely on the answer."""
+"""The loopback bed, through the Python client: responses that operators rely on."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def start(core, name: str, code: str, grace_s: int = 30, **container) -> None:
 
 
 def ended(core, name: str):
-    """Waits for the end of a pod and returns how its container ended."""
+    """Waits for the end of a pod and returns the terminated state of its container."""
     return until(lambda: core.read_namespaced_pod(name, "training").status.container_statuses[0].state.terminated)
 
 
@@ -76,13 +76,13 @@ def gone(core, name: str) -> bool:
         ("import os; os.kill(os.getpid(), 9)", 137, "Error"),
     ],
 )
-def test_a_container_ends_as_its_process_does(core, code, exit_code, reason) -> None:
+def test_a_container_ends_with_the_exit_code_of_its_process(core, code, exit_code, reason) -> None:
     start(core, "one", code)
     end = ended(core, "one")
     assert (end.exit_code, end.reason) == (exit_code, reason)
 
 
-def test_a_process_without_a_handler_sleeps_through_sigterm_as_pid_1_does(core) -> None:
+def test_pid_1_without_a_handler_ignores_sigterm(core) -> None:
     start(core, "deaf", "import time; print('ready', flush=True); time.sleep(60)", grace_s=2)
     until(lambda: "ready" in log(core, "deaf"))
     began = time.monotonic()
@@ -92,7 +92,7 @@ def test_a_process_without_a_handler_sleeps_through_sigterm_as_pid_1_does(core) 
 
 
 @pytest.mark.smoke
-def test_a_process_with_a_handler_saves_and_its_code_is_seen_before_the_pod_is_gone(core) -> None:
+def test_with_a_handler_the_process_saves_and_its_exit_code_is_visible_before_deletion(core) -> None:
     start(core, "saving", SAVES)
     until(lambda: "ready" in log(core, "saving"))
     version = core.list_namespaced_pod("training").metadata.resource_version
@@ -108,7 +108,7 @@ def test_a_process_with_a_handler_saves_and_its_code_is_seen_before_the_pod_is_g
     assert last.status.container_statuses[0].state.terminated.exit_code == 143
 
 
-def test_a_container_beyond_its_limit_is_killed_for_memory(core) -> None:
+def test_a_container_over_its_memory_limit_is_oom_killed(core) -> None:
     start(
         core, "greedy", "x = b'x' * (400 << 20); import time; time.sleep(60)", resources={"limits": {"memory": "100Mi"}}
     )
@@ -129,12 +129,12 @@ def test_a_terminating_pod_holds_its_gpus(core, bed) -> None:
     assert ended(core, "c").exit_code == 0
 
 
-def test_a_log_is_followed_with_times_and_taken_up_again_by_the_second(core, bed) -> None:
+def test_a_log_is_followed_with_timestamps_and_resumed_by_the_second(core, bed) -> None:
     start(core, "says", "import time\nfor n in range(4): print('line', n); time.sleep(0.6)")
     until(lambda: "line 0" in log(core, "says"))
     whole = log(core, "says", follow=True, timestamps=True).splitlines()
     assert [line.split(" ", 1)[1] for line in whole] == ["line 0", "line 1", "line 2", "line 3"]
-    # By the whole second, as the API knows it: what was read comes again and must be dropped by the reader.
+    # With a resolution of one second, as in the API: the reader must drop repeated lines.
     url = f"{bed.url}/api/v1/namespaces/training/pods/says/log?sinceTime={whole[2].split(' ')[0]}"
     with urllib.request.urlopen(url) as answer:
         again = answer.read().decode()
@@ -143,7 +143,7 @@ def test_a_log_is_followed_with_times_and_taken_up_again_by_the_second(core, bed
     assert log(core, "says", tail_lines=2).splitlines() == ["line 2", "line 3"]
 
 
-def test_a_dead_kubelet_answers_as_a_real_one_does_not(core, bed) -> None:
+def test_a_dead_kubelet_does_not_answer(core, bed) -> None:
     start(core, "one", "import time; print('ready', flush=True); time.sleep(1)")
     until(lambda: "ready" in log(core, "one"))
     node = core.read_namespaced_pod("one", "training").spec.node_name
@@ -160,7 +160,7 @@ def test_a_dead_kubelet_answers_as_a_real_one_does_not(core, bed) -> None:
     assert ended(core, "one").exit_code == 0
 
 
-def test_names_quota_and_versions_are_guarded(core) -> None:
+def test_names_quota_and_resource_versions_are_enforced(core) -> None:
     start(core, "one", "import time; time.sleep(60)")
     body = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "base", "image": "x"}]}}
     assert refusal(core.create_namespaced_pod, "training", body) == (409, 'pods "one" already exists')
@@ -172,7 +172,7 @@ def test_names_quota_and_versions_are_guarded(core) -> None:
     assert refusal(core.replace_namespaced_pod, "one", "training", pod)[0] == 409
 
 
-def test_a_watch_goes_on_from_its_version_and_ends_when_that_is_too_old(core, bed) -> None:
+def test_a_watch_resumes_at_its_version_and_ends_if_that_is_too_old(core, bed) -> None:
     version = core.list_namespaced_pod("training").metadata.resource_version
     start(core, "one", "print(1)")
     seen = watch.Watch().stream(core.list_namespaced_pod, "training", resource_version=version, timeout_seconds=1)
@@ -183,14 +183,14 @@ def test_a_watch_goes_on_from_its_version_and_ends_when_that_is_too_old(core, be
     assert refused.value.status == 410
 
 
-def test_a_kind_that_nobody_has_defined_is_not_found(bed) -> None:
+def test_an_undefined_kind_is_not_found(bed) -> None:
     api = client.CustomObjectsApi(config.new_client_from_config(str(bed.kube_config())))
     with pytest.raises(ApiException) as refused:
         api.list_namespaced_custom_object("jobset.x-k8s.io", "v1alpha2", "training", "jobsets")
     assert refused.value.status == 404
 
 
-def test_an_owner_that_is_deleted_in_the_foreground_waits_for_what_it_owns(core, bed) -> None:
+def test_foreground_deletion_waits_for_dependents(core, bed) -> None:
     from tests.cluster.bed.resources import CONFIG_MAPS, PODS
 
     above = bed.store.create(CONFIG_MAPS, {"metadata": {"name": "above", "namespace": "training"}})

@@ -1,4 +1,4 @@
-"""A Dask cluster per DAG run: made, used, adopted, ended; with real scheduler and worker processes behind the API."""
+"""A Dask cluster per DAG run: created, used, adopted, deleted; with real scheduler and worker processes."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ __all__ = ["bed", "dask"]
 
 @pytest.mark.smoke
 @pytest.mark.timeout(240)
-def test_a_dag_run_makes_its_cluster_works_on_it_and_ends_it(
+def test_a_dag_run_creates_uses_and_deletes_its_cluster(
     bed: Bed, dask: DaskClusters, recipes, dag_bag, tmp_path: Path, monkeypatch, caplog
 ) -> None:
     caplog.set_level(logging.INFO, "sluice")
@@ -63,7 +63,7 @@ def test_a_dag_run_makes_its_cluster_works_on_it_and_ends_it(
 
 
 @pytest.mark.timeout(240)
-def test_a_dag_run_whose_scheduler_and_worker_die_ends_with_the_same_bytes(
+def test_a_dag_run_that_loses_scheduler_and_worker_writes_the_same_bytes(
     bed: Bed, dask: DaskClusters, recipes, dag_bag, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setenv("SLUICE_MODELS", str(MODELS))
@@ -91,14 +91,14 @@ def content(tmp_path: Path, recipe: str) -> str:
 
 
 def content_here(tmp_path: Path) -> str:
-    """What the same work comes to in this process."""
+    """The result of the same work in this process."""
     for stage in ("extract", "annotate", "dedup", "consolidate"):
         run_stage(find_recipe("here"), stage)
     return content(tmp_path, "here")
 
 
 @pytest.mark.timeout(120)
-def test_the_cluster_is_ended_when_a_stage_fails(
+def test_the_cluster_is_deleted_when_a_stage_fails(
     bed: Bed, dask: DaskClusters, recipes, dag_bag, tmp_path: Path
 ) -> None:
     recipes("wreck", place())
@@ -113,7 +113,7 @@ def test_the_cluster_is_ended_when_a_stage_fails(
     until(lambda: bed.store.select(PODS) == [])
 
 
-def test_without_a_place_for_dask_the_dag_has_its_stages_only(recipes, dag_bag) -> None:
+def test_without_dask_in_the_place_the_dag_has_only_its_stages(recipes, dag_bag) -> None:
     recipes("plain")
     assert sorted(dag_bag().dags["plain.corpus"].task_ids) == ["annotate", "consolidate", "dedup", "extract"]
 
@@ -128,14 +128,14 @@ def test_a_cluster_of_the_same_run_is_adopted_and_of_another_is_not(bed: Bed, da
     bed.store.change(
         CLUSTERS, "training", first["name"], lambda now: now["metadata"].update(annotations={"sluice/run": "other"})
     )
-    with pytest.raises(RecipeError, match="is of other"):
+    with pytest.raises(RecipeError, match="belongs to other"):
         make(recipe)
     assert remove(recipe, first["name"]) == "REMOVED"
     assert remove(recipe, first["name"]) == "ABSENT"
 
 
 @pytest.mark.timeout(180)
-def test_workers_come_as_work_waits_and_a_killed_one_costs_nothing(
+def test_workers_scale_with_queued_work_and_a_killed_one_loses_nothing(
     bed: Bed, dask: DaskClusters, recipes, tmp_path: Path
 ) -> None:
     recipes("grow", place(low=1, high=2))
@@ -159,7 +159,7 @@ def engine_has_two(noted: Callable[[Path], list[str]], folder: Path) -> bool:
 
 
 @pytest.mark.timeout(180)
-def test_a_killed_scheduler_comes_back_and_the_stage_goes_on(
+def test_a_killed_scheduler_restarts_and_the_stage_continues(
     bed: Bed, dask: DaskClusters, recipes, tmp_path: Path
 ) -> None:
     recipes("head", place(low=1, high=1))
@@ -174,9 +174,7 @@ def test_a_killed_scheduler_comes_back_and_the_stage_goes_on(
 
 
 @pytest.mark.timeout(120)
-def test_a_cluster_that_nobody_uses_ends_by_itself_and_a_stage_makes_it_anew(
-    bed: Bed, dask: DaskClusters, recipes
-) -> None:
+def test_an_idle_cluster_shuts_down_and_a_stage_recreates_it(bed: Bed, dask: DaskClusters, recipes) -> None:
     recipes("idle", place(low=1, high=1, idle_s=3))
     recipe = find_recipe("idle")
     first = make(recipe)

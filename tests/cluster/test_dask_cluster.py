@@ -1,4 +1,4 @@
-"""A Dask cluster through its operator, here or on a cluster of yours: made, adopted, used, disturbed, removed."""
+"""A Dask cluster through its operator, on the bed or an external cluster: its life cycle, with disturbances."""
 
 import pytest
 
@@ -14,7 +14,7 @@ DASK = "dask.org/cluster-name"
 
 @pytest.fixture
 def recipe(cluster, recipes):
-    """Writes a recipe whose place makes Dask clusters here, and returns it; keywords change the section."""
+    """Writes and returns a recipe with Dask on this cluster; keywords change the section."""
 
     def write(name: str, **changes):
         recipes(name, cluster.dask_place(**changes))
@@ -27,7 +27,7 @@ def of(cluster, name: str, component: str) -> list:
     return cluster.pods(f"{DASK}={name},dask.org/component={component}")
 
 
-def test_a_cluster_is_made_adopted_used_and_removed(cluster, recipe) -> None:
+def test_a_cluster_is_created_adopted_used_and_removed(cluster, recipe) -> None:
     one = recipe("uses")
     made = make(one)
     assert make(one) == made
@@ -40,7 +40,7 @@ def test_a_cluster_is_made_adopted_used_and_removed(cluster, recipe) -> None:
     assert remove(one, made["name"]) == "ABSENT"
 
 
-def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
+def test_a_killed_worker_is_replaced(cluster, recipe) -> None:
     one = recipe("loses")
     made = make(one)
     [worker] = of(cluster, made["name"], "worker")
@@ -56,9 +56,9 @@ def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
     assert remove(one, made["name"]) == "REMOVED"
 
 
-def test_a_cluster_whose_image_is_not_there_is_told_and_removed(cluster, recipe) -> None:
+def test_a_cluster_with_a_missing_image_is_reported_and_removed(cluster, recipe) -> None:
     one = recipe("lacks", image="registry.invalid/nothing:1")
-    with pytest.raises(RecipeError, match=r"registry.invalid/nothing:1 cannot be had"):
+    with pytest.raises(RecipeError, match=r"registry.invalid/nothing:1 cannot be pulled"):
         make(one)
     [found] = cluster.dask_clusters()
     assert remove(one, found["metadata"]["name"]) == "REMOVED"

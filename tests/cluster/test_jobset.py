@@ -1,4 +1,4 @@
-"""Two nodes as one gang: real torch processes that meet over gloo, make one model, and survive what happens to one."""
+"""Two nodes as one gang: real torch processes that train one model over gloo and survive faults of one of them."""
 
 import json
 import time
@@ -19,7 +19,7 @@ GANG = {"operator": "JobSetOperator", "nodes": 2}
 
 
 def jobsets(cluster) -> list[dict]:
-    """The JobSets that are there now."""
+    """The current JobSets."""
     return cluster.custom.list_namespaced_custom_object(*JOBSETS, cluster.namespace, "jobsets")["items"]
 
 
@@ -46,7 +46,7 @@ def trained_as_on_one_node(ended, undisturbed) -> None:
     assert made.record.content == undisturbed(STEPS)
 
 
-def test_a_gang_of_two_nodes_makes_the_model_that_one_makes(run, cluster, undisturbed) -> None:
+def test_a_gang_of_two_nodes_trains_the_model_of_one_node(run, cluster, undisturbed) -> None:
     ended = run("train", steps=STEPS, **GANG)
     trained_as_on_one_node(ended, undisturbed)
     assert ended.result["address"] == "test/checkpoint@dev"
@@ -62,11 +62,11 @@ def test_a_gang_survives_the_loss_of_one_pod(run, cluster, saved, undisturbed, l
         ended = run("train", steps=STEPS, **GANG)
     trained_as_on_one_node(ended, undisturbed)
     assert ended.task.try_number == 1
-    assert "the gang is started again" in ended.said
+    assert "the gang is restarted" in ended.said
     assert "resumed at step" in ended.said
 
 
-def test_an_evicted_pod_takes_the_gang_along_and_does_not_count(run, cluster, saved, undisturbed) -> None:
+def test_an_evicted_pod_restarts_the_gang_without_counting_as_a_failure(run, cluster, saved, undisturbed) -> None:
     with meanwhile(lambda: cluster.evict(saved()["1"].metadata.name)):
         ended = run("train", steps=STEPS, max_restarts=0, **GANG)
     trained_as_on_one_node(ended, undisturbed)
@@ -74,14 +74,14 @@ def test_an_evicted_pod_takes_the_gang_along_and_does_not_count(run, cluster, sa
     assert "of which 0 count" in ended.said
 
 
-def test_a_gang_whose_node_is_lost_is_started_again_by_the_next_try(run, cluster, saved, undisturbed) -> None:
+def test_the_next_try_restarts_a_gang_that_lost_a_node(run, cluster, saved, undisturbed) -> None:
     with meanwhile(lambda: cluster.lose_node(saved()["1"].spec.node_name)):
         ended = run("train", steps=STEPS, **GANG)
     trained_as_on_one_node(ended, undisturbed)
     assert "resumed at step" in ended.said
 
 
-def test_an_error_that_no_restart_can_mend_fails_the_gang_at_once(run, cluster, store) -> None:
+def test_a_permanent_error_fails_the_gang_at_once(run, cluster, store) -> None:
     (store / "test/plan/dev/artifact.json").unlink(missing_ok=True)
     for path in (store / "test/plan").rglob("*.json"):
         path.unlink()
@@ -92,7 +92,7 @@ def test_an_error_that_no_restart_can_mend_fails_the_gang_at_once(run, cluster, 
     assert len(cluster.history.lives()) == 2, ended.said
 
 
-def test_a_gang_that_fails_again_and_again_ends_with_the_reason_of_the_first_rank(run, cluster) -> None:
+def test_a_repeatedly_failing_gang_ends_with_the_reason_of_the_first_rank(run, cluster) -> None:
     ended = run("train", steps=STEPS, retries=0, max_restarts=1, env={"PYTHONHASHSEED": "banana"}, **GANG)
     assert ended.state == "failed"
     assert "max number of restarts" in ended.said or "ReachedMaxRestarts" in ended.said
@@ -101,7 +101,7 @@ def test_a_gang_that_fails_again_and_again_ends_with_the_reason_of_the_first_ran
     assert len(cluster.history.lives()) == 4
 
 
-def test_a_dead_kubelet_under_rank_zero_is_a_gap_in_the_log_and_nothing_else(run, cluster, saved, undisturbed) -> None:
+def test_a_dead_kubelet_under_rank_zero_only_leaves_a_gap_in_the_log(run, cluster, saved, undisturbed) -> None:
     dead_s = 60 if cluster.slowness > 1 else 4
 
     def disturb() -> None:
@@ -130,7 +130,7 @@ def test_a_second_process_of_the_task_finds_the_gang_of_the_first(recipe, cluste
     assert len(cluster.history.lives()) == 2
 
 
-def test_a_gang_whose_task_is_marked_failed_saves_and_goes(recipe, cluster, saved, store) -> None:
+def test_a_gang_whose_task_is_marked_failed_saves_and_is_deleted(recipe, cluster, saved, store) -> None:
     from operators.jobset import JobSetOperator
 
     recipe(steps=100_000, nodes=2)
@@ -146,7 +146,7 @@ def test_a_gang_whose_task_is_marked_failed_saves_and_goes(recipe, cluster, save
 
 
 @pytest.mark.smoke
-def test_a_cluster_without_jobset_is_told_with_a_remedy(run, cluster) -> None:
+def test_a_cluster_without_jobset_is_reported_with_a_remedy(run, cluster) -> None:
     bed = cluster.only_here("a cluster without the CRD of JobSet")
     bed.kinds = [one for one in bed.kinds if one.group != "jobset.x-k8s.io"]
     ended = run("train", **GANG)
@@ -155,7 +155,7 @@ def test_a_cluster_without_jobset_is_told_with_a_remedy(run, cluster) -> None:
     assert "Install JobSet" in ended.said
 
 
-def test_an_api_that_fails_now_and_then_makes_one_gang(run, cluster) -> None:
+def test_an_intermittently_failing_api_creates_one_gang(run, cluster) -> None:
     for verb in ("create", "list", "get", "watch", "delete"):
         for code in (429, 500):
             cluster.faults.answer(code, verb=verb)
@@ -172,7 +172,7 @@ def test_an_api_that_fails_now_and_then_makes_one_gang(run, cluster) -> None:
 
 @pytest.fixture
 def queue(cluster) -> str:
-    """The name of a queue with room for the gang; made here unless `SLUICE_TEST_QUEUE` names one."""
+    """The name of a queue with quota for the gang; created here unless `SLUICE_TEST_QUEUE` names one."""
     if cluster.queue:
         return cluster.queue
     cluster.only_here("a Kueue queue of the tests' own (or set SLUICE_TEST_QUEUE)")
@@ -216,7 +216,7 @@ def test_a_preempted_gang_saves_queues_again_and_resumes(run, cluster, queue, sa
     assert "resumed at step" in ended.said
 
 
-def test_a_queue_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None:
+def test_a_missing_queue_is_reported_with_a_remedy(run, cluster) -> None:
     ended = run("train", queue="no-such-queue", **GANG)
     assert ended.state == "failed"
     assert ended.task.try_number == 1
@@ -225,7 +225,7 @@ def test_a_queue_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None
 
 
 @pytest.mark.parametrize("covered", [True, False])
-def test_what_the_limit_range_adds_must_be_covered_by_the_queue(run, cluster, queue, covered) -> None:
+def test_the_queue_must_cover_the_defaults_of_the_limit_range(run, cluster, queue, covered) -> None:
     bed = cluster.only_here("a ClusterQueue of the tests' own")
     sizes = {"default": {"ephemeral-storage": "220Gi"}, "defaultRequest": {"ephemeral-storage": "1Gi"}}
     limits = {"metadata": {"name": "work", "namespace": cluster.namespace}}
@@ -244,7 +244,7 @@ def covers_storage(queue: dict) -> None:
     group["flavors"][0]["resources"].append({"name": "ephemeral-storage", "nominalQuota": "10Gi"})
 
 
-def test_a_gang_larger_than_its_queue_is_told_with_a_remedy(run, cluster, queue) -> None:
+def test_a_gang_larger_than_its_queue_is_reported_with_a_remedy(run, cluster, queue) -> None:
     ended = run("train", queue=queue, gpus=1000, **GANG)
     assert ended.state == "failed"
     assert ended.task.try_number == 1
@@ -260,7 +260,7 @@ def test_a_single_pod_waits_in_its_queue_too(run, cluster, queue) -> None:
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_planted_secret_is_not_in_the_jobset_nor_its_pods(recipe, cluster, saved) -> None:
+def test_a_planted_secret_is_in_neither_the_jobset_nor_its_pods(recipe, cluster, saved) -> None:
     from operators.jobset import JobSetOperator
 
     planted = "s3cr3t-gang-planted"

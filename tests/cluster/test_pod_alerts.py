@@ -21,7 +21,7 @@ DIVERGES = "lr = 1e-2", "lr = 1e30\nclip = 1e30"
 """The first step spoils the weights, and no later one is finite."""
 
 
-def test_steps_that_are_not_finite_reach_notifier_and_metrics_while_the_pod_runs(
+def test_non_finite_steps_reach_notifier_and_metrics_while_the_pod_runs(
     cluster, store, recipes, tmp_path, monkeypatch, airflow_db
 ) -> None:
     from operators import stats
@@ -35,7 +35,7 @@ def test_steps_that_are_not_finite_reach_notifier_and_metrics_while_the_pod_runs
         listener.settimeout(5)
         monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
         monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(listener.getsockname()[1]))
-        stats.ready.cache_clear()
+        stats.connect.cache_clear()
         _, trigger = task.process()
         running: list[bool] = []
 

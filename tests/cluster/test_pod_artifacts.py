@@ -1,4 +1,4 @@
-"""A pod, or a gang, that ends with exit code 0 and leaves no artifact: it is no success, and no later try finds it."""
+"""A pod or gang that exits with 0 without an artifact is not a success, and no later try adopts it."""
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -12,7 +12,7 @@ IDLE = ["python", "-c", "print('nothing is made')"]
 
 @pytest.fixture
 def task(recipe):
-    """A task whose pod makes nothing as long as `task.idle` is true."""
+    """A task whose pod writes no artifact while `task.idle` is true."""
     from operators.gpu_pod import GpuPodOperator
 
     recipe()
@@ -27,7 +27,7 @@ def over(cluster) -> bool:
 
 
 @pytest.mark.smoke
-def test_a_pod_without_an_artifact_fails_the_task_and_goes(task, cluster) -> None:
+def test_a_pod_without_an_artifact_fails_the_task_and_is_deleted(task, cluster) -> None:
     operator, trigger = task.process()
     with pytest.raises(AirflowFailException, match=r"exit code 0, but no artifact test/tokenizer@dev in .*one store"):
         task.resumed(operator, event_of(trigger))
@@ -39,8 +39,8 @@ def test_a_pod_without_an_artifact_fails_the_task_and_goes(task, cluster) -> Non
 
 
 @pytest.mark.parametrize("mended", [True, False])
-def test_a_completed_pod_without_an_artifact_is_not_taken_over(task, cluster, mended) -> None:
-    task.process()  # its worker and its triggerer are gone before the pod has ended
+def test_a_completed_pod_without_an_artifact_is_not_adopted(task, cluster, mended) -> None:
+    task.process()  # its worker and its triggerer die before the pod ends
     cluster.until(lambda: over(cluster), 60)
     task.idle = not mended
     task.process()
@@ -48,7 +48,7 @@ def test_a_completed_pod_without_an_artifact_is_not_taken_over(task, cluster, me
     assert (first.gone, second.gone) == (True, False)
 
 
-def test_a_completed_pod_whose_artifact_is_there_is_taken_over(task, cluster) -> None:
+def test_a_completed_pod_with_an_artifact_is_adopted(task, cluster) -> None:
     task.idle = False
     task.process()
     cluster.until(lambda: over(cluster), 60)
@@ -57,7 +57,7 @@ def test_a_completed_pod_whose_artifact_is_there_is_taken_over(task, cluster) ->
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_completed_gang_without_an_artifact_is_not_taken_over(recipe, cluster, store) -> None:
+def test_a_completed_gang_without_an_artifact_is_not_adopted(recipe, cluster, store) -> None:
     from operators.jobset import JobSetOperator
     from operators.jobsets.trigger import terminal_state
     from tests.cluster.clusters import JOBSETS

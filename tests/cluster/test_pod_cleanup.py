@@ -46,7 +46,7 @@ def ended_ago(bed: Bed, name: str, minutes: int) -> None:
 
 
 @pytest.mark.smoke
-def test_a_failed_task_pod_goes_an_hour_after_it_ended_and_no_other(bed: Bed, monkeypatch) -> None:
+def test_only_failed_task_pods_are_deleted_an_hour_after_they_end(bed: Bed, monkeypatch) -> None:
     from airflow.cli.cli_parser import get_parser
 
     for name in ("old", "new"):

@@ -1,7 +1,7 @@
-"""A pod that trains while something breaks: the log, the kubelet, the API server, the node, Airflow itself.
+"""A training pod during faults of the log, the kubelet, the API server, the node, and Airflow.
 
-Whatever it is, the run goes on or resumes, there are never two pods at once, and the model is the one that an
-undisturbed run makes.
+In every case the run continues or resumes, there are never two pods at once, and the model equals that of an
+undisturbed run.
 """
 
 import io
@@ -28,13 +28,13 @@ def trained_as_if_nothing_had_happened(ended, undisturbed) -> None:
 
 
 def lines(ended, count: int) -> list[int]:
-    """How often each line of the pod is in the task's log."""
+    """The number of occurrences of each line of the pod in the task's log."""
     return [len(re.findall(rf"\bline {number}\b", ended.said)) for number in range(count)]
 
 
 @pytest.fixture
 def saved(cluster, store):
-    """Waits until the running pod has saved a checkpoint and is past it; returns the pod."""
+    """Waits until the running pod is past a saved checkpoint; returns the pod."""
 
     def wait():
         pod = cluster.pod()
@@ -46,7 +46,7 @@ def saved(cluster, store):
 
 @pytest.fixture
 def task(recipe):
-    """A task that trains, for as many processes as the test wants; its recipe is written."""
+    """A training task for several processes, with its recipe."""
 
     def make(steps: int = STEPS, **place) -> Task:
         from operators.gpu_pod import GpuPodOperator
@@ -60,7 +60,7 @@ def task(recipe):
 # The log and the kubelet
 
 
-def test_a_log_that_breaks_in_the_middle_of_a_line_is_joined_again(run, cluster) -> None:
+def test_a_log_line_cut_by_a_lost_connection_is_joined(run, cluster) -> None:
     cut = cluster.faults.cut_log(times=3)
     ended = run("tokenizer", more=first(COUNT.format(30)))
     assert ended.state == "success", ended.said
@@ -69,7 +69,7 @@ def test_a_log_that_breaks_in_the_middle_of_a_line_is_joined_again(run, cluster)
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_dead_kubelet_is_a_gap_in_the_log_and_nothing_else(run, cluster) -> None:
+def test_a_dead_kubelet_only_leaves_a_gap_in_the_log(run, cluster) -> None:
     dead_s = 60 if cluster.slowness > 1 else 6
 
     def disturb() -> None:
@@ -84,26 +84,26 @@ def test_a_dead_kubelet_is_a_gap_in_the_log_and_nothing_else(run, cluster) -> No
         ended = run("tokenizer", more=first(COUNT.format(count)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
-    assert "log is out of reach, the pod is not touched" in ended.said
+    assert "log cannot be read, the pod is not touched" in ended.said
     assert "log is back after" in ended.said
     assert lines(ended, count) == [1] * count
     [pod] = cluster.history.lives()
     assert pod.last.status.container_statuses[0].restart_count == 0
 
 
-def test_a_pod_that_ends_while_its_log_is_out_of_reach_has_succeeded(run, cluster) -> None:
+def test_a_pod_that_ends_while_its_log_is_unreachable_has_succeeded(run, cluster) -> None:
     cluster.faults.logs_unreachable()
     ended = run("tokenizer", more=first(COUNT.format(5)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
-    assert "the rest of the pod's log is out of reach" in ended.said
+    assert "the rest of the pod's log cannot be read" in ended.said
 
 
 SAYS_AND_FAILS = "import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.05)\nraise SystemExit(3)"
 
 
 @pytest.mark.parametrize("read", [0, 12])
-def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe, cluster, read) -> None:
+def test_an_unreachable_log_ends_with_the_termination_message(recipe, cluster, read) -> None:
     from operators.gpu_pod import GpuPodOperator
 
     recipe()
@@ -120,12 +120,12 @@ def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe,
     if not read:
         bed.faults.logs_unreachable()
     _, trigger = task.process()
-    trigger.say = take
+    trigger.log_line = take
     event = event_of(trigger)
     assert event["failure"]["exit_code"] == 3
     counted = [line for line in said if line.startswith("line ")]
     assert counted == [f"line {number}" for number in range(40)]
-    assert "[the rest of the pod's log is out of reach]" in said
+    assert "[the rest of the pod's log cannot be read]" in said
     assert any("termination message" in line for line in said)
 
 
@@ -133,14 +133,14 @@ def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe,
 
 
 @pytest.mark.parametrize("code", [429, 500, 503, None])
-def test_an_api_that_fails_now_and_then_changes_nothing(run, cluster, code) -> None:
+def test_an_intermittently_failing_api_changes_nothing(run, cluster, code) -> None:
     faults = cluster.faults
     for verb in ("create", "list", "get", "watch", "delete"):
         if code is None:
             faults.reset(verb=verb, times=2)
         else:
             faults.answer(code, verb=verb, times=2, retry_after=1 if code == 429 else None)
-    # Long enough for a watch that was refused twice to be tried a third time.
+    # Long enough for a third try of a watch that was refused twice.
     ended = run("tokenizer", more=first(COUNT.format(20)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
@@ -149,7 +149,7 @@ def test_an_api_that_fails_now_and_then_changes_nothing(run, cluster, code) -> N
 
 
 @pytest.mark.parametrize("code", [pytest.param(None, marks=pytest.mark.smoke), 500, 503])
-def test_a_creation_whose_answer_is_lost_still_makes_one_pod(run, cluster, code) -> None:
+def test_a_create_request_whose_response_is_lost_makes_one_pod(run, cluster, code) -> None:
     lost = cluster.faults.lose_reply(verb="create", path="*/pods", code=code)
     ended = run("tokenizer")
     assert ended.state == "success", ended.said
@@ -157,7 +157,7 @@ def test_a_creation_whose_answer_is_lost_still_makes_one_pod(run, cluster, code)
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_name_that_is_taken_when_it_is_asked_for_is_looked_up(run, cluster) -> None:
+def test_a_pod_name_that_exists_already_is_looked_up(run, cluster) -> None:
     taken = cluster.faults.answer(409, verb="create", path="*/pods", times=2)
     ended = run("tokenizer")
     assert ended.state == "success", ended.said
@@ -165,7 +165,7 @@ def test_a_name_that_is_taken_when_it_is_asked_for_is_looked_up(run, cluster) ->
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_watch_that_is_too_old_begins_anew(run, cluster) -> None:
+def test_an_expired_watch_restarts(run, cluster) -> None:
     bed = cluster.only_here("history of the API server dropped in mid-run")
 
     def disturb() -> None:
@@ -180,7 +180,7 @@ def test_a_watch_that_is_too_old_begins_anew(run, cluster) -> None:
 
 
 @pytest.mark.smoke
-def test_an_api_that_is_away_for_a_while_leaves_the_pod_alone(run, cluster) -> None:
+def test_an_api_outage_does_not_touch_the_pod(run, cluster) -> None:
     def disturb() -> None:
         cluster.log_says(cluster.pod().metadata.name, "line 2")
         cluster.faults.answer(503, times=10**6)
@@ -230,15 +230,13 @@ def test_a_run_whose_node_is_lost_resumes_on_another_one(run, cluster, saved, un
     assert cluster.history.at_once() == 1
 
 
-def test_a_trainer_that_lives_on_a_silent_node_is_fenced_off_from_its_successor(
-    run, cluster, saved, undisturbed, caplog
-) -> None:
+def test_a_trainer_on_a_silent_node_is_fenced_off_by_its_successor(run, cluster, saved, undisturbed, caplog) -> None:
     with meanwhile(lambda: cluster.silence_node(saved().spec.node_name)):
         ended = run("train", steps=STEPS, node_silent_s=5)
     trained_as_if_nothing_had_happened(ended, undisturbed)
     table = pq.read_table(io.BytesIO(ended.artifact("checkpoint").read("loss.parquet")))
     assert table["step"].to_pylist() == list(range(STEPS))
-    assert "does not go away: its node is silent; going on beside it" in caplog.text
+    assert "is not deleted: its node does not respond; a new one is started beside it" in caplog.text
     assert not list(ended.store.glob("test/checkpoint/dev/.scratch/**/*.safetensors"))
 
 
@@ -255,7 +253,7 @@ def test_a_second_process_of_the_task_finds_the_pod_of_the_first(task, cluster, 
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_triggerer_that_takes_over_repeats_nothing_of_the_run(task, cluster, saved) -> None:
+def test_a_second_triggerer_repeats_no_log_line_and_no_alert(task, cluster, saved) -> None:
     from airflow.triggers.base import BaseTrigger
 
     one = task()
@@ -269,7 +267,7 @@ def test_a_triggerer_that_takes_over_repeats_nothing_of_the_run(task, cluster, s
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_task_that_is_cleared_keeps_its_pod_and_finds_it_again(task, cluster, saved) -> None:
+def test_a_cleared_task_keeps_its_pod_and_reattaches_to_it(task, cluster, saved) -> None:
     one = task()
     _, trigger = one.process()
     pod = saved()
@@ -280,7 +278,7 @@ def test_a_task_that_is_cleared_keeps_its_pod_and_finds_it_again(task, cluster, 
     assert only.name == pod.metadata.name
 
 
-def test_a_task_that_is_marked_failed_lets_the_trainer_save(task, cluster, saved, store) -> None:
+def test_marking_a_task_failed_lets_the_trainer_save(task, cluster, saved, store) -> None:
     one = task(steps=100_000)
     _, trigger = one.process()
     pod = saved()
@@ -292,7 +290,7 @@ def test_a_task_that_is_marked_failed_lets_the_trainer_save(task, cluster, saved
     assert list(store.glob(SAVED))
 
 
-def test_a_worker_that_is_told_to_end_its_task_stops_the_pod(task, cluster, saved) -> None:
+def test_ending_the_task_on_a_worker_stops_the_pod(task, cluster, saved) -> None:
     one = task(steps=100_000)
     operator, _ = one.process()
     saved()

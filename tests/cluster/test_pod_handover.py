@@ -1,4 +1,4 @@
-"""A triggerer that is restarted hands the log of its pods over: every line is in the task's log once."""
+"""A restarted triggerer continues the logs of its pods: every line is in the task's log once."""
 
 import asyncio
 import re
@@ -24,11 +24,11 @@ def counting(recipe):
 
 
 @pytest.mark.smoke
-def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_log(counting, cluster) -> None:
+def test_a_stopping_triggerer_hands_its_log_position_to_the_next_one(counting, cluster) -> None:
     said: list[str] = []
 
     async def interrupted(trigger) -> None:
-        trigger.say = said.append
+        trigger.log_line = said.append
         running = asyncio.ensure_future(anext(trigger.run()))
         while not any("line 9" in line for line in said):
             await asyncio.sleep(0.05)
@@ -39,11 +39,11 @@ def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_l
     _, trigger = counting.process()
     asyncio.run(interrupted(trigger))
     successor = type(trigger)(**trigger.serialize()[1])
-    successor.say = said.append
+    successor.log_line = said.append
     assert event_of(successor)["failure"] is None
     counted = [int(found[1]) for line in said if (found := re.search(r"line (\d+)$", line))]
     assert counted == list(range(40))
-    assert any("log goes on after" in line for line in said)
+    assert any("log continues after" in line for line in said)
     assert len(cluster.history.lives()) == 1
 
 
@@ -56,14 +56,14 @@ time.sleep(60)
 """
 
 
-def test_what_a_stopped_trainer_says_last_is_still_in_the_tasks_log(recipe, cluster) -> None:
+def test_the_last_lines_of_a_stopped_trainer_are_in_the_task_log(recipe, cluster) -> None:
     from operators.gpu_pod import GpuPodOperator
 
     recipe()
     task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=["python", "-c", SAVES]))
     _, trigger = task.process()
     said: list[str] = []
-    trigger.say = said.append
+    trigger.log_line = said.append
 
     async def failed() -> str:
         return "failed"

@@ -1,4 +1,4 @@
-"""What a person is led to from a task whose stage runs in a pod."""
+"""Links of a task whose stage runs in a pod."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.real_time
 URL = "http://mlflow.example:5000/#/experiments/1/runs/abc"
 
 
-def test_a_run_that_failed_in_a_pod_still_leads_to_its_mlflow_page(run, cluster) -> None:
+def test_a_run_that_failed_in_a_pod_links_to_its_mlflow_page(run, cluster) -> None:
     ended = run("tokenizer", retries=0, more=first(f"print('08:00:00 I [test/x@dev] MLflow: {URL}'); sys.exit(1)"))
     assert ended.state == "failed"
     assert URL in ended.said

@@ -1,4 +1,4 @@
-"""Kueue that is older than expected, or not there: the wait in a queue says so."""
+"""A missing or outdated Kueue is reported while a pod waits in a queue."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def without_kueue(cluster):
     return bed
 
 
-def test_a_queue_in_a_cluster_without_kueue_is_told_with_a_remedy(run, cluster) -> None:
+def test_a_queue_without_kueue_is_reported_with_a_remedy(run, cluster) -> None:
     without_kueue(cluster)
     ended = run("tokenizer", queue="gpus", **GANG)
     assert ended.state == "failed"
@@ -25,7 +25,7 @@ def test_a_queue_in_a_cluster_without_kueue_is_told_with_a_remedy(run, cluster) 
     assert "Install Kueue" in ended.said
 
 
-def test_a_kueue_that_only_serves_the_older_api_is_asked_in_its_words(run, cluster) -> None:
+def test_a_kueue_with_only_the_older_api_is_queried_through_it(run, cluster) -> None:
     bed = without_kueue(cluster)
     bed.define(Resource(LOCAL_QUEUES.group, "v1beta1", LOCAL_QUEUES.plural, LOCAL_QUEUES.kind))
     ended = run("tokenizer", queue="gpus", **GANG)

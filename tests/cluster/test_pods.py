@@ -1,4 +1,4 @@
-"""A stage in a pod, undisturbed: what it brings, and how each kind of failure ends the task."""
+"""A stage in an undisturbed pod: its result, and the effect of each kind of failure on the task."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ def test_a_stage_runs_in_a_pod_and_its_artifact_is_the_result(run, cluster) -> N
     assert pod.exit_code == 0
 
 
-def test_the_log_of_the_pod_comes_into_the_task_log_line_by_line(run, cluster) -> None:
+def test_the_pod_log_is_copied_to_the_task_log_line_by_line(run, cluster) -> None:
     ended = run("tokenizer", more=first("[print('line', n) or time.sleep(0.05) for n in range(20)]"))
     assert ended.state == "success", ended.said
     for number in range(20):
@@ -34,7 +34,7 @@ def test_the_log_of_the_pod_comes_into_the_task_log_line_by_line(run, cluster) -
 
 
 @pytest.mark.smoke
-def test_a_failing_pod_is_tried_again_and_then_the_task_fails_with_its_last_lines(run, cluster) -> None:
+def test_a_failing_pod_is_retried_and_then_the_task_fails_with_its_last_lines(run, cluster) -> None:
     ended = run("tokenizer", retries=1, more=first("print('the reason is here'); sys.exit(3)"))
     assert ended.state == "failed"
     assert ended.task.try_number == 2
@@ -44,7 +44,7 @@ def test_a_failing_pod_is_tried_again_and_then_the_task_fails_with_its_last_line
     assert "the reason is here" in ended.said
 
 
-def test_an_error_that_no_retry_can_mend_fails_at_once_with_its_cause(run, cluster) -> None:
+def test_a_permanent_error_fails_at_once_with_its_cause(run, cluster) -> None:
     ended = run("decide")
     assert ended.state == "failed"
     assert ended.task.try_number == 1
@@ -52,7 +52,7 @@ def test_an_error_that_no_retry_can_mend_fails_at_once_with_its_cause(run, clust
     assert "needs test/arms@dev" in ended.said
 
 
-def test_a_pod_that_runs_out_of_memory_says_so_and_names_the_limit(run, cluster) -> None:
+def test_an_oom_killed_pod_is_reported_with_its_limit(run, cluster) -> None:
     greedy = first("held = b'x' * (600 << 20); time.sleep(30)")
     ended = run("tokenizer", retries=0, memory="256Mi", more=greedy)
     assert ended.state == "failed"
@@ -61,14 +61,14 @@ def test_a_pod_that_runs_out_of_memory_says_so_and_names_the_limit(run, cluster)
 
 
 @pytest.mark.smoke
-def test_an_image_that_is_not_there_fails_at_once(run, cluster) -> None:
+def test_a_missing_image_fails_at_once(run, cluster) -> None:
     ended = run("tokenizer", image="registry.invalid/nothing:1")
     assert ended.state == "failed"
     assert "registry.invalid/nothing:1" in ended.said
     assert cluster.history.at_once() == 0
 
 
-def test_a_command_that_is_not_in_the_image_fails_at_once(run, cluster) -> None:
+def test_a_missing_command_fails_at_once(run, cluster) -> None:
     ended = run("tokenizer", more="cmds=['no-such-program'],")
     assert ended.state == "failed"
     assert ended.task.try_number == 1
@@ -97,7 +97,7 @@ def test_a_planted_secret_reaches_the_pod_and_nothing_else(run, cluster) -> None
         assert not path.is_file() or planted.encode() not in path.read_bytes(), path
 
 
-def test_a_registry_that_is_away_for_a_while_costs_no_try_and_no_pod(run, cluster) -> None:
+def test_a_registry_outage_costs_neither_a_try_nor_a_pod(run, cluster) -> None:
     bed = cluster.only_here("a registry that answers 503")
     bed.registry_down = True
 
@@ -114,7 +114,7 @@ def test_a_registry_that_is_away_for_a_while_costs_no_try_and_no_pod(run, cluste
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_pool_that_stands_at_zero_nodes_is_waited_for(run, cluster) -> None:
+def test_a_pool_scaled_to_zero_is_waited_for(run, cluster) -> None:
     bed = cluster.only_here("a node that comes after a while")
 
     def grow() -> None:
@@ -129,7 +129,7 @@ def test_a_pool_that_stands_at_zero_nodes_is_waited_for(run, cluster) -> None:
     assert ended.task.try_number == 1
 
 
-def test_a_pool_that_the_autoscaler_cannot_grow_is_told_at_once(run, cluster) -> None:
+def test_a_pool_that_the_autoscaler_cannot_grow_is_reported_at_once(run, cluster) -> None:
     bed = cluster.only_here("a cluster autoscaler")
 
     def refuse() -> None:
@@ -143,7 +143,7 @@ def test_a_pool_that_the_autoscaler_cannot_grow_is_told_at_once(run, cluster) ->
     assert "no node of this cluster can take the pod" in ended.said
 
 
-def test_a_node_pool_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None:
+def test_a_missing_node_pool_is_reported_with_a_remedy(run, cluster) -> None:
     ended = run("tokenizer", node_selector={"pool": "no-such-pool"}, scale_up_s=3)
     assert ended.state == "failed"
     assert ended.task.try_number == 1
@@ -152,14 +152,14 @@ def test_a_node_pool_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> 
     cluster.until(lambda: not cluster.pods(), 30)
 
 
-def test_more_gpus_than_any_node_has_are_told_with_a_remedy(run, cluster) -> None:
+def test_more_gpus_than_any_node_has_are_reported_with_a_remedy(run, cluster) -> None:
     ended = run("tokenizer", gpus=1000, scale_up_s=3)
     assert ended.state == "failed"
-    assert "asks for 1000 nvidia.com/gpu" in ended.said
-    assert "ask for less per pod" in ended.said.lower()
+    assert "requests 1000 nvidia.com/gpu" in ended.said
+    assert "request less per pod" in ended.said.lower()
 
 
-def test_a_quota_that_is_used_up_is_told_with_a_remedy(run, cluster) -> None:
+def test_an_exhausted_quota_is_reported_with_a_remedy(run, cluster) -> None:
     quota = {"metadata": {"name": "none-left"}, "spec": {"hard": {"requests.cpu": "0"}}}
     cluster.core.create_namespaced_resource_quota(cluster.namespace, quota)
     try:
@@ -172,10 +172,10 @@ def test_a_quota_that_is_used_up_is_told_with_a_remedy(run, cluster) -> None:
     assert ended.state == "failed"
     assert ended.task.try_number == 1
     assert "exceeded quota: none-left" in ended.said
-    assert "quota of the namespace raised" in ended.said
+    assert "raise the quota of the namespace" in ended.said
 
 
-def test_a_namespace_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None:
+def test_a_missing_namespace_is_reported_with_a_remedy(run, cluster) -> None:
     ended = run("tokenizer", namespace="no-such-namespace")
     assert ended.state == "failed"
     assert ended.task.try_number == 1
@@ -184,7 +184,7 @@ def test_a_namespace_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> 
 
 
 @pytest.mark.smoke
-def test_missing_rights_are_told_with_a_remedy(run, cluster, monkeypatch) -> None:
+def test_missing_rights_are_reported_with_a_remedy(run, cluster, monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", cluster.connection(cluster.stranger()))
     ended = run("tokenizer")
     assert ended.state == "failed"
@@ -201,7 +201,7 @@ def test_missing_rights_are_told_with_a_remedy(run, cluster, monkeypatch) -> Non
         ({"service_account": "no-such-account"}, "no-such-account"),
     ],
 )
-def test_what_a_pod_refers_to_and_is_not_there_is_named(run, cluster, place, said) -> None:
+def test_missing_objects_that_a_pod_refers_to_are_named(run, cluster, place, said) -> None:
     ended = run("tokenizer", **place)
     assert ended.state == "failed"
     assert ended.task.try_number == 1

@@ -1,4 +1,4 @@
-"""A small corpus to train on, and how long it is trained on; for the tests of pods, here and with a whole Airflow."""
+"""A small corpus and its training recipe, for the tests of pods on the bed and with a whole Airflow."""
 
 import shutil
 from pathlib import Path
@@ -36,18 +36,18 @@ store = "{store}"
 
 
 def recipe_text(steps: int, store: Path, place: str) -> str:
-    """The recipe `test`: so many steps of training in pods at `place` (`Cluster.place`)."""
+    """The recipe `test`: `steps` steps of training in pods at `place` (`Cluster.place`)."""
     return RECIPE.format(steps=steps, store=store) + place
 
 
 def corpus_in(folder: Path) -> Path:
-    """Makes, below `folder`, a store with what training and evaluation of the recipe `test` read; returns it."""
+    """Creates and returns a store below `folder` with the inputs of training and evaluation of the recipe `test`."""
     rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
     return store_with(tokens_in(folder / "tokens", rows), folder / "store", WEIGHTS)
 
 
 def corpus_without_tokenizer(folder: Path) -> Path:
-    """The same without its tokenizer: the stage `tokenizer` is the tests' small piece of work."""
+    """The same without its tokenizer: tests run the stage `tokenizer` as a small piece of work."""
     store = corpus_in(folder)
     shutil.rmtree(store / "test" / "tokenizer")
     return store

@@ -1,4 +1,4 @@
-"""Gives these tests an Airflow of their own."""
+"""Gives these tests a separate Airflow home."""
 
 from tests.airflow_home import airflow_db, dag_bag, recipes
 

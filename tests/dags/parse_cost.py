@@ -1,9 +1,9 @@
-"""Parses each DAG file as the dag-processor does, two rounds; prints the costs in CPU-seconds as JSON, a line a round.
+"""Parses each DAG file like the dag-processor, in two rounds; prints CPU-seconds as JSON, one line per round.
 
-Prints first what the import of Kubernetes alone costs, as `KUBERNETES <seconds>`.
+First prints the cost of importing only Kubernetes, as `KUBERNETES <seconds>`.
 
-Run by test_parse_cost in a process of its own. The dag-processor imports what a file names at its top under `airflow.`
-into itself, then forks; only what the child does counts, and it counts again every 30 seconds.
+Run by test_parse_cost in a separate process. The dag-processor imports a file's top-level imports of `airflow.`
+into itself, then forks; only the work of the child counts, and it is repeated every 30 seconds.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What every DAG owes: it parses, says what it is, can be triggered with a form, and retries with a pause."""
+"""Requirements on every DAG: it parses, has a description, can be triggered with a form, and retries with a delay."""
 
 import json
 import re
@@ -40,8 +40,8 @@ def test_the_recipes_of_the_repository_parse(dag_bag, monkeypatch):
     assert {f"{recipe}.{dag}" for recipe in ("demo", "smoke", "web") for dag in DAGS} | tuning == set(bag.dags)
 
 
-def test_the_recipes_of_other_places_differ_from_the_demo_in_their_place(dag_bag, monkeypatch):
-    # The Airflow home is the checkout: the templates of the pods are found from there.
+def test_recipes_for_other_places_differ_from_the_demo_only_in_their_place(dag_bag, monkeypatch):
+    # The Airflow home is the checkout, which the paths of pod templates are relative to.
     monkeypatch.chdir(ROOT)
     operators = {}
     for recipe in ("s3", "cluster"):
@@ -74,7 +74,7 @@ def test_a_bad_recipe_is_an_import_error_that_names_it_and_leaves_the_others_alo
     assert "garbled.toml is not TOML" in error
 
 
-def test_a_recipe_whose_name_is_not_its_file_is_refused(recipes, dag_bag):
+def test_a_recipe_whose_name_differs_from_its_file_is_refused(recipes, dag_bag):
     recipes("other").rename(recipes("other").with_name("mine.toml"))
     bag = dag_bag()
     assert not bag.dags
@@ -82,13 +82,13 @@ def test_a_recipe_whose_name_is_not_its_file_is_refused(recipes, dag_bag):
 
 
 @pytest.mark.parametrize("part", DAGS)
-def test_a_dag_keeps_the_policy(part, recipes, dag_bag):
+def test_every_dag_follows_the_policy(part, recipes, dag_bag):
     recipes("tiny")
     dag = dag_bag().dags[f"tiny.{part}"]
     assert {"sluice", "tiny"} <= dag.tags
     assert dag.max_active_runs == 1
     assert not dag.catchup
-    for word in ("reads", "makes", "costs"):
+    for word in ("reads", "writes", "costs"):
         assert f"| {word} |" in dag.doc_md
     for task in stages_of(dag):
         assert task.owner == "sluice"
@@ -118,12 +118,12 @@ def test_the_dags_are_chained_by_assets(recipes, dag_bag):
         assert made == waited == {f"x-sluice://tiny/{kind}"}
 
 
-def test_the_schedule_of_the_crawl_stands_in_the_recipe(recipes, dag_bag):
+def test_the_recipe_sets_the_schedule_of_the_crawl(recipes, dag_bag):
     recipes("nightly", text='schedule = "0 3 * * *"\n' + recipes("nightly").read_text())
     assert dag_bag().dags["nightly.crawl"].schedule == "0 3 * * *"
 
 
-def test_a_changed_recipe_makes_a_new_version_of_the_dag_it_bears_on_only(recipes, dag_bag):
+def test_a_changed_recipe_makes_a_new_version_of_the_affected_dag_only(recipes, dag_bag):
     recipes("tiny")
     before = {name: dag.doc_md for name, dag in dag_bag().dags.items()}
     recipes("tiny", "[train]\nsteps = 7\n")
@@ -138,14 +138,14 @@ def test_in_a_task_process_only_the_tasks_own_dag_is_built(recipes, dag_bag, mon
     assert set(dag_bag().dags) == {"two.corpus"}
 
 
-def test_a_veto_stands_before_the_gate_where_the_recipe_asks_for_a_human(recipes, dag_bag):
+def test_a_human_approves_the_gate_if_the_recipe_requires_it(recipes, dag_bag):
     recipes("asking", "[place]\nask_human = true\n")
     dag = dag_bag().dags["asking.canary"]
     assert dag.task_dict["gate"].upstream_task_ids == {"decide", "approve"}
     assert dag.task_dict["approve"].upstream_task_ids == {"decide"}
 
 
-def test_a_new_champion_waits_for_a_human_where_the_recipe_asks_for_one(recipes, dag_bag):
+def test_a_human_approves_a_new_champion_if_the_recipe_requires_it(recipes, dag_bag):
     recipes("asking", "[train]\n[promote]\nenabled = true\n[place]\nask_human = true\n")
     recipes("alone", "[train]\n[promote]\nenabled = true\n")
     asking, alone = (dag_bag().dags[f"{name}.pretrain"].task_dict for name in ("asking", "alone"))
@@ -172,7 +172,7 @@ def test_a_new_champion_waits_for_a_human_where_the_recipe_asks_for_one(recipes,
         ({"overrides": "crawl.max_pages=5"}, False),
     ],
 )
-def test_the_form_refuses_what_does_not_fit_its_schema(conf, accepted, recipes, dag_bag):
+def test_the_form_refuses_values_that_do_not_fit_its_schema(conf, accepted, recipes, dag_bag):
     from airflow.sdk.exceptions import ParamValidationError
 
     recipes("tiny")
@@ -184,12 +184,12 @@ def test_the_form_refuses_what_does_not_fit_its_schema(conf, accepted, recipes, 
             filled(params, conf)
 
 
-def test_the_form_says_what_a_source_version_spares_and_how_it_is_written(recipes, dag_bag):
+def test_the_form_explains_source_version_and_its_syntax(recipes, dag_bag):
     recipes("tiny")
     form = dag_bag().dags["tiny.corpus"].params
     said = form.get_param("source_version").description
-    assert "What it holds is not made again where settings and inputs are the same" in said
-    example = re.search(r"The version alone, such as (\S+),", said)[1]
+    assert "are adopted where settings and inputs are the same" in said
+    example = re.search(r"Enter the version alone, such as (\S+),", said)[1]
     assert filled(form, {"source_version": example})["source_version"] == example
 
 
@@ -219,19 +219,19 @@ OFF = "crawl = { enabled = false }\n"
         ('makes = ["warc", "documents"]\n' + SEEDS + "[canary]\n[train]\n", ["crawl", "corpus"]),
     ],
 )
-def test_a_recipe_has_a_dag_for_what_its_sections_are_about(sections, dags, recipes, dag_bag):
+def test_the_sections_of_a_recipe_determine_its_dags(sections, dags, recipes, dag_bag):
     recipes("mine", text='name = "mine"\nschedule = "0 3 * * *"\n' + sections)
     bag = dag_bag()
     assert bag.import_errors == {}
     assert set(bag.dags) == {f"mine.{dag}" for dag in (*dags, "takedown")}
-    # The first one follows the calendar, each other one what the one before it makes.
+    # The first DAG has a time schedule, each other one follows the asset of its predecessor.
     kinds = {"crawl": "warc", "corpus": "documents", "tokens": "tokens", "canary": "mixture"}
     assert bag.dags[f"mine.{dags[0]}"].schedule == "0 3 * * *"
     for before, after in pairwise(dags):
         assert {one.uri for one in bag.dags[f"mine.{after}"].schedule} == {f"x-sluice://mine/{kinds[before]}"}
 
 
-def test_one_that_extends_another_says_how_much_of_it_it_makes(recipes, dag_bag):
+def test_a_recipe_that_extends_another_selects_its_dags(recipes, dag_bag):
     recipes("whole")
     recipes("less", text='extends = "whole.toml"\nname = "less"\nmakes = ["warc", "documents", "tokens"]\n')
     bag = dag_bag()
@@ -244,7 +244,7 @@ def test_one_that_extends_another_says_how_much_of_it_it_makes(recipes, dag_bag)
     }
 
 
-def test_all_errors_of_a_recipe_stand_in_the_import_error(recipes, dag_bag):
+def test_the_import_error_lists_all_errors_of_a_recipe(recipes, dag_bag):
     recipes("bad", '[dedup]\njacard = 0.7\n[consolidate]\ntrusted = ["wib"]\n[train]\nsteps = "many"\n')
     [error] = dag_bag().import_errors.values()
     for said in (
@@ -255,7 +255,7 @@ def test_all_errors_of_a_recipe_stand_in_the_import_error(recipes, dag_bag):
         assert said in error
 
 
-def test_models_that_a_recipe_asks_for_are_trained_before_documents_are_measured(recipes, dag_bag):
+def test_models_of_a_recipe_are_trained_before_documents_are_measured(recipes, dag_bag):
     learn = '[[classifiers.train]]\nname = "quality"\npositive = "good"\ntexts = [{ path = "/data/*.jsonl" }]'
     recipes("learns", learn)
     corpus = dag_bag().dags["learns.corpus"]

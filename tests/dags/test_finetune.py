@@ -1,4 +1,4 @@
-"""The DAG of fine-tuning: of recipes that have examples and a base, with its stages in order and no schedule."""
+"""The DAG of fine-tuning: for recipes with examples and a base, with its stages in order and no schedule."""
 
 FINETUNE = """
 [examples]
@@ -9,14 +9,14 @@ base = "one/checkpoint@previous"
 """
 
 
-def test_a_recipe_of_nothing_else_has_no_dag_that_makes_an_asset(recipes, dag_bag):
+def test_a_recipe_with_only_fine_tuning_has_no_dag_with_an_asset(recipes, dag_bag):
     recipes("alone", text=f'name = "alone"\n{FINETUNE}')
     bag = dag_bag()
     assert bag.import_errors == {}
     assert sorted(bag.dags) == ["alone.finetune", "alone.takedown"]
 
 
-def test_a_recipe_with_examples_has_it_and_others_do_not(recipes, dag_bag):
+def test_only_a_recipe_with_examples_has_the_finetune_dag(recipes, dag_bag):
     recipes("one", FINETUNE)
     recipes("two")
     bag = dag_bag()

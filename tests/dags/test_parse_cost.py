@@ -1,6 +1,6 @@
 """A DAG file costs the dag-processor less than one CPU-second, with or without a cluster.
 
-Without one it is soak: to be run after a change of what dags/ imports.
+Without one it is soak: run it after a change of the imports of dags/.
 """
 
 import json
@@ -29,7 +29,7 @@ def test_a_dag_file_parses_in_less_than_a_cpu_second(place, recipes, airflow_db)
     assert [set(costs) for costs in rounds] == [{path.name for path in FILES}] * 2, ran.stderr
     (kubernetes,) = [float(line.split()[1]) for line in ran.stdout.splitlines() if line.startswith("KUBERNETES ")]
     assert kubernetes > 0
-    # In the first round a recipe with a cluster may come before the file that has Kubernetes imported.
+    # In the first round a recipe with a cluster may come before the file that imports Kubernetes.
     for costs, most in zip(rounds, (1 + kubernetes, 1), strict=True):
         for name, seconds in costs.items():
             assert 0 <= seconds < most, (name, seconds)

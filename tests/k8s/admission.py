@@ -1,8 +1,8 @@
-"""What an API server refuses or adds beyond the schema of an object, in Python: the rules that k8s/ once broke.
+"""Admission rules of an API server beyond the schema of an object, in Python: those that k8s/ once violated.
 
 CIDRs as NetworkPolicies take them since Kubernetes 1.36 (KEP-4858, strict validation of IPs and CIDRs); names, label
-and annotation keys; YAML as strict decoding reads it (no key twice); what a LimitRange adds to a container; what a
-Kueue ClusterQueue must cover.
+and annotation keys; strict YAML decoding (no duplicate keys); the defaults of a LimitRange for a container; the
+resources that a Kueue ClusterQueue must cover.
 """
 
 import copy
@@ -24,7 +24,7 @@ _PREFIX = re.compile(r"0|[1-9][0-9]{0,2}")
 
 
 class TwiceError(ValueError):
-    """A mapping holds a key twice: the last one would win without a word."""
+    """A mapping has a duplicate key, of which YAML silently keeps the last one."""
 
 
 class _Strict(yaml.SafeLoader):
@@ -42,7 +42,7 @@ def read(path: Path) -> list[Object]:
 
 
 def refusals(found: Object) -> list[str]:
-    """Returns why the API server would refuse a valid object, each with its path; empty: it would not."""
+    """Returns the reasons why the API server would refuse a schema-valid object, with paths; empty if it would not."""
     return [*_names(found), *_networks(found)]
 
 
@@ -58,7 +58,7 @@ def cidr_refusal(text: str) -> str:
     try:
         network = ip_network(text, strict=False)
     except ValueError:
-        return "is no CIDR"  # leading zeros of an octet among them
+        return "is no CIDR"  # including leading zeros of an octet
     if address.lower().startswith("::ffff:") or getattr(network.network_address, "ipv4_mapped", None):
         return "is IPv4-mapped"
     return (
@@ -67,9 +67,9 @@ def cidr_refusal(text: str) -> str:
 
 
 def limited(spec: Object, limits: Object) -> Object:
-    """Returns a pod spec with what a LimitRange adds to each container that does not name it.
+    """Returns a pod spec with the defaults of a LimitRange for each container.
 
-    As the LimitRanger does after the defaults of the API: a limit without a request is a request of its own.
+    Like the LimitRanger after the defaults of the API: a limit without a request also sets the request.
     """
     spec = copy.deepcopy(spec)
     for one in [*spec.get("initContainers", []), *spec["containers"]]:
@@ -82,7 +82,7 @@ def limited(spec: Object, limits: Object) -> Object:
 
 
 def queue_refusals(spec: Object, pods: int, queue: Object) -> list[str]:
-    """Returns why a ClusterQueue would never admit so many pods, by flavour; empty: one of its flavours has room."""
+    """Returns why a ClusterQueue would never admit this number of pods, by flavor; empty if one of its flavors can."""
     asked: dict[str, Any] = {}
     for one in spec["containers"]:
         for name, amount in one["resources"]["requests"].items():
@@ -103,7 +103,7 @@ def queue_refusals(spec: Object, pods: int, queue: Object) -> list[str]:
 def _names(found: Object) -> Iterator[str]:
     meta = found["metadata"]
     for name in filter(None, (meta.get("name"), meta.get("namespace"))):
-        # Roles and bindings are named by any text that fits into a path.
+        # Names of roles and bindings can be any path segment.
         if not _NAME.fullmatch(name) and "rbac" not in found["apiVersion"]:
             yield f"metadata: {name!r} is no name"
     for what in ("labels", "annotations"):

@@ -1,8 +1,8 @@
-"""A real API server with its admission plug-ins for tests: etcd and kube-apiserver as plain processes, no nodes.
+"""A real API server with its admission plug-ins for tests: etcd and kube-apiserver as processes, without nodes.
 
-The binaries are those of KUBEBUILDER_ASSETS (as controller-runtime's envtest names the folder) or of PATH. Everything
-listens on 127.0.0.1 and lies in a temporary folder. No controller runs: what controllers would make (service accounts,
-the status of a quota) a test makes itself.
+The binaries are from KUBEBUILDER_ASSETS (as in controller-runtime's envtest) or PATH. Everything listens on 127.0.0.1
+and is in a temporary folder. No controller runs: tests create the objects of controllers (service accounts, the status
+of a quota).
 """
 
 import json
@@ -25,7 +25,7 @@ START_S = 90.0
 
 
 def found_binaries() -> dict[str, str] | None:
-    """Returns the path of each binary, or None where one is missing."""
+    """Returns the path of each binary, or None if one is missing."""
     folder = os.environ.get("KUBEBUILDER_ASSETS", "")
     paths = {name: shutil.which(name, path=folder or None) or shutil.which(name) for name in BINARIES}
     return {name: path for name, path in paths.items() if path} if all(paths.values()) else None
@@ -40,7 +40,7 @@ class Answered(Exception):
 
 
 class ApiServer:
-    """etcd and kube-apiserver; started when it is made.
+    """etcd and kube-apiserver; the constructor starts them.
 
     Args:
         folder: for their files.
@@ -61,7 +61,7 @@ class ApiServer:
         self.start()
 
     def start(self) -> None:
-        """Starts the API server and waits until it answers its administrator."""
+        """Starts the API server and waits until it answers the administrator."""
         etcd = f"http://127.0.0.1:{self._etcd_port}"
         key = self.folder / "accounts.pem"
         arguments = [
@@ -81,7 +81,7 @@ class ApiServer:
         self._await(lambda: self.call("GET", "/readyz", raw=True))
 
     def stop(self) -> None:
-        """Ends the API server; etcd runs on."""
+        """Ends the API server; etcd keeps running."""
         self._end("kube-apiserver")
 
     def close(self) -> None:
@@ -111,11 +111,11 @@ class ApiServer:
         return path
 
     def serves(self, found: Object) -> bool:
-        """Tells whether the kind of an object is known here."""
+        """Returns whether the server has the kind of an object."""
         return self._resource(found) is not None
 
     def apply(self, found: Object) -> Object:
-        """Applies an object as `kubectl apply --server-side --validate=strict` does; returns it as it is stored.
+        """Applies an object like `kubectl apply --server-side --validate=strict`; returns the stored object.
 
         Raises:
             Answered: it is refused.
@@ -135,7 +135,7 @@ class ApiServer:
     def call(
         self, method: str, path: str, body: Object | None = None, content: str = "application/json", raw: bool = False
     ) -> Any:
-        """Returns the answer to a request of the administrator; raises Answered, or OSError where nothing listens."""
+        """Returns the response to a request of the administrator; raises Answered, or OSError if nothing listens."""
         headers = {"Authorization": f"Bearer {self.admin}", "Content-Type": content}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)

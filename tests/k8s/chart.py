@@ -1,9 +1,9 @@
-"""The official chart of Airflow, as far as it is at hand, and the parameters that charts of controllers document.
+"""The official chart of Airflow, as far as available, and the documented parameters of controller charts.
 
 Reads the schema and the default values of the chart (version 1.20) from the real test data, and merges the files of
-k8s/helm over them as Helm does. `ValuesChart` is a chart of this schema whose only template prints the values, so that
-Helm itself merges, validates and renders what is templated in them. What the chart's own templates make of the values
-is shown where the chart is at hand: `SLUICE_AIRFLOW_CHART` names its folder or archive.
+k8s/helm over them like Helm. `ValuesChart` is a chart of this schema whose only template prints the values, so that
+Helm itself merges, validates and renders templates in them. The chart's own templates are rendered
+if `SLUICE_AIRFLOW_CHART` names the chart's folder or archive.
 """
 
 import gzip
@@ -20,10 +20,10 @@ Object = dict[str, Any]
 
 RELEASE, NAMESPACE = "airflow", "sluice"
 
-# Components that the values of the chart switch on by the version of Airflow and not by `enabled`: absent from 3 on.
+# Components that the chart enables by the version of Airflow and not by `enabled`: absent from 3 on.
 _BEFORE_3 = {"webserver"}
 
-# The last lines stand for helpers of the chart that its default values call.
+# The last lines replace helpers of the chart that its default values call.
 _SHOWN = """
 {{- range $name, $one := .Values }}
 {{- if and (kindIs "map" $one) (hasKey $one "args") }}
@@ -69,16 +69,16 @@ class AirflowChart:
         return found
 
     def errors(self, values: Object) -> list[str]:
-        """Returns what the chart's schema refuses in `values` merged over the defaults, each with its path."""
+        """Returns the schema errors of `values` merged over the defaults, with paths."""
         found = jsonschema.Draft7Validator(self.schema).iter_errors(merged(self.defaults, values))
         return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in found]
 
     def unknown(self, values: Object) -> list[str]:
-        """Returns the paths in `values` that the chart has neither in its schema nor in its defaults."""
+        """Returns the paths in `values` that are neither in the chart's schema nor in its defaults."""
         return list(_unknown(values, self.schema, self.defaults, ""))
 
     def accounts(self, values: Object) -> dict[str, str]:
-        """Returns the service accounts that the chart makes of `values`: component -> name."""
+        """Returns the service accounts that the chart creates for `values`: component -> name."""
         whole = merged(self.defaults, values)
         return {
             component: account["name"] or f"{RELEASE}-{_kebab(component)}"
@@ -87,7 +87,7 @@ class AirflowChart:
         }
 
     def accounts_of_others(self, values: Object) -> dict[str, str | None]:
-        """Returns the service accounts that components use and the chart does not make: component -> name."""
+        """Returns the service accounts that components use and the chart does not create: component -> name."""
         whole = merged(self.defaults, values)
         return {component: account["name"] for component, account in _accounts(whole) if not account["create"]}
 
@@ -108,7 +108,7 @@ def whole_version(values: Object) -> str:
 
 
 def merged(base: Object, over: Object) -> Object:
-    """Returns values over values as Helm merges them: objects by key, lists as a whole, null removes a key."""
+    """Merges values like Helm: objects by key, lists as a whole, null removes a key."""
     found = dict(base)
     for key, value in over.items():
         if value is None:
@@ -134,7 +134,7 @@ def _kebab(component: str) -> str:
 
 
 def _unknown(values: Any, schema: Object, defaults: Any, at: str) -> list[str]:
-    # The chart leaves `additionalProperties` open in many places, so a misspelt key would be taken and ignored.
+    # The chart allows `additionalProperties` in many places, so a misspelled key would be accepted and ignored.
     if not isinstance(values, dict) or not schema.get("properties"):
         return []
     known = schema["properties"]

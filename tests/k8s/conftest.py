@@ -19,7 +19,7 @@ TEMPLATES = tuple(sorted(path.name for path in (K8S / "pods").glob("*.yaml")))
 
 @pytest.fixture(scope="session")
 def rendered():
-    """A function of a folder below k8s/: its objects."""
+    """A function that returns the objects of a folder below k8s/."""
     made = {folder: render(K8S / folder) for folder in FOLDERS}
     return made.__getitem__
 
@@ -32,7 +32,7 @@ def templates():
 
 @pytest.fixture(scope="session")
 def values():
-    """A function of a file name in k8s/helm: its values."""
+    """A function that returns the values of a file in k8s/helm."""
     return lambda name: yaml.safe_load((K8S / "helm" / name).read_text())
 
 

@@ -1,8 +1,8 @@
-"""Strict checks of objects: built-in kinds by Kubernetes' schemas, custom ones by the definitions of their projects.
+"""Strict checks of objects: built-in kinds by the schemas of Kubernetes, custom ones by the CRDs of their projects.
 
 Reads the CustomResourceDefinitions of JobSet, Kueue, Kubeflow Trainer and dask-kubernetes from the real test data.
-Their schemas leave unknown fields open, since the API server prunes them; here a field that a schema does not name is
-an error at any depth. What only a webhook or a rule in CEL checks is not here.
+Their schemas allow unknown fields, since the API server prunes them; here a field missing in the schema is
+an error at any depth. Checks by webhooks or CEL rules are not included.
 """
 
 import gzip
@@ -23,12 +23,12 @@ _CUSTOM = ("jobset.x-k8s.io", "kueue.x-k8s.io", "kubernetes.dask.org", "trainer.
 
 
 def is_custom(found: Object) -> bool:
-    """Tells whether an object is of a kind that a project beside Kubernetes defines."""
+    """Returns whether an object is of a custom kind."""
     return str(found["apiVersion"]).split("/")[0] in _CUSTOM
 
 
 def built_in(found: Object) -> list[str]:
-    """Returns what strict validation finds in an object of a built-in kind: unknown fields, wrong types."""
+    """Returns the errors of strict validation of an object of a built-in kind: unknown fields, wrong types."""
     try:
         kubernetes_validate.validate(found, KUBERNETES, strict=True)
     except kubernetes_validate.ValidationError as error:
@@ -47,7 +47,7 @@ class Definitions:
         self.folder = folder
 
     def errors(self, found: Object) -> list[str]:
-        """Returns what is wrong with an object of any kind, each with its path; empty: nothing.
+        """Returns the errors of an object of any kind, with paths; empty if it is valid.
 
         Raises:
             KeyError: a custom resource without a definition in the folder.
@@ -56,13 +56,13 @@ class Definitions:
             return built_in(found)
         schema = _schemas(self.folder)[found["apiVersion"], found["kind"]]
         wrong = jsonschema.Draft202012Validator(schema).iter_errors(found)
-        # The definitions say nothing of metadata: it is that of every object.
+        # The definitions do not describe metadata, which is the same for every object.
         about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": found["metadata"]}
         return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in wrong] + built_in(about)
 
 
 def definitions_in(folder: Path) -> Iterator[Object]:
-    """Yields the CustomResourceDefinitions in the `*.yaml.gz` of a folder; none where there is no such folder."""
+    """Yields the CustomResourceDefinitions in the `*.yaml.gz` of a folder; none if the folder does not exist."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in sorted(folder.glob("*.yaml.gz")):
         yield from filter(None, yaml.load_all(gzip.decompress(path.read_bytes()), loader))
@@ -82,7 +82,7 @@ def _schemas(folder: Path) -> dict[tuple[str, str], Object]:
 
 
 def _closed(schema: Any) -> Any:
-    """Closes every object of an OpenAPI schema to the fields that it names, in place."""
+    """Forbids unknown fields in every object of an OpenAPI schema, in place."""
     if isinstance(schema, list):
         for one in schema:
             _closed(one)
@@ -90,7 +90,7 @@ def _closed(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if schema.get("x-kubernetes-int-or-string"):
-        schema.pop("type", None)  # `anyOf` says integer or string
+        schema.pop("type", None)  # `anyOf` of integer and string
     schema.pop("format", None)
     for name in ("properties", "items", "additionalProperties", "anyOf", "oneOf", "allOf"):
         inside = schema.get(name)

@@ -1,8 +1,8 @@
-"""Runs Airflow's services, one task pod and MLflow on a read-only root file system; writes down what it saw.
+"""Runs Airflow's services, one task pod and MLflow on a read-only root file system; writes its observations.
 
-A program: `python -m tests.k8s.locked_room HOME DONE`, as root. HOME holds airflow.cfg (made of the chart's values),
-dags/ and logs/; DONE is the file (JSON) for what was seen. All but /tmp and HOME/logs is read-only from the first step
-on, in a mount namespace of this process: the machine itself is untouched.
+A program: `python -m tests.k8s.locked_room HOME DONE`, as root. HOME has airflow.cfg (from the chart's values), dags/
+and logs/; DONE is the JSON file for the observations. Everything except /tmp and HOME/logs is read-only from the first
+step on, in a mount namespace of this process: the machine is not changed.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ from typing import Any
 NEW_MOUNTS = 0x00020000
 BIND, REMOUNT, READ_ONLY, PRIVATE, RECURSIVE = 4096, 32, 1, 1 << 18, 16384
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
-# Of Airflow's own secrets a task pod gets none; see k8s/pods/executor.yaml.
+# A task pod gets none of Airflow's secrets; see k8s/pods/executor.yaml.
 KEYS = ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "FERNET", "SECRET_KEY", "JWT_SECRET", "MLFLOW_BACKEND")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lock_the_room(writable: list[str]) -> None:
-    """Makes every file system of this process read-only but /tmp, which becomes empty, and `writable`."""
+    """Makes every file system of this process read-only except `writable` and /tmp, which becomes empty."""
     _must(libc.unshare(NEW_MOUNTS))
     _mount("none", "/", "", RECURSIVE | PRIVATE)
     for path in writable:
@@ -49,7 +49,7 @@ def _must(result: int) -> None:
 
 
 def answer(url: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-    """Returns status and JSON (or text) of a request; 0 where nobody answers."""
+    """Returns status and JSON (or text) of a request; status 0 if there is no response."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})
     try:
@@ -79,7 +79,7 @@ def started(*command: str) -> subprocess.Popen[bytes]:
 
 
 def task_pod(base: str, dag: str) -> dict[str, Any]:
-    """Runs the first task of a new run of `dag` by the command of a task pod, with the environment of a task pod."""
+    """Runs the first task of a new run of `dag` with the command and environment of a task pod."""
     from airflow.executors.local_executor import LocalExecutor
     from airflow.executors.workloads import ExecuteTask
     from airflow.models.dagbag import DBDagBag
@@ -94,7 +94,7 @@ def task_pod(base: str, dag: str) -> dict[str, Any]:
     _, run = answer(f"{base}/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": {}}, bearer)
     of_run = TaskInstance.run_id == run["dag_run_id"]
     with create_session() as session:
-        # What the scheduler would do; it is stopped, so that it does not.
+        # This replaces the scheduler, which is stopped.
         found = session.scalar(select(DagRun).where(DagRun.run_id == run["dag_run_id"]))
         found.state, found.dag = DagRunState.RUNNING, DBDagBag().get_dag_for_run(found, session=session)
         found.verify_integrity(dag_version_id=found.created_dag_version_id, session=session)
@@ -133,7 +133,7 @@ def airflow(home: Path, seen: dict[str, Any]) -> None:
 
 
 def mlflow(arguments: list[str], seen: dict[str, Any]) -> None:
-    """Starts MLflow as its Deployment does and asks it by three Host headers."""
+    """Starts MLflow like its Deployment and sends requests with three Host headers."""
     base = f"http://127.0.0.1:{next(one for one in arguments if one.startswith('--port=')).split('=')[1]}"
     started("mlflow", "server", *arguments)
     search = f"{base}/api/2.0/mlflow/experiments/search?max_results=1"
@@ -145,13 +145,13 @@ def mlflow(arguments: list[str], seen: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Runs it all; ends every process it has started."""
+    """Runs everything; ends all started processes."""
     home, done = Path(sys.argv[1]), Path(sys.argv[2])
     lock_the_room([str(home / "logs"), str(done.parent)])
     os.setpgid(0, 0)
     seen: dict[str, Any] = {}
     try:
-        # As k8s/helm/airflow.yaml: the file must be writable, and a mounted secret is not.
+        # As in k8s/helm/airflow.yaml: the file must be writable, and a mounted secret is not.
         Path("/tmp/passwords.json").write_text(json.dumps({"admin": "one", "viewer": "two"}))
         airflow(home, seen)
         mlflow(json.loads(os.environ["MLFLOW_ARGUMENTS"]), seen)

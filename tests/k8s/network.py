@@ -1,7 +1,7 @@
-"""Answers whether NetworkPolicies let one pod speak to another, or to an address: the rules of Kubernetes, in Python.
+"""Evaluates NetworkPolicies: whether a pod may connect to another pod or to an address.
 
-A pod is its namespace and labels; traffic passes if the egress of the one side and the ingress of the other allow it.
-Every policy that selects a pod adds doors; a pod that none selects is open.
+A pod is its namespace and labels; traffic passes if the egress of one side and the ingress of the other allow it.
+Policies that select a pod are additive; a pod that none selects is unrestricted.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod, as policies see it."""
+    """A pod with the properties that policies use."""
 
     namespace: str
     labels: tuple[tuple[str, str], ...]
@@ -23,14 +23,14 @@ class Network:
     """The policies of a cluster.
 
     Args:
-        objects: rendered objects; those that are no NetworkPolicy are ignored.
+        objects: rendered objects; kinds other than NetworkPolicy are ignored.
     """
 
     def __init__(self, objects: list[Object]) -> None:
         self.policies = [one for one in objects if one["kind"] == "NetworkPolicy"]
 
     def lets(self, source: Pod, target: Pod | str, port: int, protocol: str = "TCP") -> bool:
-        """Tells whether `source` may open a connection to a pod, or to an address outside."""
+        """Returns whether `source` may open a connection to a pod, or to an outside address."""
         out = self._passes(source, "Egress", target, port, protocol)
         return out and (isinstance(target, str) or self._passes(target, "Ingress", source, port, protocol))
 
@@ -52,12 +52,12 @@ class Network:
 
 
 def selects(selector: Object, labels: dict[str, str]) -> bool:
-    """Tells whether a label selector matches; raises KeyError for an operator that does not exist."""
+    """Returns whether a label selector matches; raises KeyError for an unknown operator."""
     wanted = selector.get("matchLabels", {})
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
         {
             "In": labels.get(one["key"]) in one.get("values", []),
-            # As in Kubernetes: also where the label is absent.
+            # As in Kubernetes: also matches if the label is absent.
             "NotIn": labels.get(one["key"]) not in one.get("values", []),
             "Exists": one["key"] in labels,
             "DoesNotExist": one["key"] not in labels,
@@ -73,9 +73,9 @@ def _port(ports: list[Object] | None, port: int, protocol: str) -> bool:
 def _peer(peer: Object, other: Pod | str, namespace: str) -> bool:
     if "ipBlock" in peer:
         if not isinstance(other, str):
-            return False  # policies see pods before addresses only where they select pods
+            return False  # an ipBlock never matches pods
         address, block = ip_address(other), peer["ipBlock"]
-        # What a socket sends to an IPv4-mapped address is an IPv4 packet.
+        # A socket sends IPv4 packets to an IPv4-mapped address.
         address = getattr(address, "ipv4_mapped", None) or address
         inside = address.version == ip_network(block["cidr"]).version and address in ip_network(block["cidr"])
         return inside and not any(address in ip_network(out) for out in block.get("except", []))

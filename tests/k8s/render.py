@@ -1,10 +1,11 @@
-"""Renders a Kustomize folder in Python: exactly the parts of Kustomize that k8s/ uses, and loud about all others.
+"""Renders a Kustomize folder in Python: exactly the features that k8s/ uses; all others raise an error.
 
-Reads kustomization.yaml and what it names; returns the objects.
+Reads kustomization.yaml and its references; returns the objects.
 
-Known: resources, namespace, labels (metadata only), images, and patches in two forms: a list of JSON 6902 operations
-with a target, and an object that is merged into the one of its name. A merged patch may hold lists only where Kustomize
-replaces them (custom resources): for built-in kinds it joins lists by keys, which is not done here.
+Supported: resources, namespace, labels (metadata only), images, and patches in two forms: a list of JSON 6902
+    operations
+with a target, and an object that is merged into the one of its name. A merged patch may have lists only if Kustomize
+replaces them (custom resources): for built-in kinds it joins lists by keys, which is not supported.
 """
 
 import copy
@@ -25,11 +26,11 @@ POD_HOLDERS = {"Deployment", "StatefulSet", "DaemonSet", "Job"}
 
 
 class NotKnown(Exception):
-    """k8s/ uses a part of Kustomize that this renderer does not know."""
+    """k8s/ uses a feature of Kustomize that this renderer does not support."""
 
 
 def render(folder: Path) -> list[Object]:
-    """Returns the objects of a Kustomize folder, in the order in which they are written."""
+    """Returns the objects of a Kustomize folder, in file order."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     _only(kustomization, KNOWN, folder / "kustomization.yaml")
     objects = [found for name in kustomization["resources"] for found in _resource(folder / name)]
@@ -53,7 +54,7 @@ def containers(pod: Object) -> Iterator[Object]:
 
 
 def pod_of(found: Object) -> Object | None:
-    """Returns the pod spec inside an object; None where it holds none."""
+    """Returns the pod spec inside an object, or None."""
     if found["kind"] == "Pod":
         return found["spec"]
     return found["spec"]["template"]["spec"] if found["kind"] in POD_HOLDERS else None

@@ -1,7 +1,7 @@
-"""What statsd-exporter makes of a line from Airflow, as far as k8s/observability/statsd-mapping.yaml needs it.
+"""Conversion of Airflow's StatsD lines like statsd-exporter, as far as k8s/observability/statsd-mapping.yaml needs it.
 
-Lines are parsed as the exporter does with InfluxDB labels (`name,label=value:1|c`); the first mapping that matches
-counts; what none matches keeps its name, with every other character as an underscore.
+Lines are parsed with InfluxDB labels like in the exporter (`name,label=value:1|c`); the first matching mapping
+applies; an unmatched metric keeps its name, with special characters replaced by underscores.
 """
 
 import re
@@ -13,7 +13,7 @@ TYPES = {"c": "counter", "g": "gauge", "ms": "timer"}
 
 @dataclass(frozen=True)
 class Sample:
-    """A metric as Prometheus sees it."""
+    """A metric in Prometheus."""
 
     name: str
     kind: str
@@ -21,13 +21,13 @@ class Sample:
 
     @property
     def series(self) -> set[str]:
-        """The names under which it can be asked for."""
+        """The names under which it can be queried."""
         parts = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("", "_sum", "_count")}
         return {self.name + part for part in parts.get(self.kind, ("",))}
 
 
 def sample(line: str, mappings: list[dict[str, Any]]) -> Sample | None:
-    """Returns what becomes of a StatsD line, or None where the mapping drops it."""
+    """Returns the converted StatsD line, or None if the mapping drops it."""
     head, _, rest = line.partition(":")
     stat, *tags = head.split(",")
     labels = dict(tag.split("=", 1) for tag in tags)
@@ -35,7 +35,7 @@ def sample(line: str, mappings: list[dict[str, Any]]) -> Sample | None:
 
 
 def mapped(stat: str, kind: str, labels: dict[str, str], mappings: list[dict[str, Any]]) -> Sample | None:
-    """Returns what becomes of a metric by its StatsD name."""
+    """Returns the converted metric of a StatsD name."""
     plain = "summary" if kind == "timer" else kind
     for one in mappings:
         if match := re.fullmatch(_pattern(one), stat):

@@ -1,4 +1,4 @@
-"""What the API server refuses beyond the schema, and what it adds: no object of k8s/ meets it unprepared."""
+"""Admission rules beyond the schema: no object of k8s/ is refused, and added defaults are accounted for."""
 
 import copy
 
@@ -23,11 +23,11 @@ def test_no_object_is_refused(folder, rendered):
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(K8S)) for path in FILES])
-def test_no_key_stands_twice_in_a_file(path):
+def test_no_file_has_a_duplicate_key(path):
     assert read(path)
 
 
-def test_a_key_that_stands_twice_is_found(tmp_path):
+def test_a_duplicate_key_is_found(tmp_path):
     (tmp_path / "x.yaml").write_text("kind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: 1\n  y: 2\n  x: 3\n")
     with pytest.raises(TwiceError, match="line 4: x"):
         read(tmp_path / "x.yaml")
@@ -45,7 +45,7 @@ def test_a_key_that_stands_twice_is_found(tmp_path):
         *((bad, "is no CIDR") for bad in ("example.org/8", "10.0.0/8", "::1::/64", "")),
     ],
 )
-def test_a_cidr_is_judged_as_the_server_does(text, why):
+def test_a_cidr_is_validated_as_by_the_server(text, why):
     assert cidr_refusal(text) == why
 
 
@@ -66,7 +66,7 @@ def policy(cidr, *out):
         ("10.0.0.1/8", [], "10.0.0.1/8 has bits beyond its prefix"),
     ],
 )
-def test_a_policy_with_a_bad_range_is_found(cidr, out, said):
+def test_a_policy_with_an_invalid_range_is_found(cidr, out, said):
     [found] = refusals(policy(cidr, *out))
     assert found.endswith(said)
 
@@ -77,7 +77,7 @@ def test_a_bad_name_label_or_key_is_found():
     assert len(refusals({**made, "metadata": meta})) == 5
 
 
-def test_a_field_beside_metadata_that_a_patch_brings_along_is_found(rendered):
+def test_a_misplaced_field_from_a_patch_is_found(rendered):
     [one] = [
         copy.deepcopy(found)
         for found in rendered("overlays/kind")
@@ -96,7 +96,7 @@ def only(objects, kind, namespace="sluice-work"):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_queue_covers_what_the_limit_range_adds(folder, rendered, recipe):
+def test_the_queue_covers_the_defaults_of_the_limit_range(folder, rendered, recipe):
     objects = rendered(folder)
     limits, queue = only(objects, "LimitRange"), only(objects, "ClusterQueue")
     added = {name for rule in limits["spec"]["limits"] for part in ("default", "defaultRequest") for name in rule[part]}
@@ -135,7 +135,7 @@ def test_the_gang_of_the_recipe_kind_is_admitted_on_kind(rendered):
     assert queue_refusals(limited(spec, only(objects, "LimitRange")), 2, only(objects, "ClusterQueue")) == []
 
 
-def test_a_limit_range_adds_what_a_container_does_not_name():
+def test_a_limit_range_adds_missing_requests_and_limits():
     rule = {"type": "Container", "default": {"memory": "2Gi"}, "defaultRequest": {"cpu": "1", "memory": "1Gi"}}
     spec = {"containers": [{"name": "a"}, {"name": "b", "resources": {"limits": {"memory": "4Gi"}}}]}
     first, second = limited(spec, {"spec": {"limits": [rule]}})["containers"]

@@ -1,8 +1,8 @@
-"""k8s/ and the pods of the operators against a real API server with its admission plug-ins, where there are binaries.
+"""k8s/ and the pods of the operators against a real API server with its admission plug-ins, if its binaries exist.
 
 Set KUBEBUILDER_ASSETS to a folder with `etcd` and `kube-apiserver` of Kubernetes 1.30 or newer (`setup-envtest use -p
-path` makes one). Custom resources are applied where the definitions of their projects are at hand (the real test data):
-then the server checks their rules in CEL, too.
+path` creates one). Custom resources are applied if the CRDs of their projects are available (the real test data):
+then the server also checks their CEL rules.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ def server(tmp_path_factory):
 
 
 def apply(server, objects):
-    """Applies objects in the order of `kubectl apply -k`, namespaces first; returns what was refused, by name.
+    """Applies objects in the order of `kubectl apply -k`, namespaces first; returns refusals by name.
 
-    Custom resources whose definition is not at hand are left out.
+    Custom resources without an available CRD are skipped.
     """
     refused = {}
     for one in sorted(objects, key=lambda one: one["kind"] != "Namespace"):
@@ -62,7 +62,7 @@ def apply(server, objects):
 
 @pytest.fixture
 def applied(server, rendered):
-    """The base, as far as the server knows its kinds."""
+    """The base, as far as the server has its kinds."""
     apply(server, rendered("base"))
 
 
@@ -79,7 +79,7 @@ def test_a_field_that_does_not_exist_is_refused(server, applied):
 
 
 @pytest.mark.parametrize("text", ["::ffff:0:0/96", "64:ff9b::/96", "10.0.0.1/8", "10.0.0.0/8", "010.0.0.0/8", "::/0"])
-def test_a_cidr_is_judged_here_as_there(server, applied, text):
+def test_a_cidr_is_validated_as_by_the_real_server(server, applied, text):
     if server.version < STRICT_CIDRS:
         pytest.skip(f"CIDRs are validated strictly from Kubernetes {STRICT_CIDRS} on")
     made = policy(text)
@@ -96,13 +96,13 @@ def account(server, name):
     server.apply(made)
 
 
-def test_a_pod_of_the_operators_passes_admission_and_gets_what_the_limit_range_adds(server, applied, recipe, rendered):
+def test_an_operators_pod_passes_admission_and_gets_the_limit_range_defaults(server, applied, recipe, rendered):
     account(server, "trainer")
     body = pod(recipe())[1]
     body["metadata"] |= {"name": f"placed-{time.monotonic_ns()}", "namespace": "sluice-work"}
     body["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "1000"
     body["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1000"
-    server.call("DELETE", "/api/v1/namespaces/sluice-work/resourcequotas/work")  # 1000 GPUs are beyond it
+    server.call("DELETE", "/api/v1/namespaces/sluice-work/resourcequotas/work")  # 1000 GPUs exceed it
     stored = server.create(body)
     sizes = stored["spec"]["containers"][0]["resources"]
     expected = limited(body["spec"], only(rendered("base"), "LimitRange"))["containers"][0]["resources"]
@@ -119,8 +119,8 @@ def test_a_gang_is_accepted(server, applied, recipe):
     assert server.apply(made)["spec"]["replicatedJobs"]
 
 
-def test_a_watch_outlives_a_server_that_does_not_know_its_rights_yet(server, applied, monkeypatch):
-    """A user with a role, and an API server that is killed and started again three times under its watch."""
+def test_a_watch_survives_a_server_that_has_not_loaded_rbac_yet(server, applied, monkeypatch):
+    """A user with a role, and an API server that is killed and restarted three times during its watch."""
     from operators.pods.api import PODS, Api
 
     rights = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "get"]}]

@@ -1,4 +1,4 @@
-"""Values for the charts: accepted by the charts' schemas and by Helm, settings that Airflow has, nothing unpinned."""
+"""Values for the charts: valid by their schemas and for Helm, existing settings of Airflow, nothing unpinned."""
 
 import configparser
 import importlib
@@ -19,7 +19,7 @@ from tests.k8s.definitions import built_in
 from tests.k8s.render import containers, pod_of
 
 AIRFLOW = ("airflow.yaml", "airflow-kind.yaml", "airflow-eks.yaml", "airflow-git-sync.yaml")
-# As docs/kubernetes.md and kind.sh give them to Helm.
+# As passed to Helm in docs/kubernetes.md and kind.sh.
 INSTALLED = {
     "kind": ("airflow.yaml", "airflow-kind.yaml"),
     "eks": ("airflow.yaml", "airflow-eks.yaml"),
@@ -30,7 +30,7 @@ COMPONENTS = ("scheduler", "apiServer", "dagProcessor", "triggerer", "migrateDat
 
 @pytest.fixture(params=INSTALLED)
 def installed(request, values):
-    """The values of one way to install Airflow, merged as Helm does."""
+    """The values of one installation of Airflow, merged like Helm."""
     found = {}
     for name in INSTALLED[request.param]:
         found = merged(found, values(name))
@@ -46,13 +46,13 @@ def test_every_key_is_one_that_the_chart_has(name, values, chart):
     assert chart.unknown(values(name)) == []
 
 
-def test_a_misspelt_key_and_one_of_an_older_chart_would_be_found(chart):
+def test_misspelled_and_outdated_keys_are_found(chart):
     assert chart.unknown({"scheduler": {"podDisruptionbudget": {}}}) == ["scheduler.podDisruptionbudget"]
     [error] = chart.errors({"enableBuiltInSecretEnvVars": {"AIRFLOW__CORE__SQL_ALCHEMY_CONN": False}})
     assert "AIRFLOW__CORE__SQL_ALCHEMY_CONN" in error
 
 
-def test_helm_itself_accepts_the_values_and_renders_what_is_templated_in_them(installed, chart, tmp_path):
+def test_helm_accepts_the_values_and_renders_their_templates(installed, chart, tmp_path):
     helm = pytest.importorskip("helm_python", reason="helm_python is not installed: pip install helm-python-sdk")
     with helm.Chart.load(chart.values_chart(tmp_path / "airflow")) as made:
         made.validate_schema(installed)
@@ -63,7 +63,7 @@ def test_helm_itself_accepts_the_values_and_renders_what_is_templated_in_them(in
     compile(shown["airflow_local_settings.py"], "airflow_local_settings.py", "exec")
 
 
-def test_the_chart_makes_no_account_that_the_base_makes(installed, chart, rendered):
+def test_the_chart_creates_no_account_of_the_base(installed, chart, rendered):
     there = {one["metadata"]["name"] for one in rendered("base") if one["kind"] == "ServiceAccount"}
     assert set(chart.accounts(installed).values()) & there == set()
     used = chart.accounts_of_others(installed)
@@ -71,13 +71,13 @@ def test_the_chart_makes_no_account_that_the_base_makes(installed, chart, render
     assert set(used) >= {"workers", "scheduler", "triggerer", "apiServer", "dagProcessor", "migrateDatabaseJob"}
 
 
-def test_two_owners_of_one_account_would_be_found(chart):
+def test_an_account_with_two_owners_is_found(chart):
     assert chart.accounts({"executor": "KubernetesExecutor"})["workers"] == "airflow-worker"
 
 
 @pytest.fixture
 def whole_chart(installed):
-    """What the templates of the official chart make of the values; skips where no chart is at hand."""
+    """The objects rendered by the official chart; skips without a chart."""
     helm = pytest.importorskip("helm_python", reason="helm_python is not installed: pip install helm-python-sdk")
     if "SLUICE_AIRFLOW_CHART" not in os.environ:
         pytest.skip("no chart: set SLUICE_AIRFLOW_CHART to the folder or archive of Airflow's chart")
@@ -111,7 +111,7 @@ def test_every_object_of_the_chart_is_valid_and_its_pods_are_locked_down(whole_c
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
-def test_every_key_for_a_controller_is_one_that_its_chart_documents(name, values):
+def test_every_controller_key_is_documented_by_its_chart(name, values):
     assert undocumented(values(name), CONTROLLERS[name]) == []
 
 
@@ -129,15 +129,15 @@ def options():
 
 
 @pytest.mark.parametrize("name", AIRFLOW)
-def test_every_setting_is_one_that_airflow_or_a_provider_has(name, values):
+def test_every_setting_exists_in_airflow_or_a_provider(name, values):
     set_here = {(section, option) for section, found in values(name).get("config", {}).items() for option in found}
     assert set_here - options() == set()
 
 
-# What is otherwise on a cluster, and why.
+# Differences on a cluster, with reasons.
 OTHERWISE = {
     ("core", "executor"),  # a pod per task
-    ("core", "parallelism"),  # pods and not the cores of one machine bound it
+    ("core", "parallelism"),  # limited by pods and not by the cores of one machine
 }
 
 
@@ -154,7 +154,7 @@ def test_the_cluster_runs_with_the_settings_of_airflow_cfg(values):
     assert set(differ) == OTHERWISE
 
 
-def test_no_password_key_or_connection_stands_in_the_values(values):
+def test_the_values_have_no_password_key_or_connection(values):
     for name in AIRFLOW:
         found = values(name)
         for key in ("fernetKey", "apiSecretKey", "jwtSecret", "webserverSecretKey"):
@@ -191,8 +191,8 @@ def test_every_component_is_sized_and_locked_down(values):
             assert found["waitForMigrations"]["securityContexts"]["container"] == container
 
 
-def test_keys_of_airflow_are_files_and_in_no_environment(installed):
-    """Each key is off as a variable, and the command that reads it names a file that the volume really has."""
+def test_airflow_keys_are_files_and_not_environment_variables(installed):
+    """Each key is disabled as a variable, and its command reads an existing file of the volume."""
     [volume] = [one for one in installed["volumes"] if one["name"] == "keys"]
     [mount] = [one for one in installed["volumeMounts"] if one["name"] == "keys"]
     files = {
@@ -227,14 +227,14 @@ print(json.dumps({"keys": keys, "accounts": [account(one) for one in ("fetch", "
 
 
 def test_airflow_takes_its_keys_from_files_and_the_crawlers_account_from_its_local_settings(values, tmp_path):
-    """A process of the real Airflow, with environment and local settings of the values, files in place of volumes."""
+    """A process of the real Airflow, with the values' environment and local settings, and files as volumes."""
     chart = values("airflow.yaml")
     given = {one["name"]: one["value"] for one in chart["env"]}
     environment = {name: value.replace("/run/secrets/airflow", str(tmp_path)) for name, value in given.items()}
     contents = [f"sqlite:///{value.removeprefix('cat ')}.db" for value in environment.values()]
     for value, content in zip(environment.values(), contents, strict=True):
         Path(value.removeprefix("cat ")).write_text(content)
-    # Where the chart mounts it.
+    # The mount path of the chart.
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "airflow_local_settings.py").write_text(chart["airflowLocalSettings"])
     asked = [name.removesuffix("_CMD").removeprefix("AIRFLOW__").lower().split("__") for name in environment]
@@ -250,7 +250,7 @@ def test_airflow_takes_its_keys_from_files_and_the_crawlers_account_from_its_loc
     assert found == {"keys": contents, "accounts": ["airflow-crawler", "airflow-crawler", None]}
 
 
-def test_pods_of_failed_tasks_go_an_hour_after_they_ended_by_a_command_that_airflow_has(values):
+def test_pods_of_failed_tasks_are_deleted_after_an_hour_by_an_airflow_command(values):
     from airflow.cli.cli_parser import get_parser
 
     found = values("airflow.yaml")
@@ -276,7 +276,7 @@ def test_every_component_has_a_disruption_budget_from_the_chart_or_the_base(valu
     assert {"dag-processor", "triggerer", "statsd"} <= own
 
 
-def test_every_secret_that_is_asked_for_is_made_for_kind(values, rendered, templates):
+def test_every_referenced_secret_is_created_on_kind(values, rendered, templates):
     base = values("airflow.yaml")
     asked = {base[f"{key}SecretName"] for key in ("fernetKey", "apiSecretKey")} | {base["jwtSecretName"]}
     asked |= {base["data"]["metadataSecretName"], "airflow-users"}
@@ -289,7 +289,7 @@ def test_every_secret_that_is_asked_for_is_made_for_kind(values, rendered, templ
     assert asked == set(re.findall(r"^ +secret sluice ([\w-]+) ", script, re.M))
 
 
-def test_versions_are_said_once(values):
+def test_versions_are_stated_once(values):
     versions = dict(
         line.split("=") for line in (K8S / "versions.env").read_text().splitlines() if line and not line.startswith("#")
     )
@@ -300,7 +300,7 @@ def test_versions_are_said_once(values):
     assert values("airflow.yaml")["airflowVersion"] == pins["apache-airflow"]
 
 
-def test_the_dask_operator_holds_rights_in_its_own_namespace_only(values):
+def test_the_dask_operator_has_rights_only_in_its_own_namespace(values):
     found = values("dask-operator.yaml")
     assert found["rbac"] == {"create": True, "cluster": False}
     assert found["kopfArgs"] == ["--namespace=sluice-work"]

@@ -1,7 +1,7 @@
-"""The Dockerfiles, as far as they can be checked without Docker: pinned, not root, cached well, nothing missing.
+"""The Dockerfiles, checked without Docker: pinned, not root, cached well, nothing missing.
 
-That they build is not shown here. What is: every file that they copy exists and passes .dockerignore, the packages they
-ask for are all in the lock, and the wheel is made of tasks and operators.
+The build itself is not tested. Checked are: every copied file exists and passes .dockerignore, the packages they
+install are all in the lock, and the wheel contains tasks and operators.
 """
 
 import fnmatch
@@ -26,7 +26,7 @@ FILES = {
 
 
 def instructions(path):
-    """Returns (instruction, arguments) of a Dockerfile; continued lines are joined, comments are gone."""
+    """Returns (instruction, arguments) of a Dockerfile, with joined continuation lines and without comments."""
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ").splitlines()
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined]
@@ -52,13 +52,13 @@ def test_bases_are_pinned_to_a_patch_version(path):
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
-def test_images_run_as_a_number_that_is_not_root(path):
+def test_images_run_as_a_numeric_non_root_user(path):
     users = [rest for word, rest in stages(path)[-1][1] if word == "USER"]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
-def test_nothing_is_fetched_past_the_package_managers_and_no_secret_is_baked_in(path):
+def test_only_package_managers_download_and_no_secret_is_baked_in(path):
     for word, rest in instructions(path):
         assert word != "ADD"
         assert not re.search(r"\b(curl|wget)\b", rest)
@@ -67,7 +67,7 @@ def test_nothing_is_fetched_past_the_package_managers_and_no_secret_is_baked_in(
 
 
 def ignored(name):
-    """Tells whether .dockerignore keeps a file out: the last rule that matches counts."""
+    """Returns whether .dockerignore excludes a file: the last matching rule applies."""
     out = False
     for rule in (ROOT / ".dockerignore").read_text().split("\n"):
         if rule and not rule.startswith("#"):
@@ -79,7 +79,7 @@ def ignored(name):
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
-def test_every_file_that_is_copied_exists_and_is_let_in(path):
+def test_every_copied_file_exists_and_is_not_ignored(path):
     for word, rest in instructions(path):
         if word == "COPY" and "--from=" not in rest:
             for source in rest.split()[:-1]:
@@ -88,7 +88,7 @@ def test_every_file_that_is_copied_exists_and_is_let_in(path):
 
 
 @pytest.mark.parametrize("name", ["airflow", "worker"])
-def test_the_files_of_the_models_stage_are_enough_to_fetch_them(name, tmp_path):
+def test_the_models_stage_has_all_files_needed_to_download_models(name, tmp_path):
     [body] = [body for stage, body in stages(FILES[name]) if stage == "models"]
     for word, rest in body:
         if word == "COPY":
@@ -96,20 +96,20 @@ def test_the_files_of_the_models_stage_are_enough_to_fetch_them(name, tmp_path):
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
             for source in sources:
                 shutil.copy(ROOT / source, tmp_path / folder)
-    # Imports what the stage runs, in a Python without any installed package.
+    # Imports the code of the stage, in a Python without installed packages.
     alone = [sys.executable, "-I", "-S", "-c", "import sys; sys.path.insert(0, '.'); import tasks.filters.pretrained"]
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_nothing_else_is_let_in():
+def test_all_other_files_are_ignored():
     for name in (".git/config", ".env", ".sluice/demo/secrets", "tests/conftest.py", "tasks/__pycache__/x.pyc", "docs"):
         assert ignored(name), name
     assert not ignored("tasks/core/store.py")
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_packages_are_installed_before_the_source_so_that_a_change_of_code_costs_one_small_layer(name):
+def test_packages_are_installed_before_the_source_so_a_code_change_costs_one_small_layer(name):
     for stage, body in stages(FILES[name]):
         installs = [at for at, (word, rest) in enumerate(body) if word == "RUN" and "--requirement wanted.txt" in rest]
         sources = [
@@ -132,7 +132,7 @@ def wanted(name):
 
 
 def closure(requirements):
-    """Returns the normalised names of all packages that these requirements bring, by the installed metadata."""
+    """Returns the normalized names of all packages of these requirements, from installed metadata."""
     found, ahead = set(), [(Requirement(line), "") for line in requirements]
     while ahead:
         requirement, extra = ahead.pop()
@@ -157,7 +157,7 @@ def test_the_lock_pins_everything_that_an_image_installs(name):
     assert closure(wanted(name)) - lock == set()
 
 
-def test_each_image_holds_what_it_is_for_and_no_more():
+def test_each_image_holds_only_what_its_role_needs():
     packages = {name: closure(wanted(name)) for name in IMAGES}
     assert {
         "apache-airflow",
@@ -169,7 +169,7 @@ def test_each_image_holds_what_it_is_for_and_no_more():
     assert "torch" in packages["trainer"]
     assert not {"apache-airflow"} & (packages["trainer"] | packages["worker"])
     assert not {"torch"} & packages["worker"]
-    # Client, scheduler and workers of Dask must be of one version: one lock, one list.
+    # Client, scheduler and workers of Dask must have the same version: one lock, one list.
     assert {"dask", "distributed"} <= packages["airflow"] & packages["worker"]
 
 
@@ -208,7 +208,7 @@ steps = 10
 """
 
 
-def test_every_stage_that_needs_torch_runs_where_torch_is(recipes, dag_bag):
+def test_every_stage_that_needs_torch_runs_in_an_image_with_torch(recipes, dag_bag):
     recipes("placed", GPU_PODS + GANG)
     recipes("tuned", GPU_PODS + TUNED)
     in_pods = {
@@ -223,7 +223,7 @@ def test_every_stage_that_needs_torch_runs_where_torch_is(recipes, dag_bag):
     assert ("torch" in closure(wanted("airflow"))) == bool(elsewhere), elsewhere
 
 
-def test_the_wheel_is_made_of_tasks_and_operators(tmp_path):
+def test_the_wheel_contains_tasks_and_operators(tmp_path):
     made = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
         capture_output=True,

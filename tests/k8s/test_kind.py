@@ -1,7 +1,7 @@
-"""kind.sh: what it says when something is missing, its order of work, and that no value of a secret is an argument.
+"""kind.sh: its messages about missing requirements, its order of commands, and no secret values in arguments.
 
-Docker, kind, kubectl and helm are small scripts here that write down how they were called. That the real ones do what
-they are told is not shown.
+Docker, kind, kubectl and helm are replaced by scripts that record their calls. The effect of the real commands
+is not tested.
 """
 
 import json
@@ -48,26 +48,26 @@ def machine(tmp_path):
 
 
 @pytest.mark.parametrize("missing", TOOLS)
-def test_a_missing_tool_is_named_with_where_to_get_it_before_anything_is_done(machine, missing):
+def test_a_missing_tool_is_named_with_its_url_before_anything_runs(machine, missing):
     done, calls = machine("up", tools=[tool for tool in TOOLS if tool != missing])
     assert done.returncode == 2
     assert f"sluice: {missing} is not on PATH. Install it: https://" in done.stderr
     assert not [call for call in calls if "create" in call or "apply" in call or "build" in call]
 
 
-def test_a_docker_that_does_not_answer_is_said_so(machine):
+def test_a_docker_daemon_that_does_not_answer_is_reported(machine):
     done, _ = machine("up", docker="exit 1\n")
     assert done.returncode == 2
     assert "docker does not answer" in done.stderr
 
 
-def test_a_helm_that_is_too_old_for_the_chart_is_refused(machine):
+def test_an_outdated_helm_is_refused(machine):
     done, calls = machine("up", helm="[ $1 = version ] && echo v3.9.4 && exit\n")
     assert "helm is 3.9.4; 3.19 or newer is needed" in done.stderr
     assert not [call for call in calls if "upgrade" in call]
 
 
-def test_without_a_word_it_says_what_it_can_do_and_touches_nothing(machine):
+def test_without_arguments_it_prints_its_usage_and_changes_nothing(machine):
     done, calls = machine()
     assert (done.returncode, calls) == (2, [])
     assert "kind.sh up, or kind.sh down" in done.stderr
@@ -79,7 +79,7 @@ def place(calls, part):
     return found[0]
 
 
-def test_everything_is_there_before_what_needs_it(machine):
+def test_everything_is_created_before_its_dependents(machine):
     done, calls = machine("up")
     assert done.returncode == 0, done.stderr
     order = [
@@ -101,7 +101,7 @@ def test_everything_is_there_before_what_needs_it(machine):
     assert "http://localhost:8080" in done.stdout
 
 
-def test_every_command_names_the_cluster_so_that_no_other_is_ever_changed(machine):
+def test_every_command_names_the_cluster(machine):
     _, calls = machine("up")
     for call in calls:
         if call.startswith("kubectl"):
@@ -122,17 +122,17 @@ def test_no_value_of_a_secret_is_an_argument_of_a_command(machine):
         assert value not in "\n".join(calls) + done.stdout
 
 
-def test_a_command_that_fails_ends_the_run(machine):
+def test_a_failing_command_ends_the_script(machine):
     done, calls = machine("up", docker="[ $1 = build ] && exit 1\n")
     assert done.returncode != 0
     assert not [call for call in calls if "upgrade" in call]
 
 
-def test_down_removes_this_cluster_and_nothing_else(machine):
+def test_down_removes_only_this_cluster(machine):
     done, calls = machine("down")
     assert done.returncode == 0
     assert calls == ["kind delete cluster --name sluice"]
 
 
-def test_the_script_may_be_started():
+def test_the_script_is_executable():
     assert os.access(SCRIPT, os.X_OK)

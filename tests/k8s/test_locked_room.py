@@ -1,7 +1,7 @@
-"""What the manifests ask of Airflow and MLflow, asked of the real ones: a read-only root, no database in task pods.
+"""Requirements of the manifests, tested with the real Airflow and MLflow: a read-only root, no database in task pods.
 
-Airflow runs with the `config` of k8s/helm/airflow.yaml, the store is a real S3 server on loopback. Needs root on Linux
-for a mount namespace of its own; skips elsewhere.
+Airflow runs with the `config` of k8s/helm/airflow.yaml, the store is a real S3 server on loopback. Needs root on
+Linux for a separate mount namespace; skips elsewhere.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ probe()
 
 
 def may_lock():
-    """Tells whether this machine lets a child have mounts of its own."""
+    """Returns whether this machine allows a child to have a separate mount namespace."""
     code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({NEW_MOUNTS}))"
     return hasattr(ctypes.CDLL(None), "unshare") and subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -51,7 +51,7 @@ def free_port():
 
 
 def config_file(values, home):
-    """Writes airflow.cfg as the chart does: the sections of `config`."""
+    """Writes airflow.cfg like the chart: the sections of `config`."""
     lines = []
     for section, options in values("airflow.yaml")["config"].items():
         lines += [f"[{section}]", *(f"{option} = {value}" for option, value in options.items())]
@@ -60,12 +60,12 @@ def config_file(values, home):
 
 @pytest.fixture(scope="module")
 def room(values, rendered, s3_server):
-    """What the locked room has seen, and the S3 server that it used."""
+    """The observations of `locked_room`, and its S3 server."""
     if not may_lock():
         pytest.skip("mount namespaces are not allowed here (needs root on Linux)")
     if any(Path(place).resolve().is_relative_to("/tmp") for place in (K8S, sys.prefix)):
         pytest.skip("checkout or environment is below /tmp, which is empty in the room")
-    # Not below /tmp, which is empty in the room.
+    # Not below /tmp, which is empty in the namespace.
     home = Path(tempfile.mkdtemp(prefix="sluice-room-", dir="/var/tmp"))
     for folder in ("logs", "dags", "out", "keys"):
         (home / folder).mkdir()
@@ -104,7 +104,7 @@ def room(values, rendered, s3_server):
 
 
 def key_files(values, folder):
-    """Writes Airflow's keys as the chart mounts them; returns the environment that reads them."""
+    """Writes Airflow's keys like the mounts of the chart; returns the environment that reads them."""
     contents = {"database": "sqlite:////tmp/airflow.db", "jwt-secret": KEY * 2}
     given = {one["name"]: one["value"] for one in values("airflow.yaml")["env"]}
     for command in given.values():
@@ -132,7 +132,7 @@ def test_a_task_pod_runs_without_the_database_and_without_a_key_of_airflow(room)
     assert (room[0]["task"]["exit"], room[0]["task"]["state"]) == (0, "success"), room[0]["task"]["end"]
 
 
-def test_its_log_and_its_large_result_are_in_the_bucket(room):
+def test_the_log_and_large_result_of_the_task_are_in_the_bucket(room):
     client = room[1].client()
     keys = [one["Key"] for one in client.list_objects_v2(Bucket="sluice")["Contents"]]
     logs = [key for key in keys if key.startswith("logs/") and "task_id=one" in key]
@@ -142,5 +142,5 @@ def test_its_log_and_its_large_result_are_in_the_bucket(room):
     assert [key for key in keys if key.startswith("xcom/probe/")]
 
 
-def test_mlflow_answers_the_probe_of_the_kubelet_and_its_service_and_refuses_strangers(room):
+def test_mlflow_answers_its_probe_and_service_and_refuses_unknown_hosts(room):
     assert room[0]["mlflow"] == {"probe": True, "service": 200, "stranger": 403}

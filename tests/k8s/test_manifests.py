@@ -1,4 +1,4 @@
-"""Every object in k8s/ is valid in strict mode, and the strict check finds what it should."""
+"""Every object in k8s/ is valid in strict mode, and the strict check finds errors."""
 
 import copy
 
@@ -16,7 +16,7 @@ def test_every_object_is_valid_in_strict_mode(folder, rendered):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_custom_object_is_valid_by_the_definition_of_its_project(folder, rendered, definitions):
+def test_every_custom_object_is_valid_by_its_crd(folder, rendered, definitions):
     custom = [one for one in rendered(folder) if is_custom(one)]
     assert {one["kind"] for one in custom} >= {"ClusterQueue", "LocalQueue", "ResourceFlavor", "WorkloadPriorityClass"}
     wrong = [(one["kind"], one["metadata"], definitions.errors(one)) for one in custom]
@@ -29,7 +29,7 @@ def test_every_pod_template_is_valid_in_strict_mode(name, templates):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_name_that_an_object_refers_to_exists(folder, rendered):
+def test_every_referenced_name_exists(folder, rendered):
     objects = rendered(folder)
     there = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects}
     for one in objects:

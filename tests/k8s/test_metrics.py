@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask for metrics that Airflow sends and the mapping keeps: by its registry, by its own client."""
+"""Dashboard and alerts query metrics that Airflow sends and the mapping keeps, according to its registry and client."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests.k8s.conftest import K8S
 from tests.k8s.statsd import mapped, sample
 
 OBSERVED = K8S / "observability"
-# Metrics of others, with where they come from.
+# Metrics of other exporters.
 FOREIGN = {
     *("kube_pod_status_phase", "kube_pod_container_resource_requests"),  # kube-state-metrics
     *("kueue_pending_workloads", "kueue_admitted_active_workloads", "kueue_evicted_workloads_total"),  # Kueue
@@ -43,7 +43,7 @@ OURS = {"airflow_sluice_alert": ("gauge", {"recipe", "artifact", "member", "kind
 
 @pytest.fixture(scope="module")
 def known(registry, mappings):
-    """Every series that Prometheus can hold of Airflow and of ours: name -> (kind, labels)."""
+    """Every series of Airflow and Sluice in Prometheus: name -> (kind, labels)."""
     series = dict(OURS)
     for metric in registry:
         stat = "airflow." + metric["name"].format(
@@ -77,12 +77,12 @@ def names(expression):
     return set(re.findall(r"[A-Za-z_]\w*", bare)) - WORDS
 
 
-def test_every_metric_that_is_asked_for_is_one_that_airflow_sends(known):
+def test_every_queried_metric_is_sent_by_airflow(known):
     unknown = {(where, name) for where, asked in expressions() for name in names(asked) - FOREIGN if name not in known}
     assert unknown == set()
 
 
-def test_every_label_that_is_asked_for_is_one_that_the_metric_has(known):
+def test_every_queried_label_exists_on_its_metric(known):
     for where, asked in expressions():
         for name in names(asked) - FOREIGN:
             for group in re.findall(r"by \(([^)]*)\)", asked):
@@ -104,7 +104,7 @@ def test_the_chart_gets_the_same_mapping(mappings, values):
     assert values("airflow.yaml")["statsd"]["overrideMappings"] == mappings
 
 
-def test_every_mapping_is_of_a_metric_that_airflow_has(registry, mappings):
+def test_every_mapping_matches_a_metric_of_airflow(registry, mappings):
     stats = {"airflow." + metric["name"] for metric in registry}
     for one in mappings:
         if one.get("match_type") != "regex" and "*" not in one["match"]:
@@ -140,7 +140,7 @@ def sent(airflow_db, monkeypatch):
         stats.initialize(factory=before, export_legacy_names=legacy)
 
 
-def test_what_airflow_really_sends_becomes_the_series_of_the_dashboard(sent, mappings, known):
+def test_metrics_sent_by_airflow_become_the_series_of_the_dashboard(sent, mappings, known):
     def work(stats):
         stats.timing("task.duration", 1234.0, tags={"dag_id": "demo.crawl", "task_id": "fetch"})
         stats.gauge("pool.open_slots", 3, tags={"pool_name": "gpu"})
@@ -161,7 +161,7 @@ def test_what_airflow_really_sends_becomes_the_series_of_the_dashboard(sent, map
     assert all(one.series <= set(known) for one in made)
 
 
-def test_an_alert_that_a_triggerer_reads_in_the_log_of_a_pod_becomes_the_series_of_the_rules(sent, mappings):
+def test_an_alert_in_a_pod_log_becomes_the_series_of_the_alerting_rules(sent, mappings):
     from operators import stats as ours
     from operators.alerts import AlertFinder
     from tasks.run.place import AlertsPlace
@@ -172,7 +172,7 @@ def test_an_alert_that_a_triggerer_reads_in_the_log_of_a_pod_becomes_the_series_
         finder("10:00:01 W [demo/checkpoint@dev] alert: data_wait at step 7: it waits. Look.")
         await finder.settled()
 
-    ours.ready.cache_clear()
+    ours.connect.cache_clear()
     (line,) = sent(lambda stats: asyncio.run(read()))
     made = sample(line, mappings)
     assert {made.name: (made.kind, set(made.labels))} == OURS
@@ -182,7 +182,7 @@ def test_an_alert_that_a_triggerer_reads_in_the_log_of_a_pod_becomes_the_series_
     assert named == set(monitor.KINDS)
 
 
-def test_metrics_are_off_until_the_environment_says_on(airflow_db, monkeypatch):
+def test_metrics_are_off_unless_the_environment_enables_them(airflow_db, monkeypatch):
     from airflow._shared.observability.metrics.base_stats_logger import NoStatsLogger
     from airflow.observability.metrics.stats_utils import get_stats_factory
 

@@ -1,4 +1,4 @@
-"""Who may reach whom: the crawler no private address, the trainer nothing but store, MLflow and gang, Dask its own."""
+"""Allowed connections: no private address for the crawler; store, MLflow and gang for the trainer; Dask for itself."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_the_crawler_reaches_no_private_address(network):
     assert reached(network, CRAWLER, PRIVATE) == []
 
 
-def test_the_crawlers_of_the_policies_are_the_tasks_that_open_strangers_pages(recipes, dag_bag, rendered):
+def test_the_crawlers_of_the_policies_are_the_tasks_that_open_web_pages(recipes, dag_bag, rendered):
     recipes("tiny")
     opening = {
         task.task_id
@@ -66,7 +66,7 @@ def test_the_crawlers_of_the_policies_are_the_tasks_that_open_strangers_pages(re
     }
     [policy] = [one["spec"] for one in rendered("base") if one["metadata"]["name"] == "crawler"]
     assert opening == set(policy["podSelector"]["matchExpressions"][0]["values"]) == {"fetch", "render"}
-    # Every rule that leaves the crawlers out names the same tasks.
+    # Every rule that excludes crawlers names the same tasks.
     left_out = [
         set(one["values"])
         for name in ("kubernetes-api", "dask-clients")
@@ -79,7 +79,7 @@ def test_the_crawlers_of_the_policies_are_the_tasks_that_open_strangers_pages(re
     assert dict(CRAWLER.labels)["task_id"] in opening
 
 
-def test_on_eks_the_crawler_reaches_the_endpoint_of_the_store_and_nothing_beside_it(rendered):
+def test_on_eks_the_only_private_address_of_the_crawler_is_the_store(rendered):
     network = Network(rendered("overlays/eks"))
     assert network.lets(CRAWLER, "10.0.250.7", 443)
     assert not network.lets(CRAWLER, "10.0.250.7", 80)
@@ -87,7 +87,7 @@ def test_on_eks_the_crawler_reaches_the_endpoint_of_the_store_and_nothing_beside
 
 
 @pytest.mark.parametrize("pod", [TRAINER, RANK, WORKER, SCHEDULER], ids=["trainer", "rank", "worker", "scheduler"])
-def test_trainers_and_dask_reach_no_address_outside(network, pod):
+def test_trainers_and_dask_reach_no_outside_address(network, pod):
     assert reached(network, pod, [*PUBLIC, *PRIVATE]) == []
 
 
@@ -95,27 +95,27 @@ def test_on_eks_a_trainer_reaches_the_endpoint_of_the_store(rendered):
     assert Network(rendered("overlays/eks")).lets(TRAINER, "10.0.250.7", 443)
 
 
-def test_on_kind_all_that_read_artifacts_reach_the_store_and_strangers_do_not(rendered):
+def test_on_kind_only_pods_that_read_artifacts_reach_the_store(rendered):
     network = Network(rendered("overlays/kind"))
     readers = [TRAINER, RANK, WORKER, CRAWLER, EXTRACT, MLFLOW, airflow("scheduler"), airflow("api-server")]
     assert all(network.lets(pod, STORE, 4566) for pod in readers)
     assert not network.lets(STRANGER, STORE, 4566)
 
 
-def test_everybody_asks_dns_and_trainers_reach_mlflow(network):
+def test_all_pods_reach_dns_and_trainers_reach_mlflow(network):
     assert all(network.lets(pod, DNS, 53, "UDP") for pod in (TRAINER, RANK, WORKER, CRAWLER, EXTRACT, MLFLOW))
     assert all(network.lets(pod, MLFLOW, 5000) for pod in (TRAINER, RANK, WORKER, EXTRACT))
     assert not network.lets(STRANGER, MLFLOW, 5000)
 
 
-def test_ranks_reach_ranks_and_nobody_else_reaches_them(network):
+def test_only_ranks_reach_ranks(network):
     assert network.lets(RANK, RANK, 29500)
     assert network.lets(RANK, RANK, 45123)
     assert not any(network.lets(pod, RANK, 29500) for pod in (TRAINER, WORKER, EXTRACT, STRANGER, MLFLOW))
     assert not any(network.lets(RANK, pod, 8786) for pod in (SCHEDULER, EXTRACT, TRAINER))
 
 
-def test_a_dask_scheduler_takes_work_from_task_pods_and_its_workers_only(network):
+def test_a_dask_scheduler_accepts_only_task_pods_and_its_workers(network):
     assert network.lets(EXTRACT, SCHEDULER, 8786)
     assert network.lets(WORKER, SCHEDULER, 8786)
     assert network.lets(SCHEDULER, WORKER, 40001)
@@ -125,16 +125,16 @@ def test_a_dask_scheduler_takes_work_from_task_pods_and_its_workers_only(network
 
 
 @pytest.mark.parametrize("crawler", [CRAWLER, RENDERER], ids=["fetch", "render"])
-def test_the_crawler_reaches_no_dask_scheduler_and_either_side_alone_would_refuse_it(crawler, rendered):
+def test_the_crawler_and_the_dask_scheduler_each_refuse_the_other(crawler, rendered):
     for folder in OVERLAYS:
         for namespace in ("sluice", "sluice-work"):
-            # The policies of one side alone: where the other side's are missing, everything passes there.
+            # Only the policies of one side: without policies the other side allows everything.
             side = Network([one for one in rendered(folder) if one["metadata"].get("namespace") == namespace])
             assert not any(side.lets(crawler, SCHEDULER, port) for port in (8786, 8787))
             assert side.lets(EXTRACT, SCHEDULER, 8786)
 
 
-def test_the_clean_up_reaches_the_kubernetes_api_and_nothing_else_outside(rendered):
+def test_the_cleanup_reaches_only_the_kubernetes_api(rendered):
     for folder, address, port in (("overlays/eks", "10.0.12.9", 443), ("overlays/kind", "172.18.0.2", 6443)):
         network = Network(rendered(folder))
         assert network.lets(airflow("airflow-cleanup-pods"), address, port)
@@ -160,13 +160,13 @@ def test_airflow_and_mlflow_reach_the_database_inside_kind_and_outside_on_eks(co
 
 
 @pytest.mark.parametrize("component", ["scheduler", "worker", "triggerer", "api-server"])
-def test_those_that_hold_a_token_reach_the_kubernetes_api(component, rendered):
+def test_pods_with_a_token_reach_the_kubernetes_api(component, rendered):
     assert Network(rendered("overlays/eks")).lets(airflow(component), "10.0.12.9", 443)
     assert Network(rendered("overlays/kind")).lets(airflow(component), "172.18.0.2", 6443)
     assert not Network(rendered("overlays/eks")).lets(airflow("dag-processor"), "10.0.12.9", 443)
 
 
-def test_metrics_go_to_statsd_and_from_there_to_the_monitoring_only(network):
+def test_metrics_go_to_statsd_and_from_there_only_to_monitoring(network):
     statsd, prometheus = airflow("statsd"), Pod("monitoring", (("app", "prometheus"),))
     assert network.lets(airflow("scheduler"), statsd, 9125, "UDP")
     assert network.lets(prometheus, statsd, 9102)

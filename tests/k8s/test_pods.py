@@ -1,4 +1,4 @@
-"""What every pod of k8s/ must be: pinned, locked down, sized, probed, movable; and free of secrets."""
+"""Requirements on every pod of k8s/: pinned, locked down, sized, probed, movable, and without secrets."""
 
 import re
 
@@ -12,12 +12,12 @@ from tests.k8s.network import selects
 from tests.k8s.render import containers, pod_of
 
 LONG_RUNNING = {"Deployment", "StatefulSet", "DaemonSet"}
-# Filled in from the recipe by the operators: image and resources. See test_rendered_pods.
+# The operators fill in image and resources from the recipe. See test_rendered_pods.
 FROM_RECIPE = {"trainer.yaml", "trainer-gp3.yaml", "trainer-efa.yaml", "dask.yaml"}
 
 
 def pods(rendered, templates):
-    """Yields (name, pod spec) of everything in k8s/ that holds one."""
+    """Yields (name, pod spec) of every object in k8s/ with a pod spec."""
     for folder in FOLDERS:
         for one in rendered(folder):
             if spec := pod_of(one):
@@ -40,7 +40,7 @@ def test_every_container_is_locked_down(rendered, templates):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_both_namespaces_refuse_and_report_what_is_not_locked_down(folder, rendered):
+def test_both_namespaces_refuse_and_report_pods_that_are_not_locked_down(folder, rendered):
     levels = [one["metadata"]["labels"] for one in rendered(folder) if one["kind"] == "Namespace"]
     assert len(levels) == 2
     for labels in levels:
@@ -55,7 +55,7 @@ def resources(namespace, kind, objects):
     return found
 
 
-def test_the_quota_of_airflows_namespace_holds_as_many_tasks_as_may_run(rendered, templates, values):
+def test_the_quota_of_airflows_namespace_allows_its_maximum_of_tasks(rendered, templates, values):
     quota = resources("sluice", "ResourceQuota", rendered("base"))["hard"]
     tasks = values("airflow.yaml")["config"]["core"]["parallelism"]
     asked = templates["executor.yaml"]["spec"]["containers"][0]["resources"]
@@ -67,26 +67,26 @@ def test_the_quota_of_airflows_namespace_holds_as_many_tasks_as_may_run(rendered
     for name, size in sizes.items():
         assert tasks * parse_quantity(size) * 5 / 4 < parse_quantity(quota[name]), name
     assert tasks * 2 < int(quota["pods"])
-    # With a quota a pod that names no size is refused, so the namespace gives it one.
+    # With a quota a pod without resources is refused, so the namespace has defaults.
     [limits] = resources("sluice", "LimitRange", rendered("base"))["limits"]
     assert {"cpu", "memory"} <= set(limits["defaultRequest"])
     assert "memory" in limits["default"]
 
 
-def test_mlflow_may_fill_its_scratch_volume_without_being_evicted(rendered):
+def test_mlflow_can_fill_its_scratch_volume_without_eviction(rendered):
     [limits] = resources("sluice", "LimitRange", rendered("base"))["limits"]
     [mlflow] = [one for one in rendered("base") if one["kind"] == "Deployment"]
     volumes = [parse_quantity(one["emptyDir"]["sizeLimit"]) for one in pod_of(mlflow)["volumes"]]
     assert sum(volumes) < parse_quantity(limits["default"]["ephemeral-storage"])
 
 
-def test_no_pod_shares_the_node(rendered, templates):
+def test_no_pod_uses_host_namespaces_or_paths(rendered, templates):
     for name, pod in pods(rendered, templates):
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod), name
         assert not any("hostPath" in volume for volume in pod.get("volumes", [])), name
 
 
-def test_every_container_says_what_it_needs_and_where_its_memory_ends(rendered, templates):
+def test_every_container_has_requests_and_a_memory_limit(rendered, templates):
     for name, pod in pods(rendered, templates):
         if name in FROM_RECIPE:
             continue
@@ -95,14 +95,14 @@ def test_every_container_says_what_it_needs_and_where_its_memory_ends(rendered, 
             assert "memory" in container["resources"]["limits"], name
 
 
-def test_every_long_running_container_is_probed(rendered):
+def test_every_long_running_container_has_probes(rendered):
     for folder in FOLDERS:
         for one in rendered(folder):
             for container in pod_of(one)["containers"] if one["kind"] in LONG_RUNNING else []:
                 assert {"readinessProbe", "livenessProbe"} <= set(container), one["metadata"]["name"]
 
 
-def test_everything_long_running_has_a_disruption_budget_that_a_drain_can_meet(rendered):
+def test_long_running_pods_have_a_disruption_budget_that_allows_a_drain(rendered):
     for folder in FOLDERS:
         budgets = [one["spec"] for one in rendered(folder) if one["kind"] == "PodDisruptionBudget"]
         for one in rendered(folder):
@@ -112,7 +112,7 @@ def test_everything_long_running_has_a_disruption_budget_that_a_drain_can_meet(r
                 assert budget.get("maxUnavailable") == 1, one["metadata"]["name"]
 
 
-def test_a_pod_may_write_where_it_must(rendered, templates):
+def test_a_pod_can_write_to_the_paths_it_needs(rendered, templates):
     for name, pod in pods(rendered, templates):
         if name == "dask.yaml":
             continue  # its operator mounts /tmp
@@ -139,7 +139,7 @@ def test_every_image_is_pinned_to_a_version(rendered, templates):
                 assert IMAGE.match(container["image"]), name
 
 
-def test_on_eks_every_image_of_this_repository_goes_by_its_digest_and_by_one(rendered, values):
+def test_on_eks_every_image_of_this_repository_has_one_digest(rendered, values):
     objects, chart = rendered("overlays/eks"), values("airflow-eks.yaml")
     said = {c["image"] for one in objects if (spec := pod_of(one)) for c in containers(spec) if "sluice/" in c["image"]}
     [settings] = [
@@ -155,7 +155,7 @@ def test_on_eks_every_image_of_this_repository_goes_by_its_digest_and_by_one(ren
         assert IMAGE.match(settings[name])
 
 
-def test_nothing_says_latest():
+def test_no_image_uses_latest():
     said = [path for path in K8S.rglob("*") if path.is_file() and re.search(r":latest\b", path.read_text())]
     assert said == []
 
@@ -163,7 +163,7 @@ def test_nothing_says_latest():
 SECRET_KEY = re.compile(r"password|passwd|secret|token|credential|api_?key|access_?key", re.I)
 
 
-def test_no_secret_stands_in_a_file(rendered):
+def test_no_file_contains_a_secret(rendered):
     for folder in FOLDERS:
         for one in rendered(folder):
             assert one["kind"] != "Secret", one["metadata"]["name"]
@@ -175,7 +175,7 @@ def test_no_secret_stands_in_a_file(rendered):
                 assert not re.search(r"://[^/\s:]+:[^@\s]+@", yaml.safe_dump(one["data"]))
 
 
-def test_every_claim_that_a_template_makes_names_a_class_of_the_overlay(rendered, templates):
+def test_every_volume_claim_names_a_storage_class_of_the_overlay(rendered, templates):
     classes = {one["metadata"]["name"] for one in rendered("overlays/eks") if one["kind"] == "StorageClass"}
     asked = {
         volume["ephemeral"]["volumeClaimTemplate"]["spec"]["storageClassName"]

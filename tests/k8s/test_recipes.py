@@ -1,4 +1,4 @@
-"""The recipes for a cluster name only what k8s/ makes: namespaces, accounts, queues, templates, images, connections."""
+"""The recipes for a cluster name only objects of k8s/: namespaces, accounts, queues, templates, images, connections."""
 
 import pytest
 from kubernetes.utils.quantity import parse_quantity
@@ -11,7 +11,7 @@ ROOT = K8S.parent
 
 @pytest.fixture
 def placed(tmp_path, rendered, monkeypatch):
-    """A function of an overlay: the recipe that its settings lead to, as a task pod finds it."""
+    """A function that returns the recipe of an overlay's settings, as read by a task pod."""
     from tasks.run.recipe import Recipe
 
     monkeypatch.chdir(ROOT)
@@ -21,7 +21,7 @@ def placed(tmp_path, rendered, monkeypatch):
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         if settings["SLUICE_RECIPES"] == "/opt/airflow/recipes":
-            # As the pod sees it: the mounted folder stands beside dags/.
+            # As in the pod: the mounted folder is next to dags/.
             (tmp_path / "recipes").mkdir()
             (tmp_path / "dags").symlink_to(ROOT / "dags")
             [(name, text)] = data(rendered(overlay), "sluice", "sluice-recipes").items()
@@ -46,7 +46,7 @@ OVERLAYS = ("overlays/kind", "overlays/eks")
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_namespace_account_queue_and_priority_exist(overlay, placed, rendered):
+def test_namespace_service_account_queue_and_priority_exist(overlay, placed, rendered):
     place, objects = placed(overlay).place, rendered(overlay)
     there = {(one["kind"], *at(one)) for one in objects}
     assert ("LocalQueue", place.kubernetes.namespace, place.kubernetes.queue) in there
@@ -58,7 +58,7 @@ def test_namespace_account_queue_and_priority_exist(overlay, placed, rendered):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_images_are_those_that_are_built_and_no_variable_is_left_in_a_pod(overlay, placed):
+def test_pods_use_images_that_are_built_and_have_no_unresolved_variable(overlay, placed):
     from operators.dask.manifests import cluster_manifest
     from operators.pods.spec import manifest, stage_pod
 
@@ -76,7 +76,7 @@ def test_images_are_those_that_are_built_and_no_variable_is_left_in_a_pod(overla
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_connection_of_the_store_is_in_the_settings_and_holds_no_key(overlay, placed, rendered):
+def test_the_store_connection_is_in_the_settings_and_has_no_key(overlay, placed, rendered):
     conn_id = placed(overlay).place.aws_conn_id
     connection = data(rendered(overlay), "sluice", "sluice-settings")[f"AIRFLOW_CONN_{conn_id.upper()}"]
     assert "key" not in connection

@@ -1,4 +1,4 @@
-"""The renderer of the tests renders as Kustomize does, and refuses what it does not know of it."""
+"""The renderer of the tests agrees with Kustomize, and refuses unsupported features."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ def write(folder, kustomization, **files):
 
 
 @pytest.mark.parametrize("part", ["configMapGenerator", "components", "namePrefix", "commonLabels", "replacements"])
-def test_parts_of_kustomize_that_it_does_not_know_are_refused(tmp_path, part):
+def test_unsupported_kustomize_features_are_refused(tmp_path, part):
     with pytest.raises(NotKnown, match=part):
         render(write(tmp_path, f"resources: []\n{part}: []\n"))
 
@@ -32,7 +32,7 @@ def test_a_merged_list_of_a_built_in_kind_is_refused_because_kustomize_joins_it_
         render(folder)
 
 
-def test_a_patch_of_nothing_is_refused(tmp_path):
+def test_a_patch_without_a_target_is_refused(tmp_path):
     change = "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: other}\nspec: {replicas: 2}\n"
     folder = write(tmp_path, "resources: [one.yaml]\npatches: [{path: change.yaml}]\n", one=DEPLOYMENT, change=change)
     with pytest.raises(NotKnown, match="other"):

@@ -1,4 +1,4 @@
-"""What really reaches the cluster: recipe and pod template of k8s/pods together, as the operators render them."""
+"""The pods that reach the cluster: recipe and pod template of k8s/pods, as rendered by the operators."""
 
 import math
 
@@ -41,7 +41,7 @@ secrets = ["sluice-store"]
 
 @pytest.fixture
 def recipe(recipes, monkeypatch):
-    """A function of a template's file name: the recipe that uses it, seen from the Airflow home."""
+    """A function that returns the recipe with a template file, with paths relative to the Airflow home."""
     from tasks.run.recipe import find_recipe
 
     monkeypatch.chdir(K8S.parent)
@@ -75,7 +75,7 @@ def dask(recipe):
 
 
 def specs(recipe):
-    """Yields the name and spec of every pod that the operators ask for."""
+    """Yields the name and spec of every pod of the operators."""
     yield "pod", pod(recipe)[1]["spec"]
     yield "rank", gang(recipe)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     cluster = dask(recipe)[0]["spec"]
@@ -84,7 +84,7 @@ def specs(recipe):
 
 
 @pytest.mark.parametrize("template", TRAINERS)
-def test_every_pod_that_the_operators_ask_for_is_valid_in_strict_mode(recipe, template):
+def test_every_pod_of_the_operators_is_valid_in_strict_mode(recipe, template):
     for name, spec in specs(recipe(template)):
         assert built_in({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}) == [], name
 
@@ -97,7 +97,7 @@ def test_gang_and_dask_cluster_have_no_field_that_their_projects_do_not_define(r
 
 
 @pytest.mark.parametrize("template", TRAINERS)
-def test_they_pass_the_restricted_pod_security_of_their_namespace(recipe, template):
+def test_pods_pass_the_restricted_pod_security_standard(recipe, template):
     for name, spec in specs(recipe(template)):
         assert spec["securityContext"]["runAsNonRoot"] is True, name
         assert spec["securityContext"]["runAsUser"] == 50000, name
@@ -119,7 +119,7 @@ def test_no_volume_is_mounted_twice_and_every_mount_has_its_volume(recipe):
             assert {mount["name"] for mount in container["volumeMounts"]} <= {one["name"] for one in spec["volumes"]}
 
 
-def test_they_know_the_store_and_mlflow_by_the_settings_of_their_namespace(recipe, rendered):
+def test_pods_get_store_and_mlflow_from_the_settings_of_their_namespace(recipe, rendered):
     [settings] = [
         one for one in rendered("base") if one["kind"] == "ConfigMap" and one["metadata"]["namespace"] == "sluice-work"
     ]
@@ -133,7 +133,7 @@ def is_of_work(one, kind):
     return one["kind"] == kind and one["metadata"]["namespace"] == "sluice-work"
 
 
-def test_a_pod_may_fill_its_scratch_volume_without_being_evicted(recipe, rendered, templates):
+def test_a_pod_can_fill_its_scratch_volume_without_eviction(recipe, rendered, templates):
     [limits] = [one["spec"]["limits"][0]["default"] for one in rendered("base") if is_of_work(one, "LimitRange")]
     allowed = {name: parse_quantity(limits["ephemeral-storage"]) for name in ("trainer.yaml", "dask.yaml")}
     for name in ("executor.yaml", "executor-git-sync.yaml"):
@@ -178,14 +178,14 @@ def disk(spec):
     return sizes["requests"].get("ephemeral-storage"), sizes["limits"].get("ephemeral-storage")
 
 
-def test_a_training_asks_for_the_disk_that_its_plan_says_and_is_admitted(recipe, rendered):
-    """A billion weights: five checkpoints of two nodes' halves, one whole, and the shards that the steps read."""
-    from tasks.trainer.model.shape import Shape
+def test_a_training_requests_the_planned_disk_and_is_admitted(recipe, rendered):
+    """A billion weights: five checkpoints in halves of two nodes, one whole, and the shards of the steps."""
+    from tasks.trainer.model.shape import ModelShape
 
     made = recipe(**LARGE)
     asked, limit = disk(pod(made)[1]["spec"])
     # A weight and its two moments in fp32; tokens of two bytes.
-    checkpoint = 12 * Shape.of(made.train.model, 300).weights["total"]
+    checkpoint = 12 * ModelShape.of(made.train.model, 300).weights["total"]
     assert 1e10 < checkpoint < 2e10
     shards = 20_000 * 256 * 2048 * 2 / 2
     assert asked == f"{math.ceil((checkpoint * (5 / 2 + 1) + shards) / 2**30)}Gi"
@@ -199,12 +199,12 @@ def test_a_training_asks_for_the_disk_that_its_plan_says_and_is_admitted(recipe,
     assert queue_refusals(admitted, 2, queue) == []
 
 
-def test_a_small_training_leaves_its_disk_to_the_namespace_and_so_does_one_with_a_volume_of_its_own(recipe):
+def test_a_small_training_or_one_with_its_own_volume_requests_no_disk(recipe):
     assert disk(pod(recipe())[1]["spec"]) == (None, None)
     assert disk(pod(recipe("trainer-gp3.yaml", **LARGE))[1]["spec"]) == (None, None)
 
 
-def test_a_training_that_does_not_fit_into_its_scratch_volume_is_refused_before_it_starts(recipe):
+def test_a_training_larger_than_its_scratch_volume_is_refused_before_it_starts(recipe):
     from tasks.core.errors import RecipeError
 
     with pytest.raises(RecipeError, match=r"GiB of scratch in each pod.*volume scratch.*holds 200 GiB") as told:
@@ -212,7 +212,7 @@ def test_a_training_that_does_not_fit_into_its_scratch_volume_is_refused_before_
     assert "sizeLimit" in told.value.remedy
 
 
-def test_devices_of_the_template_stay_beside_what_the_recipe_asks_for(recipe):
+def test_devices_of_the_template_are_added_to_those_of_the_recipe(recipe):
     sizes = pod(recipe("trainer-efa.yaml"))[1]["spec"]["containers"][0]["resources"]
     for side in ("requests", "limits"):
         assert sizes[side].items() >= {"vpc.amazonaws.com/efa": "32", "nvidia.com/gpu": "8", "memory": "900Gi"}.items()
@@ -228,7 +228,7 @@ def test_the_queue_of_eks_covers_the_network_devices_of_its_nodes(folder, recipe
     assert "hugepages-2Mi unavailable" in queue_refusals(limited(job["template"]["spec"], limits), 1, base)[0]
 
 
-def test_a_gang_that_asks_for_a_topology_finds_its_level_and_flavors_that_know_it(recipe, rendered):
+def test_a_gang_with_a_topology_finds_its_level_and_flavors(recipe, rendered):
     metadata = gang(recipe("trainer-efa.yaml"))["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
     level = metadata["annotations"]["kueue.x-k8s.io/podset-preferred-topology"]
     objects = rendered("overlays/eks-fixed")
@@ -242,7 +242,7 @@ def test_a_gang_that_asks_for_a_topology_finds_its_level_and_flavors_that_know_i
 
 @pytest.fixture
 def task_pod(airflow_db, values, monkeypatch):
-    """A function of a template's file name: the pod that the executor makes of it for one try of a task."""
+    """A function that returns the executor's pod for one try of a task with a template file."""
 
     settings = {}
     exec(values("airflow.yaml")["airflowLocalSettings"], settings)
@@ -272,18 +272,18 @@ def task_pod(airflow_db, values, monkeypatch):
 
 
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
-def test_airflow_makes_a_valid_task_pod_of_the_template(task_pod, template):
+def test_airflow_makes_a_valid_task_pod_from_the_template(task_pod, template):
     made = task_pod(template)
     assert built_in(made) == []
     [container] = made["spec"]["containers"]
     assert container["image"] == "sluice/airflow:0.1.0"
     assert container["args"][:3] == ["python", "-m", "airflow.sdk.execution_time.execute_workload"]
-    # By these labels the policies know a crawler.
+    # The policies select crawlers by these labels.
     assert made["metadata"]["labels"].items() >= {"component": "worker", "tier": "airflow", "task_id": "fetch"}.items()
 
 
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
-def test_a_crawler_has_an_account_of_its_own_and_no_token_of_the_kubernetes_api(task_pod, template):
+def test_a_crawler_has_its_own_account_and_no_kubernetes_token(task_pod, template):
     for task_id in ("fetch", "render"):
         spec = task_pod(template, task_id)["spec"]
         assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("airflow-crawler", False)
@@ -292,7 +292,7 @@ def test_a_crawler_has_an_account_of_its_own_and_no_token_of_the_kubernetes_api(
 
 
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
-def test_a_task_pod_holds_no_key_of_airflow(task_pod, template):
+def test_a_task_pod_has_no_airflow_key(task_pod, template):
     text = yaml.safe_dump(task_pod(template))
     for secret in ("airflow-database", "fernet", "jwt", "SQL_ALCHEMY", "api-secret"):
         assert secret not in text

@@ -1,4 +1,4 @@
-"""Who may do what in Kubernetes: all that the operators of Airflow call, and nothing beyond."""
+"""Rights in Kubernetes: exactly those that the Airflow operators need."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,7 @@ WATCHED = {"get", "list"}
 
 
 def kinds_that_operators_use():
-    """Finds every kind of object that a module of operators/ names, as (API group, plural)."""
+    """Returns every kind of object in the modules of operators/, as (API group, plural)."""
     return kinds_in(module.name for module in pkgutil.walk_packages(operators.__path__, "operators."))
 
 
@@ -35,7 +35,7 @@ def kinds_in(modules):
 
 
 def rights(objects, account, namespace):
-    """Returns what an account may do in a namespace: (API group, resource) -> verbs."""
+    """Returns the rights of an account in a namespace: (API group, resource) -> verbs."""
     roles = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects}
     bindings = [
         one
@@ -53,18 +53,18 @@ def rights(objects, account, namespace):
     return allowed
 
 
-def test_a_task_pod_that_runs_operators_may_do_what_they_do(rendered):
+def test_a_task_pod_has_the_rights_of_its_operators(rendered):
     allowed = rights(rendered("base"), "airflow-worker", "sluice-work")
     for kind in kinds_that_operators_use():
         assert allowed.get(kind, set()) >= WATCHED, kind
     for kind in CREATED:
         assert allowed[kind] >= {"create", "get", "list", "watch", "delete"}, kind
-    # The log reader notes in the pod how far it has read.
+    # The log reader records its position in the pod.
     assert "patch" in allowed["", "pods"]
     assert allowed["", "pods/log"] == {"get"}
 
 
-def test_the_triggerer_watches_and_ends_work_and_starts_none(rendered):
+def test_the_triggerer_may_watch_and_delete_but_not_create(rendered):
     allowed = rights(rendered("base"), "airflow-triggerer", "sluice-work")
     for kind in kinds_that_triggers_use():
         assert allowed.get(kind, set()) >= WATCHED, kind
@@ -83,13 +83,13 @@ def test_the_crawler_has_no_right_and_no_token(rendered):
     assert found["automountServiceAccountToken"] is False
 
 
-def test_the_clean_up_removes_pods_of_tasks_and_does_nothing_else(rendered):
+def test_the_cleanup_may_only_remove_task_pods(rendered):
     base = rendered("base")
     assert rights(base, "airflow-cleanup", "sluice") == {("", "pods"): {"list", "delete"}}
     assert rights(base, "airflow-cleanup", "sluice-work") == {}
 
 
-def test_a_scheduler_may_run_task_pods_and_touches_no_work(rendered):
+def test_a_scheduler_may_run_task_pods_but_not_touch_their_work(rendered):
     base = rendered("base")
     assert rights(base, "airflow-scheduler", "sluice")["", "pods"] == {
         *("create", "get", "list", "watch", "patch", "delete")
@@ -97,13 +97,13 @@ def test_a_scheduler_may_run_task_pods_and_touches_no_work(rendered):
     assert rights(base, "airflow-scheduler", "sluice-work") == {}
 
 
-def test_task_pods_and_triggerer_have_no_rights_beside_airflow_itself(rendered):
+def test_task_pods_and_triggerer_have_no_rights_in_airflows_namespace(rendered):
     for account in ("airflow-worker", "airflow-triggerer"):
         assert set(rights(rendered("base"), account, "sluice")) == {("", "nodes")}
 
 
 @pytest.mark.parametrize("account", ["airflow-dag-processor", "airflow-migrate", "airflow-statsd", "mlflow"])
-def test_whoever_needs_no_right_has_none_and_no_token(account, rendered):
+def test_accounts_without_rights_have_no_token(account, rendered):
     base = rendered("base")
     assert rights(base, account, "sluice") == rights(base, account, "sluice-work") == {}
     [found] = [one for one in base if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == account]

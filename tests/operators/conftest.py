@@ -1,4 +1,4 @@
-"""Gives these tests an Airflow of their own, and a small real corpus to run stages on."""
+"""Gives these tests a separate Airflow home, and a small real corpus for stages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An alert of a run reaches the notifier that the recipe names, from this process and from the log of a pod."""
+"""An alert of a run reaches the configured notifier, from this process and from the log of a pod."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import BaseNotifier
 
-from operators.alerts import AlertFinder, sent
+from operators.alerts import AlertFinder, forward_alerts
 from tasks.core.artifact import ArtifactId
 from tasks.core.errors import RecipeError
 from tasks.core.stage import Output
@@ -51,7 +51,7 @@ def monitor(folder: Path) -> Monitor:
 
 
 def test_an_alert_of_a_run_in_this_process_is_sent_at_once(place: AlertsPlace, tmp_path: Path) -> None:
-    with sent(place, TASK):
+    with forward_alerts(place, TASK):
         monitor(tmp_path).step(3, {"lr": 0.1})
         (line,) = (tmp_path / "alerts").read_text().splitlines()
     assert line.startswith("demo/checkpoint@dev demo.pretrain train r1: spike at step 3: the step was skipped")
@@ -74,18 +74,21 @@ def test_an_alert_in_the_log_of_a_pod_is_sent_and_other_lines_are_not(place: Ale
     assert (tmp_path / "alerts").read_text() == expected
 
 
-def test_a_notifier_that_fails_does_not_end_the_run(
+def test_a_failing_notifier_does_not_end_the_run(
     place: AlertsPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = place.model_copy(update={"arguments": {**place.arguments, "text": "fail"}})
-    with sent(failing, TASK), caplog.at_level(logging.WARNING):
+    with forward_alerts(failing, TASK), caplog.at_level(logging.WARNING):
         monitor(tmp_path).step(3, {"lr": 0.1})
     assert "did not send the alert: ConnectionError: no server" in caplog.text
 
 
-def test_a_notifier_that_cannot_be_made_is_refused_before_anything_runs(place: AlertsPlace) -> None:
+def test_an_invalid_notifier_is_refused_before_anything_runs(place: AlertsPlace) -> None:
     for wrong in ({"notifier": "no.such.Class"}, {"arguments": {"channel": "x"}}):
-        with pytest.raises(RecipeError, match=r"\[place.alerts\] notifier"), sent(place.model_copy(update=wrong), TASK):
+        with (
+            pytest.raises(RecipeError, match=r"\[place.alerts\] notifier"),
+            forward_alerts(place.model_copy(update=wrong), TASK),
+        ):
             raise AssertionError("it ran")
 
 

@@ -1,4 +1,4 @@
-"""A recipe whose store is on S3 and whose rights come from an Airflow connection, in a real DAG run."""
+"""A recipe with its store on S3 and credentials from an Airflow connection, in a real DAG run."""
 
 import io
 import json
@@ -25,7 +25,7 @@ aws_conn_id = "lake"
 
 @pytest.fixture
 def connection(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The S3 server, known to Airflow's connection "lake" alone."""
+    """The S3 server, configured only in Airflow's connection "lake"."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     extra = {"endpoint_url": s3.url, "region_name": "us-east-1"}
@@ -39,7 +39,7 @@ def copied_to_s3(artifact: Artifact, s3: S3Server, prefix: str) -> None:
         s3.client().put_object(Bucket="sluice", Key=f"{prefix}/{path}", Body=artifact.store.read(path))
 
 
-def test_a_dag_runs_on_s3_by_its_connection_and_the_secret_is_nowhere(
+def test_a_dag_uses_s3_through_its_connection_without_leaking_the_secret(
     recipes, dag_bag, documents, connection, tmp_path, caplog
 ):
     recipes("s3flow")
@@ -65,7 +65,7 @@ def test_a_dag_runs_on_s3_by_its_connection_and_the_secret_is_nowhere(
     assert not [text for text in shown if SECRET in text]
 
 
-def test_a_connection_that_does_not_exist_is_told_at_once(recipes, connection):
+def test_a_missing_connection_is_reported_at_once(recipes, connection):
     recipes("lost", ON_S3.replace("lake", "sea"))
     with pytest.raises(RecipeError, match=r'connection "sea" of lost cannot be used.*Admin > Connections'):
         use_connection(find_recipe("lost"))

@@ -17,7 +17,7 @@ seeds = [0, 1]
 """
 
 
-def test_a_cycle_with_nothing_due_ends_as_skipped_and_starts_nothing(recipes, dag_bag):
+def test_a_cycle_with_nothing_due_is_skipped_and_triggers_nothing(recipes, dag_bag):
     with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
         recipes("twice", text=RECIPE.format(name="twice", seed=site.url()))
         dag = dag_bag().dags["twice.crawl"]

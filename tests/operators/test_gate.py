@@ -1,4 +1,4 @@
-"""The end of the canary DAG: arms become mapped tasks, and a decision leaves the DAG through the gate only."""
+"""The canary DAG: arms become mapped tasks, and the gate publishes the decision."""
 
 import json
 
@@ -44,7 +44,7 @@ def run_gate(tmp_path, monkeypatch, recipes, airflow_db):
     return run
 
 
-def test_the_gate_says_the_decision_and_publishes_the_mixture(run_gate, tmp_path, caplog, capsys):
+def test_the_gate_states_the_decision_and_publishes_the_mixture(run_gate, tmp_path, caplog, capsys):
     output = Output(Store(str(tmp_path / "store")), ArtifactId("gated/mixture", "v1"), "0" * 64)
     with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
         file.write(json.dumps(DECISION).encode())
@@ -66,19 +66,19 @@ def test_the_gate_says_the_decision_and_publishes_the_mixture(run_gate, tmp_path
     }  # fmt: skip
 
 
-def test_nobody_is_asked_where_nothing_would_change():
+def test_no_approval_is_requested_if_nothing_changes():
     decided = StageResult("r/comparison@v1", "f", "c", "v1", False, (), {"promoted": 0.0}, {}, "").to_json()
     approval = ReportApproval(task_id="approve", subject="?", recipe="r", decided=decided, promoted_only=True)
     assert approval.execute({}) is None
 
 
-def test_a_mixture_that_is_gone_is_not_published(run_gate):
+def test_a_deleted_mixture_is_not_published(run_gate):
     run = run_gate("ungated")
     assert states(run) == {"gate": "failed"}
     assert events_of("ungated/mixture") == []
 
 
-def test_every_arm_and_seed_becomes_a_task_of_its_own(recipes, dag_bag, documents):
+def test_every_arm_and_seed_is_a_mapped_task(recipes, dag_bag, documents):
     recipes("mapped", "arms = 0\nsteps = 2\nbatch_size = 2\nmicrobatch = 2\n")
     documents("mapped")
     assert str(dag_bag().dags["mapped.tokens"].test().state) == "success"

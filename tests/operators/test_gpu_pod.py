@@ -1,4 +1,4 @@
-"""GpuPodOperator: the pod it asks for, the command in it, and what the task says when the pod has ended."""
+"""GpuPodOperator: its pod, the command in it, and the result of the task when the pod has ended."""
 
 import json
 import shlex
@@ -55,7 +55,7 @@ def pod_of(operator, **params):
     return operator.build_pod_request_obj(context(**params), dry_run=True)
 
 
-def test_the_pod_asks_for_what_the_place_says(operator):
+def test_the_pod_requests_the_resources_of_the_place(operator):
     pod = pod_of(operator())
     [container] = pod.spec.containers
     assert pod.metadata.namespace == "training"
@@ -74,32 +74,32 @@ def test_the_pod_asks_for_what_the_place_says(operator):
     assert {one.name: one.value for one in container.env}["SLUICE_NPROC"] == "2"
 
 
-def test_tolerations_and_shared_memory_come_through_the_providers_merge(operator):
+def test_tolerations_and_shared_memory_survive_the_providers_merge(operator):
     spec = pod_of(operator()).spec
     assert "node.kubernetes.io/unreachable" in {one.key for one in spec.tolerations}
     assert [one.mount_path for one in spec.containers[0].volume_mounts] == ["/dev/shm"]
     assert spec.automount_service_account_token is False
 
 
-def test_every_try_of_a_task_asks_for_the_same_pod_and_every_task_for_its_own(operator):
+def test_all_tries_of_a_task_share_a_pod_name_and_tasks_do_not(operator):
     again = pod_of(operator())
     assert pod_of(operator()).metadata.name == again.metadata.name
     assert again.metadata.name.startswith("pods-train-")
     assert pod_of(operator(), task="other").metadata.name != again.metadata.name
 
 
-def test_parameters_of_the_provider_are_laid_over_the_place(operator):
+def test_parameters_of_the_provider_override_the_place(operator):
     pod = pod_of(operator(image="other:2", annotations={"a": "b"}, hostnetwork=True))
     assert pod.spec.containers[0].image == "other:2"
     assert pod.metadata.annotations == {"a": "b"}
     assert pod.spec.host_network is True
 
 
-def test_the_pod_runs_what_a_person_would_type(operator, monkeypatch, tmp_path):
+def test_the_pod_runs_the_shell_command_of_the_stage(operator, monkeypatch, tmp_path):
     [container] = pod_of(operator(), version="v3", source_version="v2").spec.containers
     assert container.command == ["python", "-u"]
     assert container.args[:3] == ["-m", "tasks", "train"]
-    # The very command, run here: it must get as far as missing its inputs, in the version that was asked for.
+    # The same command, run here: it must fail because of missing inputs in the requested version.
     ran = subprocess.run(
         [sys.executable, *container.args], capture_output=True, text=True, cwd=str(tmp_path), check=False,
         env={**__import__("os").environ, "SLUICE_STORE": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
@@ -109,7 +109,7 @@ def test_the_pod_runs_what_a_person_would_type(operator, monkeypatch, tmp_path):
     assert "v2 has none" in ran.stderr
 
 
-def test_overrides_travel_inside_the_recipe(operator):
+def test_overrides_are_passed_in_the_recipe(operator):
     args = pod_of(operator(), overrides={"train.steps": 7}).spec.containers[0].args
     assert json.loads(args[args.index("--recipe") + 1])["train"]["steps"] == 7
 
@@ -126,7 +126,7 @@ def test_template_fields_have_one_order_in_every_process(operator):
     assert operator().template_fields == (*KubernetesPodOperator.template_fields, "recipe", "stage", "member")
 
 
-def test_what_another_triggerer_needs_survives_the_database():
+def test_the_state_of_the_trigger_survives_serialization():
     from operators.pods.trigger import PodTrigger
 
     said = {
@@ -145,17 +145,17 @@ def test_what_another_triggerer_needs_survives_the_database():
     assert PodTrigger(**told).serialize() == trigger.serialize()
 
 
-def test_a_pod_that_says_done_without_an_artifact_is_an_error(operator, tmp_path):
-    from operators.results import committed
+def test_a_successful_pod_without_an_artifact_is_an_error(operator, tmp_path):
+    from operators.results import read_result
     from tasks.core.errors import InputError
     from tasks.run.recipe import find_recipe
 
     with pytest.raises(InputError, match="no artifact pods/checkpoint@dev"):
-        committed(find_recipe("pods"), "train", "dev")
+        read_result(find_recipe("pods"), "train", "dev")
 
 
-def test_a_pod_that_has_adopted_its_artifact_has_made_nothing(operator):
-    from operators.results import committed
+def test_a_pod_that_adopted_its_artifact_reports_nothing_made(operator):
+    from operators.results import read_result
     from tasks.core.artifact import ArtifactId
     from tasks.core.commit import adopt, commit
     from tasks.core.config import Config
@@ -169,10 +169,10 @@ def test_a_pod_that_has_adopted_its_artifact_has_made_nothing(operator):
         file.write(b"x")
     made = commit(output, "train", 1, Config(), (), Report())
     adopt(made, ArtifactId("pods/checkpoint", "next"), ())
-    assert [committed(recipe, "train", version).skipped for version in ("dev", "next")] == [False, True]
+    assert [read_result(recipe, "train", version).skipped for version in ("dev", "next")] == [False, True]
 
 
-def test_a_recipe_on_a_cluster_trains_in_pods_and_one_without_trains_here(recipes, dag_bag):
+def test_a_recipe_with_a_cluster_trains_in_pods_and_others_train_locally(recipes, dag_bag):
     recipes("pods", POD)
     recipes("here")
     bag = dag_bag()
@@ -191,7 +191,7 @@ def test_several_nodes_train_as_a_gang_and_canaries_in_single_pods(recipes, dag_
     assert bag.dags["gang.canary"].task_dict["canary"].task_type == "GpuPodOperator"
 
 
-def test_a_cluster_that_the_recipe_does_not_describe_is_an_import_error(recipes, dag_bag):
+def test_a_missing_cluster_description_is_an_import_error(recipes, dag_bag):
     recipes("vague", '[place.train]\nwhere = "kubernetes"\n')
     errors = dag_bag().import_errors
     assert any("there is no [place.kubernetes]" in error for error in errors.values())

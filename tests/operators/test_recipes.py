@@ -1,4 +1,4 @@
-"""A bad recipe is one bad recipe, whatever is wrong with it: the others keep their DAGs."""
+"""Any error in a recipe affects only that recipe: the others keep their DAGs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from operators.recipes import broken_recipes, recipes_for
         ("[extract]\nmin_chars = 07:32:00\n", "extract.min_chars is a time"),
     ],
 )
-def test_a_value_that_cannot_be_fingerprinted_breaks_its_own_recipe_alone(
+def test_a_value_that_cannot_be_fingerprinted_breaks_only_its_recipe(
     recipes: Callable[..., Path], more: str, key: str
 ) -> None:
     recipes("good")
@@ -30,21 +30,21 @@ def test_a_value_that_cannot_be_fingerprinted_breaks_its_own_recipe_alone(
     assert made["dag_id"] == "good.corpus"
 
 
-def test_a_file_that_cannot_be_read_breaks_its_own_recipe_alone(recipes: Callable[..., Path]) -> None:
+def test_an_unreadable_file_breaks_only_its_recipe(recipes: Callable[..., Path]) -> None:
     recipes("good").with_name("bad.toml").mkdir()
     assert [recipe.name for recipe in recipes_for("corpus")] == ["good"]
     [line] = broken_recipes()
     assert line.startswith("bad.toml cannot be read")
 
 
-def test_what_two_sections_disagree_about_is_an_error_of_the_file(recipes: Callable[..., Path]) -> None:
+def test_a_contradiction_between_sections_is_an_import_error(recipes: Callable[..., Path]) -> None:
     recipes("good")
     recipes("bad", '[consolidate]\ntrusted = ["bokks"]\n')
     [line] = broken_recipes()
     assert line.startswith('bad.toml: consolidate.trusted: the recipe has no source "bokks"')
 
 
-def test_what_no_installed_package_brings_breaks_its_own_recipe_alone(recipes: Callable[..., Path]) -> None:
+def test_a_missing_extension_breaks_only_its_recipe(recipes: Callable[..., Path]) -> None:
     recipes("good")
     recipes(
         "bad",

@@ -1,4 +1,4 @@
-"""Which version and overrides a DAG run gets: form, event, calendar, recipe, in this order."""
+"""Version and overrides of a DAG run: from form, event, calendar, recipe, in this order."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
 from operators.recipes import asset
-from operators.runs import Run, fails_at_once, run_of
+from operators.runs import RunSettings, fails_at_once, run_of
 from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.run.recipe import Recipe
 
@@ -24,7 +24,7 @@ def recipe(recipes):
 
 
 def events(*extras, of=None):
-    """The real accessor that a task finds in its context, newest event last."""
+    """The real accessor of a task's context, newest event last."""
     at = of or asset("tiny", "warc")
     return TriggeringAssetEventsAccessor.build(
         AssetEventDagRunReferenceResult.from_asset_event_dag_run_reference(
@@ -53,8 +53,8 @@ def context(run_type="manual", params=None, triggering=None, date=None):
     }
 
 
-def test_a_run_that_nobody_dated_makes_the_recipes_version(recipe):
-    assert run_of(recipe, context()) == Run("dev")
+def test_an_undated_run_uses_the_version_of_the_recipe(recipe):
+    assert run_of(recipe, context()) == RunSettings("dev")
 
 
 def test_a_scheduled_run_and_a_backfill_are_named_by_their_date(recipe):
@@ -62,39 +62,39 @@ def test_a_scheduled_run_and_a_backfill_are_named_by_their_date(recipe):
     assert run_of(recipe, context("backfill", date=NOON)).version == "2026.11.21-0300"
 
 
-def test_a_manual_run_keeps_the_recipes_version_whatever_its_date(recipe):
+def test_a_manual_run_uses_the_version_of_the_recipe_even_with_a_date(recipe):
     assert run_of(recipe, context("manual", date=NOON)).version == "dev"
 
 
-def test_an_event_hands_down_version_and_overrides(recipe):
+def test_an_event_passes_on_version_and_overrides(recipe):
     triggering = events({"version": "v7", "overrides": {"crawl.max_pages": 9}, "address": "tiny/warc@v7"})
     run = run_of(recipe, context("asset_triggered", triggering=triggering))
-    assert run == Run("v7", None, {"crawl.max_pages": 9})
+    assert run == RunSettings("v7", None, {"crawl.max_pages": 9})
     assert run.recipe(recipe).crawl.max_pages == 9
 
 
-def test_an_event_hands_down_the_source_version_too(recipe):
-    first = Run("v7", "v6", {"dedup.jaccard": 0.7})
-    assert run_of(recipe, context("asset_triggered", triggering=events(first.handed_down))) == first
-    typed = run_of(recipe, context(params={"source_version": "v1"}, triggering=events(first.handed_down)))
-    assert typed == Run("v7", "v1", {"dedup.jaccard": 0.7})
+def test_an_event_passes_on_the_source_version(recipe):
+    first = RunSettings("v7", "v6", {"dedup.jaccard": 0.7})
+    assert run_of(recipe, context("asset_triggered", triggering=events(first.event_fields))) == first
+    typed = run_of(recipe, context(params={"source_version": "v1"}, triggering=events(first.event_fields)))
+    assert typed == RunSettings("v7", "v1", {"dedup.jaccard": 0.7})
 
 
-def test_of_many_events_the_newest_counts(recipe):
+def test_the_newest_event_counts(recipe):
     triggering = events({"version": "old"}, {"version": "new"})
     assert run_of(recipe, context("asset_triggered", triggering=triggering)).version == "new"
 
 
-def test_an_event_that_says_nothing_means_the_recipes_version(recipe):
-    # Somebody posted it through the REST API, or pressed the button on the asset's page.
-    assert run_of(recipe, context("asset_triggered", triggering=events({}))) == Run("dev")
+def test_an_event_without_a_version_means_the_version_of_the_recipe(recipe):
+    # As created through the REST API, or by the button on the asset's page.
+    assert run_of(recipe, context("asset_triggered", triggering=events({}))) == RunSettings("dev")
 
 
-def test_what_a_person_types_goes_before_what_an_event_says(recipe):
+def test_manual_parameters_override_those_of_an_event(recipe):
     triggering = events({"version": "v7", "overrides": {"crawl.max_pages": 9, "train.steps": 3}})
     params = {"version": "mine", "crawl.max_pages": 11, "overrides": {"dedup.jaccard": 0.7}}
     run = run_of(recipe, context("asset_triggered", params=params, triggering=triggering))
-    assert run == Run("mine", "v7", {"crawl.max_pages": 11, "train.steps": 3, "dedup.jaccard": 0.7})
+    assert run == RunSettings("mine", "v7", {"crawl.max_pages": 11, "train.steps": 3, "dedup.jaccard": 0.7})
 
 
 @pytest.mark.parametrize("version", ["../../etc", "a/b", "", "-x", "a b", 7, ["v"]])
@@ -106,7 +106,7 @@ def test_an_event_cannot_name_a_folder_outside_the_artifact(version, recipe):
         run_of(recipe, context(triggering=events({"version": version})))
 
 
-def test_an_override_that_does_not_fit_names_the_field_that_would(recipe):
+def test_an_unknown_override_suggests_the_nearest_field(recipe):
     run = run_of(recipe, context(params={"overrides": {"crawl.max_page": 9}}))
     with pytest.raises(RecipeError, match=r"unknown key crawl\.max_page.*max_pages"):
         run.recipe(recipe)
@@ -119,7 +119,7 @@ def test_an_override_that_does_not_fit_names_the_field_that_would(recipe):
         *("crawl.hosts_file", "crawl.allow_hosts", "crawl.allow_hosts.wiki"),
     ],
 )
-def test_no_event_moves_the_work_to_another_place(path, recipe):
+def test_an_event_cannot_change_the_place(path, recipe):
     run = run_of(recipe, context(triggering=events({"version": "v1", "overrides": {path: "elsewhere"}})))
     with pytest.raises(RecipeError, match=f'"{path}" cannot be overridden'):
         run.recipe(recipe)
@@ -131,12 +131,12 @@ def test_a_permanent_error_fails_without_retry_in_one_line():
     assert caught.value.__cause__ is None
 
 
-def test_an_error_that_a_retry_can_mend_is_left_to_the_retries():
+def test_a_retryable_error_is_retried_by_airflow():
     with pytest.raises(TransientError), fails_at_once():
         raise TransientError("the worker was lost")
 
 
-def test_an_asset_needs_no_provider_and_knows_its_kinds():
+def test_an_asset_needs_no_provider_and_has_its_kinds():
     assert asset("tiny", "warc") == Asset(name="tiny/warc", uri="x-sluice://tiny/warc", group="sluice")
     with pytest.raises(ValueError, match="no asset kind"):
         asset("tiny", "warcs")

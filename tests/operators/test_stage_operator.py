@@ -21,7 +21,7 @@ def tries(run, task):
     return next(ti for ti in run.get_task_instances() if ti.task_id == task).try_number
 
 
-def test_a_dag_run_makes_artifacts_and_announces_the_last_one(recipes, dag_bag, documents, tmp_path):
+def test_a_dag_run_writes_artifacts_and_emits_an_event_for_the_last_one(recipes, dag_bag, documents, tmp_path):
     recipes("flow")
     documents("flow", "v1")
     run = dag_bag().dags["flow.tokens"].test(run_conf={"version": "v1"})
@@ -43,7 +43,7 @@ def test_a_dag_run_makes_artifacts_and_announces_the_last_one(recipes, dag_bag, 
     assert json.loads(json.dumps(result)) == result
 
 
-def test_a_repeated_run_skips_what_is_there_and_announces_it_again(recipes, dag_bag, documents):
+def test_a_repeated_run_skips_existing_artifacts_and_emits_their_events_again(recipes, dag_bag, documents):
     recipes("again")
     documents("again")
     dag = dag_bag().dags["again.tokens"]
@@ -80,7 +80,7 @@ def test_a_permanent_error_ends_the_task_at_its_first_try_with_one_line(recipes,
     assert events_of("empty/tokens") == []
 
 
-def test_drift_is_told_and_nothing_is_announced(recipes, dag_bag, documents):
+def test_drift_is_reported_and_no_event_is_emitted(recipes, dag_bag, documents):
     recipes("drift")
     documents("drift")
     assert str(dag_bag().dags["drift.tokens"].test().state) == "success"
@@ -98,8 +98,8 @@ def test_a_wrong_override_fails_at_once(recipes, dag_bag, documents, caplog, cap
     assert "seq_len" in caplog.text + capsys.readouterr().out
 
 
-def test_a_task_that_is_killed_takes_its_child_processes_along(recipes):
-    # torchrun with a rank below it; the rank ignores SIGTERM.
+def test_killing_a_task_kills_its_child_processes(recipes):
+    # torchrun with a child rank; the rank ignores SIGTERM.
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     )
@@ -111,7 +111,7 @@ def test_a_task_that_is_killed_takes_its_child_processes_along(recipes):
     recipes("killed")
     before = time.monotonic()
     StageOperator(task_id="train", recipe="killed", stage="train").on_kill()
-    # Airflow kills the task process 5 s after SIGTERM; nothing may be left to outlive it.
+    # Airflow kills the task process 5 s after SIGTERM; no process may outlive it.
     assert time.monotonic() - before < 5
     child.wait(timeout=2)
     ends = time.monotonic() + 2
@@ -120,7 +120,7 @@ def test_a_task_that_is_killed_takes_its_child_processes_along(recipes):
     assert not alive
 
 
-def test_the_links_of_a_task_lead_to_what_it_made():
+def test_the_links_of_a_task_point_to_its_artifact():
     task = StageOperator(task_id="train", recipe="any", stage="train")
     assert [link.get_link(task, ti_key=None) for link in task.operator_extra_links] == ["", ""]
     task.result = {"address": "any/checkpoint@dev", "mlflow_run_url": "http://mlflow/#/runs/1"}

@@ -1,4 +1,4 @@
-"""Numbers of a stage on the wire: Airflow's own StatsD client, with the settings of airflow.cfg."""
+"""Metrics of a stage on the wire: Airflow's StatsD client, with the settings of airflow.cfg."""
 
 import socket
 import time
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from operators.stats import alert, tell
+from operators.stats import send_gauges, set_alert
 from tasks.run.result import StageResult
 
 RESULT = StageResult(
@@ -24,7 +24,7 @@ RESULT = StageResult(
 
 @pytest.fixture
 def sent(airflow_db, monkeypatch):
-    """A function that runs a call in a task's surroundings; returns the lines that leave this process."""
+    """A function that runs a call in a task's context and returns the sent lines."""
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
@@ -50,7 +50,7 @@ def sent(airflow_db, monkeypatch):
 
 
 def test_rows_and_metrics_of_a_stage_are_gauges_with_labels(sent):
-    lines = sent(lambda: tell(RESULT))
+    lines = sent(lambda: send_gauges(RESULT))
     about = ("recipe=demo", "artifact=segment", "member=p0")
     assert all(all(label in line for label in about) for line in lines)
     rows = {line.split("outcome=")[1].split(":")[0].split(",")[0]: line for line in lines if ".sluice.rows" in line}
@@ -64,13 +64,13 @@ def test_rows_and_metrics_of_a_stage_are_gauges_with_labels(sent):
     assert metric.endswith(":4.5|g")
 
 
-def test_an_artifact_that_was_there_already_is_not_told_again(sent):
-    assert sent(lambda: tell(replace(RESULT, skipped=True))) == []
+def test_an_artifact_that_was_there_already_sends_nothing(sent):
+    assert sent(lambda: send_gauges(replace(RESULT, skipped=True))) == []
 
 
-def test_an_alert_is_the_time_at_which_it_was_raised(sent):
+def test_the_gauge_of_an_alert_is_the_time_it_was_raised(sent):
     before = time.time()
-    (line,) = sent(lambda: alert("demo/checkpoint@v1", "stall"))
+    (line,) = sent(lambda: set_alert("demo/checkpoint@v1", "stall"))
     assert ".sluice.alert" in line
     assert all(label in line for label in ("recipe=demo", "artifact=checkpoint", "member=all", "kind=stall"))
     value, kind = line.split(":")[1].split("|")

@@ -1,4 +1,4 @@
-"""The takedown's DAG in real DAG runs: the form's lines become an artifact that is named by the date of the run."""
+"""The takedown's DAG in real DAG runs: the form's lines become an artifact named by the date of the run."""
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import versions_of
@@ -28,7 +28,7 @@ def test_a_form_becomes_a_takedown_named_by_its_date_and_starts_nothing(recipes,
     assert "takedowns" in {ref.role for ref in plan.record.inputs}
 
 
-def test_a_line_that_cannot_be_used_fails_at_once_by_its_number(recipes, dag_bag, caplog, capsys):
+def test_an_invalid_line_fails_at_once_with_its_number(recipes, dag_bag, caplog, capsys):
     recipes("lawless")
     run = dag_bag().dags["lawless.takedown"].test(run_conf={"takedown.domains": "example.org\nco.uk"})
     assert states(run) == {"takedown": "failed"}

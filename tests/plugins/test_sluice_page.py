@@ -1,4 +1,4 @@
-"""The Sluice page in the real API server: nobody gets in without Airflow's login; nothing crawled becomes markup."""
+"""The Sluice page in the real API server: it requires Airflow's login and escapes crawled content."""
 
 import json
 import os
@@ -35,7 +35,7 @@ PAGES = (
 
 @pytest.fixture(scope="session")
 def client(airflow_db):
-    """The API server's application with this repository's plugin, and nobody logged in."""
+    """The API server's application with this repository's plugin, without a login."""
     from airflow.api_fastapi.app import create_app
     from starlette.testclient import TestClient
 
@@ -54,7 +54,7 @@ def token(client):
 @pytest.fixture
 def get(client, token):
     def get(path):
-        client.cookies.set("_token", token)  # as the browser does
+        client.cookies.set("_token", token)  # like a browser
         try:
             return client.get(path)
         finally:
@@ -94,7 +94,7 @@ def crawled(recipes):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_nobody_sees_a_page_without_airflows_login(path, client, corpus):
+def test_pages_require_the_airflow_login(path, client, corpus):
     client.cookies.clear()
     assert client.get(path).status_code == 401
     assert client.get(path, headers={"Authorization": "Bearer forged"}).status_code in (401, 403)
@@ -102,12 +102,12 @@ def test_nobody_sees_a_page_without_airflows_login(path, client, corpus):
 
 
 @pytest.mark.parametrize("path", ["/sluice/openapi.json", "/sluice/docs", "/sluice/redoc", "/sluice/nothing"])
-def test_there_is_no_route_beside_the_guarded_ones(path, client):
+def test_all_routes_require_authentication(path, client):
     assert client.get(path).status_code == 404
 
 
 @pytest.mark.parametrize("path", PAGES[:4])
-def test_what_was_crawled_is_shown_as_text(path, get, corpus):
+def test_crawled_text_is_escaped(path, get, corpus):
     answer = get(path)
     assert answer.status_code == 200, answer.text
     assert "<script" not in answer.text
@@ -122,13 +122,13 @@ def test_the_page_of_a_version_shows_funnel_and_artifacts(get, corpus):
     assert "&lt;script&gt;" in text
 
 
-def test_the_page_of_an_artifact_says_what_is_gone(get, corpus):
+def test_the_page_of_an_artifact_lists_its_missing_inputs(get, corpus):
     text = get(PAGES[2]).text
     assert corpus.record.fingerprint in text
     assert "shown/extracted@v1 is gone" in text
 
 
-def test_the_pages_of_an_adopted_artifact_and_of_the_one_with_its_files_lead_to_one_another(get, corpus):
+def test_the_pages_of_an_adopted_artifact_and_its_source_link_to_each_other(get, corpus):
     adopt(corpus, ArtifactId("shown/documents", "v2"), corpus.record.inputs)
     adopted = get("/sluice/artifact/shown/documents@v2").text
     row = adopted.partition("<td>files of</td>")[2].partition("</tr>")[0]
@@ -138,13 +138,13 @@ def test_the_pages_of_an_adopted_artifact_and_of_the_one_with_its_files_lead_to_
     assert "&lt;script&gt;" in get("/sluice/corpus?recipe=shown&version=v2").text
 
 
-def test_the_page_of_a_version_asks_why_a_url_is_not_crawled(get, crawled):
+def test_the_page_of_a_version_explains_why_a_url_is_not_crawled(get, crawled):
     text = get("/sluice/recipe/shown?version=c1").text
     assert '<form action="/sluice/why" method="get">' in text
     assert '<input type="text" name="url"' in text
     answer = get(f"/sluice/why?recipe=shown&version=c1&url=http://elsewhere.localhost/{HOSTILE}")
     assert answer.status_code == 200
-    assert "no: scope: no seed is of elsewhere.localhost" in answer.text
+    assert "no: scope: no seed is on elsewhere.localhost" in answer.text
     assert "<img" not in answer.text
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     listed = get("/sluice/why?recipe=shown&url=http://site.localhost:18799/").text
@@ -176,7 +176,7 @@ def indexed(recipes, tmp_path):
     run_stage_in(store, "tasks.stages.spans.stage", SpansConfig(enabled=True), {"shards": shards}, kind="spans")
 
 
-def test_a_text_is_explained_on_the_page_and_shown_as_text(post, get, indexed):
+def test_a_text_is_explained_on_the_page_and_escaped(post, get, indexed):
     assert '<form action="/sluice/explain" method="post">' in get("/sluice/recipe/test?version=dev").text
     answer = post(text=f"</textarea></pre>{HOSTILE * 2}\r\n")
     assert answer.status_code == 200, answer.text
@@ -187,10 +187,10 @@ def test_a_text_is_explained_on_the_page_and_shown_as_text(post, get, indexed):
     assert answer.text.count("</textarea>") == 1
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert "page 2\n&lt;script&gt;" in post(text="page 2\r\n" + HOSTILE).text
-    assert "no span of 8 tokens or more stands" in post(text="Η γάτα κάθεται στο παράθυρο").text
+    assert "no span of 8 tokens or more occurs verbatim" in post(text="Η γάτα κάθεται στο παράθυρο").text
 
 
-def test_what_the_page_cannot_explain_is_answered_in_words(post, client, indexed):
+def test_an_error_of_explain_is_shown_as_a_message(post, client, indexed):
     long = post(text="a" * 20_001)
     assert "the text has 20,001 characters. Give at most 20,000." in long.text
     assert "a" * 20_001 not in long.text
@@ -212,15 +212,15 @@ def test_what_the_page_cannot_explain_is_answered_in_words(post, client, indexed
         "/sluice/corpus?recipe=shown&version=v9",
     ],
 )
-def test_what_does_not_exist_is_not_found(path, get, corpus):
+def test_a_missing_page_is_404(path, get, corpus):
     assert get(path).status_code == 404
 
 
-def test_a_version_that_is_no_version_is_refused(get, corpus):
+def test_an_invalid_version_is_refused(get, corpus):
     assert get("/sluice/recipe/shown?version=../../etc").status_code == 422
 
 
-def test_airflow_knows_the_page_and_loads_one_file_only(client):
+def test_airflow_registers_the_page_and_loads_one_file_only(client):
     from airflow import plugins_manager
 
     loaded, errors = plugins_manager._get_plugins()
@@ -231,7 +231,7 @@ def test_airflow_knows_the_page_and_loads_one_file_only(client):
     assert "pages" not in sys.modules
 
 
-def test_a_task_does_not_pay_for_the_page():
+def test_a_task_does_not_import_the_page():
     code = (
         "import sluice_plugin, sys; print([m for m in sys.modules if m.startswith(('sluice_ui', 'pyarrow', 'tasks'))])"
     )

@@ -1,4 +1,4 @@
-"""A browser at the stack's Airflow: a page that is logged in, and a DAG triggered by its form. Not a test module."""
+"""A browser for the stack's Airflow: a logged-in page, and a DAG triggered by its form. Not a test module."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ needs_chromium = pytest.mark.skipif(
 
 @contextmanager
 def logged_in(stack: Any) -> Iterator[Any]:
-    """Yields a page of Chromium (playwright's `Page`) that is logged in to the stack's Airflow."""
+    """Yields a Chromium page (playwright's `Page`) logged in to the stack's Airflow."""
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]

@@ -1,7 +1,7 @@
-"""One running stack for all system tests: the real Airflow, MLflow and Dask, with a state folder and ports of its own.
+"""One running stack for all system tests: the real Airflow, MLflow and Dask, with a separate state folder and ports.
 
-The recipes are copies of the checkout's `demo` and of a smaller `smoke` whose seeds are at the stack's own ports.
-Its soak tests are to be run after a change of DAGs, operators, the runner, the store or the local stack: the whole
+The recipes are copies of the checkout's `demo` and of a smaller `smoke` with seeds at the stack's ports.
+Run its soak tests after a change of DAGs, operators, the runner, the store or the local stack: the whole
 demo, the demo on S3, models made in the corpus, a takedown from its form to the next version, and every kill beyond
 one of a stage and one of the triggerer.
 """
@@ -23,7 +23,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.drive import Airflow, Chain, DagRunStatus, Json
+from tasks.demo.drive import Airflow, DagChain, DagRunStatus, Json
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
 from tests.s3_server import environment
@@ -33,7 +33,7 @@ MODELS = Path(os.environ.get("SLUICE_MODELS", CHECKOUT / ".sluice" / "models"))
 
 SMOKE = (CHECKOUT / "dags" / "recipes" / "smoke.toml").read_text()
 
-# The same work in the worker's own process, without Dask.
+# The same stages in the worker's process, without Dask.
 HERE = (
     SMOKE.replace('name = "smoke"', 'name = "here"')
     + """
@@ -42,7 +42,7 @@ address = ""
 """
 )
 
-# The same work with its store on an S3 server that answers three requests in ten wrongly.
+# The same stages with the store on an S3 server that fails three requests in ten.
 LAKE = (
     SMOKE.replace('name = "smoke"', 'name = "lake"')
     + """
@@ -52,7 +52,7 @@ store = "s3://sluice/lake"
 )
 FAULTS = 0.3
 
-# The same work for a takedown, which other tests of its recipe would find in force.
+# The same stages for a takedown, which would be in force for other tests of the same recipe.
 LEAVING = (
     SMOKE.replace('name = "smoke"', 'name = "leaving"').replace("[crawl]", "[crawl]\nrecrawl = true")
     + """
@@ -63,7 +63,7 @@ address = ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks everything in this folder, so that `-m "not system"` leaves it out; a hang ends in half an hour."""
+    """Marks all tests of this folder as `system`, with a time-out of half an hour."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.system)
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Stack:
-    """The running stack, and what tests ask of it."""
+    """The running stack, with operations for tests."""
 
     home: Home
     airflow: Airflow
@@ -86,8 +86,8 @@ class Stack:
         return self.finished(dag_id, self.airflow.trigger(dag_id, conf), limit_s)
 
     def finished(self, dag_id: str, run_id: str, limit_s: float = 600) -> Json:
-        """Waits for the end of a run; a failure shows the cause that the task gave."""
-        chain = Chain(self.airflow, dag_id.partition(".")[0])
+        """Waits for the end of a run; a failure shows the cause from the task's log."""
+        chain = DagChain(self.airflow, dag_id.partition(".")[0])
         chain.dag_runs = [DagRunStatus(dag_id, run_id, "queued")]
         deadline = time.monotonic() + limit_s
         for _ in chain.follow():
@@ -115,7 +115,7 @@ class Stack:
     def copy(self, source: str, *targets: str) -> None:
         """Copies an artifact, "smoke/warc/dev", to other places of the store: the same input of runs of their own.
 
-        A version that reads it at `source_version` would not make anew what that version has.
+        A version that reads it at `source_version` would adopt the artifacts of that version.
         """
         store = self.home.root / "store"
         for target in targets:
@@ -127,7 +127,7 @@ class Stack:
 
 
 def demo(home: Home, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m tasks.demo` as the Makefile does, and returns what it printed."""
+    """Runs `python -m tasks.demo` like the Makefile, and returns its output."""
     ports = {
         "SLUICE_AIRFLOW_PORT": home.ports.airflow,
         "SLUICE_MLFLOW_PORT": home.ports.mlflow,
@@ -153,7 +153,7 @@ def airflow_until() -> Callable[[Callable[[], Any], float], Any]:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack, started once and stopped in the end."""
+    """The stack, started once and stopped at the end."""
     if not (MODELS / "lid.176.ftz").exists():
         pytest.fail(f"no language model in {MODELS}; run `make models`")
     home = Home(tmp_path_factory.mktemp("stack"), free_ports())
@@ -167,13 +167,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         started = demo(home, "up")
         assert started.returncode == 0, started.stderr
         airflow = ending.enter_context(Airflow(home.airflow_url, home.password()))
-        Chain(airflow, "smoke").wait_for_dags()
+        DagChain(airflow, "smoke").wait_for_dags()
         yield Stack(home, airflow)
 
 
 @contextmanager
 def s3_server(ports: Ports) -> Iterator[dict[str, str]]:
-    """Runs the faulty S3 server beside the stack; yields the environment that leads to it."""
+    """Runs the faulty S3 server; yields the environment of its clients."""
     port = next(port for port in range(ports.site + len(HOSTS), 65_000) if _free(port))
     command = [sys.executable, "-m", "tests.s3_server", "--port", str(port), "--faults", str(FAULTS)]
     server = subprocess.Popen(command, cwd=CHECKOUT, env=os.environ | {"PYTHONPATH": str(CHECKOUT)})
@@ -200,8 +200,8 @@ def write_recipes(folder: Path, ports: Ports) -> None:
 
 
 def free_ports() -> Ports:
-    """Returns ports that nothing listens on now, with the neighbours that Dask and the site take."""
-    # Below the ports that systems hand to clients (32768 and up), one of which may take a port between look and use.
+    """Returns free ports, whose successors for Dask and the site are also free."""
+    # Below the ephemeral range (32768 and up), from which a client could take a port between check and use.
     base = 20_000 + os.getpid() % 12_000
     ports = Ports(airflow=0, mlflow=0, dask=0, site=0)
     for name, width in (("airflow", 1), ("mlflow", 1), ("dask", 2), ("site", len(HOSTS))):
@@ -223,8 +223,8 @@ class Ran:
     """The recipe `smoke` after its run.
 
     Attributes:
-        printed: what the command printed.
-        dag_runs: the DAG runs, in the order of the chain, with what their tasks returned.
+        printed: output of the command.
+        dag_runs: the DAG runs in order, with the results of their tasks.
     """
 
     printed: str
@@ -236,7 +236,7 @@ def smoke(stack: Stack) -> Ran:
     """The recipe `smoke`, run once by the command of `make demo` from seeds to a traced model, undisturbed."""
     done = stack.demo("run", "--recipe", "smoke")
     assert done.returncode == 0, done.stdout + done.stderr
-    chain = Chain(stack.airflow, "smoke")
+    chain = DagChain(stack.airflow, "smoke")
     runs = stack.airflow.pages("/dags/smoke.crawl/dagRuns", "dag_runs", order_by="run_after")
     chain.dag_runs[0].run_id = runs[-1]["dag_run_id"]
     for _ in chain.follow():

@@ -1,4 +1,4 @@
-"""Both UIs in a real browser: log in, trigger a DAG with its form, see it turn green, read its run in MLflow."""
+"""Both UIs in a real browser: log in, trigger a DAG with its form, wait for success, read its run in MLflow."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ pytestmark = needs_chromium
 
 @pytest.fixture(scope="module")
 def page(stack) -> Iterator["playwright.Page"]:
-    """A page that is logged in to Airflow."""
+    """A page logged in to Airflow."""
     with logged_in(stack) as page:
         yield page
 
@@ -36,8 +36,8 @@ def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
     assert 0 < stack.artifact("smoke/warc", "from-the-form").record.rows_out <= 12
 
 
-def test_a_takedown_is_asked_for_in_its_form_by_lines(stack, page) -> None:
-    # A recipe that no other test runs: those of the others would find what they made before the takedown refused.
+def test_a_takedown_form_takes_one_entry_per_line(stack, page) -> None:
+    # A recipe of this test only: the takedown would make artifacts of other recipes be refused.
     stack.pause("web.takedown", False)
     lines = "https://a.example/<b>x</b>\nhttps://b.example/\n"
     trigger(stack, page, "web.takedown", {"takedown.urls": lines, "takedown.reason": "asked for"})
@@ -56,7 +56,7 @@ def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
     address = str(link.first.get_attribute("href"))
     assert address.startswith(stack.home.mlflow_url)
     page.goto(address)
-    page.get_by_text("publish", exact=True).first.wait_for()  # the run's name on MLflow's page of it
+    page.get_by_text("publish", exact=True).first.wait_for()  # the run's name on its page in MLflow
     page.get_by_text(re.compile("closes a crawl cycle with one artifact")).first.wait_for()  # and what it is
     assert page.url.startswith(address.partition("?")[0])
     assert not page.get_by_text("Evaluations", exact=True).count()

@@ -1,9 +1,9 @@
 """Three crawl cycles of the recipe `web` through the real scheduler, over a site that changes between them.
 
-Soak: some minutes. To be run after a change of the crawl DB, of dedup, of consolidate or of the dedup index.
+Soak: some minutes. Run it after a change of the crawl DB, of dedup, of consolidate or of the dedup index.
 
-What stands on the site is documentation of the interpreter, under names of this module. Pages come again after days, so
-between two cycles the crawl DB is set back by a month: the rest of the cycle is as it would be a month later.
+The site has documentation of the interpreter, under names of this module. Pages are due again after days, so
+between two cycles the times of the crawl DB are moved back by a month.
 """
 
 import re
@@ -22,8 +22,8 @@ import pytest
 from tasks.core import parquet
 from tasks.core.artifact import Artifact
 from tasks.demo import site
-from tasks.demo.drive import Chain
-from tasks.demo.site import Page
+from tasks.demo.drive import DagChain
+from tasks.demo.site import SitePage
 
 pytestmark = pytest.mark.soak
 
@@ -43,13 +43,13 @@ def rows(artifact: Artifact, folder: str) -> list[dict[str, Any]]:
 class Site:
     """The site: pages by name, and an index that links to them."""
 
-    def __init__(self, bodies: list[bytes], server: site.Host) -> None:
+    def __init__(self, bodies: list[bytes], server: site.SiteHost) -> None:
         self._bodies = bodies
         self._server = server
         self._held: dict[str, tuple[int, int | None]] = {}
 
     def put(self, name: str, body: int, more: int | None = None) -> None:
-        """Shows a body under a name, with a paragraph of the words of another one at its end."""
+        """Serves a body under a name, with a paragraph of words of another one appended."""
         self._held[name] = (body, more)
         self._publish()
 
@@ -67,21 +67,23 @@ class Site:
             added = b"" if more is None else b"<p>" + re.sub(rb"<[^>]*>", b" ", self._bodies[more])[-3000:] + b"</p>"
             pages[f"/{name}.html"] = self._bodies[body].replace(b"</body>", added + b"</body>")
         now = int(time.time())
-        self._server.pages = {path: Page(path, body, f'"{hash((path, body)):x}"', now) for path, body in pages.items()}
+        self._server.pages = {
+            path: SitePage(path, body, f'"{hash((path, body)):x}"', now) for path, body in pages.items()
+        }
 
 
 @pytest.fixture(scope="module")
 def changing(stack, smoke) -> Iterator[Site]:
-    """The site, running; its bodies are pages that the recipe `smoke` has kept, each of a text of its own."""
+    """The running site; its bodies are distinct pages that the recipe `smoke` has kept."""
     kept = [row["url"] for row in rows(stack.artifact("smoke/documents"), "kept/") if row["source"] == "web"]
-    hosts = site.load(site.rendered(stack.home.root / "site"), {})
+    hosts = site.load(site.render_site(stack.home.root / "site"), {})
     bodies = [
         hosts[url.partition("//")[2].partition(".")[0]][f"/{url.rpartition('/')[2]}"].body
         for url in sorted(kept)
         if url.endswith(".html")
     ]
     assert len(bodies) >= 10, kept
-    with site.Host(0, {}) as server:
+    with site.SiteHost(0, {}) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield Site(bodies, server)
         server.shutdown()
@@ -89,26 +91,26 @@ def changing(stack, smoke) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def cycles(stack, changing: Site) -> list[Cycle]:
-    """Makes the three cycles; returns of each what it has made."""
+    """Runs the three cycles; returns the artifacts of each."""
     for name, body in (("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)):
         changing.put(name, body)
     made = [cycle(stack, changing, "c1")]
 
     changing.put("f", 5)  # added
-    changing.put("b", 1, more=9)  # says more now
+    changing.put("b", 1, more=9)  # now has more text
     changing.put("mirror", 2)  # of c
     changing.remove("d")
     made.append(cycle(stack, changing, "c2"))
 
     changing.put("g", 6)
-    changing.put("mirror-of-new", 5)  # of what the second cycle has added
+    changing.put("mirror-of-new", 5)  # of a page added in the second cycle
     changing.remove("c")
     made.append(cycle(stack, changing, "c3"))
     return made
 
 
 def cycle(stack, changing: Site, version: str) -> Cycle:
-    """Runs crawl and corpus, the second by the asset of the first, and lets a month pass."""
+    """Runs crawl and corpus, the second triggered by the asset of the first, and simulates a month."""
     overrides = {
         "crawl.seeds": [changing.url("").replace(".html", "")],
         "crawl.allow_loopback": True,
@@ -116,7 +118,7 @@ def cycle(stack, changing: Site, version: str) -> Cycle:
         "extract.files": FILES,
         "consolidate.limits.gopher_quality.min_letters": 0.5,
     }
-    chain = Chain(stack.airflow, "web", last="corpus")
+    chain = DagChain(stack.airflow, "web", last="corpus")
     chain.wait_for_dags()
     stack.pause("web.tokens", True)
     chain.start({"version": version, "overrides": overrides})
@@ -131,7 +133,7 @@ def cycle(stack, changing: Site, version: str) -> Cycle:
 
 
 def set_back(path: Path) -> None:
-    """Sets the times of a crawl DB back by a month."""
+    """Moves the times of a crawl DB back by a month."""
     table = parquet.read(str(path))
     month = pa.scalar(timedelta(days=31), pa.duration("ms"))
     for field in table.schema:
@@ -142,7 +144,7 @@ def set_back(path: Path) -> None:
 
 
 def pages(made: Cycle, folder: str) -> dict[str, dict[str, Any]]:
-    """Returns the rows of the pages of the site by name, the index left out."""
+    """Returns the rows of the pages of the site by name, without the index."""
     found = (row for row in rows(made["documents"], folder) if row["source"] == "web")
     named = {row["url"].rpartition("/")[2].removesuffix(".html"): row for row in found}
     return {name: row for name, row in named.items() if name}
@@ -156,7 +158,7 @@ def files(made: Cycle) -> set[str]:
     return {row["id"] for row in rows(made["documents"], "kept/") if row["source"] != "web"}
 
 
-def test_each_cycle_keeps_what_is_new_and_what_has_changed(cycles) -> None:
+def test_each_cycle_keeps_new_and_changed_pages(cycles) -> None:
     assert [{*pages(made, "kept/")} for made in cycles] == [{"a", "b", "c", "d", "e"}, {"b", "f"}, {"g"}]
 
 
@@ -165,7 +167,7 @@ def test_files_that_every_version_reads_are_kept_by_every_version(cycles) -> Non
     assert first == second == third != set()
 
 
-def test_mirrors_of_what_an_earlier_cycle_has_published_go_as_its_duplicates(cycles) -> None:
+def test_mirrors_of_earlier_documents_are_rejected_as_duplicates(cycles) -> None:
     assert [went(made) for made in cycles] == [{}, {"mirror": "duplicate_exact"}, {"mirror-of-new": "duplicate_exact"}]
     mirror, original = pages(cycles[1], "rejected/")["mirror"], pages(cycles[0], "kept/")["c"]
     assert mirror["duplicate_of"] == original["id"]
@@ -179,7 +181,7 @@ def test_the_new_text_of_a_page_replaces_the_old_one(cycles) -> None:
     assert rows(cycles[2]["documents"], "replaced/") == []
 
 
-def test_the_funnel_accounts_for_what_each_cycle_has_captured_and_no_more(cycles) -> None:
+def test_the_funnel_of_each_cycle_accounts_for_exactly_its_captures(cycles) -> None:
     for made in cycles:
         captured = made["extracted"].record.rows_in
         funnel = made["documents"].table("funnel.parquet").to_pylist()
@@ -189,7 +191,7 @@ def test_the_funnel_accounts_for_what_each_cycle_has_captured_and_no_more(cycles
     assert documents[2] < documents[0]
 
 
-def test_the_index_knows_what_all_cycles_have_published(cycles) -> None:
+def test_the_index_has_the_documents_of_all_cycles(cycles) -> None:
     metrics = [made["dedup_index"].record.metrics for made in cycles]
     assert [one["documents"] - len(files(cycles[0])) for one in metrics] == [5, 6, 7]
     assert [one["left"] for one in metrics] == [0, 1, 0]

@@ -33,7 +33,7 @@ def test_it_ends_green_with_a_report(stack, first) -> None:
     assert re.search(r"steps +\d+", page)
 
 
-def test_the_page_of_the_question_costs_the_model_less_than_its_base(first) -> None:
+def test_the_model_has_a_lower_loss_than_its_base_on_the_page_of_the_question(first) -> None:
     base, tuned = map(float, re.search(r"costs the base ([\d.]+) .* the model ([\d.]+)", first.stdout).groups())
     assert tuned < 0.9 * base, "a base of 60 steps; that of the demo answers word for word"
 

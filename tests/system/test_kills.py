@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a run: of a Dask worker, of a stage, of the scheduler. The artifact must not show it."""
+"""kill -9 of a Dask worker, of a stage, of the scheduler during a run. The artifact must be unaffected."""
 
 import os
 import signal
@@ -6,14 +6,14 @@ import signal
 import psutil
 import pytest
 
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 
 CORPUS = ("extracted", "attributes", "duplicates", "documents")
 
 
 @pytest.fixture(autouse=True)
 def _only_this_dag(stack, smoke):
-    """Keeps finished DAGs from starting the next ones: these tests look at one DAG each."""
+    """Prevents finished DAGs from triggering others: these tests run one DAG each."""
     for dag in ("tokens", "canary", "pretrain"):
         stack.pause(f"smoke.{dag}", True)
     yield
@@ -29,18 +29,20 @@ def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
 
 
 @pytest.mark.soak
-def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
+def test_a_killed_dask_worker_only_costs_time(stack, smoke) -> None:
     run_id = corpus_anew(stack, "worker-killed")
     stack.running("smoke.corpus", run_id, "extract")
-    # The nanny's children carry their address in their title.
-    workers = [one for one in marked(stack.home.root, "dask-workers") if title(one).startswith("dask worker [")]
+    # The nanny's children have their address in their title.
+    workers = [
+        one for one in stack_processes(stack.home.root, "dask-workers") if title(one).startswith("dask worker [")
+    ]
     assert len(workers) == 2
     workers[0].kill()
     assert stack.finished("smoke.corpus", run_id)["state"] == "success"
     same_as_undisturbed(stack, "worker-killed", CORPUS)
 
 
-def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke, airflow_until) -> None:
+def test_a_killed_stage_is_retried_and_writes_the_same_bytes(stack, smoke, airflow_until) -> None:
     stack.pause("smoke.pretrain", False)
     for kind in ("shards", "plan", "tokenizer", "mixture"):
         stack.copy(f"smoke/{kind}/dev", f"smoke/{kind}/stage-killed")
@@ -55,24 +57,24 @@ def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke
 
 
 @pytest.mark.soak
-def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> None:
+def test_a_killed_scheduler_restarts_and_finishes_the_run(stack, smoke) -> None:
     run_id = corpus_anew(stack, "scheduler-killed")
     stack.running("smoke.corpus", run_id, "extract")
-    scheduler = next(one for one in marked(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))
+    scheduler = next(one for one in stack_processes(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))
     os.kill(scheduler.pid, signal.SIGKILL)
     assert stack.finished("smoke.corpus", run_id)["state"] == "success"
     same_as_undisturbed(stack, "scheduler-killed", CORPUS)
 
 
 def corpus_anew(stack, version: str) -> str:
-    """Starts the corpus over on the captures of the undisturbed run."""
+    """Starts a new corpus on the captures of the undisturbed run."""
     stack.copy("smoke/warc/dev", f"smoke/warc/{version}")
     return stack.airflow.trigger("smoke.corpus", {"version": version})
 
 
 def stage_process(stack, instance: str) -> psutil.Process | None:
-    """Returns the process that runs the stage: Airflow's task runner, once it has started the training."""
-    for process in marked(stack.home.root, "scheduler"):
+    """Returns the process of the stage: Airflow's task runner, once the training has started."""
+    for process in stack_processes(stack.home.root, "scheduler"):
         named = title(process)
         if named.endswith(instance) and "LocalExecutor" not in named and process.children():
             return process
@@ -80,7 +82,7 @@ def stage_process(stack, instance: str) -> psutil.Process | None:
 
 
 def title(process: psutil.Process) -> str:
-    """Returns the title that a process has given itself; setproctitle pads it."""
+    """Returns the process title without the padding of setproctitle."""
     return " ".join(process.cmdline()).strip()
 
 

@@ -1,4 +1,4 @@
-"""Models made in the corpus: reference text against the crawl, scores on documents, verdicts, and what MLflow shows."""
+"""Models trained in the corpus DAG: reference text against the crawl, scores, verdicts, and their MLflow runs."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tasks.demo.drive import Chain
+from tasks.demo.drive import DagChain
 from tests.system.conftest import SMOKE
 from tests.tasks.stages.dedup.made import found_in
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 NAME = "models"
-# Of the language's manual the crawl finds some pages, among many of the library: a gate that tells them apart.
+# The crawl has some pages of the language manual among many of the library; the gate separates them.
 CRAWL = SMOKE.replace('name = "smoke"', f'name = "{NAME}"').replace("max_pages = 60", "max_pages = 150")
 RECIPE = (
     CRAWL
@@ -76,10 +76,10 @@ TRAINED = {"train_classifiers": "classifiers", "train_perplexity": "perplexity"}
 
 @pytest.fixture(scope="module")
 def corpus(stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """A recipe of our own, put into the running stack, crawled and made a corpus; what each stage came to, by task."""
+    """A recipe added to the running stack, with its crawl and corpus; the results of stages by task."""
     recipe = Path(os.environ["SLUICE_RECIPES"]) / f"{NAME}.toml"
     recipe.write_text(RECIPE.replace("REFERENCE", manual(tmp_path_factory.mktemp("manual") / "manual.jsonl")))
-    Chain(stack.airflow, NAME).wait_for_dags(120)
+    DagChain(stack.airflow, NAME).wait_for_dags(120)
     for dag in ("corpus", "tokens"):
         stack.pause(f"{NAME}.{dag}", True)
     stack.run(f"{NAME}.crawl", {})
@@ -91,7 +91,7 @@ def corpus(stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
 
 
 def manual(path: Path) -> str:
-    """Writes the manual of the Python language, as this interpreter has it, in pieces of some paragraphs."""
+    """Writes this interpreter's Python language manual as texts of some paragraphs."""
     from pydoc_data.topics import topics
 
     with path.open("w") as file:
@@ -102,7 +102,7 @@ def manual(path: Path) -> str:
 
 
 def pieces(paragraphs: list[str], least: int = 1000) -> list[str]:
-    """Joins paragraphs until they have `least` characters; a shorter rest is left out."""
+    """Joins paragraphs until they have `least` characters; a shorter rest is dropped."""
     found, held = [], ""
     for paragraph in paragraphs:
         held = f"{held}\n\n{paragraph}".strip()
@@ -127,7 +127,7 @@ def rows_of(artifact, folder: str) -> list[dict[str, Any]]:
     return pa.concat_tables(artifact.table(path) for path in artifact.files(folder)).to_pylist()
 
 
-def test_the_models_know_what_they_were_made_from_and_the_scores_which_models_made_them(stack, corpus) -> None:
+def test_the_records_of_models_and_scores_name_their_inputs(stack, corpus) -> None:
     assert not any(result["skipped"] for result in corpus.values())
     extracted = stack.artifact(f"{NAME}/extracted").record
     for kind, texts in (("classifiers", "texts/manual"), ("perplexity", "reference:manual")):

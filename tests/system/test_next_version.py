@@ -1,13 +1,13 @@
-"""The next version of a shipped recipe costs what is different in it, and begins from the promoted mixture.
+"""The next version of a shipped recipe recomputes only changes, and starts from the promoted mixture.
 
-Or from the weights of the version before.
+Or from the weights of the previous version.
 """
 
 import json
 import re
 import time
 
-from tasks.demo.drive import Chain
+from tasks.demo.drive import DagChain
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, run_stage
 from tasks.run.trace.trace import trace
@@ -16,9 +16,9 @@ from tasks.run.tracking import TrackingContext
 LIMIT = "consolidate.limits.gopher_repetition.max_duplicate_lines"
 
 
-def test_a_limit_that_keeps_the_same_documents_is_no_work_from_corpus_to_pretrain(stack, smoke) -> None:
+def test_a_limit_that_keeps_the_same_documents_recomputes_only_consolidate(stack, smoke) -> None:
     before = stack.artifact("smoke/checkpoint").record
-    chain = Chain(stack.airflow, "smoke")
+    chain = DagChain(stack.airflow, "smoke")
     chain.dag_runs = chain.dag_runs[1:]
     chain.start({"version": "limit", "source_version": "dev", "overrides": {LIMIT: 0.301}})
     deadline = time.monotonic() + 600
@@ -40,7 +40,7 @@ def test_a_limit_that_keeps_the_same_documents_is_no_work_from_corpus_to_pretrai
     assert any(document["fate"] == "kept" for document in found["documents"])
 
 
-def test_a_version_begins_from_the_weights_of_the_one_before_and_a_page_is_traced_through_both(stack, smoke) -> None:
+def test_a_version_starts_from_the_previous_weights_and_pages_are_traced_through_both(stack, smoke) -> None:
     import mlflow
 
     conf = {"version": "begun", "source_version": "dev", "overrides": {"train.init_from": "smoke/checkpoint@dev"}}
@@ -65,7 +65,7 @@ def test_a_version_begins_from_the_weights_of_the_one_before_and_a_page_is_trace
     assert model.tags["sluice.initial"] == f"smoke/checkpoint@dev {first.record.fingerprint[:16]}"
 
 
-def test_a_promoted_mixture_is_what_the_next_version_begins_from(stack, smoke) -> None:
+def test_the_next_version_starts_from_the_promoted_mixture(stack, smoke) -> None:
     recipe = find_recipe("smoke").override(
         {
             "place.store": str(stack.home.root / "store"),
@@ -93,6 +93,6 @@ def test_a_promoted_mixture_is_what_the_next_version_begins_from(stack, smoke) -
 
 
 def one(recipe: Recipe, stage: str, version: str, member: str = "") -> StageResult:
-    """Runs a stage on the tokens of the run before."""
+    """Runs a stage on the tokens of the previous run."""
     tracking = TrackingContext("", recipe.name)
     return run_stage(recipe, stage, version=version, source_version="dev", member=member, tracking=tracking)

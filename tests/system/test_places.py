@@ -1,4 +1,4 @@
-"""One stage, three places: on Dask in Airflow, here in Airflow, in a shell. The bytes must not tell them apart."""
+"""One stage in three places: on Dask in Airflow, in Airflow's process, in a shell. The bytes must be equal."""
 
 import json
 import os
@@ -14,15 +14,15 @@ KINDS = {"extract": "extracted", "annotate": "attributes", "dedup": "duplicates"
 
 @pytest.fixture
 def same_captures(stack, smoke) -> None:
-    """Gives the recipe `here` the captures of `smoke`: a crawl of its own would differ in its times.
+    """Gives the recipe `here` the captures of `smoke`, because a separate crawl would have other times.
 
-    At two versions, so that the shell makes everything anew.
+    At two versions, so that the shell recomputes everything.
     """
     stack.copy("smoke/warc/dev", "here/warc/dev", "here/warc/shell")
 
 
 @pytest.mark.timeout(600)
-def test_a_stage_makes_the_same_on_dask_in_airflow_and_in_a_shell(stack, same_captures) -> None:
+def test_a_stage_writes_the_same_bytes_on_dask_in_airflow_and_in_a_shell(stack, same_captures) -> None:
     stack.pause("here.tokens", True)
     assert stack.run("here.corpus", {})["state"] == "success"
     for stage, kind in KINDS.items():

@@ -1,6 +1,6 @@
-"""A pod trains while Airflow is killed -9, or a person changes the task: one pod, and the model of an undisturbed run.
+"""A pod trains while Airflow is killed or a user changes the task: one pod, and the model of an undisturbed run.
 
-The real Airflow of the stack, with the cluster of the tests on loopback behind the connection `kubernetes_default`.
+Uses the real Airflow of the stack, with the loopback cluster of the tests as the connection `kubernetes_default`.
 """
 
 import json
@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tasks.demo.home import CHECKOUT
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 from tests.cluster.clusters import Cluster, Loopback
 from tests.cluster.training import corpus_in, recipe_text
 
@@ -28,7 +28,7 @@ TRAINS = "sluice/stage=train"
 
 @pytest.fixture(scope="module")
 def cluster(stack, tmp_path_factory) -> Iterator[Cluster]:
-    """The cluster, known to Airflow, with a recipe whose training runs in it and a small corpus to train on."""
+    """The cluster with its Airflow connection, a recipe that trains in it, and a small corpus."""
     folder = tmp_path_factory.mktemp("pods")
     one = Loopback(folder / "cluster")
     store = stack.home.root / "store"
@@ -47,7 +47,7 @@ def cluster(stack, tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def undisturbed(stack, cluster) -> str:
-    """The content of the checkpoint that a shell on this machine makes."""
+    """The content of the checkpoint of a shell run on this machine."""
     recipe = str(Path(os.environ["SLUICE_RECIPES"]) / "test.toml")
     command = [sys.executable, "-m", "tasks", "train", "--recipe", recipe, "--version", "shell"]
     quiet = {**os.environ, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
@@ -59,7 +59,7 @@ def undisturbed(stack, cluster) -> str:
 
 @pytest.fixture
 def version(request, cluster) -> Iterator[str]:
-    """A version of the test's own; afterwards no pod of it is left."""
+    """A version for this test; its pods are deleted afterwards."""
     yield re.sub(r"[^a-z]+", "-", request.node.name.lower()).strip("-")
     cluster.faults.clear()
     for pod in cluster.pods():
@@ -83,7 +83,7 @@ def trains(stack, cluster, version: str) -> str:
 
 
 def pods_ever(cluster, version: str) -> list:
-    """Every pod that has trained this version."""
+    """All pods that trained this version."""
     lives = cluster.history.lives("sluice/stage", "train")
     return [one for one in lives if version in json.dumps(one.raw["spec"]["containers"][0]["args"])]
 
@@ -102,7 +102,7 @@ def test_a_worker_killed_while_it_creates_the_pod_leaves_one_pod(stack, cluster,
     run_id = started(stack, version)
     cluster.until(lambda: slow.hits and pods_ever(cluster, version), 90)
     instance = train_task(stack, run_id)["id"]
-    processes = cluster.until(lambda: [one for one in marked(stack.home.root) if instance in title(one)], 30)
+    processes = cluster.until(lambda: [one for one in stack_processes(stack.home.root) if instance in title(one)], 30)
     for one in processes:
         one.kill()
     ends_as_if_nothing_had_happened(stack, cluster, run_id, version, undisturbed)
@@ -111,18 +111,18 @@ def test_a_worker_killed_while_it_creates_the_pod_leaves_one_pod(stack, cluster,
 
 @pytest.mark.soak
 @pytest.mark.parametrize("service", ["triggerer", "scheduler"])
-def test_a_service_killed_while_a_pod_trains_changes_nothing(stack, cluster, undisturbed, version, service) -> None:
+def test_killing_a_service_while_a_pod_trains_changes_nothing(stack, cluster, undisturbed, version, service) -> None:
     run_id = started(stack, version)
     trains(stack, cluster, version)
     cluster.until(lambda: train_task(stack, run_id)["state"] == "deferred", 60)
-    for one in marked(stack.home.root, service):
+    for one in stack_processes(stack.home.root, service):
         one.kill()
     ends_as_if_nothing_had_happened(stack, cluster, run_id, version, undisturbed)
     assert train_task(stack, run_id)["try_number"] == 1
 
 
 @pytest.mark.soak
-def test_a_task_cleared_while_its_pod_trains_goes_on_with_it(stack, cluster, undisturbed, version) -> None:
+def test_clearing_a_task_while_its_pod_trains_reattaches_to_it(stack, cluster, undisturbed, version) -> None:
     run_id = started(stack, version)
     pod = trains(stack, cluster, version)
     cluster.until(lambda: train_task(stack, run_id)["state"] == "deferred", 60)
@@ -133,7 +133,7 @@ def test_a_task_cleared_while_its_pod_trains_goes_on_with_it(stack, cluster, und
 
 
 @pytest.mark.soak
-def test_a_task_marked_failed_lets_the_trainer_save_and_go(stack, cluster, version) -> None:
+def test_marking_the_task_failed_lets_the_trainer_save_and_exit(stack, cluster, version) -> None:
     run_id = started(stack, version, steps=100_000)
     trains(stack, cluster, version)
     cluster.until(lambda: train_task(stack, run_id)["state"] == "deferred", 60)
@@ -142,12 +142,12 @@ def test_a_task_marked_failed_lets_the_trainer_save_and_go(stack, cluster, versi
     [only] = pods_ever(cluster, version)
     assert only.last.status.container_statuses[0].state.terminated.exit_code == 143
     assert train_task(stack, run_id)["state"] == "failed"
-    time.sleep(3)  # nothing starts it again
+    time.sleep(3)  # nothing restarts it
     assert len(pods_ever(cluster, version)) == 1
 
 
 def title(process: psutil.Process) -> str:
-    """The title that a process has given itself; setproctitle pads it."""
+    """The process title without the padding of setproctitle."""
     try:
         return " ".join(process.cmdline()).strip()
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""A stack whose tables are on Postgres and whose files are on S3: the same DAGs, and everything where it should be."""
+"""A stack with tables on Postgres and files on S3: the same DAGs, with all data in the right place."""
 
 import json
 import os
@@ -13,9 +13,9 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.drive import Airflow, Chain, DagRunStatus
+from tasks.demo.drive import Airflow, DagChain, DagRunStatus
 from tasks.demo.home import CHECKOUT, LARGE_XCOM, Home, Ports
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3_server import SECRET, environment
 from tests.system.conftest import MODELS, Stack, demo, free_ports, write_recipes
@@ -34,7 +34,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A second stack beside the one of the other tests: tables on Postgres, files on S3."""
+    """A second stack: tables on Postgres, files on S3."""
     home = Home(tmp_path_factory.mktemp("remote"), free_ports())
     recipes = tmp_path_factory.mktemp("remote-recipes")
     write_recipes(recipes, home.ports)
@@ -51,21 +51,21 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
             patch.setenv(name, value)
         until(lambda: listens(port), 60)
         ending.callback(demo, home, "down")
-        # The rights come by the Airflow connection: what the plain environment says leads nowhere.
+        # Credentials come from the Airflow connection; those of the environment are invalid.
         patch.setenv("AIRFLOW_CONN_AWS_DEFAULT", connection(f"http://127.0.0.1:{port}"))
         started = demo(home, "up", AWS_ENDPOINT_URL_S3=NOWHERE)
         assert started.returncode == 0, started.stderr
         assert PASSWORD not in started.stdout + started.stderr
         airflow = ending.enter_context(Airflow(home.airflow_url, home.password()))
-        Chain(airflow, "smoke").wait_for_dags()
+        DagChain(airflow, "smoke").wait_for_dags()
         yield Stack(home, airflow)
 
 
 @pytest.fixture(scope="module")
 def made(remote: Stack) -> list[DagRunStatus]:
-    """The recipe `smoke` from seeds to documents on this stack; what follows would only add minutes."""
+    """The recipe `smoke` from seeds to documents on this stack; later stages would only add minutes."""
     remote.pause("smoke.tokens", True)
-    chain = Chain(remote.airflow, "smoke", last="corpus")
+    chain = DagChain(remote.airflow, "smoke", last="corpus")
     chain.start({})
     for _ in chain.follow():
         pass
@@ -116,7 +116,7 @@ def test_the_log_of_a_task_is_read_back_from_s3(remote, made) -> None:
     assert any("[smoke/extracted@dev] done" in str(line.get("event")) for line in remote.airflow.log(extract))
 
 
-# What the process of one task does with a value that it hands on, and that of the next with what the database holds.
+# The serialization of an XCom value in one task process, and its deserialization in the next.
 HAND_ON = """
 import json, sys, types
 from airflow.sdk.execution_time.xcom import XCom
@@ -138,7 +138,7 @@ def test_a_large_xcom_is_on_s3_and_a_small_one_in_the_database(remote, made) -> 
 
 
 def in_stack(stack: Stack, *arguments: str) -> str:
-    """Runs Python with the environment that the tasks of the stack have."""
+    """Runs Python with the environment of the stack's tasks."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"SLUICE_HOME": stack.home.root, **variables_of(stack.home.ports)}.items():
             patch.setenv(name, str(value))
@@ -152,7 +152,7 @@ def variables_of(ports: Ports) -> dict[str, int]:
     return {f"SLUICE_{name.upper()}_PORT": getattr(ports, name) for name in ("airflow", "mlflow", "dask", "site")}
 
 
-def test_a_stage_on_dask_has_a_button_to_the_status_page(remote, made) -> None:
+def test_a_stage_on_dask_links_to_the_status_page(remote, made) -> None:
     dag_run = next(dag_run for dag_run in made if dag_run.dag_id == "smoke.corpus")
     links = remote.airflow.call("GET", f"/dags/{dag_run.dag_id}/dagRuns/{dag_run.run_id}/taskInstances/dedup/links")
     assert links["extra_links"]["Dask"].startswith(f"http://127.0.0.1:{remote.home.ports.dask + 1}/")
@@ -167,7 +167,7 @@ def test_no_password_is_in_a_log_a_command_line_or_a_file_for_others(remote, mad
         store = Store(f"{ROOT}{suffix}")
         for path in store.list(""):
             assert not [word for word in hidden if word in store.read(path)], path
-    lines = [" ".join(process.cmdline()) for process in marked(remote.home.root)]
+    lines = [" ".join(process.cmdline()) for process in stack_processes(remote.home.root)]
     assert len(lines) > 5
     assert not [line for line in lines if PASSWORD in line or SECRET in line]
     shown = remote.demo("status").stdout
@@ -176,7 +176,7 @@ def test_no_password_is_in_a_log_a_command_line_or_a_file_for_others(remote, mad
 
 
 @pytest.mark.soak
-def test_a_restarted_stack_finds_its_tables_again(server, remote, made) -> None:
+def test_a_restarted_stack_reuses_its_tables(server, remote, made) -> None:
     before = server.query("airflow", "SELECT count(*) FROM dag_run")
     assert remote.demo("down").returncode == 0
     started = remote.demo("up", AWS_ENDPOINT_URL_S3=NOWHERE)

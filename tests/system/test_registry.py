@@ -1,4 +1,4 @@
-"""What a run leaves in MLflow: the registered model with its lineage, the pictures, and the datasets it read."""
+"""The records of a run in MLflow: the registered model with its lineage, figures, and input datasets."""
 
 import json
 
@@ -14,7 +14,7 @@ def client(stack):
     return MlflowClient(tracking_uri=stack.home.mlflow_url, registry_uri=stack.home.mlflow_url)
 
 
-def test_the_model_is_registered_with_what_it_was_made_from_and_can_be_used(stack, smoke, client) -> None:
+def test_the_model_is_registered_with_its_lineage_and_can_be_loaded(stack, smoke, client) -> None:
     import mlflow
 
     (version, *_) = client.search_model_versions("name='smoke'", order_by=["version_number ASC"])
@@ -38,7 +38,7 @@ def test_the_first_model_became_champion_and_the_aliases_are_those_of_the_newest
         assert client.get_model_version_by_alias("smoke", alias).tags["sluice.artifact"] == model
 
 
-def test_every_stage_run_hangs_under_its_dag_run_and_names_its_inputs(stack, smoke, client) -> None:
+def test_every_stage_run_is_nested_under_its_dag_run_and_names_its_inputs(stack, smoke, client) -> None:
     experiment = client.get_experiment_by_name("smoke")
     runs = client.search_runs([experiment.experiment_id], max_results=500)
     parents = {run.info.run_id: run for run in runs if "mlflow.parentRunId" not in run.data.tags}

@@ -1,4 +1,4 @@
-"""The recipe `smoke` through the real scheduler, from the site's seeds to a traced model, and the report of it."""
+"""The recipe `smoke` through the real scheduler, from the site's seeds to a traced model, and its report."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tasks.run.trace.trace import trace, trace_step
 from tasks.trainer.serve import TextModel
 
 
-def test_the_run_ends_green_and_shows_what_it_made(stack, smoke) -> None:
+def test_the_run_ends_green_and_prints_its_results(stack, smoke) -> None:
     shown = smoke.printed
     for dag in CHAIN:
         assert re.search(rf"^smoke\.{dag} \d+/\d+ done", shown, re.MULTILINE), shown
@@ -51,11 +51,11 @@ def test_a_page_is_traced_to_the_steps_that_read_it(smoke) -> None:
     assert re.search(r"seen by +step-\d{8}", told)
 
 
-def test_what_the_model_writes_after_a_training_page_is_explained_by_this_page_and_its_steps(stack, smoke) -> None:
+def test_a_continuation_of_a_training_page_is_explained_by_that_page_and_its_steps(stack, smoke) -> None:
     url = re.search(r"http://\w+\.localhost:\d+/\S*", smoke.printed.partition("\nTrace\n")[2])[0]
     model = TextModel(Path(stack.artifact("smoke/model").local("model/tokenizer.json")).parent)
     store = stack.artifact("smoke/checkpoint").store
-    # A page of several sequences is read by several steps, and not all of it in so short a run.
+    # A page of several sequences is read in several steps, and only partly in so short a run.
     step = trace(store, "smoke", "dev", url).to_json()["documents"][0]["steps"][0]
     read = [
         one

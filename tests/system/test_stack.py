@@ -1,4 +1,4 @@
-"""The stack itself: what a person meets when ports are taken, MLflow is away, or it is stopped and started again."""
+"""The stack with taken ports, during an MLflow outage, and across a stop and restart."""
 
 import os
 import socket
@@ -10,21 +10,21 @@ import urllib.request
 import pytest
 
 from tasks.demo.home import CHECKOUT
-from tasks.demo.stack import marked, read_status
+from tasks.demo.stack import read_status, stack_processes
 
 
-def test_a_taken_port_is_one_line_that_says_what_to_do(stack, tmp_path) -> None:
+def test_a_taken_port_is_one_line_with_a_remedy(stack, tmp_path) -> None:
     other = stack.demo("up", SLUICE_HOME=str(tmp_path))
     assert other.returncode == 2
     assert len(other.stderr.splitlines()) == 1
     assert f"port {stack.home.ports.airflow} for Airflow is taken by" in other.stderr
     assert "SLUICE_AIRFLOW_PORT" in other.stderr
-    assert marked(tmp_path) == []
+    assert stack_processes(tmp_path) == []
 
 
 def test_everything_listens_on_loopback_only(stack) -> None:
     listening = {}
-    for process in marked(stack.home.root):
+    for process in stack_processes(stack.home.root):
         for connection in process.net_connections("inet"):
             if connection.status == "LISTEN":
                 listening[connection.laddr.port] = connection.laddr.ip
@@ -32,7 +32,7 @@ def test_everything_listens_on_loopback_only(stack) -> None:
     assert set(listening.values()) == {"127.0.0.1"}
 
 
-def test_the_trigger_form_refuses_what_does_not_fit(stack) -> None:
+def test_the_trigger_form_refuses_invalid_values(stack) -> None:
     from tasks.demo.drive import ApiError
 
     with pytest.raises(ApiError) as caught:
@@ -52,14 +52,14 @@ def test_a_wrong_override_fails_at_once_and_says_why(stack) -> None:
 
 
 @pytest.mark.soak
-def test_without_mlflow_the_work_goes_on_and_is_told_later(stack, smoke, airflow_until) -> None:
+def test_without_mlflow_the_run_continues_and_is_logged_later(stack, smoke, airflow_until) -> None:
     home = stack.home
     stack.pause("smoke.corpus", True)
-    mlflow = next(one for one in marked(home.root, "mlflow") if one.ppid() == read_status(home.run).pid)
+    mlflow = next(one for one in stack_processes(home.root, "mlflow") if one.ppid() == read_status(home.run).pid)
     with socket.socket() as holder:
         for process in [*mlflow.children(recursive=True), mlflow]:
             process.kill()
-        airflow_until(lambda: binds(holder, home.ports.mlflow), 20)  # while we hold the port, MLflow cannot come back
+        airflow_until(lambda: binds(holder, home.ports.mlflow), 20)  # blocks a restart of MLflow
         stack.run("smoke.crawl", {"version": "untold"})
     stack.pause("smoke.corpus", False)
     airflow_until(lambda: read_status(home.run).services["mlflow"].state == "healthy", 90)
@@ -78,21 +78,21 @@ def test_without_mlflow_the_work_goes_on_and_is_told_later(stack, smoke, airflow
     assert b"untold" in post(url, b'{"experiment_ids": ["1", "2", "3"], "max_results": 1000}')
 
 
-def test_down_leaves_no_process_and_up_finds_everything_again(stack, smoke) -> None:
+def test_down_leaves_no_process_and_up_restores_everything(stack, smoke) -> None:
     down = stack.demo("down")
     assert down.returncode == 0, down.stderr
-    assert marked(stack.home.root) == []
+    assert stack_processes(stack.home.root) == []
     assert stack.demo("down").stdout.strip() == "nothing is running"
     began = time.monotonic()
     up = stack.demo("up")
     assert up.returncode == 0, up.stderr
     assert time.monotonic() - began < 90
     assert stack.airflow.run(smoke.dag_runs[0].dag_id, smoke.dag_runs[0].run_id)["state"] == "success"
-    assert stack.demo("up").returncode == 0  # a second time: already there
+    assert stack.demo("up").returncode == 0  # the second time it exists already
 
 
 def binds(holder: socket.socket, port: int) -> bool:
-    """Takes a port for itself without listening: who connects is refused, and nobody else can bind."""
+    """Binds a port without listening: connections are refused, and no other process can bind it."""
     try:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", port))

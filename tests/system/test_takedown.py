@@ -1,10 +1,10 @@
-"""A takedown through the real Airflow: asked for in the form while a model is trained, and kept by all that follows.
+"""A takedown through the real Airflow: requested in the form during a training, and respected by later stages.
 
-Soak: many minutes. A version goes from seeds to a model; a longer training of its tokens runs while the form is sent;
-the next version goes from seeds to a model again. To be run after a change of the takedown, the crawl, the plan or the
+Soak: many minutes. A version runs from seeds to a model; a longer training of its tokens runs while the form is sent;
+the next version runs from seeds to a model again. Run it after a change of the takedown, the crawl, the plan or the
 trainer.
 
-The domain is a host of this module, which counts what it is asked for.
+The domain is a host of this module, which counts its requests.
 """
 
 import json
@@ -23,7 +23,7 @@ from tasks.core.ledger import versions_of
 from tasks.core.stage import SCRATCH
 from tasks.core.store import Store
 from tasks.demo import site
-from tasks.demo.drive import Chain
+from tasks.demo.drive import DagChain
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.formats.tokens import marks
 from tasks.formats.web.url import authority
@@ -45,7 +45,7 @@ BACK = (
 
 
 class Handler(site.Handler):
-    """Pages of the demo's site; remembers what it was asked for."""
+    """Pages of the demo's site; records requests."""
 
     server: "Host"
 
@@ -57,10 +57,10 @@ class Handler(site.Handler):
     do_HEAD = do_GET
 
 
-class Host(site.Host):
-    """The host that leaves, on a port of its own."""
+class Host(site.SiteHost):
+    """The host that is taken down, on a separate port."""
 
-    def __init__(self, pages: dict[str, site.Page]) -> None:
+    def __init__(self, pages: dict[str, site.SitePage]) -> None:
         self.requests: list[str] = []
         super().__init__(0, pages)
         self.RequestHandlerClass = Handler
@@ -76,11 +76,11 @@ class Trained:
     """The training during which the form was sent.
 
     Attributes:
-        takedown: what the form made.
+        takedown: the artifact of the form.
         report: its `report.json`.
         log: lines of the task's log.
-        during: what `withheld.json` of the run's folder said while it ran.
-        checkpoint: what it ended as.
+        during: `withheld.json` of the run's folder during the run.
+        checkpoint: its result.
     """
 
     takedown: Artifact
@@ -93,7 +93,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def host(stack) -> Iterator[Host]:
     """The host, running."""
-    pages = site.load(site.rendered(stack.home.root / "site"), {})["topics"]
+    pages = site.load(site.render_site(stack.home.root / "site"), {})["topics"]
     with Host(pages) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
@@ -102,7 +102,7 @@ def host(stack) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def seeds(stack, host) -> dict[str, Any]:
-    """The override of the seeds: a host of the stack's site, and the one that leaves."""
+    """The override of the seeds: a host of the stack's site, and the one that is taken down."""
     return {"crawl.seeds": [site.address("library", stack.home.ports.site), host.seed]}
 
 
@@ -116,7 +116,7 @@ def first(stack, host, seeds) -> Artifact:
 
 @pytest.fixture(scope="module")
 def trained(stack, first) -> Trained:
-    """A longer training of the first version's tokens, and the takedown that its form asks for meanwhile."""
+    """A longer training of the first version's tokens, and the takedown requested meanwhile in the form."""
     longer = {"train.steps": STEPS, "train.checkpoint_every": EVERY, "train.milestones": MILESTONES}
     conf = {"version": "long", "source_version": "dev", "overrides": longer}
     stack.pause("leaving.takedown", False)
@@ -142,7 +142,7 @@ def trained(stack, first) -> Trained:
 
 @pytest.fixture(scope="module")
 def after(stack, host, seeds, trained, tmp_path_factory: pytest.TempPathFactory) -> int:
-    """The next version, `next`, with two more sources that have the domain; returns how often the host was asked."""
+    """The next version, `next`, with two more sources that have the domain; returns the requests to the host."""
     folder = tmp_path_factory.mktemp("from-elsewhere")
     texts = [row["text"] for row in kept(stack.artifact("leaving/documents")) if DOMAIN in row["url"]]
     rows = [{"url": url, "text": text} for url, text in zip((*BACK, "https://elsewhere.example/"), texts, strict=False)]
@@ -161,7 +161,7 @@ def after(stack, host, seeds, trained, tmp_path_factory: pytest.TempPathFactory)
 
 def chain(stack, conf: dict[str, Any]) -> None:
     """Runs the recipe from its crawl to its model."""
-    run = Chain(stack.airflow, "leaving")
+    run = DagChain(stack.airflow, "leaving")
     run.wait_for_dags()
     run.start(conf)
     deadline = time.monotonic() + 900
@@ -177,7 +177,7 @@ def of_domain(url: str) -> bool:
     return authority(url.lower()).split(":")[0].endswith(DOMAIN)
 
 
-def test_the_training_that_runs_leaves_the_domain_out_from_a_checkpoint_on(trained) -> None:
+def test_a_running_training_withholds_the_domain_from_a_checkpoint_on(trained) -> None:
     (mark,) = marks.of_run(trained.checkpoint)
     assert 0 < mark.step < STEPS
     assert mark.step % EVERY == 0
@@ -197,7 +197,7 @@ def test_trace_counts_no_step_after_the_mark(trained) -> None:
     for document in read:
         assert document["withheld_from"] == mark.step
         assert max(document["steps"]) < mark.step
-    # What the order would have had them read: the first later step of one of their sequences.
+    # In the order without the takedown: the first later step of one of their sequences.
     later = range(mark.step, STEPS)
     pieces = (
         piece
@@ -210,7 +210,7 @@ def test_trace_counts_no_step_after_the_mark(trained) -> None:
     assert met["text"] == ""
 
 
-def test_the_report_names_the_models_that_have_read_it(first, trained) -> None:
+def test_the_report_names_the_models_that_read_the_domain(first, trained) -> None:
     listed = {one["artifact"]: one for one in trained.report["artifacts"]}
     before = listed["leaving/checkpoint@dev"]
     seen = trace(first.store, "leaving", "dev", f"domain:{DOMAIN}").to_json()["documents"]
@@ -219,7 +219,7 @@ def test_the_report_names_the_models_that_have_read_it(first, trained) -> None:
     assert trained.report["unfinished"] == ["leaving/checkpoint@long"]
 
 
-def test_the_audit_names_what_the_training_had_read_when_it_ran(trained) -> None:
+def test_the_audit_names_the_steps_that_read_the_domain(trained) -> None:
     (mark,) = marks.of_run(trained.checkpoint)
     models = {one["artifact"]: one for one in audit(trained.checkpoint.store, "leaving").to_json()["models"]}
     longer = models["leaving/checkpoint@long"]
@@ -227,14 +227,14 @@ def test_the_audit_names_what_the_training_had_read_when_it_ran(trained) -> None
     assert longer["checkpoints"][0] == STEPS // MILESTONES
 
 
-def test_the_next_crawl_cycle_asks_the_domain_for_nothing(stack, after) -> None:
+def test_the_next_crawl_cycle_makes_no_request_to_the_domain(stack, after) -> None:
     assert after == 0
     manifest = stack.artifact("leaving/warc", "next")
     assert manifest.record.rows_out > 0
     assert not re.search(DOMAIN, manifest.read("index.cdxj").decode())
 
 
-def test_its_way_back_through_files_is_refused(stack, after) -> None:
+def test_its_documents_are_also_refused_from_files(stack, after) -> None:
     documents = stack.artifact("leaving/documents", "next")
     gone = [row for path in documents.files("rejected/") for row in documents.table(path).to_pylist()]
     back = Counter(row["source"] for row in gone if of_domain(row["url"]))
@@ -251,7 +251,7 @@ def test_its_way_back_through_files_is_refused(stack, after) -> None:
     assert shown == back
 
 
-def test_the_next_plan_and_model_have_none_of_it(stack, after) -> None:
+def test_the_next_plan_and_model_have_no_token_of_the_domain(stack, after) -> None:
     store = stack.artifact("leaving/plan", "next").store
     found = trace(store, "leaving", "next", f"domain:{DOMAIN}").to_json()
     assert found["count"] == 0
@@ -259,7 +259,7 @@ def test_the_next_plan_and_model_have_none_of_it(stack, after) -> None:
     assert [(one["fate"], one["reason"]) for one in again["documents"]] == [("rejected", TAKEDOWN)]
 
 
-def test_the_audit_proves_it(stack, after) -> None:
+def test_the_audit_finds_no_trace_of_the_domain(stack, after) -> None:
     store = stack.artifact("leaving/plan", "next").store
     found = audit(store, "leaving").to_json()
     assert found["absent"], found["checked"]

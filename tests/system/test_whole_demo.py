@@ -1,6 +1,6 @@
-"""The demo as `make demo` runs it, with its own sizes: pages, tokens and a model that has learned.
+"""The full-size demo as run by `make demo`: pages, tokens and a trained model.
 
-Soak: eight minutes. `test_smoke.py` goes the same way with less of everything.
+Soak: eight minutes. `test_smoke.py` runs a smaller version.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""Columns of text as arrays: their lines, chunks without white space, and chunked array operations.
+"""Columns of text as arrays: their lines, their chunks without white space, and array operations in portions.
 
-With NumPy on the bytes of a whole column at once: lists of Python strings would cost several times as much. Properties
-of lines (length, last character, repetition) are computed for all lines of a batch by one call. White space is that of
-`str.isspace`.
+NumPy processes the bytes of a whole column at once; lists of Python strings would cost several times as much.
+Properties of lines (length, last character, repetition) are computed for all lines of a batch by one call. White space
+is that of `str.isspace`.
 
-A document of 16 MB can contain sixteen million words or lines. NumPy returns and uses 64-bit indices, and each step of
-an expression allocates an array: eight or ten of those would exceed a worker's memory. All counts here are positions in
-a column of text, which Arrow addresses with 32 bits. A batch of ordinary size is one portion, without extra cost.
+A document of 16 MB can have sixteen million words or lines. NumPy uses 64-bit indices, and each step of an expression
+allocates an array: eight or ten of those would exceed the memory of a worker. So arrays here have 32 bits, as Arrow's
+offsets in a column of text have, and are processed in portions. A batch of ordinary size is a single portion.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 NEWLINE = ord("\n")
 _SPACE = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
-# First bytes of non-ASCII white space in UTF-8, and the bytes that follow, as one number.
+# Non-ASCII white space in UTF-8: the remaining bytes as one number, by first byte.
 _WIDE = {
     0xC2: (0x85, 0xA0),
     0xE1: (0x9A80,),
@@ -35,21 +35,21 @@ _WIDE = {
 
 
 class Lines:
-    """Lines of several documents, one after the other, blank ones too.
+    """Lines of several documents in order, including blank ones.
 
     Args:
         texts: the documents.
 
     Attributes:
         raw: the lines, unchanged.
-        starts: int64 of shape (n_documents + 1,): where the lines of each document begin.
+        starts: int64 of shape (n_documents + 1,): index of the first line of each document, and the number of lines.
     """
 
     def __init__(self, texts: pa.StringArray) -> None:
         data, bounds = buffers(texts)
         begins, firsts = lines_of(data, bounds)
         self.starts: NDArray[np.int64] = firsts.astype(np.int64)
-        # All but the last line of a document have a line end, which is not part of them.
+        # All lines but the last of a document have a line end, which does not belong to the line.
         sizes = np.diff(begins)
         sizes -= 1
         sizes[firsts[1:] - 1] += 1
@@ -60,9 +60,9 @@ class Lines:
 
     @cached_property
     def stripped(self) -> pa.StringArray:
-        """The lines without white space around them; the same column as `raw` where there is none."""
-        found = pc.utf8_trim_whitespace(self.raw)
-        return self.raw if size(found) == size(self.raw) else found
+        """The lines without surrounding white space; the same column as `raw` if no line has any."""
+        stripped = pc.utf8_trim_whitespace(self.raw)
+        return self.raw if size(stripped) == size(self.raw) else stripped
 
     @cached_property
     def chars(self) -> NDArray[np.int32]:
@@ -72,7 +72,7 @@ class Lines:
 
     @cached_property
     def stripped_chars(self) -> NDArray[np.int32]:
-        """Code points of each line without white space around it; 0 for a blank one; shape (n_lines,)."""
+        """Code points of each line without surrounding white space; 0 for a blank line; shape (n_lines,)."""
         if self.stripped is self.raw:
             return self.chars
         sizes: NDArray[np.int32] = pc.utf8_length(self.stripped).to_numpy()
@@ -85,51 +85,51 @@ class Lines:
 
     @cached_property
     def stripped_repeats(self) -> NDArray[np.bool_]:
-        """Whether an earlier line of the document is equal but for white space around it; shape (n_lines,)."""
+        """Whether an earlier line of the document is equal except for surrounding white space; shape (n_lines,)."""
         return self.repeats if self.stripped is self.raw else self._repeats(self.stripped)
 
     @property
     def last(self) -> pa.StringArray:
-        """The last character of each unchanged line; not cached, as computing it is faster than storing it."""
+        """The last character of each unchanged line; not cached, because it is cheap to compute."""
         return pc.utf8_slice_codeunits(self.raw, -1)
 
     @property
     def stripped_last(self) -> pa.StringArray:
-        """The last character of each line that is not white space; not cached, as `last`."""
+        """The last character of each line that is not white space; not cached, like `last`."""
         return pc.utf8_slice_codeunits(self.stripped, -1)
 
     def per_document(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Sums a value per line over each document; shape (n_documents,)."""
-        # Every document has a line: no sum is empty.
-        found: NDArray[np.int64] = np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
-        return found
+        """Sums values of lines, shape (n_lines,), over each document; returns shape (n_documents,)."""
+        # Every document has at least one line, so no sum is empty.
+        sums: NDArray[np.int64] = np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
+        return sums
 
     def _repeats(self, lines: pa.StringArray) -> NDArray[np.bool_]:
         group = lines.dictionary_encode().indices.to_numpy()
         if len(self.starts) > 2:
             document = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
             group = pa.array((document << 32) | group).dictionary_encode().indices.to_numpy()
-        # Groups are numbered in the order of first occurrence.
+        # Groups are numbered in the order of first occurrence, so a repeated line does not raise the maximum.
         highest = np.maximum.accumulate(group)
-        known = np.zeros(len(group), np.bool_)
-        np.equal(highest[1:], highest[:-1], out=known[1:])
-        return known
+        repeats = np.zeros(len(group), np.bool_)
+        np.equal(highest[1:], highest[:-1], out=repeats[1:])
+        return repeats
 
 
-def one_of(column: pa.StringArray, values: Iterable[str]) -> NDArray[np.bool_]:
-    """Returns which strings of a column are among the values; shape (len(column),)."""
-    found: NDArray[np.bool_] = pc.is_in(column, pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
-    return found
+def is_in(column: pa.StringArray, values: Iterable[str]) -> NDArray[np.bool_]:
+    """Returns which strings of a column are among the values, shape (len(column),)."""
+    mask: NDArray[np.bool_] = pc.is_in(column, pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
+    return mask
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ChunkBounds:
     """Bounds of the chunks of several consecutive documents.
 
     Attributes:
-        lines: int32 of shape (n_lines + 1,): where the stretches of each line begin.
-        documents: int32 of shape (n_documents + 1,): where the stretches of each document begin.
-        line_starts: int32 of shape (n_documents + 1,): where the lines of each document begin.
+        lines: int32 of shape (n_lines + 1,): index of the first chunk of each line, and the number of chunks.
+        documents: int32 of shape (n_documents + 1,): index of the first chunk of each document, likewise.
+        line_starts: int32 of shape (n_documents + 1,): index of the first line of each document, likewise.
     """
 
     lines: NDArray[np.int32]
@@ -137,39 +137,39 @@ class Bounds:
     line_starts: NDArray[np.int32]
 
 
-def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
+def split_chunks(texts: pa.StringArray) -> tuple[pa.StringArray, ChunkBounds]:
     """Splits documents at white space; returns the chunks and their bounds."""
     data, bounds = buffers(texts)
     filled = ~_spaces(data)
     first, last = _edges(filled, bounds)
-    starts, sizes = places(first), places(last)
+    starts, sizes = true_indices(first), true_indices(last)
     sizes -= starts
     sizes += 1
     begins, line_starts = lines_of(data, bounds)
-    found = Bounds(insertions(starts, begins), insertions(starts, bounds), line_starts)
+    chunk_bounds = ChunkBounds(insertion_points(starts, begins), insertion_points(starts, bounds), line_starts)
     del starts, begins
-    return strings(data[filled], sizes), found
+    return strings(data[filled], sizes), chunk_bounds
 
 
 def lines_of(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Returns where lines begin, and the end of all; and which line of them is the first of each document, and n_lines.
+    """Returns the bounds of lines, shape (n_lines + 1,), and the first line of each document, shape (n_documents + 1,).
 
-    A document of n line ends has n + 1 lines: one begins where the document does, and one behind each line end.
+    A document with n line ends has n + 1 lines: one begins at the start of the document, and one after each line end.
     """
-    ends = places(data == NEWLINE)
-    firsts = insertions(ends, bounds)
+    ends = true_indices(data == NEWLINE)
+    firsts = insertion_points(ends, bounds)
     firsts += np.arange(len(bounds), dtype=np.int32)
     begins = np.empty(len(ends) + len(bounds), np.int32)
-    behind = np.ones(len(begins), np.bool_)
-    behind[firsts] = False
+    after_line_end = np.ones(len(begins), np.bool_)
+    after_line_end[firsts] = False
     begins[firsts] = bounds
     ends += 1
-    begins[behind] = ends
+    begins[after_line_end] = ends
     return begins, firsts
 
 
 def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Returns the UTF-8 bytes of all texts, and where each begins in them, shape (len(texts) + 1,)."""
+    """Returns the UTF-8 bytes of all texts, and the offsets of the texts in them, shape (len(texts) + 1,)."""
     _, offsets, data = texts.buffers()
     if offsets is None:
         return np.empty(0, np.uint8), np.zeros(1, np.int32)
@@ -179,25 +179,25 @@ def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]
 
 
 def size(texts: pa.StringArray) -> int:
-    """Returns the UTF-8 bytes of all texts together."""
+    """Returns the number of UTF-8 bytes of all texts together."""
     _, offsets, _ = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
     return int(bounds[texts.offset + len(texts)] - bounds[texts.offset])
 
 
 def strings(data: NDArray[np.uint8], sizes: NDArray[np.int32]) -> pa.StringArray:
-    """Returns consecutive strings of these sizes from the bytes."""
+    """Returns consecutive strings with these sizes in bytes."""
     offsets = running_sums(sizes)
     return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)))
 
 
 def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Returns which bytes are the first of a stretch and which the last: at white space and the bounds of documents."""
+    """Returns which bytes are the first and the last of a chunk: at white space and at the bounds of documents."""
     first, last = filled.copy(), filled.copy()
     change = filled[1:] != filled[:-1]
     first[1:] &= change
     last[:-1] &= change
-    # A bound inside a run of other bytes is the end of one stretch and the beginning of the next.
+    # A bound between two bytes that are not white space is the end of one chunk and the beginning of the next.
     inside = bounds[bounds < len(filled)]
     first[inside] = filled[inside]
     inside = bounds[bounds > 0] - 1
@@ -216,59 +216,59 @@ def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _add_wide(space: NDArray[np.bool_], data: NDArray[np.uint8], part: slice) -> None:
-    """Adds non-ASCII white space that begins in a part of the bytes."""
+    """Marks non-ASCII white space that begins in a part of the bytes, in place."""
     for first, endings in _WIDE.items():
         at = part.start + np.flatnonzero(data[part] == first)
         width = 3 if endings[0] > 0xFF else 2
         follows = data[at + 1].astype(np.int32)
         if width == 3:
             follows = follows * 256 + data[at + 2]
-        found = at[np.isin(follows, endings)]
+        starts = at[np.isin(follows, endings)]
         for byte in range(width):
-            space[found + byte] = True
+            space[starts + byte] = True
 
 
 def portions(size: int, step: int | None = None) -> Iterator[slice]:
-    """Yields slices of `step` (PORTION) that together are range(size), in order."""
+    """Yields consecutive slices of at most `step` (default PORTION) that cover range(size)."""
     step = step or PORTION
     for start in range(0, size, step):
         yield slice(start, min(start + step, size))
 
 
-def places(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Returns where a mask is true: `np.flatnonzero` in half the memory."""
+def true_indices(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Returns the indices at which a mask is true: `np.flatnonzero` in half the memory."""
     if len(mask) <= PORTION:
         return np.flatnonzero(mask).astype(np.int32)
-    found = np.empty(np.count_nonzero(mask), np.int32)
+    indices = np.empty(np.count_nonzero(mask), np.int32)
     end = 0
     for part in portions(len(mask)):
-        some = np.flatnonzero(mask[part])
-        found[end : end + len(some)] = some + part.start
-        end += len(some)
-    return found
+        part_indices = np.flatnonzero(mask[part])
+        indices[end : end + len(part_indices)] = part_indices + part.start
+        end += len(part_indices)
+    return indices
 
 
-def looked_up(table: NDArray[Kind], at: NDArray[np.int32]) -> NDArray[Kind]:
+def take(table: NDArray[Kind], at: NDArray[np.int32]) -> NDArray[Kind]:
     """Returns table[at], without a copy of `at` in 64 bits."""
     if len(at) <= PORTION:
         return table[at]
-    found = np.empty(len(at), table.dtype)
+    values = np.empty(len(at), table.dtype)
     for part in portions(len(at)):
-        found[part] = table[at[part]]
-    return found
+        values[part] = table[at[part]]
+    return values
 
 
-def insertions(ordered: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
-    """Returns where the values would be inserted: `np.searchsorted` in half the memory."""
-    found = np.empty(len(values), np.int32)
+def insertion_points(ordered: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
+    """Returns `np.searchsorted(ordered, values)` in half the memory."""
+    points = np.empty(len(values), np.int32)
     for part in portions(len(values)):
-        # Of another type than the values, all of `ordered` would be copied.
-        found[part] = np.searchsorted(ordered, values[part].astype(np.int32, copy=False))
-    return found
+        # With values of another type, NumPy would copy all of `ordered`.
+        points[part] = np.searchsorted(ordered, values[part].astype(np.int32, copy=False))
+    return points
 
 
 def running_sums(values: NDArray[Any]) -> NDArray[np.int32]:
-    """Returns the sum of all values before each one, and of all, shape (n + 1,)."""
-    found = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(values, dtype=np.int32, out=found[1:])
-    return found
+    """Returns the sum of the values before each index, and of all values, shape (n + 1,)."""
+    sums = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(values, dtype=np.int32, out=sums[1:])
+    return sums

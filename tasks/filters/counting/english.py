@@ -1,14 +1,15 @@
-"""Tokenizer for English: splits a chunk without spaces into words and punctuation marks.
+"""Tokenizer for English: splits a chunk without white space into words and punctuation marks.
 
 The rules and lists are those of spaCy's tokenizer for English, which datatrove's filters use: affixes are split off at
-both ends (`apart`), then the rest inside, at hyphens, full stops between sentences and so on (`inner`); contractions,
-abbreviations and emoticons are in a table (`specials`). `benchmarks/refine` compares the resulting verdicts.
+both ends (`tokenize_by_rules`), then the rest is split at hyphens, periods between sentences and so on
+(`split_infixes`); contractions, abbreviations and emoticons are in a table (`specials`). `benchmarks/refine` compares
+the resulting verdicts.
 
-The marks around a word are split off at once where the word is in no table, which is nine chunks of ten; for the others
-the rules are applied mark by mark. Both give the same pieces.
+If the word is not in the table, as in nine chunks of ten, all marks around it are split off at once; otherwise the
+rules are applied mark by mark. Both ways give the same tokens.
 
-Trade-off: letters are those of Unicode where spaCy lists scripts, and URLs are recognised by a simpler pattern. On
-53 MB of English text of eleven domains one chunk of 80,000 is split differently than by spaCy.
+Differences from spaCy: letters are those of Unicode where spaCy lists scripts, and URLs are matched by a simpler
+pattern. In 53 MB of English text from eleven domains, one chunk in 80,000 is split differently.
 """
 
 import re
@@ -38,7 +39,7 @@ _CONTRACTIONS = (
     ("gon", "na"),
     ("got", "ta"),
 )
-# Without their apostrophe these are other words.
+# Contractions that are other words without their apostrophe.
 _WORDS_OF_THEIR_OWN = (
     "whore Whore lets Lets cmon Cmon Ill ill Its its Hell hell Shell shell Shed shed were Were Well well"
 )
@@ -79,72 +80,72 @@ LAST = frozenset("—–" + _PUNCT + QUOTES)
 _DOTS = re.compile(r"\.\.+")
 _DOTS_END = re.compile(r"\.\.+\Z")
 _UNIT_END = re.compile(
-    r"(?<=[0-9])(?:" + "|".join(re.escape(one) for one in (*_DOLLARS, *_CURRENCY, *_UNITS.split())) + r")\Z"
+    r"(?<=[0-9])(?:" + "|".join(re.escape(unit) for unit in (*_DOLLARS, *_CURRENCY, *_UNITS.split())) + r")\Z"
 )
-_UNIT_LAST = frozenset(one[-1] for one in (*_UNITS, *_CURRENCY))
+_UNIT_LAST = frozenset(unit[-1] for unit in (*_UNITS, *_CURRENCY))
 _POSSESSIVE = ("'s", "'S", "’s", "’S")
-# Most marks that are joined again: the longest emoticon.
+# Maximum number of marks that are joined again: the longest emoticon.
 _LONGEST = 5
 
-# Splitting off a mark copies the rest: a longer chunk is not a word, and is not split.
-_LONGEST_STRETCH = 1000
-# Marks that are split off in any context. A full stop is, behind most words.
+# Splitting off a mark copies the rest, so longer chunks, which are not words, are not split.
+_LONGEST_CHUNK = 1000
+# Marks that are split off in any context. A period is split off after most words.
 _BEFORE = "".join(sorted(FIRST))
 _BEHIND = "".join(sorted(LAST)) + "."
-# Any word that is in no table.
+# Any word that is not in the table.
 _WORD = "word"
 
 
-def pieces(chunk: str) -> list[str]:
-    """Returns the words and marks of a chunk without white space, in order; joined they are the chunk.
+def tokenize(chunk: str) -> list[str]:
+    """Returns the words and punctuation marks of a chunk without white space; their concatenation is the chunk.
 
-    A chunk of more than 1,000 characters is one word.
+    A chunk of more than 1,000 characters is one token.
 
-    >>> pieces("(don't")
+    >>> tokenize("(don't")
     ['(', 'do', "n't"]
-    >>> pieces("well-known,")
+    >>> tokenize("well-known,")
     ['well', '-', 'known', ',']
     """
-    if len(chunk) > _LONGEST_STRETCH:
+    if len(chunk) > _LONGEST_CHUNK:
         return [chunk]
     if chunk.isalpha():
         return specials().get(chunk) or [chunk]
-    behind = chunk.lstrip(_BEFORE)
-    core = behind.rstrip(_BEHIND)
+    rest = chunk.lstrip(_BEFORE)
+    core = rest.rstrip(_BEHIND)
     if core in _special_cores():
         return _special(chunk, core)
-    found = [core] if core.isalpha() else _core(core, chunk)
-    if found and len(behind) < len(chunk):
-        before = _marks_before(chunk[: -len(behind)])
-        found = None if before is None else before + found
-    if found and len(core) < len(behind):
-        marks = behind[len(core) :]
-        sure = marks[0] != "." or marks[:2] == ".." or ends_sentence(core + ".")
-        after = _marks_behind(marks) if sure else None
-        found = None if after is None else found + after
-    return found or apart(chunk)
+    tokens = [core] if core.isalpha() else _core(core, chunk)
+    if tokens and len(rest) < len(chunk):
+        before = _marks_before(chunk[: -len(rest)])
+        tokens = None if before is None else before + tokens
+    if tokens and len(core) < len(rest):
+        marks = rest[len(core) :]
+        independent = marks[0] != "." or marks[:2] == ".." or ends_sentence(core + ".")
+        after = _marks_behind(marks) if independent else None
+        tokens = None if after is None else tokens + after
+    return tokens or tokenize_by_rules(chunk)
 
 
 def _core(core: str, chunk: str) -> list[str] | None:
-    """Returns the pieces of a word without the marks around it, or None where the full rules are needed.
+    """Returns the tokens of a word without the marks around it, or None if the full rules are needed.
 
     Args:
-        core: not one of `_special_cores`; begins with no mark of `_BEFORE`, and ends with none of `_BEHIND`.
+        core: the word; not in `_special_cores`, without a mark of `_BEFORE` before it and of `_BEHIND` after it.
         chunk: the chunk that contains it.
     """
-    if prefix(core) or suffix(core):
+    if prefix_length(core) or suffix_length(core):
         return None
-    found = inner(core)
-    if len(found) == 1 or (core == chunk and openings().isdisjoint(found)):
-        return found
+    tokens = split_infixes(core)
+    if len(tokens) == 1 or (core == chunk and first_tokens().isdisjoint(tokens)):
+        return tokens
     heads, tails = _special_edges()
-    # Pieces of the core, or one and an adjacent mark, may have to be joined.
-    alone = found[0].rstrip(_BEHIND) not in heads and found[-1].lstrip(_BEFORE) not in tails
-    return found if alone and openings().isdisjoint(found) else None
+    # Otherwise tokens of the core, or one of them and an adjacent mark, may have to be joined.
+    final = tokens[0].rstrip(_BEHIND) not in heads and tokens[-1].lstrip(_BEFORE) not in tails
+    return tokens if final and first_tokens().isdisjoint(tokens) else None
 
 
 def _special(chunk: str, core: str) -> list[str]:
-    """Returns the pieces of a chunk with one of `_special_cores`."""
+    """Returns the tokens of a chunk whose core is in `_special_cores`."""
     table, word, mark = specials(), chunk[:-1], chunk[-1]
     if (
         word.isalpha()
@@ -152,23 +153,23 @@ def _special(chunk: str, core: str) -> list[str]:
         and chunk not in table
         and (mark in LAST or (mark == "." and word[-1].islower()))
     ):
-        # "Wed." is read as "we'd" and a full stop, which are not joined ("d.").
+        # "Wed." is "we'd" and a period, which are not joined to "d.".
         return [*table[word], mark]
-    return apart(chunk)
+    return tokenize_by_rules(chunk)
 
 
 @cache
 def _special_cores() -> frozenset[str]:
     """Returns the entries of the table without the marks around them, including "".
 
-    A chunk with another core is not in the table, however many of its marks are removed.
+    A chunk with another core is not in the table, regardless of how many of its marks are removed.
     """
-    return frozenset(("", *(one.lstrip(_BEFORE).rstrip(_BEHIND) for one in specials())))
+    return frozenset(("", *(entry.lstrip(_BEFORE).rstrip(_BEHIND) for entry in specials())))
 
 
 @cache
 def _special_edges() -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the prefixes and suffixes of `_special_cores`, including "": beside a mark each could belong to one."""
+    """Returns all prefixes and suffixes of `_special_cores`, including "": next to a mark, each may be part of one."""
     cores = _special_cores()
     heads = frozenset(core[:end] for core in cores for end in range(len(core) + 1))
     return heads, frozenset(core[start:] for core in cores for start in range(len(core) + 1))
@@ -176,78 +177,78 @@ def _special_edges() -> tuple[frozenset[str], frozenset[str]]:
 
 @lru_cache(maxsize=4096)
 def _marks_before(marks: str) -> list[str] | None:
-    """Returns the pieces of marks before a word, or None where they depend on the word."""
-    *found, word = apart(marks + _WORD)
-    return found if word == _WORD else None
+    """Returns the tokens of marks before a word, or None if they depend on the word."""
+    *tokens, word = tokenize_by_rules(marks + _WORD)
+    return tokens if word == _WORD else None
 
 
 @lru_cache(maxsize=4096)
 def _marks_behind(marks: str) -> list[str] | None:
-    """Returns the pieces of marks behind a word, or None where they depend on the word."""
-    word, *found = apart(_WORD + marks)
-    return found if word == _WORD else None
+    """Returns the tokens of marks after a word, or None if they depend on the word."""
+    word, *tokens = tokenize_by_rules(_WORD + marks)
+    return tokens if word == _WORD else None
 
 
-def apart(chunk: str) -> list[str]:
-    """Returns the pieces of a chunk by the rules, in order."""
+def tokenize_by_rules(chunk: str) -> list[str]:
+    """Returns the tokens of a chunk by spaCy's rules, in order."""
     return _joined(_affixes(chunk, specials()))
 
 
-def _affixes(chunk: str, special: Mapping[str, list[str]]) -> list[str]:
-    first: list[str] = []
-    last: list[str] = []
-    while chunk and chunk not in special:
-        before = chunk
-        head = prefix(chunk)
-        if head and chunk[head:] in special:
-            first.append(chunk[:head])
+def _affixes(chunk: str, exceptions: Mapping[str, list[str]]) -> list[str]:
+    leading: list[str] = []
+    trailing: list[str] = []
+    while chunk and chunk not in exceptions:
+        unchanged = chunk
+        head = prefix_length(chunk)
+        if head and chunk[head:] in exceptions:
+            leading.append(chunk[:head])
             chunk = chunk[head:]
             break
-        tail = suffix(chunk[head:])
-        if tail and chunk[:-tail] in special:
-            last.append(chunk[-tail:])
+        tail = suffix_length(chunk[head:])
+        if tail and chunk[:-tail] in exceptions:
+            trailing.append(chunk[-tail:])
             chunk = chunk[:-tail]
             break
         if head:
-            first.append(chunk[:head])
+            leading.append(chunk[:head])
             chunk = chunk[head:]
         if tail:
-            last.append(chunk[-tail:])
+            trailing.append(chunk[-tail:])
             chunk = chunk[:-tail]
-        if chunk == before:
+        if chunk == unchanged:
             break
     if chunk:
-        first += special.get(chunk) or inner(chunk)
-    return [*first, *reversed(last)] if last else first
+        leading += exceptions.get(chunk) or split_infixes(chunk)
+    return [*leading, *reversed(trailing)] if trailing else leading
 
 
 @cache
-def openings() -> frozenset[str]:
-    """Returns the first pieces of the special cases that the rules would split."""
-    taken = (_affixes(one, {}) for one in specials())
-    return frozenset(parts[0] for parts in taken if len(parts) > 1)
+def first_tokens() -> frozenset[str]:
+    """Returns the first tokens of those special cases that the rules would split."""
+    split = (_affixes(entry, {}) for entry in specials())
+    return frozenset(parts[0] for parts in split if len(parts) > 1)
 
 
-def _joined(found: list[str]) -> list[str]:
+def _joined(tokens: list[str]) -> list[str]:
     """Joins adjacent marks that form a special case, such as "):"."""
-    special, begins, at = specials(), openings(), 0
-    if begins.isdisjoint(found):
-        return found
-    while at < len(found) - 1:
-        if found[at] not in begins:
-            at += 1
+    exceptions, starts, index = specials(), first_tokens(), 0
+    if starts.isdisjoint(tokens):
+        return tokens
+    while index < len(tokens) - 1:
+        if tokens[index] not in starts:
+            index += 1
             continue
-        for width in range(min(_LONGEST, len(found) - at), 1, -1):
-            whole = special.get("".join(found[at : at + width]))
-            if whole:
-                found[at : at + width] = whole
-                at += len(whole) - 1
+        for width in range(min(_LONGEST, len(tokens) - index), 1, -1):
+            replacement = exceptions.get("".join(tokens[index : index + width]))
+            if replacement:
+                tokens[index : index + width] = replacement
+                index += len(replacement) - 1
                 break
-        at += 1
-    return found
+        index += 1
+    return tokens
 
 
-def prefix(chunk: str) -> int:
+def prefix_length(chunk: str) -> int:
     """Returns the length of the prefix to split off, 0 for none."""
     char = chunk[0]
     if char.isalnum():
@@ -262,7 +263,7 @@ def prefix(chunk: str) -> int:
     return len(dots[0]) if dots else 0
 
 
-def suffix(chunk: str) -> int:
+def suffix_length(chunk: str) -> int:
     """Returns the length of the suffix to split off, 0 for none."""
     if not chunk:
         return 0
@@ -283,7 +284,7 @@ def suffix(chunk: str) -> int:
 
 
 def ends_sentence(chunk: str) -> bool:
-    """Whether the full stop at the end is a mark of its own, not part of an abbreviation."""
+    """Returns whether the period at the end is a token of its own and not part of an abbreviation."""
     before = chunk[-2:-1]
     if not before:
         return False
@@ -295,19 +296,19 @@ def ends_sentence(chunk: str) -> bool:
     return before in "0123456789%²-+" or before in LAST
 
 
-def inner(chunk: str) -> list[str]:
-    """Returns the pieces of a chunk without the marks around it, in order."""
+def split_infixes(chunk: str) -> list[str]:
+    """Returns the tokens of a chunk without surrounding marks, in order."""
     if chunk.isalnum():
         return [chunk]
-    # Pieces and separators alternate.
-    found: list[str] = _infixes(_level(chunk)).split(chunk)
-    if not found[0] and len(found) > 1:
-        # Nothing is split off at the beginning.
-        found[:3] = ["".join(found[:3])]
-    if len(found) == 1:
-        return found
+    # Tokens and separators alternate.
+    tokens: list[str] = _infixes(_level(chunk)).split(chunk)
+    if not tokens[0] and len(tokens) > 1:
+        # A separator at the beginning is not split off.
+        tokens[:3] = ["".join(tokens[:3])]
+    if len(tokens) == 1:
+        return tokens
     address = _ADDRESS.match(chunk) if "." in chunk else None
-    return [chunk] if address and address[1].islower() else [piece for piece in found if piece]
+    return [chunk] if address and address[1].islower() else [token for token in tokens if token]
 
 
 def _level(chunk: str) -> int:
@@ -319,8 +320,8 @@ def _level(chunk: str) -> int:
 
 @cache
 def symbols() -> frozenset[str]:
-    """Returns dingbats, emoji and their like: Unicode's category So."""
-    # There are none above the emoji; checking all code points would take half a second.
+    """Returns dingbats, emoji and other characters of Unicode's category So."""
+    # None is above the emoji, and checking all code points would take half a second.
     return frozenset(chr(point) for point in range(0x80, 0x20000) if unicodedata.category(chr(point)) == "So")
 
 
@@ -328,8 +329,8 @@ def symbols() -> frozenset[str]:
 def _infixes(level: int) -> re.Pattern[str]:
     """Returns the pattern at which a chunk of code points up to `level` is split inside.
 
-    A match begins with a class of characters, for which `re` searches without trying the alternatives at each place.
-    The narrower that class, the faster: in one with code points above 0xFFFF `re` checks one range after the other.
+    A match begins with a character class, so that `re` does not try the alternatives at each position. A class with
+    code points above 0xFFFF is slower, because `re` checks its ranges one by one.
     """
     letter, quotes = r"[^\W\d_]", "".join(map(re.escape, QUOTES))
     body = _class_body(char for char in symbols() if char <= chr(level))
@@ -347,7 +348,7 @@ def _infixes(level: int) -> re.Pattern[str]:
 
 
 def _class_body(chars: Iterable[str]) -> str:
-    """Returns characters as the body of a regular expression's class, neighbours as ranges."""
+    """Returns characters as the body of a regular-expression class, with consecutive ones as ranges."""
     runs: list[list[int]] = []
     for point in sorted(map(ord, chars)):
         if runs and point == runs[-1][1] + 1:
@@ -373,7 +374,7 @@ def _cased() -> tuple[str, str]:
 
 @cache
 def specials() -> dict[str, list[str]]:
-    """Returns the tokens of every exception."""
+    """Returns the tokens of every special case: contractions, abbreviations, emoticons and hours."""
     table: dict[str, list[str]] = {}
     for words, endings in _CONTRACTIONS:
         for word in words.split():
@@ -381,17 +382,17 @@ def specials() -> dict[str, list[str]]:
                 _add(table, [word, *ending.split()])
     for word in _WORDS_OF_THEIR_OWN.split():
         table.pop(word, None)
-    table |= {one: [one] for one in (*_WHOLE.split(), *_FACES.split())}
+    table |= {entry: [entry] for entry in (*_WHOLE.split(), *_FACES.split())}
     hours = [(str(hour), half) for hour in range(1, 13) for half in ("am", "pm", "a.m.", "p.m.")]
     return table | {hour + half: [hour, half] for hour, half in hours}
 
 
 def _add(table: dict[str, list[str]], parts: list[str]) -> None:
-    """Adds a contraction as it is written: with a capital, with a typographical apostrophe, and with none."""
+    """Adds the spellings of a contraction: capitalized, with a typographical apostrophe, and without an apostrophe."""
     first, *rest = parts
-    for begin in (first, first[0].upper() + first[1:]):
+    for start in (first, first[0].upper() + first[1:]):
         for mark in ("'", "’"):
-            written = [part.replace("'", mark) for part in (begin, *rest)]
-            table["".join(written)] = written
-        bare = [part.replace("'", "") for part in (begin, *rest)]
-        table.setdefault("".join(bare), bare)
+            tokens = [part.replace("'", mark) for part in (start, *rest)]
+            table["".join(tokens)] = tokens
+        unmarked = [part.replace("'", "") for part in (start, *rest)]
+        table.setdefault("".join(unmarked), unmarked)

@@ -1,1 +1,1 @@
-"""Inference for filters: fastText classifiers and Hugging Face encoders, read from files."""
+"""Inference for filters: fastText classifiers, Hugging Face encoders and a logistic regression, read from files."""

@@ -1,10 +1,10 @@
 """Twelve surface features of a text, and a logistic regression over them.
 
-With only a few hundred labelled texts a dozen features generalise better than the hundred thousand weights of a bag of
-words: see `python -m benchmarks.classifiers scores`.
+With only a few hundred labeled texts, a dozen features generalize better than the hundred thousand weights of a bag of
+words (`python -m benchmarks.classifiers scores`).
 
-Sources: stop words, line ends and repeated lines as signs of prose, Rae et al., arXiv 2112.11446, appendix A.1, and
-Raffel et al., arXiv 1910.10683, section 2.2; such numbers as columns, RedPajama-V2, Weber et al., arXiv 2411.12372.
+Sources: stop words, line ends and repeated lines as criteria of prose, Rae et al., arXiv 2112.11446, appendix A.1, and
+Raffel et al., arXiv 1910.10683, section 2.2; the idea of such columns, RedPajama-V2, Weber et al., arXiv 2411.12372.
 """
 
 import math
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHARS = 5_000
-"""Characters from the beginning that are read: more do not improve the accuracy, fewer reduce it."""
+"""Number of characters, from the beginning, that are read: more do not improve the accuracy, fewer reduce it."""
 
 NAMES = (
     "log_words",  # natural logarithm of the words between spaces
@@ -52,7 +52,7 @@ _FIRST_WORDS = 500
 
 
 def signals(text: str, chars: int = CHARS) -> tuple[float, ...]:
-    """Returns the numbers that `NAMES` lists; lines are stripped, blank ones left out."""
+    """Returns the features listed in `NAMES`; lines are stripped, and blank lines ignored."""
     text = text[:chars]
     lowered = text.lower()
     words = lowered.split()
@@ -78,7 +78,7 @@ def signals(text: str, chars: int = CHARS) -> tuple[float, ...]:
 
 
 def matrix(texts: Iterable[str], chars: int = CHARS) -> "NDArray[np.float64]":
-    """Returns the signals of several texts, shape (n texts, len(NAMES))."""
+    """Returns the signals of several texts, float64 of shape (n_texts, len(NAMES))."""
     import numpy as np
 
     rows = [signals(text, chars) for text in texts]
@@ -92,28 +92,28 @@ class Weights(Config):
     terms: dict[str, tuple[float, float, float]]
     """Weight, mean and spread of each of `NAMES`."""
 
-    def probabilities(self, found: "NDArray[np.float64]") -> "NDArray[np.float32]":
-        """Returns the probability of the positive label for rows of `matrix`, rounded to six digits."""
+    def probabilities(self, features: "NDArray[np.float64]") -> "NDArray[np.float32]":
+        """Returns the probability of the positive label for each row of `matrix`, rounded to six digits."""
         import numpy as np
 
-        # Term by term: a matrix product may add in another order on another machine.
-        logit = np.full(len(found), self.bias)
+        # Term by term: the order of summation in a matrix product differs between machines.
+        logit = np.full(len(features), self.bias)
         for column, name in enumerate(NAMES):
             weight, mean, spread = self.terms[name]
-            logit += weight * (found[:, column] - mean) / spread
-        chances: NDArray[np.float32] = np.round(1 / (1 + np.exp(-logit)), _DIGITS).astype(np.float32)
-        return chances
+            logit += weight * (features[:, column] - mean) / spread
+        probabilities: NDArray[np.float32] = np.round(1 / (1 + np.exp(-logit)), _DIGITS).astype(np.float32)
+        return probabilities
 
 
-def fit(found: "NDArray[np.float64]", positive: "NDArray[np.bool_]", ridge: float) -> Weights:
-    """Fits a logistic regression with a ridge penalty by Newton's method, on standardised signals.
+def fit(features: "NDArray[np.float64]", positive: "NDArray[np.bool_]", ridge: float) -> Weights:
+    """Fits a logistic regression with a ridge penalty by Newton's method, on standardized features.
 
-    Minimises the sum of log losses + ridge / 2 x the sum of squared weights; the bias is not penalised. Hastie,
+    Minimizes the sum of log losses + ridge / 2 x the sum of squared weights; the bias is not penalized. Source: Hastie,
     Tibshirani, Friedman, "The Elements of Statistical Learning", 2nd edition, section 4.4.1.
 
     Args:
-        found: rows of `matrix`.
-        positive: which of the rows have the positive label.
+        features: rows of `matrix`, shape (n_texts, len(NAMES)).
+        positive: whether each text has the positive label, shape (n_texts,).
         ridge: strength of the penalty, > 0.
 
     Raises:
@@ -122,33 +122,33 @@ def fit(found: "NDArray[np.float64]", positive: "NDArray[np.bool_]", ridge: floa
     import numpy as np
 
     if positive.all() or not positive.any():
-        raise InputError("a regression needs texts of both labels, and there is one only", "add texts of the other")
-    mean, spread = found.mean(axis=0), found.std(axis=0)
-    spread[spread < 10**-_DIGITS] = 1.0  # constant but for rounding: no information
-    rows = np.column_stack([np.ones(len(found)), (found - mean) / spread])
-    penalty = np.diag([0.0] + [ridge] * found.shape[1])
+        raise InputError("a regression needs texts of both labels, and all have the same", "add texts of the other")
+    mean, spread = features.mean(axis=0), features.std(axis=0)
+    spread[spread < 10**-_DIGITS] = 1.0  # constant except for rounding errors
+    rows = np.column_stack([np.ones(len(features)), (features - mean) / spread])
+    penalty = np.diag([0.0] + [ridge] * features.shape[1])
     beta = np.zeros(rows.shape[1])
-    for _ in range(_MOST_STEPS):
-        chance = 1 / (1 + np.exp(-np.einsum("ij,j->i", rows, beta)))
-        # einsum, not a matrix product: it adds in one order, whatever the number of threads.
-        slope = np.einsum("ij,i->j", rows, chance - positive) + penalty @ beta
-        curve = np.einsum("ij,i,ik->jk", rows, chance * (1 - chance), rows) + penalty
-        step = np.linalg.solve(curve, slope)
+    for _ in range(_MAX_STEPS):
+        # einsum, because the order of summation in a matrix product depends on the number of threads.
+        probability = 1 / (1 + np.exp(-np.einsum("ij,j->i", rows, beta)))
+        gradient = np.einsum("ij,i->j", rows, probability - positive) + penalty @ beta
+        hessian = np.einsum("ij,i,ik->jk", rows, probability * (1 - probability), rows) + penalty
+        step = np.linalg.solve(hessian, gradient)
         beta -= step
-        if np.abs(step).max() < _CLOSE:
+        if np.abs(step).max() < _TOLERANCE:
             break
     return _rounded(beta, mean, spread)
 
 
-_MOST_STEPS = 50
-_CLOSE = 1e-9
+_MAX_STEPS = 50
+_TOLERANCE = 1e-9
 _DIGITS = 6
 
 
 def _rounded(beta: "NDArray[np.float64]", mean: "NDArray[np.float64]", spread: "NDArray[np.float64]") -> Weights:
     import numpy as np
 
-    # Rounded far above the differences between machines' arithmetic.
+    # Rounded, because the last digits differ between machines.
     rows = np.round(np.column_stack([beta[1:], mean, spread]), _DIGITS).tolist()
-    terms = {name: (weight, at, width) for name, (weight, at, width) in zip(NAMES, rows, strict=True)}
+    terms = {name: (weight, center, width) for name, (weight, center, width) in zip(NAMES, rows, strict=True)}
     return Weights(bias=round(float(beta[0]), _DIGITS), terms=terms)

@@ -1,1 +1,1 @@
-"""N-gram language models: read from ARPA files or their own tables, scoring whole batches of words."""
+"""N-gram language models: reading ARPA files and hash tables, scoring batches of texts."""

@@ -1,14 +1,15 @@
 """An n-gram model: built from n-grams with probabilities, stored as arrays, scores batches of texts.
 
-Reads and writes a folder with `model.json` and one `order-<n>.npy` per order: hash tables that are mapped into memory,
-so that the processes of a machine share them and opening costs nothing.
+Reads and writes a folder with `model.json` and one `order-<n>.npy` per order: memory-mapped hash tables, so that the
+processes of a machine share them and opening a model takes no time.
 
-An n-gram is identified by its slot: the key of w1..wn is the slot of w1..w(n-1) and the slot of wn. So a search for the
-n-grams that end at every place of a batch goes order by order, each only at the positions where the order below was
-found, without collisions.
+An n-gram is identified by its slot: the key of w1..wn consists of the slot of w1..w(n-1) and the slot of wn, so there
+are no collisions. The n-grams that end at each position of a batch are searched order by order, each order only at
+positions where the order below has matched.
 
-The score of a word is the standard recursion of back-off models (the ARPA format's): log10 p(w | c) is the entry of
-"c w" if there is one, else the back-off weight of c (0 where c is no entry) plus log10 p(w | c without its first word).
+The score of a word is the recursion of back-off models, as defined by the ARPA format: log10 p(w | c) is that of the
+entry "c w" if it exists, else the back-off weight of c (0 if c is not an entry) plus log10 p(w | c without its first
+word).
 """
 
 import io
@@ -27,7 +28,7 @@ from tasks.filters.ngram import words
 Keys = NDArray[np.uint64]
 
 ENTRY = np.dtype([("hash", "<u8"), ("prob", "<f4"), ("back", "<f4")])
-"""A slot: hash of the key, log10 of the probability, log10 of the back-off weight."""
+"""A slot: hash of the key, log10 of the probability, log10 of the back-off weight. Free slots have the hash `_FREE`."""
 
 _FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -44,9 +45,9 @@ class Level:
     """The n-grams of one order.
 
     Attributes:
-        rows: int32 of shape (m, n): the words of each, as indices into the vocabulary.
+        rows: int32 of shape (m, n): the words of each n-gram, as indices into the vocabulary.
         prob: float32 of shape (m,): log10 of the probability of the last word after the others.
-        back: float32 of shape (m,): log10 of the back-off weight as a context; 0 where it is none.
+        back: float32 of shape (m,): log10 of the back-off weight as a context; 0 if it is not a context.
     """
 
     rows: NDArray[np.int32]
@@ -67,11 +68,11 @@ class Scores:
     """Scores of texts; every array has the shape (n_texts,).
 
     Attributes:
-        log10: log10 of the probability of its sentences, each with its end.
-        words: words of the text.
-        sentences: its lines with at least one word.
-        unknown: words that are not in the model.
-        log10_unknown: their share of `log10`.
+        log10: log10 of the probability of all sentences, including their ends.
+        words: number of words.
+        sentences: number of lines with at least one word.
+        unknown: number of words that are not in the model.
+        log10_unknown: the part of `log10` that these contribute.
     """
 
     log10: NDArray[np.float64]
@@ -82,21 +83,21 @@ class Scores:
 
     @property
     def perplexity(self) -> NDArray[np.float64]:
-        """10 ^ (-log10 / (words + sentences)): an end of sentence is predicted as a word is. Infinite without words."""
+        """10 ^ (-log10 / (words + sentences)), since sentence ends are predicted like words; infinite without words."""
         return _perplexity(self.log10, self.words + self.sentences)
 
     @property
     def perplexity_known(self) -> NDArray[np.float64]:
-        """The same without the unknown words, whose probability depends only on the size of the vocabulary."""
+        """Perplexity without the unknown words, whose probability depends only on the size of the vocabulary."""
         return _perplexity(self.log10 - self.log10_unknown, self.words + self.sentences - self.unknown)
 
     def total(self) -> "Scores":
-        """Returns the scores of all texts as one."""
+        """Returns the sums over all texts; arrays have the shape (1,)."""
         return Scores(*(getattr(self, name).sum(keepdims=True) for name in self.__dataclass_fields__))
 
 
-class Twice(Exception):
-    """A key was given more than once; `index` is where, the second time."""
+class DuplicateKey(Exception):
+    """A key occurs more than once; `index` is the index of its second occurrence."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -104,16 +105,16 @@ class Twice(Exception):
 
 
 class Table:
-    """Some keys with their values: a read-only hash table in one memory-mapped array, with batched look-up.
+    """A read-only hash table in one memory-mapped array, with batched lookup.
 
-    Open addressing with linear probing. Entries are placed in the order of their hash, so the same entries give the
-    same bytes, and a search ends at the first larger hash. The hash is a bijection of the key, so there are no
-    collisions: equal hash means equal key. At 16 bytes per slot and 5 slots for 3 entries a model takes 27 bytes per
-    n-gram, about as KenLM's own hash tables (Heafield 2011, "KenLM: Faster and Smaller Language Model Queries").
+    Open addressing with linear probing. Entries are in the order of their hash, so the same entries give the same
+    bytes, and a search ends at the first larger hash. The hash is a bijection of the key, so equal hashes mean equal
+    keys. With 16 bytes per slot and 5 slots for 3 entries, a model takes 27 bytes per n-gram, about the same as KenLM's
+    hash tables (Heafield 2011, "KenLM: Faster and Smaller Language Model Queries").
 
     Args:
-        slots: array of ENTRY, as `build` makes it.
-        entries: how many of them are taken.
+        slots: array of ENTRY, as built by `build`.
+        entries: number of used slots.
     """
 
     def __init__(self, slots: NDArray[np.void], entries: int) -> None:
@@ -122,62 +123,65 @@ class Table:
 
     @classmethod
     def build(cls, keys: Keys, prob: NDArray[np.float32], back: NDArray[np.float32]) -> "Table":
-        """Makes the table of some keys; raises Twice."""
+        """Returns the table of keys and their values, arrays of equal length; raises DuplicateKey."""
         hashes = _mixed(keys)
         order = np.argsort(hashes, kind="stable")
         hashes = hashes[order]
         if (same := np.flatnonzero(hashes[1:] == hashes[:-1])).size:
-            raise Twice(int(order[same[0] + 1]))
+            raise DuplicateKey(int(order[same[0] + 1]))
         count = np.arange(len(keys))
-        # An entry is at its home slot, or right after the previous entry where that is taken.
-        places = np.maximum.accumulate(_home(hashes, len(keys)) - count) + count
-        # Beyond the last home slot: displaced entries, and a free slot that ends every search.
-        slots = np.zeros(max(_homes(len(keys)), int(places.max(initial=0)) + 1) + 1, ENTRY)
+        # An entry is in its home slot or, if that is taken, right after the previous entry.
+        positions = np.maximum.accumulate(_home(hashes, len(keys)) - count) + count
+        # Slots after the last home slot are for displaced entries, and a free slot ends every search.
+        slots = np.zeros(max(_homes(len(keys)), int(positions.max(initial=0)) + 1) + 1, ENTRY)
         slots["hash"] = _FREE
-        slots["hash"][places] = hashes
-        slots["prob"][places] = prob[order]
-        slots["back"][places] = back[order]
+        slots["hash"][positions] = hashes
+        slots["prob"][positions] = prob[order]
+        slots["back"][positions] = back[order]
         return cls(slots, len(keys))
 
     def find(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.void]]:
-        """Looks keys up; returns the slot of each, whether it contains the key, and its entry."""
+        """Returns, for each key, the slot where the search ended, whether it contains the key, and its entry."""
         hashes = _mixed(keys)
         slots = _home(hashes, self.entries)
-        found = np.take(self.slots, slots)
-        left = np.flatnonzero(found["hash"] < hashes)
-        while left.size:
-            slots[left] += 1
-            now = np.take(self.slots, slots[left])
-            found[left] = now
-            left = left[now["hash"] < hashes[left]]
-        return slots, found["hash"] == hashes, found
+        entries = np.take(self.slots, slots)
+        unfinished = np.flatnonzero(entries["hash"] < hashes)
+        while unfinished.size:
+            slots[unfinished] += 1
+            following = np.take(self.slots, slots[unfinished])
+            entries[unfinished] = following
+            unfinished = unfinished[following["hash"] < hashes[unfinished]]
+        return slots, entries["hash"] == hashes, entries
 
 
 class NgramModel:
-    """A back-off model of some order.
+    """A back-off model.
 
     Args:
         tables: the n-grams of each order, from 1 up.
+
+    Raises:
+        ValueError: <unk>, <s> or </s> is not an entry.
     """
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = list(tables)
-        slots, known, _ = tables[0].find(words.hash_words([UNKNOWN, BEGIN, END]))
-        if not known.all():
-            raise ValueError("a model has entries for <unk>, <s> and </s>")
+        slots, exists, _ = tables[0].find(words.hash_words([UNKNOWN, BEGIN, END]))
+        if not exists.all():
+            raise ValueError("a model must have entries for <unk>, <s> and </s>")
         self._unknown, self._begin, self._end = (int(slot) for slot in slots)
 
     @property
     def order(self) -> int:
-        """The longest n-grams it has."""
+        """Length of the longest n-grams."""
         return len(self.tables)
 
     @classmethod
     def build(cls, ngrams: Ngrams) -> "NgramModel":
-        """Makes the tables of `ngrams`; the first and the last n - 1 words of each must be there as well.
+        """Returns the model of `ngrams`; the first n - 1 and the last n - 1 words of each must be n-grams as well.
 
         Raises:
-            ValueError: an n-gram is there twice.
+            ValueError: an n-gram occurs twice.
         """
         first = ngrams.levels[0]
         spelled = words.hash_words(ngrams.words)[first.rows[:, 0]]
@@ -186,18 +190,18 @@ class NgramModel:
         slot_of[first.rows[:, 0]] = tables[0].find(spelled)[0]
         for level in ngrams.levels[1:]:
             context = slot_of[level.rows[:, 0]]
-            for place, table in enumerate(tables[1:], start=1):
-                context, known, _ = table.find(_keys(context, slot_of[level.rows[:, place]]))
-                assert known.all(), "the context of an n-gram is no entry"
+            for index, table in enumerate(tables[1:], start=1):
+                context, exists, _ = table.find(_keys(context, slot_of[level.rows[:, index]]))
+                assert exists.all(), "the context of an n-gram is not an entry"
             try:
                 tables.append(Table.build(_keys(context, slot_of[level.rows[:, -1]]), level.prob, level.back))
-            except Twice as twice:
-                shown = " ".join(ngrams.words[word] for word in level.rows[twice.index])
-                raise ValueError(f'the n-gram "{shown}" is there twice') from None
+            except DuplicateKey as duplicate:
+                ngram = " ".join(ngrams.words[word] for word in level.rows[duplicate.index])
+                raise ValueError(f'the n-gram "{ngram}" occurs twice') from None
         return cls(tables)
 
     def save(self, write: Callable[[str, bytes], None]) -> None:
-        """Calls `write` with name and bytes of each of the model's files; the same model gives the same bytes."""
+        """Calls `write` with the name and bytes of each file of the model; the same model gives the same bytes."""
         about = {"format": _FORMAT, "words": words.VERSION, "entries": [table.entries for table in self.tables]}
         for number, table in enumerate(self.tables, start=1):
             write(f"order-{number}.npy", _npy(table.slots))
@@ -208,10 +212,10 @@ class NgramModel:
         """Opens a saved model.
 
         Args:
-            local: gives the local path of one of its files.
+            local: returns the local path of a file of the model, given its name.
 
         Raises:
-            InputError: it was made by another version, which split texts otherwise.
+            InputError: the model is of another version, which split texts differently.
         """
         path = Path(local(MODEL))
         about = json.loads(path.read_text("utf-8"))
@@ -227,7 +231,7 @@ class NgramModel:
         for block in words.split(texts):
             log10, unknown = self.score_words(block.hashes, block.sentences)
             starts = block.sentences[:-1] + 2 * np.arange(len(block.owner))
-            # One after the other: the sum of a text must not depend on the texts beside it.
+            # np.add.at adds in order, so that the sum of a text does not depend on the other texts.
             np.add.at(sums[0], block.owner, np.add.reduceat(log10, starts) if len(starts) else 0.0)
             owners = np.repeat(block.owner, np.diff(block.sentences) + 2)
             np.add.at(sums[1], owners[unknown], log10[unknown])
@@ -242,56 +246,61 @@ class NgramModel:
         """Scores every word of some sentences.
 
         Args:
-            hashes: the words, as `words` hashes them.
-            sentences: where each sentence begins, and the end of the last.
-            begin: whether a sentence starts in the context of its begin mark; else its first word has no context.
+            hashes: hashes of the words (`words.hash_words`), shape (n_words,).
+            sentences: index of the first word of each sentence, and the number of words, shape (n_sentences + 1,).
+            begin: whether the first word of a sentence has the context <s>; else it has none.
             end: whether the end of each sentence is predicted.
 
         Returns:
-            log10 of the probability of each place, with one place more before and after each sentence: 0 before it,
-            the end of the sentence after it (0 without `end`). And the places of unknown words.
+            log10 probabilities, shape (n_words + 2 x n_sentences,): before the words of each sentence a 0, after them
+            the end of the sentence (0 without `end`). And the indices of unknown words in it.
         """
         slots = np.full(len(hashes) + 2 * (len(sentences) - 1), -1)
         number = np.arange(len(sentences) - 1)
         sizes = np.diff(sentences)
-        places = np.arange(len(hashes)) + 2 * np.repeat(number, sizes) + 1
+        positions = np.arange(len(hashes)) + 2 * np.repeat(number, sizes) + 1
         firsts, lasts = sentences[:-1] + 2 * number, sentences[1:] + 2 * number + 1
-        found, known, _ = self.tables[0].find(hashes)
-        slots[places] = np.where(known, found, self._unknown)
+        word_slots, is_known, _ = self.tables[0].find(hashes)
+        slots[positions] = np.where(is_known, word_slots, self._unknown)
         slots[firsts] = self._begin if begin else -1
         slots[lasts] = self._end if end else -1
-        return self._scored(slots, firsts), places[~known]
+        return self._log10(slots, firsts), positions[~is_known]
 
-    def _scored(self, slots: NDArray[np.int64], firsts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns log10 of each place; `slots` are -1 where there is no word, `firsts` are never predicted."""
+    def _log10(self, slots: NDArray[np.int64], firsts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the log10 probability at each position.
+
+        Args:
+            slots: slots of the words in the table of 1-grams; -1: no word.
+            firsts: positions that are not predicted.
+        """
         present = slots >= 0
         unigrams = np.take(self.tables[0].slots, np.maximum(slots, 0))
         log10 = unigrams["prob"].astype(np.float64)
         predicted = present.copy()
         predicted[firsts] = False
-        # Of the longest n-gram found so far that ends at a place: its slot, and its weight as a context or 0.
+        # Slot of the n-gram of the current order that ends at each position, and its back-off weight (0 if none does).
         context, back = slots, np.where(present, unigrams["back"], np.float32(0))
         # A longer n-gram can only exist if those without its last and without its first word do.
-        places = np.flatnonzero(present[:-1] & predicted[1:]) + 1
+        candidates = np.flatnonzero(present[:-1] & predicted[1:]) + 1
         for table in self.tables[1:]:
-            found, known, entries = table.find(_keys(context[places - 1], slots[places]))
-            # The back-off weight of the context is added to all; where the n-gram exists its probability replaces the
+            ngram_slots, exists, entries = table.find(_keys(context[candidates - 1], slots[candidates]))
+            # The back-off weight of the context is added everywhere; if the n-gram exists, its probability replaces the
             # sum.
             log10[1:] += back[:-1]
-            hits, entries = places[known], entries[known]
+            hits, entries = candidates[exists], entries[exists]
             log10[hits] = entries["prob"]
             context, back = np.empty_like(slots), np.zeros_like(back)
-            context[hits], back[hits] = found[known], entries["back"]
+            context[hits], back[hits] = ngram_slots[exists], entries["back"]
             ends = np.zeros(len(slots), bool)
             ends[hits] = True
-            places = np.flatnonzero(ends[:-1] & ends[1:]) + 1
+            candidates = np.flatnonzero(ends[:-1] & ends[1:]) + 1
         log10[~predicted] = 0.0
         return log10
 
 
 def _perplexity(log10: NDArray[np.float64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
     mean = np.divide(-log10, predicted, out=np.full(len(log10), np.inf), where=predicted > 0)
-    # Values beyond float32 are infinite.
+    # Values beyond the range of float32 are infinite.
     perplexity: NDArray[np.float64] = np.where(np.isfinite(mean), 10.0 ** np.minimum(mean, 38.0), np.inf)
     return perplexity
 
@@ -301,13 +310,13 @@ def _homes(entries: int) -> int:
 
 
 def _mixed(keys: Keys) -> Keys:
-    # Both steps can be undone, so different keys have different hashes; the second moves all bits into the upper half.
+    # Both steps are invertible, so different keys have different hashes; the second moves all bits to the upper half.
     mixed: Keys = (keys ^ (keys >> _HALF)) * _FACTOR
     return mixed
 
 
 def _home(hashes: Keys, entries: int) -> NDArray[np.int64]:
-    """Spreads hashes over the homes without changing their order."""
+    """Returns the home slot of each hash; it increases with the hash."""
     return (((hashes >> _HALF) * np.uint64(_homes(entries))) >> _HALF).astype(np.int64)
 
 

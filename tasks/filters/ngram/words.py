@@ -2,18 +2,19 @@ r"""Tokenization for n-gram models: splits batches of texts into hashes of words
 
 Reads and writes nothing. The same code serves training and scoring.
 
-As in CCNet (Wenzek et al. 2019, arXiv 1911.00359) text is lower-cased, every digit is 0, and typographic
-marks are written as their ASCII ones, so that numbers and kinds of quotation marks do not fill the vocabulary.
-Unlike CCNet accents are kept, since missing ones are a sign of poor text, and words are not cut into SentencePiece
-tokens, which would need a further model. The rules:
+As in CCNet (Wenzek et al. 2019, arXiv 1911.00359), text is lower-cased, every digit becomes 0, and typographic marks
+become their ASCII equivalents, so that numbers and kinds of quotation marks do not fill the vocabulary. Unlike CCNet,
+accents are kept, since missing accents indicate poor text, and words are not split into SentencePiece tokens, which
+would need another model. The rules:
 
-- A word is a run of letters, digits and their combining marks; in scripts without spaces (Thai, Han, kana ...) it is
-  one letter. Any other visible character is a word by itself: `don't` is three words.
-- A line is a sentence; blank lines are none. A line of more than 2^17 characters is cut, at a space where there is one.
+- A word is a run of letters, digits and their combining marks; in scripts without spaces (Thai, Han, kana ...) every
+  letter is a word. Any other visible character is a word: `don't` is three words.
+- A line is a sentence unless it is blank. A line of more than 2^17 characters is split, at a space if it has one.
 - Invisible format characters (soft hyphen, zero-width joiners, variation selectors) are ignored.
 
 A word is identified by a 64-bit hash of its code points: a polynomial modulo 2^64 over random values of the characters,
-which prefix sums give for all words of a block at once. Two of a million words share a hash with a probability of 3e-8.
+which prefix sums compute for all words of a block at once. The probability of a collision among a million words is
+3e-8.
 """
 
 import unicodedata
@@ -28,12 +29,12 @@ from numpy.typing import NDArray
 from tasks.formats.documents.text import mix
 
 VERSION = 1
-"""Part of a model: raised when the same text would be split differently."""
+"""Stored in models; incremented when texts are split differently."""
 
 BLOCK = 1 << 17
-"""Code points that are split at one time: few enough for the processor's caches."""
+"""Code points that are split at once: they fit into the processor's caches."""
 
-# Classes of characters. The order matters to `_begins`.
+# Classes of characters. `_bound` depends on their order.
 _SPACE, _LINE_END, _MARK, _LETTER, _JOINED, _IN_WORD, _ABSENT = range(7)
 # Everything up to the last letter of the Tertiary Ideographic Plane; the few points beyond are invisible or private.
 _POINTS = 0x33480
@@ -51,13 +52,13 @@ _INVERSE = pow(_FACTOR, -1, 1 << 64)
 
 
 @dataclass(frozen=True)
-class Block:
-    """Words of some texts, or of pieces of them.
+class WordBlock:
+    """Words of some texts, or of parts of them.
 
     Attributes:
         hashes: uint64 of shape (n,): the words.
-        sentences: int64 of shape (n_sentences + 1,): where the words of each sentence begin.
-        owner: int64 of shape (n_sentences,): the text that each sentence is of.
+        sentences: int64 of shape (n_sentences + 1,): index of the first word of each sentence, and n.
+        owner: int64 of shape (n_sentences,): index of the text of each sentence.
     """
 
     hashes: NDArray[np.uint64]
@@ -68,15 +69,15 @@ class Block:
     _ends: NDArray[np.int64]
 
     def spelling(self, index: int) -> str:
-        """Returns word `index` in the model's normalised form."""
+        """Returns word `index` in normalized form."""
         codes = self._codes[self._starts[index] : self._ends[index]]
         return _tables().folded[np.minimum(codes, _POINTS)].tobytes().decode("utf-32-le", "surrogatepass")
 
 
-def split(texts: Sequence[str]) -> Iterator[Block]:
-    """Splits texts into words, block by block; the sentences of a text come in order, in one block or in several.
+def split(texts: Sequence[str]) -> Iterator[WordBlock]:
+    """Yields the words of texts block by block; the sentences of a text are in order, in one block or in several.
 
-    How a text is split does not depend on the texts beside it.
+    The words of a text do not depend on the other texts.
     """
     pieces: list[str] = []
     owners: list[int] = []
@@ -94,28 +95,29 @@ def split(texts: Sequence[str]) -> Iterator[Block]:
 
 
 def words(text: str) -> list[list[str]]:
-    r"""Returns the words of each sentence, as the model writes them.
+    r"""Returns the words of each sentence in normalized form.
 
     >>> words("Don't panic:\n\n42 towels…")
     [['don', "'", 't', 'panic', ':'], ['00', 'towels', '.']]
     """
-    found = []
+    sentences = []
     for block in split([text]):
-        spelled = [block.spelling(index) for index in range(len(block.hashes))]
-        found += [spelled[begin:end] for begin, end in pairwise(block.sentences.tolist())]
-    return found
+        spellings = [block.spelling(index) for index in range(len(block.hashes))]
+        sentences += [spellings[begin:end] for begin, end in pairwise(block.sentences.tolist())]
+    return sentences
 
 
-def hash_words(spelled: Sequence[str]) -> NDArray[np.uint64]:
-    """Hashes words as they are spelled; `split` gives the same hashes. Shape (len(spelled),)."""
-    found = [np.empty(0, np.uint64)]
-    for begin in range(0, len(spelled), 4096):
-        some = spelled[begin : begin + 4096]
-        codes = _code_points("".join(some))
-        ends = np.cumsum([len(word) for word in some])
+def hash_words(spellings: Sequence[str]) -> NDArray[np.uint64]:
+    """Returns the hashes of words in normalized form, as `split` computes them, shape (len(spellings),)."""
+    hashes = [np.empty(0, np.uint64)]
+    for begin in range(0, len(spellings), 4096):
+        batch = spellings[begin : begin + 4096]
+        codes = _code_points("".join(batch))
+        sizes = np.array([len(word) for word in batch], np.int64)
+        ends = np.cumsum(sizes)
         values = _mixed(codes.astype(np.uint64))
-        found.append(_hashes(values, ends - [len(word) for word in some], ends))
-    return np.concatenate(found)
+        hashes.append(_hashes(values, ends - sizes, ends))
+    return np.concatenate(hashes)
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -131,30 +133,29 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[begin:] if begin else text
 
 
-def _block(pieces: list[str], owners: list[int]) -> Block:
+def _block(pieces: list[str], owners: list[int]) -> WordBlock:
     tables = _tables()
     codes = _code_points("\n".join(pieces))
     points = np.minimum(codes, _POINTS)
     kinds = tables.kinds[points]
-    places = np.cumsum([0, *(len(piece) + 1 for piece in pieces)])[:-1]
+    offsets = np.cumsum([0, *(len(piece) + 1 for piece in pieces)])[:-1]
     if (absent := kinds == _ABSENT).any():
         present = np.flatnonzero(~absent)
-        places = np.searchsorted(present, places)
+        offsets = np.searchsorted(present, offsets)
         codes, points, kinds = codes[present], points[present], kinds[present]
     before = np.concatenate(([np.uint8(_LINE_END)], kinds))
     after = np.concatenate((kinds, [np.uint8(_LINE_END)]))
-    what = tables.bounds[before << np.uint8(3) | after]  # 0 nothing, 1 end of a word, 2 begin of one, 3 line end
-    bounds = np.flatnonzero(what)
-    begins = what[bounds] == 2
-    first = np.flatnonzero(begins)
+    transitions = tables.bounds[before << np.uint8(3) | after]  # 0 none, 1 end of a word, 2 its beginning, 3 line end
+    bounds = np.flatnonzero(transitions)
+    first = np.flatnonzero(transitions[bounds] == 2)
     starts = bounds[first]
     # The line end that closes the block is a bound too, so every word has a bound after it.
     ends = bounds[first + 1]
-    lines = np.cumsum(what[bounds] == 3)[first]
+    lines = np.cumsum(transitions[bounds] == 3)[first]
     sentences = np.flatnonzero(np.diff(lines, prepend=-1))
-    owner = np.asarray(owners)[np.searchsorted(places, starts[sentences], side="right") - 1]
+    owner = np.asarray(owners)[np.searchsorted(offsets, starts[sentences], side="right") - 1]
     hashes = _hashes(tables.values[points], starts, ends)
-    return Block(hashes, np.append(sentences, len(starts)), owner, codes, starts, ends)
+    return WordBlock(hashes, np.append(sentences, len(starts)), owner, codes, starts, ends)
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:
@@ -169,27 +170,27 @@ def _hashes(values: NDArray[np.uint64], starts: NDArray[np.int64], ends: NDArray
     return hashes
 
 
-_grown: dict[int, NDArray[np.uint64]] = {}
+_cached_powers: dict[int, NDArray[np.uint64]] = {}
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:
     """Returns base^0 .. base^(count - 1) modulo 2^64."""
-    powers = _grown.get(base)
+    powers = _cached_powers.get(base)
     if powers is None or len(powers) < count:
         powers = np.full(max(count, BLOCK + 1), np.uint64(base))
         powers[0] = 1
-        _grown[base] = powers = np.cumprod(powers)
+        _cached_powers[base] = powers = np.cumprod(powers)
     return powers[:count]
 
 
 def _mixed(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Gives each code point a random-looking value (splitmix64; Steele, Lea, Flood 2014)."""
+    """Returns a pseudo-random value for each code point (splitmix64; Steele, Lea, Flood 2014)."""
     return mix((codes + np.uint64(1)) * _GOLDEN)
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """Properties of each code point; the last entry applies to all beyond."""
+    """Properties of each code point; the last entry is for all higher ones."""
 
     kinds: NDArray[np.uint8]
     folded: NDArray[np.uint32]
@@ -231,11 +232,12 @@ def _fold(char: str, category: str) -> str:
     if char in _STOPS:
         return _STOPS[char]
     plain = unicodedata.normalize("NFKC", char)
-    # A form of several letters (a ligature, a fraction) stays one character: the fold keeps every length.
+    # A character that normalizes to several (a ligature, a fraction) is unchanged, so that lengths do not change.
     return (plain if len(plain) == 1 else char).lower()[0]
 
 
 def _bound(before: int, after: int) -> int:
+    """Returns the kind of bound between characters of two classes; see `_block`."""
     if after == _LINE_END:
         return 3
     if after == _SPACE:

@@ -1,9 +1,9 @@
 """Recognisers of personal data in text, and the resolution of overlapping matches.
 
-    text ─► look: one pass over digits, one over "@" ─► recognisers of a kind ─► resolve ─► spans (kind, start, end)
-      └──► fold: a second pass over normalised text, where it differs ──┘
+    text ─► find_candidates: one pass over digits, one over "@" ─► recognisers ─► resolve ─► spans (kind, start, end)
+      └──► fold: a second pass over the normalized text, if it differs ──┘
 
 The recognisers are in `email_address`, `phone`, `numbers` (cards, IBANs, US social security numbers, IP addresses) and
-`postal_address`. A recogniser is called only at candidate positions of the scan, and reads a bounded number of
-characters to either side, so the time is linear in the length of any text.
+`postal_address`. A recogniser is called only at candidate positions of the scan, and examines a bounded number of
+characters on either side, so the time is linear in the length of any text.
 """

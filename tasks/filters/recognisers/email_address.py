@@ -1,29 +1,28 @@
 """E-mail addresses.
 
-Reads a bounded number of characters to both sides of an "@". Sources: RFC 5321 section 4.5.3.1 (lengths),
-RFC 5322 section 3.2.4 (quoted local parts), RFC 3986 section 3.2.1 (user names in URLs), the public suffix list that
-ships with tldextract (top-level domains). A string that might be an address counts as one; only known formats of other
-kinds are excluded.
+Examines a bounded number of characters on both sides of an "@". Sources: RFC 5321 section 4.5.3.1 (lengths), RFC 5322
+section 3.2.4 (quoted local parts), RFC 3986 section 3.2.1 (user names in URLs), the public suffix list that ships with
+tldextract (top-level domains). Every string that may be an address is treated as one, except for known other formats.
 """
 
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 _MAX_LOCAL = 64
 _MAX_DOMAIN = 255
-# Latin, Greek and Cyrillic letters occur in mail boxes; before one, letters of unspaced scripts are other text.
+# Latin, Greek and Cyrillic letters occur in mailbox names; letters of unspaced scripts before one are other text.
 _LETTERS = r"A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f\u1e00-\u1fff"
 _IS_LOCAL = re.compile(rf"[{_LETTERS}._%+'-]")
 _LOCAL = frozenset(character for code in range(0x2000) if _IS_LOCAL.match(character := chr(code))) | {"’"}
 MARK = re.compile(rf"@(?<=[{_LETTERS}._%+'’\"-]@)(?=[^\W_])")
-"""An "@" that may be part of an address; that of a handle has nothing before it."""
+"""An "@" that may be part of an address; the "@" of a handle has nothing before it."""
 
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL}){{1,9}}")
-# Where a top-level domain may end inside a label, because other text follows without a space.
+# Beginning of a label that may be the top-level domain, if other text follows without a space.
 _RUN_ON = re.compile(
     r"(?i:[a-z]{2,8}?(?=(?:tel|phone|fax|mobil|www|http|e-?mail|web)))"
     r"|[a-z]{2,}(?![a-z])|[A-Z]{2,}(?=[A-Z][a-z]|[^A-Za-z])|[A-Za-z]{2,}(?=[^A-Za-z])"
@@ -31,17 +30,16 @@ _RUN_ON = re.compile(
 _SPECIAL = frozenset(("example", "test", "invalid", "local", "internal", "intranet", "private", "home", "lan", "corp"))
 """Top-level names that are not public suffixes but occur in addresses: RFC 2606, RFC 6762 and its appendix G."""
 
-# Characters that cannot occur in a URL's user name: behind one of them the URL has ended or has no user name.
+# Characters that cannot occur in the user name of a URL: after one, the URL has ended or has no user name.
 _NO_USER = re.compile(r"[\s/?#\"'<>()\[\]{}|,;“”‘’«»]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}\Z")
 _MAIL_SCHEMES = frozenset(("mailto", "mail", "email", "xmpp", "sip", "sips", "im"))
 _LONGEST_USER = 99
 _REMOTE_USERS = frozenset(("git", "hg", "svn", "cvs", "root", "gitea", "gitlab", "gitolite", "aur"))
 _REMOTE_PATH = re.compile(r":[\w.~-]{0,255}+/")
-# Methods of arrays whose name is a top-level domain, though hardly that of a mail box: `x@w.to(device)`.
+# Methods of arrays whose name is a top-level domain: `x@w.to(device)`.
 _METHODS = frozenset((".to(", ".dot(", ".data[", ".map("))
-# What mail programs write before the "@" of a message's name: date and process, two or more hexadecimal numbers, a
-# UUID, a long random word.
+# Text before the "@" of a message ID: date and process, two or more hexadecimal numbers, a UUID, a long random word.
 _MESSAGE = re.compile(
     r"[0-9]{9,14}\.(?=[A-Za-z]{0,4}[0-9])[A-Za-z0-9]{4,}(?:\.[A-Za-z0-9-]+)*|[0-9A-Fa-f]{8}\.[0-9A-Fa-f]{4,9}"
     r"|Pine\.[A-Z0-9]+\.[\w.-]+|MS-C\.[0-9]+\.[0-9]+\.\w+|E[0-9][A-Za-z0-9]{5}-[A-Za-z0-9]{6,11}-[A-Za-z0-9]{2,4}"
@@ -53,8 +51,8 @@ _MESSAGE_LABEL = re.compile(r"(?i:message|content|msg)[-_ ]?(?i:id)[\"']?[ ]?[:=
 _QUOTED = re.compile(r'"[^"\n@]{1,64}"\Z')
 
 
-def find_email(text: str, at: int) -> Iterator[Span]:
-    """Yields the address around the "@" at `at`, if there is one: with two labels at least behind it.
+def find_email(text: str, at: int) -> Iterator[PiiSpan]:
+    """Yields the address around the "@" at `at`, if there is one; its domain has at least two labels.
 
     >>> text = "Write to (jo.doe+web@example.co.uk)."
     >>> [text[a:b] for _, a, b, _ in find_email(text, text.index("@"))]
@@ -66,11 +64,11 @@ def find_email(text: str, at: int) -> Iterator[Span]:
     end = _domain_end(text, at) if start is not None else None
     if start is None or end is None or _is_other(text, start, at, end):
         return
-    yield Span("email", start, end, Evidence.PATTERN)
+    yield PiiSpan("email", start, end, Evidence.PATTERN)
 
 
 def _local_start(text: str, at: int) -> int | None:
-    """Returns where the local part begins: of a longer run its last 64 characters, without a rule or dots before it."""
+    """Returns the start of the local part: at most 64 characters, without leading punctuation; None if it is empty."""
     floor = max(0, at - _MAX_LOCAL)
     if text[at - 1 : at] == '"':
         quoted = _QUOTED.search(text, max(0, floor - 2), at)
@@ -78,7 +76,7 @@ def _local_start(text: str, at: int) -> int | None:
     start = at
     while start > floor and text[start - 1] in _LOCAL:
         start -= 1
-    # Two dots in a row are other text, as is a dot or dash before the part; some providers allow one at its end.
+    # Text up to two consecutive dots, and a leading dot or dash, are other text; some providers allow a trailing one.
     body = len(text[start:at].rstrip(".'’")) + start
     if (dots := text.rfind("..", start, body)) >= 0:
         start = dots + 2
@@ -88,13 +86,13 @@ def _local_start(text: str, at: int) -> int | None:
 
 
 def _domain_end(text: str, at: int) -> int | None:
-    found = _DOMAIN.match(text, at + 1, at + 1 + _MAX_DOMAIN)
-    if found is None:
+    match = _DOMAIN.match(text, at + 1, at + 1 + _MAX_DOMAIN)
+    if match is None:
         return None
-    labels = found.group().split(".")
+    labels = match.group().split(".")
     if len(labels) > 2 and labels[-1].istitle() and labels[-2].islower() and _is_top_level(labels[-2]):
-        labels.pop()  # the next sentence, without a space before it
-    # Take away from the right until the last label is a top-level domain: a sentence run on, a number, a file name.
+        labels.pop()  # the first word of the next sentence, without a space before it
+    # Removes labels from the right until the last one is a top-level domain: run-on text, a number, a file name.
     while len(labels) >= 2 and not _is_top_level(labels[-1]):
         if cut := _cut(labels.pop()):
             labels.append(cut)
@@ -102,7 +100,7 @@ def _domain_end(text: str, at: int) -> int | None:
 
 
 def _cut(label: str) -> str:
-    """Returns the top-level domain that a label begins with before other text, or nothing.
+    """Returns the top-level domain at the beginning of a label, before other text; "" if there is none.
 
     >>> [_cut(label) for label in ("com-like", "orgTel", "comwww", "com\u8c22", "shape")]
     ['com', 'org', 'com', 'com', '']
@@ -113,7 +111,7 @@ def _cut(label: str) -> str:
 
 
 def _is_other(text: str, start: int, at: int, end: int) -> bool:
-    """Returns whether it is a user name of a URL or of the fediverse, a message, a path of scp or Git, or code."""
+    """Returns whether this is a user name of a URL or of the fediverse, a message ID, an scp or Git path, or code."""
     if text[start - 1 : start] == "@" and not text[max(0, start - 2) : start - 1].isalnum():
         return True
     if _is_user_of_url(text, start) or _is_message(text, start, at):
@@ -124,7 +122,7 @@ def _is_other(text: str, start: int, at: int, end: int) -> bool:
 
 
 def _is_message(text: str, start: int, at: int) -> bool:
-    """Returns whether it names a message (RFC 5322, section 3.6.4), by its form or the label before it."""
+    """Returns whether this is a message ID (RFC 5322, section 3.6.4), by its form or the label before it."""
     if text[start - 1 : start] == "$" and _HEXADECIMAL.fullmatch(text, start, at):
         return True
     if _MESSAGE.fullmatch(text, start, at):
@@ -135,7 +133,7 @@ def _is_message(text: str, start: int, at: int) -> bool:
 
 
 def _is_user_of_url(text: str, start: int) -> bool:
-    """Returns whether `start` is in a URL's user name or password: behind its "//", or a ":" with no end between."""
+    """Returns whether `start` is in the user name or password of a URL: after "//", or after ":" in the same URL."""
     slashes = text.rfind("://", max(0, start - _LONGEST_USER), start)
     if slashes < 0 or not (slashes + 3 == start or text[start - 1] == ":") or _NO_USER.search(text, slashes + 3, start):
         return False
@@ -151,6 +149,6 @@ def _is_top_level(label: str) -> bool:
 def _top_level() -> frozenset[str]:
     import tldextract
 
-    # The list that ships with the library; never the network, never a cache on disk.
+    # Uses the list that ships with the library, neither the network nor a cache on disk.
     suffixes = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None).tlds
     return frozenset(suffix.rpartition(".")[2] for suffix in suffixes) | _SPECIAL

@@ -1,17 +1,17 @@
 """Numbers of persons: payment cards, IBANs, US social security numbers, IP addresses.
 
-Each recogniser reads a stretch of a text that the scan has found; what counts as such a number, and by which source,
-stands above its forms and in its docstring.
+Each recogniser examines a part of a text at a candidate position of the scan. The rules and their sources are in the
+docstrings and comments of the recogniser.
 """
 
 import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
-from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, Span
+from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, PiiSpan
 
-# As printed on cards: fours; American Express 4-6-5; Diners Club 4-6-4; or without gaps. What follows may be the next
-# field of a line: a number of three digits, a date.
+# As printed on cards: groups of four; American Express 4-6-5; Diners Club 4-6-4; or without gaps. The next field of the
+# line may follow: a number of three digits, a date.
 _CARD_FORM = re.compile(
     r"(?<![0-9A-Za-z_+])(?<![0-9]\.)(?<![^0-9][0-9],)(?<![0-9A-Za-z]-)(?:"
     r"[2-9][0-9]{3}(?:(?: - |[ ./-][ -]?)[0-9]{4}){3}(?P<tail>[ -]{1,2}[0-9]{1,3}(?![0-9/]))?"
@@ -38,8 +38,8 @@ _CARD_ISSUERS = re.compile(
 )
 
 
-def find_cards(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yields payment card numbers in text[start:end]: issuer's prefix, length and check digit agree.
+def find_cards(text: str, start: int, end: int) -> Iterator[PiiSpan]:
+    """Yields payment card numbers in text[start:end]: with a valid issuer prefix, length and check digit.
 
     Sources: ISO/IEC 7812-1 (check digit), the networks' published issuer ranges.
 
@@ -49,12 +49,12 @@ def find_cards(text: str, start: int, end: int) -> Iterator[Span]:
     if end - start < 13:
         return
     at, last = start, -1
-    while found := _CARD_FORM.search(text, at, end):
-        at = found.start() + 4  # the next group of four may begin one, if this does not
-        ends = [found.end(), found.start("tail")] if found["tail"] else [found.end()]
-        stop = next((one for one in ends if _is_card(_CARD_GAPS.sub("", text[found.start() : one]))), None)
-        if stop and not _is_cell(text, found.start(), stop, last):
-            yield Span("card", found.start(), stop, Evidence.CHECKSUM)
+    while match := _CARD_FORM.search(text, at, end):
+        at = match.start() + 4  # if no number begins here, one may begin at the next group of four
+        ends = [match.end(), match.start("tail")] if match["tail"] else [match.end()]
+        stop = next((stop for stop in ends if _is_card(_CARD_GAPS.sub("", text[match.start() : stop]))), None)
+        if stop and not _is_cell(text, match.start(), stop, last):
+            yield PiiSpan("card", match.start(), stop, Evidence.CHECKSUM)
             at = last = stop
 
 
@@ -63,7 +63,7 @@ def _is_card(digits: str) -> bool:
 
 
 def _is_cell(text: str, start: int, end: int, last: int) -> bool:
-    """Returns whether groups of four follow more digits, as in a row of a table, without a card or label nearby."""
+    """Returns whether groups of four follow other digits, as in a table row, without a card or label nearby."""
     follows = " " in text[start:end] and text[max(0, start - 2) : start][:1].isdigit() and text[start - 1] == " "
     return follows and start - last > 2 and not _CARD_LABELS.of(text, start, end)
 
@@ -94,7 +94,7 @@ _NUMERIC_IBANS = frozenset(
     for countries in ("AE AT BA BE CR CZ DE DK EE ES", "FI FO GL HR HU IL IS LT ME NO", "PL PT RS SE SI SK TL TN VA XK")
     for country in countries.split()
 )
-"""Countries whose numbers are digits only, behind the country's two letters."""
+"""Countries whose IBANs have only digits after the two letters of the country."""
 
 _IBAN_FORM = re.compile(
     r"[A-Za-z]{2}[0-9]{2}(?:[A-Za-z0-9]{11,30}"
@@ -104,22 +104,22 @@ _IBAN_FORM = re.compile(
 _IBAN_GAP = re.compile(r"[ ./_\n-]")
 
 
-def find_iban(text: str, start: int) -> Iterator[Span]:
-    """Yields the international bank account number that begins at `start`, if one does, in capitals or not.
+def find_iban(text: str, start: int) -> Iterator[PiiSpan]:
+    """Yields the international bank account number that begins at `start`, if there is one.
 
-    It has its country's length and the right check digits; one that is not in capitals must also have its country's
-    structure, to exclude hexadecimal hashes. Sources: ISO 13616-1 and the IBAN registry (SWIFT): lengths, structures,
-    and fours with spaces as the form in print; dots, hyphens and an end of line between them are our own, as are small
-    letters.
+    It must have the length of its country and valid check digits; one that is not in capital letters must also have the
+    structure of its country, to exclude hexadecimal hashes. Sources: ISO 13616-1 and the IBAN registry (SWIFT) for
+    lengths, structures, and the printed form in groups of four with spaces. Dots, hyphens and line ends as separators,
+    and lower-case letters, are our own additions.
 
     >>> list(find_iban("Konto DE89 3704 0044 0532 0130 00 bei", 6))[0][:3]
     ('iban', 6, 33)
     """
     length = _IBAN_LENGTH.get(text[start : start + 2].upper())
-    found = _IBAN_FORM.match(text, start) if length else None
-    if length is None or found is None or not _iban_begins(text, start):
+    match = _IBAN_FORM.match(text, start) if length else None
+    if length is None or match is None or not _iban_begins(text, start):
         return
-    end = _iban_end(text, start, found.end(), length)
+    end = _iban_end(text, start, match.end(), length)
     printed = _IBAN_GAP.sub("", text[start:end])
     if (
         len(printed) < length
@@ -128,17 +128,17 @@ def find_iban(text: str, start: int) -> Iterator[Span]:
         or not mod97(printed.upper())
     ):
         return
-    yield Span("iban", start, end, Evidence.CHECKSUM)
+    yield PiiSpan("iban", start, end, Evidence.CHECKSUM)
 
 
 def _iban_begins(text: str, start: int) -> bool:
-    """Returns whether no word ends at `start`, except a label without space before the number."""
+    """Returns whether `start` is not inside a word; it may directly follow the label "IBAN"."""
     before = text[max(0, start - 5) : start]
     return not before[-1:].isalnum() or (before[-4:].upper() == "IBAN" and not before[:-4].isalnum())
 
 
 def _iban_end(text: str, start: int, end: int, length: int) -> int:
-    """Returns where `length` letters and digits have passed, at most `end`."""
+    """Returns the end of the first `length` letters and digits from `start` on, at most `end`."""
     for at in range(start, end):
         length -= text[at].isalnum()
         if not length:
@@ -147,7 +147,7 @@ def _iban_end(text: str, start: int, end: int, length: int) -> int:
 
 
 def _could_be_iban(printed: str) -> bool:
-    """Returns whether it is an IBAN and not random characters: one of 97 has right check digits by chance."""
+    """Returns whether this may be an IBAN: one of 97 random strings has valid check digits by chance."""
     if printed.isupper():
         return True
     if printed[:2].upper() in _NUMERIC_IBANS:
@@ -164,38 +164,38 @@ _VOID_SSNS = frozenset(("078051120", "219099999"))
 _SSN_LABELS = Labels(r"ssn\b|ss ?#|social[ -]security|soc\.? sec|taxpayer|itin\b", OTHER_NUMBERS)
 
 
-def find_ssns(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yields US social security numbers in text[start:end]: with dashes by their format, otherwise with a label.
+def find_ssns(text: str, start: int, end: int) -> Iterator[PiiSpan]:
+    """Yields US social security numbers in text[start:end]: with dashes, or with a label.
 
     Sources: Social Security Administration, "Social Security Number Randomization": areas 000, 666 and 900 to 999,
-    group 00 and serial 0000 are never issued; two numbers printed in advertising were void. Internal Revenue Service,
-    Internal Revenue Manual 3.21.263: taxpayers without one have a number of areas 900 to 999 and groups 50 and above,
-    which counts beside a label.
+    group 00 and serial 0000 are never issued; two numbers printed in advertising are void. Internal Revenue Service,
+    Internal Revenue Manual 3.21.263: taxpayers without one have a number with area 900 to 999 and group 50 or above,
+    which needs a label here.
 
     >>> [text[a:b] for text in ["SSN: 123-45-6789; part 12-345-6789"] for _, a, b, _ in find_ssns(text, 0, len(text))]
     ['123-45-6789']
     """
-    for found in _SSN_FORM.finditer(text, start, end):
-        digits = re.sub("[ .-]", "", found.group())
+    for match in _SSN_FORM.finditer(text, start, end):
+        digits = re.sub("[ .-]", "", match.group())
         taxpayer = digits[0] == "9"
         if digits in _VOID_SSNS or (taxpayer and digits[3:5] < "50"):
             continue
-        dashed = found["gap"] == found["next"] == "-" and not taxpayer
-        label = _SSN_LABELS.of(text, found.start(), found.end())
+        dashed = match["gap"] == match["next"] == "-" and not taxpayer
+        label = _SSN_LABELS.of(text, match.start(), match.end())
         if label or (dashed and label is None):
-            yield Span("ssn", found.start(), found.end(), Evidence.PATTERN if dashed else Evidence.CONTEXT)
+            yield PiiSpan("ssn", match.start(), match.end(), Evidence.PATTERN if dashed else Evidence.CONTEXT)
 
 
 _V4 = re.compile(
     r"(?<![0-9A-Za-z_.+~^])(?<![^0-9]-)(?<![=~<>!^]=)(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
     r"(?![0-9A-Za-z_+]|-(?!(?:[0-9]{1,3}\.){3})|\.(?:[0-9]|in-addr))"
 )
-# 2000::/3, all that is allocated so far.
+# 2000::/3, the only range allocated so far.
 _V6 = re.compile(
     r"[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{1,4}){0,7}(?:::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6})?)?"
     r"(?![0-9A-Za-z_]|:[0-9A-Fa-f:])"
 )
-# A name with its version, "XFree86-4.2.99.3"; of two addresses with a dash between, a dot comes first.
+# A name with its version, "XFree86-4.2.99.3"; of two addresses joined by a dash, the first has dots.
 _NAMED_VERSION = re.compile(r"[A-Za-z][A-Za-z0-9_+]{0,30}-\Z")
 _COMPARED_VERSION = re.compile(r"\w ?[<>]\Z")
 _PREFIX_LENGTH = re.compile(r"/([0-9]{1,3})(?![0-9])")
@@ -208,62 +208,61 @@ _IP_LABELS = Labels(
 )
 
 
-def find_ipv4(text: str, start: int, end: int) -> Iterator[Span]:
+def find_ipv4(text: str, start: int, end: int) -> Iterator[PiiSpan]:
     """Yields the IPv4 addresses in text[start:end] that may identify a person's connection.
 
-    Only addresses that the registries allocate count: private, loopback, link-local, documentation and multicast ranges
-    do not (`ipaddress`, from the IANA special-purpose registries), and neither do networks ("198.41.0.0/24"). "1.2.3.4"
-    is both an address and a version: in the context of a version it is one, and four small numbers need a label of an
-    address.
+    Private, loopback, link-local, documentation and multicast addresses are excluded (`ipaddress`, from the IANA
+    special-purpose registries), and so are networks ("198.41.0.0/24"). "1.2.3.4" may be an address or a version: with
+    the label of a version it is excluded, and four small numbers need the label of an address.
 
     >>> text = "Version 1.2.3.4 answered 8.8.8.8 from client 93.184.215.14, not 192.168.1.7"
     >>> [text[a:b] for _, a, b, _ in find_ipv4(text, 0, len(text))]
     ['93.184.215.14']
     """
-    for found in _V4.finditer(text, start, end):
+    for match in _V4.finditer(text, start, end):
         try:
-            address = IPv4Address(found.group())
+            address = IPv4Address(match.group())
         except AddressValueError:
             continue
-        if not address.is_global or address.is_multicast or _is_version_or_network(text, found, address):
+        if not address.is_global or address.is_multicast or _is_version_or_network(text, match, address):
             continue
-        label = _IP_LABELS.of(text, found.start(), found.end())
+        label = _IP_LABELS.of(text, match.start(), match.end())
         if label or (label is None and max(address.packed) >= _SMALL_BYTE):
-            yield Span("ip", found.start(), found.end(), Evidence.PATTERN if label is None else Evidence.CONTEXT)
+            yield PiiSpan("ip", match.start(), match.end(), Evidence.PATTERN if label is None else Evidence.CONTEXT)
 
 
-def find_ipv6(text: str, start: int) -> Iterator[Span]:
-    """Yields the IPv6 address that begins at `start`, if one does.
+def find_ipv6(text: str, start: int) -> Iterator[PiiSpan]:
+    """Yields the IPv6 address that begins at `start`, if there is one.
 
     >>> [list(find_ipv6(text, 0)) != [] for text in ("2606:4700:4700::1111", "2001:db8::1", "2014:05:30")]
     [True, False, False]
     """
-    found = _V6.match(text, start)
-    if found is None or text[max(0, start - 1) : start].isalnum() or text[max(0, start - 1) : start] in ("_", ":", "."):
+    match = _V6.match(text, start)
+    if match is None or text[max(0, start - 1) : start].isalnum() or text[max(0, start - 1) : start] in ("_", ":", "."):
         return
-    if found.group().endswith("::"):
+    if match.group().endswith("::"):
         return  # a network
     try:
-        address = IPv6Address(found.group())
+        address = IPv6Address(match.group())
     except AddressValueError:
         return
-    if address.is_global and not _is_network(text, found.end(), address):
-        yield Span("ip", start, found.end(), Evidence.CHECKSUM)
+    if address.is_global and not _is_network(text, match.end(), address):
+        yield PiiSpan("ip", start, match.end(), Evidence.CHECKSUM)
 
 
-def _is_version_or_network(text: str, found: re.Match[str], address: IPv4Address) -> bool:
-    """Returns whether it is a network, or a version: in a comparison ("pkg<1.2.3.4"), or behind a name and a dash."""
-    if text[found.start() - 1 : found.start()] == "-" and _NAMED_VERSION.search(
-        text, max(0, found.start() - 32), found.start()
+def _is_version_or_network(text: str, match: re.Match[str], address: IPv4Address) -> bool:
+    """Returns whether this is a network, or a version: in a comparison ("pkg<1.2.3.4"), or after a name and a dash."""
+    if text[match.start() - 1 : match.start()] == "-" and _NAMED_VERSION.search(
+        text, max(0, match.start() - 32), match.start()
     ):
         return True
-    compared = _COMPARED_VERSION.search(text, max(0, found.start() - 3), found.start())
-    tagged = text[found.end() : found.end() + 1] in ("<", ">")
-    return (compared is not None and not tagged) or _is_network(text, found.end(), address)
+    compared = _COMPARED_VERSION.search(text, max(0, match.start() - 3), match.start())
+    tagged = text[match.end() : match.end() + 1] in ("<", ">")
+    return (compared is not None and not tagged) or _is_network(text, match.end(), address)
 
 
 def _is_network(text: str, end: int, address: IPv4Address | IPv6Address) -> bool:
-    """Returns whether a prefix length follows without host bits set: "/24" behind 198.41.0.0, not behind 198.41.0.4."""
+    """Returns whether a prefix length follows and no host bit is set: "/24" after 198.41.0.0, not after 198.41.0.4."""
     length = _PREFIX_LENGTH.match(text, end)
     free = address.max_prefixlen - int(length[1]) if length else 0
     return free > 0 and int(address) % (1 << free) == 0
@@ -283,7 +282,7 @@ def luhn(digits: str) -> bool:
 
 
 def mod97(iban: str) -> bool:
-    """Returns whether the check digits of an IBAN without spaces are right (ISO 13616-1, by ISO/IEC 7064 MOD 97-10).
+    """Returns whether the check digits of an IBAN without spaces are valid (ISO 13616-1, ISO/IEC 7064 MOD 97-10).
 
     >>> mod97("GB29NWBK60161331926819"), mod97("GB28NWBK60161331926819")
     (True, False)

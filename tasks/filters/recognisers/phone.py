@@ -1,15 +1,15 @@
 """Telephone numbers.
 
-Reads runs of digits with separators. Three rules, the most certain first:
-- "+" or "00" and a country code, and the number exists in that country's plan;
-- a format that only telephone numbers have in one of the configured countries (`STRONG`), and it exists;
-- a label beside it ("Tel.", "call"), and it exists, or has at least a length that exists, in one of those countries.
-Whether a number exists is checked with `phonenumbers`, Google's libphonenumber in Python: 25 microseconds a call, which
-is why the cheaper check of the format is done first.
+Examines runs of digits with separators. Three rules, the most certain first:
+- "+" or "00" and a country code, and the number exists in the numbering plan of that country;
+- a format that only telephone numbers have in one of the configured countries (`STRONG`), and the number exists;
+- a label next to it ("Tel.", "call"), and the number exists or has a possible length in one of those countries.
+`phonenumbers`, the Python version of Google's libphonenumber, checks whether a number exists. It takes 25 microseconds
+per call, so the cheaper check of the format comes first.
 
-Sources of the formats: ITU-T E.123 (notation) and the national numbering plans as libphonenumber states them. What is
-missing (Spain's and India's nine and ten bare digits, Germany's and Italy's open plans without brackets or dash) needs
-a label.
+Sources of the formats: ITU-T E.123 (notation) and the national numbering plans according to libphonenumber. Formats
+that are not unique (nine or ten bare digits in Spain and India, numbers without brackets or dash in the open plans of
+Germany and Italy) need a label.
 """
 
 import re
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, Span
+from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, PiiSpan
 
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
@@ -49,10 +49,10 @@ _FORMS = {
 }
 
 NO_END = "(?!x[0-9]{1,5}(?![0-9]))[0-9A-Za-z_%]"
-"""Characters that cannot directly follow a number; "x12" can: the extension of an American line."""
+"""Characters that cannot directly follow a number; "x12", an extension in the United States, can."""
 
-# A number is also the next field of a line, the second of two with a bar between, behind the dash of a list, or, with
-# its area code in brackets, behind an address without a space.
+# A number may also be the next field of a line, the second of two with a bar between them, follow the dash of a list
+# or, with its area code in brackets, follow a URL without a space.
 _OPEN = (
     r"(?:(?<![0-9A-Za-z_=/#@&%$€£+.,])(?<![^\s-]-)|(?<=[^0-9],)|(?<=[-.][0-9]{4}[,/])"
     r"|(?<=\.(?:com|org|net|edu|gov))(?=\())"
@@ -60,31 +60,31 @@ _OPEN = (
 
 _CLOSE = rf"(?!{NO_END}|[.:-][0-9]|(?<![-.][0-9]{{4}})[,/][0-9]| ?[€$£])"
 STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in _FORMS.items()}
-"""National formats that identify a telephone number alone, by country: digits and separators.
+"""National formats, by country, that identify a telephone number without a label: digits and separators.
 
 >>> [country for country, form in STRONG.items() if form.fullmatch("(415) 555-0123")]
 ['US', 'CA']
 """
 
 ANY = re.compile(f"{_OPEN}(?:{'|'.join(dict.fromkeys(_FORMS.values()))}){_CLOSE}")
-"""The beginning of any of them: one search excludes most runs of digits, instead of one per country."""
+"""All of them in one expression: a single search, instead of one per country, excludes most runs of digits."""
 
 COUNTRIES = (*STRONG, "ES")
-"""Countries whose national formats are known; of others, numbers with a country code are found."""
+"""Countries whose national numbers can be found; those of other countries need a country code."""
 
 LONGEST = 40
-"""Characters of the longest number, gaps included: ITU-T E.164 allows 15 digits."""
+"""Maximum number of characters of a number with its gaps: ITU-T E.164 allows 15 digits."""
 
 _MOST_NATIONAL = 12
 _GAP = r"[ .()/\u2010-\u2013-]{0,3}"
-# A separate "+" ("+ 44 20 7946 0123", in newspapers and old pages) is a sum behind a digit or bracket.
+# A separate "+" ("+ 44 20 7946 0123", in newspapers and old pages) is an addition after a digit or bracket.
 _INTERNATIONAL = re.compile(
     r"(?:(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)|(?<![^\s:;,(|])(?<![0-9)\]}$] )(?P<apart>\+ )"
     r"|(?<![0-9+])(?P<glued>\+))[1-9]"
     rf"(?:{_GAP}[0-9]){{6,16}}+(?!{NO_END})"
 )
 
-# Of several groups, and not all of three digits: those are thousands.
+# Several groups, but not all of three digits, because those are thousands.
 _GROUPS = re.compile(r"(?!\+ [0-9]{1,3}(?: [0-9]{3}){1,5}+\Z)\+ [0-9]{1,3}(?:[ -](?:\([0-9]{1,5}\)|[0-9]{1,8})){2}")
 
 _WEAK = re.compile(
@@ -97,17 +97,17 @@ _SEXAGESIMAL = re.compile(
     r"\+ ?[0-9]{1,2} {1,2}[0-5]?[0-9] {1,2}[0-5]?[0-9](?:\.[0-9]{1,3}(?![0-9])|\Z)|\+[0-9]{1,3}\.[0-9]{1,6}\Z"
 )
 
-# A sum or reading with decimals: "+6073641856.9".
+# A number with decimals: "+6073641856.9".
 _DECIMAL = re.compile(r"\+[0-9]{7,}\.[0-9]{1,3}(?![0-9])")
 
-# Thousands, decimals and pairs of them, minutes and seconds, and what is counted in a unit, as frequencies are.
+# Thousands, decimals and pairs of them, minutes and seconds, single digits.
 _AMOUNT = re.compile(
     r"[1-9][0-9]?(?:\.[0-9]{3}){2,3}|[1-9][0-9]{0,2}\.[0-9]{5,7}"
     r"|[0-9]{2,4}\.[0-9]{3} [0-9]{2,4}\.[0-9]{3}|[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}|[0-9](?: [0-9])+"
 )
 
 _UNIT = re.compile(r" ?(?:[kMG]?Hz|[kMGT]i?B|[kcm]m|kg|bytes?|bits?)(?![A-Za-z])")
-# The line of an address before it: "TX 77002 USA 713 853 3848".
+# A line of an address before the number: "TX 77002 USA 713 853 3848".
 _ADDRESS_BEFORE = re.compile(r"[A-Z][ ,]{1,3}[0-9]{5}(?:-[0-9]{4})?[ ,]{1,3}(?:USA|U\.S\.A\.)[ ,;:]{1,3}\Z")
 
 _ARGUMENT = re.compile(r"[A-Za-z0-9_]\(\Z")
@@ -133,14 +133,14 @@ _LABELS = Labels(
 )
 
 
-def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
+def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
     """Yields telephone numbers in text[start:end].
 
     Args:
         text: the document's text.
-        start: where a run of digits begins, with the "+" or "(" before it.
-        end: where it ends.
-        countries: ISO 3166 codes of the countries whose national numbers count.
+        start: start of a run of digits, including the "+" or "(" before it.
+        end: end of the run.
+        countries: ISO 3166 codes of the countries whose national numbers are searched for.
 
     >>> text = "Ring (415) 555-0123 or +49 30 23125 123, order 4155550123."
     >>> [text[a:b] for _, a, b, _ in find_phones(text, 0, len(text), ["US"])]
@@ -150,14 +150,14 @@ def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> It
         yield from _international(text, start, end)
     for country in countries if ANY.search(text, start, end) else ():
         if form := STRONG.get(country):
-            for found in form.finditer(text, start, end):
-                if exists(found.group(), country) and not _is_other(text, found.start(), found.end()):
-                    yield Span("phone", found.start(), found.end(), Evidence.PATTERN)
+            for match in form.finditer(text, start, end):
+                if exists(match.group(), country) and not _is_other(text, match.start(), match.end()):
+                    yield PiiSpan("phone", match.start(), match.end(), Evidence.PATTERN)
     yield from _labelled(text, start, end, countries)
 
 
 def _is_other(text: str, start: int, end: int) -> bool:
-    """Returns whether it is a cell of a table, or a number with another label, and not a telephone number."""
+    """Returns whether the number is a table cell or has another label, and so is not a telephone number."""
     number = text[start:end]
     if (
         " " in number
@@ -168,25 +168,25 @@ def _is_other(text: str, start: int, end: int) -> bool:
     return _GOODS.of(text, start, end) is False
 
 
-def _international(text: str, start: int, end: int) -> Iterator[Span]:
-    for found in _INTERNATIONAL.finditer(text, start, end):
-        number = found.group()
+def _international(text: str, start: int, end: int) -> Iterator[PiiSpan]:
+    for match in _INTERNATIONAL.finditer(text, start, end):
+        number = match.group()
         if "+" not in number and not re.search(r"[0-9][ ./-]+[0-9]", number[2:]):
-            continue  # zeros before a bare number count something
-        if (found["apart"] and not _GROUPS.match(number)) or _SEXAGESIMAL.match(number) or _DECIMAL.match(number):
+            continue  # leading zeros of a bare number
+        if (match["apart"] and not _GROUPS.match(number)) or _SEXAGESIMAL.match(number) or _DECIMAL.match(number):
             continue
-        if kept := _longest(number, lenient=found["glued"] is found["apart"] is None):
-            first = 1 if kept.startswith("(") and kept.count("(") > kept.count(")") else 0
-            yield Span("phone", found.start() + first, found.start() + len(kept), Evidence.PATTERN)
+        if valid := _longest(number, lenient=match["glued"] is match["apart"] is None):
+            first = 1 if valid.startswith("(") and valid.count("(") > valid.count(")") else 0
+            yield PiiSpan("phone", match.start() + first, match.start() + len(valid), Evidence.PATTERN)
 
 
 def _longest(number: str, lenient: bool) -> str | None:
-    """Returns the number, without last groups that belong to something else, or None where none exists.
+    """Returns the number without trailing groups that do not belong to it, or None if none exists.
 
-    With gaps as in print its length need only be one that exists: plans grow, and numbers of films are in none. Not so
-    (`lenient` is false) for a "+" behind a letter or sign, which may be a sum.
+    If `lenient`, a number with gaps as in print only needs a possible length, because plans grow and fictional numbers
+    are in no plan. `lenient` is False for a "+" after a letter or sign, which may be an addition.
     """
-    # "(0049) 30" is "(+49) 30", and "+ 49" is "+49".
+    # Writes "(0049) 30" as "(+49) 30", and "+ 49" as "+49".
     plain = re.sub(r"^(\(?)00", r"\1+", number).replace("+ ", "+", 1)
     if lenient and "+" in number and plain.count(" ") + plain.count("-") >= 2 and _could_exist(plain, ("",)):
         return number
@@ -201,26 +201,26 @@ def _longest(number: str, lenient: bool) -> str | None:
     return None
 
 
-def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
+def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
     if end - start > 3 * LONGEST:  # a table of numbers, not a line of contacts
         return
-    for found in _WEAK.finditer(text, start, end):
-        for first, last in _pieces(text, found.start(), found.end()):
+    for match in _WEAK.finditer(text, start, end):
+        for first, last in _pieces(text, match.start(), match.end()):
             number = text[first:last]
             if _is_amount(text, first, last) or not _is_labelled(text, first, last):
                 continue
             if any(exists(number, country) for country in countries) or _could_exist(number, countries):
-                yield Span("phone", first, last, Evidence.CONTEXT)
+                yield PiiSpan("phone", first, last, Evidence.CONTEXT)
 
 
 def _is_labelled(text: str, start: int, end: int) -> bool:
-    """Returns whether a label is beside a number, or an American address before it."""
+    """Returns whether a number has a label, or a US address before it."""
     label = _LABELS.of(text, start, end)
     return bool(label) or (label is None and _ADDRESS_BEFORE.search(text, max(0, start - 30), start) is not None)
 
 
 def _is_amount(text: str, start: int, end: int) -> bool:
-    """Returns whether it is a date, an amount or the argument of a function."""
+    """Returns whether the number is a date, an amount or the argument of a function."""
     number = text[start:end]
     if _DATE.fullmatch(number) or _AMOUNT.fullmatch(number.lstrip("+(")) or _UNIT.match(text, end):
         return True
@@ -228,25 +228,25 @@ def _is_amount(text: str, start: int, end: int) -> bool:
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields the stretches of digits that wide gaps separate ("030 123456 / 030 123457"), without loose brackets."""
-    at = start
+    """Yields the bounds of numbers separated by wide gaps ("030 123456 / 030 123457"), without unmatched brackets."""
+    begin = start
     digits = sum(map(str.isdigit, text[start:end]))
     wide = r" [/-] |  +" if digits > _MOST_NATIONAL else r"  +"
     for gap in [*re.finditer(wide, text[start:end]), None]:
         last = start + gap.start() if gap else end
-        if text[at] == "(" and ")" not in text[at:last]:
-            at += 1
-        elif text.rfind("(", at, last) > text.rfind(")", at, last):
-            last = at + len(text[at : text.rfind("(", at, last)].rstrip())
-        piece = text[at:last]
+        if text[begin] == "(" and ")" not in text[begin:last]:
+            begin += 1
+        elif text.rfind("(", begin, last) > text.rfind(")", begin, last):
+            last = begin + len(text[begin : text.rfind("(", begin, last)].rstrip())
+        piece = text[begin:last]
         if piece.count("(") == piece.count(")") and sum(map(str.isdigit, piece)) >= 7:
-            yield at, last
-        at = start + gap.end() if gap else end
+            yield begin, last
+        begin = start + gap.end() if gap else end
 
 
 @lru_cache(maxsize=1 << 14)
 def exists(number: str, country: str) -> bool:
-    """Returns whether `number` is in the numbering plan of `country`, or with "+" of its own country ("" then)."""
+    """Returns whether `number` is in the numbering plan of `country`; "": of the country of its "+" code."""
     parsed = _parsed(number, country)
     if parsed is None:
         return False
@@ -257,11 +257,13 @@ def exists(number: str, country: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _could_exist(number: str, countries: Sequence[str]) -> bool:
-    """Returns whether the number has a length that exists in one of the countries."""
+    """Returns whether the number has a possible length in one of the countries."""
     from phonenumbers import ValidationResult, is_possible_number_with_reason
 
-    known = (_parsed(number, country) for country in countries)
-    return any(one and is_possible_number_with_reason(one) == ValidationResult.IS_POSSIBLE for one in known)
+    parsed = (_parsed(number, country) for country in countries)
+    return any(
+        candidate and is_possible_number_with_reason(candidate) == ValidationResult.IS_POSSIBLE for candidate in parsed
+    )
 
 
 def _parsed(number: str, country: str) -> "PhoneNumber | None":

@@ -1,42 +1,42 @@
 r"""Postal addresses: house number and street, with further evidence.
 
-A street line alone ("10 Downing Street") names a place; with a postcode and town, a flat, or a label beside it, it is
-personal data. Addresses are read from the house number on, by one form per country. Those of the United States and
-Canada are read backwards from their last line: "NJ 07701", state and postcode, is the most distinctive part. From there
-the text before it is read as an address as long as it can be one (names, numbers, small words, line ends with their
-indentation), back to a house number or a post office box. What goes before that, a suite or a floor, belongs to it.
+A street line alone ("10 Downing Street") names a place; with a postcode and town, a unit, or a label, it is personal
+data. Addresses are matched from the house number on, by one expression per country. Those of the United States and
+Canada are matched backward from their most distinctive part, the state and postcode of the last line ("NJ 07701"): the
+text before it is part of the address as long as it consists of names, numbers, small words and line ends with
+indentation, back to a house number or a post office box. A unit before that, such as a suite or a floor, is included.
 
-Every repetition is bounded and possessive ("+" behind a quantifier), and a run of characters matches in one way only:
-whatever follows a word begins with a character that does not occur in words. With two ways to match a run, a hundred
-characters cost half a minute. What is read before a postcode is `_AMERICAN_LONGEST` characters, once per number that
-may be a house's, of which the nearest `_MOST_HOUSES` are tried.
+Every repetition is bounded and possessive ("+" after a quantifier), and a run of characters matches in only one way:
+whatever follows a word begins with a character that does not occur in words. If a run could match in two ways, a
+hundred characters would take half a minute. `_AMERICAN_LONGEST` characters before a postcode are examined, once for
+each of the `_MOST_HOUSES` nearest numbers that may be a house number.
 
-Sources: Royal Mail's postcode format and BS 7666 (United Kingdom), DIN 5008 (Germany; Austria and Switzerland write
-alike), NF Z10-011 (France), UPU S42 for Spain, Italy and the Netherlands; USPS Publication 28 (lines of an address,
-states, street suffixes, unit designators), Canada Post's addressing guidelines.
+Sources: Royal Mail's postcode format and BS 7666 (United Kingdom), DIN 5008 (Germany; similar in Austria and
+Switzerland), NF Z10-011 (France), UPU S42 for Spain, Italy and the Netherlands; USPS Publication 28 (lines of an
+address, states, street suffixes, unit designators), Canada Post's addressing guidelines.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tasks.filters.recognisers.span import Evidence, Labels, Span
+from tasks.filters.recognisers.span import Evidence, Labels, PiiSpan
 
 _UP = "A-ZÀ-ÖØ-Þ"
 _WORD = rf"[{_UP}][\w'’-]{{0,47}}+"
 _SMALL = "of|the|and|le|la|les|de|du|des|en|sur|sous|am|im|an der|bei"
 NAME = rf"{_WORD}(?:\.? (?:(?:{_SMALL}) )?{_WORD}){{0,4}}?"
-# A town after its postcode: often another capitalised word follows in the line.
+# A town after its postcode; often another capitalized word follows on the line.
 _PLACE = (
     rf"(?:(?:Bad|Sankt|St\.|Markt|Groß|Klein|Neu|Alt|La|Le|Les|Saint|Sainte|De|Den|Het) )?{_WORD}"
     rf"(?: (?:am|an der|an den|im|in der|bei|ob der|vor der|sur|sous|en|lès|de|du|le|la) {_WORD}){{0,2}}"
 )
-# Between two lines of an address: a comma, a bar, dash or dot of a web page's footer, new lines with the indentation of
-# what follows, or a space.
+# Between two lines of an address: a comma, a bar, dash or dot as in the footer of a web page, line ends with
+# indentation, or a space.
 GAP = r"(?>(?:[ ]{0,9}+[,;|·–][ ]?|[ ]?)(?:\n{1,2}[ \t]{0,40}+|[ ]?))(?<=[,;|·–\s])"
-# Not the end of another number: of a time, a price, a file. ":" and "," behind a word separate it from a label.
+# Not the end of another number, such as a time, a price or a file name. ":" and "," after a word may precede it.
 NUMBER = r"(?<![\w./$€£+-])(?<![0-9][,:])[0-9]{1,5}(?:-[0-9]{1,4})?[A-Za-z]?"
 
-# What some part of every British postcode looks like: where none is near, no form need be tried.
+# Part of every British postcode; without a match nearby, no further expression is tried.
 POSTCODE_HINT = re.compile(r"[0-9] ?[A-Z]{2}")
 
 _POSTCODE = r"(?:GIR ?0AA|[A-PR-UWYZ][A-HK-Y]?[0-9][0-9A-HJKPSTUW]? ?[0-9][ABD-HJLNP-UW-Z]{2})"
@@ -54,7 +54,7 @@ FR = re.compile(
     rf"(?P<town>{GAP}(?:F ?- ?)?[0-9]{{5}} {_PLACE}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
 )
 
-# Countries that write the street first: what may follow the house number, and the street before it.
+# Countries that write the street first: the house number with the town after it, and the street before it.
 _HOUSE = r"(?<![\w.:/$€£+-])[0-9]{1,5}(?: ?[A-Za-z])?(?:[-/+][0-9]{1,4}[a-z]?)?"
 _TYPES_DE = (
     "straße|strasse|weg|platz|allee|gasse|ring|damm|ufer|hof|markt|chaussee|steig|pfad|graben|berg|wall|zeile|kamp"
@@ -65,7 +65,7 @@ _TYPES_NL = "straat|laan|weg|plein|gracht|kade|singel|dijk|hof|pad|steeg|dreef|b
 
 
 def _ends_in(types: str) -> str:
-    """Returns a look back from the end of a word at its type, which is written small or, behind a dash, large."""
+    """Returns a lookbehind for a type of street at the end of a word, in lower case or capitalized."""
     return "(?:" + "|".join(rf"(?<=[{name[0].upper()}{name[0]}]{name[1:]})" for name in types.split("|")) + ")"
 
 
@@ -98,7 +98,7 @@ STREET_BEFORE = {
     ),
 }
 
-# Context of a house number: what may precede or follow it, in German, French, or English.
+# Context before or after a house number in German, French, or English.
 HOUSES = re.compile(
     r"[0-9](?<![\w./$€£+-][0-9])(?<![0-9],[0-9])(?:"
     r"(?P<DE>(?<=(?:aße|sse|tr\.|weg|atz|lee|ing|fer|amm) [0-9])"
@@ -134,13 +134,13 @@ _TYPES = (
     "Street|Avenue|Boulevard|Road|Lane|Drive|Court|Way|Place|Terrace|Circle|Highway|Parkway|Square|Trail|Close|Gardens"
     "|Crescent|Grove|Mews|Hill|Row|Walk|Green|Rise|Broadway|Alley|Plaza"
 )
-# In the last lines of an address these are streets, too; elsewhere they are other things.
+# Types of streets only in the last lines of an address; elsewhere they are other words.
 _MORE_TYPES = (
     "Pike|Turnpike|Tpke|Loop|Run|Bend|Cove|Crossing|Xing|Point|Pt|Ridge|Path|Pass|Park|Heights|Hts|Freeway|Fwy"
     "|Expressway|Expy|Esplanade|Commons?|Landing|Mall|Center|Centre|Ctr|Route|Rte|Wharf|Bypass|Causeway|Real|Rue|Boul|Chemin"
 )
 
-# From its first digit on; the letter before it of a Canadian one belongs to the preceding pattern.
+# A postcode from its first digit on; the first letter of a Canadian one is matched with the province before it.
 _AMERICAN_POSTCODE = re.compile(
     r"[0-9](?:(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))[0-9]{4}"
     r"(?: ?- ?[0-9]{4})?(?![0-9])"
@@ -154,7 +154,7 @@ _PROVINCE_BEFORE = re.compile(
     rf"{_BETWEEN}[A-Z]\Z"
 )
 
-# Marks at the beginning of lines, of comments and quotations, are read as blanks.
+# Marks of comments and quotations at the beginning of lines, which are replaced with blanks.
 _LINE = re.compile(r"\n[ \t]{0,40}+(?:(?:[#*;>|.!%•]{1,3}|//|dnl|[A-Z]:)[ \t])?")
 
 _UNIT_WORD = (
@@ -170,13 +170,13 @@ _OF_A_UNIT = re.compile(rf"(?:(?<![A-Za-z])(?i:{_UNIT_WORD})\.?[ ]{{0,2}}|\#[ ]?
 
 _BOX = r"(?:(?:P\.? ?O\.?|Post(?:al)? Office) ?)?(?:Box|BOX|box|Drawer)|P\.?O\.?B\.?"
 _SPELT = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten"
-# A number that is not continued by a word or another number.
+# A house number or post office box, not followed by a word or another number.
 _AMERICAN_HOUSE = re.compile(
     rf"(?<![\w./$€£+%-])(?<![0-9][,:])(?:(?P<box>(?:{_BOX})[ ]{{0,2}}#?[0-9]{{1,7}}(?![0-9]))"
     r"|[0-9]{1,6}(?:-[0-9]{1,5})?(?:[A-Za-z]|[ ]1/2)?(?=[ \t\n,])"
     rf"|(?:{_SPELT})(?=[ ][A-Z]))"
 )
-# A year begins an address only before the name of a street.
+# A year is a house number only before the name of a street.
 _YEAR = re.compile("(?:19|20)[0-9]{2}(?![0-9])")
 
 _AMERICAN_SMALL = (
@@ -197,8 +197,8 @@ _LARGE = re.compile("[0-9]{3,5}")
 _OF_A_STREET_OR_UNIT = re.compile(rf"{_STREET_WORD}|(?<!\w){_UNIT}")
 # Without a street suffix: a name, the end of its line, and a town.
 _NAMED = re.compile(rf"{_APART}{_TOKEN}(?:[ ]{_TOKEN}){{0,6}}?[ \t]{{0,3}}+(?:[,;|·–—\n]|-[ ])(?:{_APART})?[A-Z]")
-# Street, town and no mark between, "1400 Smith Houston": not where a town's name may begin, since what precedes it then
-# counts something ("3 West Palm Beach").
+# Street and town without a mark between them, "1400 Smith Houston". Not if the first word may begin the name of a town,
+# because then the number may count something ("3 West Palm Beach").
 _RUN_ON = re.compile(r"[ ](?P<first>[A-Z][A-Za-z'’.-]{1,24})(?:[ ][A-Z][A-Za-z'’.-]{1,24}){1,3}[ ,]{1,3}\Z")
 _AMERICAN_PLACE = re.compile(
     r"(?:New|North|South|East|West|San|Santa|Saint|Ste?\.?|Los|Las|La|El|Fort|Ft\.?|Mount|Mt\.?|Port|Point|Lake|Salt|Palm"
@@ -211,8 +211,8 @@ _COUNTED = re.compile(
     r"(?i:(?<![A-Za-z])(?:all|about|over|than|least|most|nearly|almost|some|the|these|those|other|only|first|last|next|top"
     r"|another|approximately|around|exactly|just|our|their|its|with|between|every) )\Z"
 )
-"""Words before a number that counts what follows."""
-# Parts of the same line to the left of a house number: "998 East 900 South", "1 Kendall Square #143, ".
+"""Words before a number that counts something."""
+# From a house number to another number of the same street line: "998 East 900 South", "1 Kendall Square #143, ".
 _STREET_BEFORE = re.compile(rf"[ ,]{{1,3}}+(?:{_TOKEN}[ ,\n]{{1,40}}+){{0,6}}+")
 
 STREET = re.compile(
@@ -220,45 +220,47 @@ STREET = re.compile(
     rf" (?:(?:{_SHORT_TYPES})\b\.?|(?:{_TYPES})\b)(?: [NSEW]{{1,2}}\b\.?)?(?P<unit>{GAP}{_UNIT}\b)?"
     rf"(?P<town>{GAP}{NAME}{GAP}(?:{_CODES}|{_STATES}|{_PROVINCES})(?![\w-]))?"
 )
-"""A street read forwards: with a flat, or with a town and its state, it is an address by itself."""
+"""A street line, matched forward; with a unit, or with a town and state, it is an address without further evidence."""
 
 
-def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[Span]:
-    r"""Yields the addresses whose postcode's first digit is one of `starts`, which rise.
+def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[PiiSpan]:
+    r"""Yields the addresses of the United States and Canada whose postcode has its first digit at one of `starts`.
+
+    `starts` are ascending.
 
     >>> text = "Send it to 450 West 31st Street, 15th Floor,\n   New York, NY 10001, please"
     >>> [text[a:b] for _, a, b, _ in find_american(text, [text.index("10001")], ["US"])]
     ['450 West 31st Street, 15th Floor,\n   New York, NY 10001']
     """
-    done = 0  # no address extends over the postcode of another one: so the total read is at most the text
+    floor = 0  # no address extends beyond the previous postcode, so the total time is linear
     for start in starts:
         code = _AMERICAN_POSTCODE.match(text, start)
         if code is None or ("CA" if code["CA"] else "US") not in countries:
             continue
         before = _PROVINCE_BEFORE if code["CA"] else _STATE_BEFORE
-        state = before.search(text, max(done, start - _STATE_LONGEST), start)
+        state = before.search(text, max(floor, start - _STATE_LONGEST), start)
         if state is None:
             continue
-        begin = _begin(text, max(done, state.start() - _AMERICAN_LONGEST), state.start())
+        begin = _begin(text, max(floor, state.start() - _AMERICAN_LONGEST), state.start())
         if begin is not None:
-            yield Span("address", begin, code.end(), Evidence.PATTERN)
-        done = code.end()
+            yield PiiSpan("address", begin, code.end(), Evidence.PATTERN)
+        floor = code.end()
 
 
 def _begin(text: str, first: int, end: int) -> int | None:
-    """Returns where the address with its state at `end` begins, if that is behind `first`."""
-    # A character for a character: no place moves.
-    window = _LINE.sub(lambda found: "\n" + " " * (len(found.group()) - 1), text[first:end])
+    """Returns the start of the address whose state begins at `end`; None if there is none after `first`."""
+    # The replacements have the same lengths, so positions do not change.
+    window = _LINE.sub(lambda match: "\n" + " " * (len(match.group()) - 1), text[first:end])
     houses = [
-        one
-        for one in _AMERICAN_HOUSE.finditer(window)
-        if not _OF_A_UNIT.search(window, max(0, (at := one.start()) - 16), at)
+        house
+        for house in _AMERICAN_HOUSE.finditer(window)
+        if not _OF_A_UNIT.search(window, max(0, (at := house.start()) - 16), at)
     ]
     begin = None
     for house in reversed(houses[-_MOST_HOUSES:]):
         if begin is None:
             begin = house.start() if _is_address(window, house) else None
-        elif _goes_on(window, house, begin):
+        elif _continues(window, house, begin):
             begin = house.start()
         else:
             break
@@ -268,7 +270,7 @@ def _begin(text: str, first: int, end: int) -> int | None:
 
 
 def _is_address(window: str, house: re.Match[str]) -> bool:
-    """Returns whether everything from a house number to the end of the window is street and town."""
+    """Returns whether the text from a house number to the end of the window consists of a street and a town."""
     at = house.end()
     if _STRETCH.fullmatch(window, at) is None:
         return False
@@ -289,15 +291,15 @@ def _is_address(window: str, house: re.Match[str]) -> bool:
 
 
 def _is_large(window: str, house: re.Match[str]) -> bool:
-    """Returns whether a number is a house's by its size: of three digits and more, no year, nothing counted."""
+    """Returns whether a number is large enough for a house number, and neither a year nor a count."""
     number = house.group()
     if _COUNTED.search(window, max(0, house.start() - 16), house.start()):
         return False
     return _LARGE.fullmatch(number) is not None and not _YEAR.match(number)
 
 
-def _goes_on(window: str, house: re.Match[str], end: int) -> bool:
-    """Returns whether a house number and the text up to `end` begin the same address."""
+def _continues(window: str, house: re.Match[str], end: int) -> bool:
+    """Returns whether a house number and the text up to `end` belong to the same address."""
     if _STREET_BEFORE.fullmatch(window, house.end(), end) is None:
         return False
     return _OF_A_STREET.search(window, house.end(), end) is not None
@@ -316,8 +318,8 @@ _LOOK_BACK = 60
 _LONGEST = 130
 
 
-def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[Span]:
-    """Yields the addresses whose house number or postcode is at one of `starts`; one may match in several ways.
+def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[PiiSpan]:
+    """Yields the addresses whose house number or postcode is at one of `starts`; matches may overlap.
 
     >>> text = "Ship to 123 Elm Street, Apt 45, Springfield, IL 62704 today"
     >>> sorted({text[a:b] for _, a, b, _ in find_addresses(text, [8, 48], ["US"])})
@@ -330,12 +332,12 @@ def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -
         house = HOUSES.match(text, start)
         if house is None:
             continue
-        like = house.lastgroup
-        if like == "DE":
+        form = house.lastgroup
+        if form == "DE":
             for country in STREET_BEFORE:
                 if country in countries:
                     yield from _street_first(text, start, country)
-        if like == "FR" and "FR" in countries:
+        if form == "FR" and "FR" in countries:
             yield from _street(text, start, FR)
         if american:
             yield from _street(text, start, STREET)
@@ -343,29 +345,29 @@ def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -
             yield from _british(text, start)
 
 
-def _british(text: str, start: int) -> Iterator[Span]:
+def _british(text: str, start: int) -> Iterator[PiiSpan]:
     code = GB_CODE.search(text, start, start + _LONGEST)
-    if code and (found := GB.fullmatch(text, start, code.end())):
+    if code and (match := GB.fullmatch(text, start, code.end())):
         flat = GB_FLAT_BEFORE.search(text, max(0, start - _LOOK_BACK), start)
-        yield Span("address", flat.start() if flat else start, found.end(), Evidence.PATTERN)
+        yield PiiSpan("address", flat.start() if flat else start, match.end(), Evidence.PATTERN)
 
 
-def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[Span]:
-    found = form.match(text, start)
-    if found is None:
+def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[PiiSpan]:
+    match = form.match(text, start)
+    if match is None:
         return
-    if found["town"] or found.groupdict().get("unit"):
-        yield Span("address", start, found.end(), Evidence.PATTERN)
-    elif _LABELS.of(text, start, found.end()) or _PERSON_OF.search(text, max(0, start - 20), start):
-        yield Span("address", start, found.end(), Evidence.CONTEXT)
+    if match["town"] or match.groupdict().get("unit"):
+        yield PiiSpan("address", start, match.end(), Evidence.PATTERN)
+    elif _LABELS.of(text, start, match.end()) or _PERSON_OF.search(text, max(0, start - 20), start):
+        yield PiiSpan("address", start, match.end(), Evidence.CONTEXT)
 
 
-def _street_first(text: str, start: int, country: str) -> Iterator[Span]:
-    found = TAIL[country].match(text, start)
-    street = STREET_BEFORE[country].search(text, max(0, start - _LOOK_BACK), start) if found else None
-    if found is None or street is None:
+def _street_first(text: str, start: int, country: str) -> Iterator[PiiSpan]:
+    match = TAIL[country].match(text, start)
+    street = STREET_BEFORE[country].search(text, max(0, start - _LOOK_BACK), start) if match else None
+    if match is None or street is None:
         return
-    if found["town"]:
-        yield Span("address", street.start(), found.end(), Evidence.PATTERN)
-    elif _LABELS.of(text, street.start(), found.end()):
-        yield Span("address", street.start(), found.end(), Evidence.CONTEXT)
+    if match["town"]:
+        yield PiiSpan("address", street.start(), match.end(), Evidence.PATTERN)
+    elif _LABELS.of(text, street.start(), match.end()):
+        yield PiiSpan("address", street.start(), match.end(), Evidence.CONTEXT)

@@ -1,8 +1,8 @@
-"""Candidate positions are found in one pass, recognisers decide about them, and what they find can be masked.
+"""Search for personal data: candidate positions are found in one pass and checked by recognisers; masking.
 
-`look` finds the positions, at up to 350 million characters per second. Where `fold` changes the text, the folded text
-is scanned, too. Digits are ASCII digits; others are folded. Masked spans give way to their kinds in angle
-brackets.
+`find_candidates` finds the positions, at up to 350 million characters per second. If `fold` changes the text, the
+folded text is scanned as well. Recognisers match ASCII digits; other digits are folded to these. Masked spans are
+replaced with their kinds in angle brackets.
 """
 
 import re
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks.filters.recognisers import email_address, numbers, phone, postal_address
-from tasks.filters.recognisers.folding import GAPS, Places, fold, look
-from tasks.filters.recognisers.span import Span, resolve
+from tasks.filters.recognisers.folding import GAPS, Candidates, find_candidates, fold
+from tasks.filters.recognisers.span import PiiSpan, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
-# Tried at those places, in this order: where an IBAN or an IPv6 address begins (nothing is consumed but its first
-# digit), an IPv4 address, a run of at least seven digits with the usual separators between them, an IPv4 address
-# before too few digits for a run.
+# Tried at candidate positions, in this order: the beginning of an IBAN or an IPv6 address (consuming only its first
+# digit), an IPv4 address, a run of at least seven digits with the usual separators, an IPv4 address before too few
+# digits for a run.
 _NUMBERS = re.compile(
     r"[0-9](?:"
     r"(?P<iban>(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9][ ./_\n-]{0,2}[A-Za-z0-9]{4}))"
@@ -29,78 +29,78 @@ _NUMBERS = re.compile(
 
 _NUMBER_KINDS = frozenset(("phone", "ip", "ssn", "card", "iban"))
 _BEYOND = 9
-"""Characters behind a run that its recognisers may read: a number that continues as something else does not count."""
+"""Number of characters after a run that its recognisers may examine, to exclude numbers that continue."""
 
 
 def find(
     text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
-) -> list[Span]:
+) -> list[PiiSpan]:
     """Returns the personal data in `text`, in text order and without overlap.
 
     Args:
         text: any text.
         kinds: which of KINDS to search for.
         countries: ISO 3166 codes of the countries whose national telephone numbers and addresses are searched for.
-        dots: whether `folding.DOT` occurs in the text in any case, where computed for many texts at once; None: look.
+        dots: whether `folding.DOT` occurs in the text, ignoring case, if the caller knows; None: not known.
 
     >>> [span[:3] for span in find("Ann, ann@example.org, +1 415-555-0123")]
     [('email', 5, 20), ('phone', 22, 37)]
     """
-    found = list(readings(text, kinds, countries, dots))
-    return resolve(found, text) if len(found) > 1 else found
+    matches = list(all_matches(text, kinds, countries, dots))
+    return resolve(matches, text) if len(matches) > 1 else matches
 
 
-def readings(
+def all_matches(
     text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
-) -> Iterator[Span]:
-    """Yields what each recogniser finds, in no order: several may read the same stretch, or parts of it."""
-    text = text.replace("\r\n", " \n")  # no place moves
-    places = look(text)
-    yield from _reading(text, places, kinds, countries)
-    if folded := fold(text, places, dots):
-        yield from map(folded.back, _reading(folded.text, folded.places, kinds, countries))
+) -> Iterator[PiiSpan]:
+    """Yields the matches of all recognisers, unordered; they may overlap."""
+    text = text.replace("\r\n", " \n")  # does not change positions
+    candidates = find_candidates(text)
+    yield from _matches(text, candidates, kinds, countries)
+    if folded := fold(text, candidates, dots):
+        yield from map(folded.back, _matches(folded.text, folded.candidates, kinds, countries))
 
 
-def _reading(text: str, places: Places, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+def _matches(text: str, candidates: Candidates, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
     if "email" in kinds and "@" in text:
         yield from _emails(text)
     if not _NUMBER_KINDS.isdisjoint(kinds):
-        yield from _numbers(text, places.digits, kinds, countries)
+        yield from _numbers(text, candidates.digits, kinds, countries)
     if "address" in kinds:
-        yield from postal_address.find_addresses(text, places.digits, countries)
+        yield from postal_address.find_addresses(text, candidates.digits, countries)
 
 
-def _emails(text: str) -> Iterator[Span]:
+def _emails(text: str) -> Iterator[PiiSpan]:
     for mark in email_address.MARK.finditer(text):
         yield from email_address.find_email(text, mark.start())
 
 
-def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
-    for place in _number_places(text, starts):
-        start = place.start()
-        if place.lastgroup == "iban":
+def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
+    for match in _number_matches(text, starts):
+        start = match.start()
+        if match.lastgroup == "iban":
             if "iban" in kinds:
                 yield from numbers.find_iban(text, start - 2)
-        elif place.lastgroup == "ipv6":
+        elif match.lastgroup == "ipv6":
             if "ip" in kinds:
                 yield from numbers.find_ipv6(text, start)
-        elif place.lastgroup in ("ipv4", "short"):
+        elif match.lastgroup in ("ipv4", "short"):
             if "ip" in kinds:
-                yield from numbers.find_ipv4(text, start, place.end())
+                yield from numbers.find_ipv4(text, start, match.end())
         else:
-            yield from _run(text, start, place.end(), kinds, countries)
+            yield from _run(text, start, match.end(), kinds, countries)
 
 
-def _number_places(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
+def _number_matches(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
     end = 0
     for start in starts:
         at = start
-        while at >= end and (place := _NUMBERS.match(text, at)):
-            yield place
-            at = end = place.end()  # behind the first digit of an IBAN its others may still be a run
+        while at >= end and (match := _NUMBERS.match(text, at)):
+            yield match
+            at = end = match.end()  # after the first digit of an IBAN, the other digits may be a run
 
 
-def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
     end += _BEYOND
     if "card" in kinds:
         yield from numbers.find_cards(text, start, end)
@@ -116,7 +116,7 @@ def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Seque
 
 
 def without_personal_data(text: str) -> str:
-    """Returns a text with the personal data in it replaced by its kind.
+    """Returns the text with personal data replaced by its kind.
 
     >>> without_personal_data("write to ann@example.org now")
     'write to <email> now'
@@ -125,17 +125,17 @@ def without_personal_data(text: str) -> str:
 
 
 def mask(text: str, spans: Sequence[Mapping[str, Any]]) -> str:
-    """Replaces each span by its kind in angle brackets.
+    """Replaces each span with its kind in angle brackets.
 
-    Overlapping spans become one placeholder with the kind of the longest, so that no part of a masked number remains
-    because another recogniser matched only half of it.
+    Overlapping spans become one placeholder with the kind of the longest, so that no part of a masked number remains if
+    another recogniser matched only part of it.
 
     Args:
         text: the document's text.
-        spans: `kind`, `start`, `end` (code points, end exclusive), in any order; the kind "" gives no placeholder.
+        spans: `kind`, `start`, `end` (code points, end exclusive), in any order; spans of kind "" are removed.
 
     Raises:
-        ValueError: a span is empty or lies outside the text.
+        ValueError: a span is empty or outside the text.
 
     >>> mask("write to ann@example.org now", [{"kind": "email", "start": 9, "end": 24}])
     'write to <email> now'
@@ -153,7 +153,7 @@ def _regions(spans: Sequence[Mapping[str, Any]], length: int) -> list[tuple[int,
     longest = 0
     for start, end, kind in sorted((span["start"], span["end"], span["kind"]) for span in spans):
         if not 0 <= start < end <= length:
-            raise ValueError(f"the {kind} span {start}..{end} lies outside a text of {length} characters")
+            raise ValueError(f"the {kind} span {start}..{end} is outside the text of {length} characters")
         if not merged or start >= merged[-1][1]:
             merged.append((start, end, kind))
             longest = end - start

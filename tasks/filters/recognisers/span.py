@@ -1,4 +1,4 @@
-"""What recognisers share: spans with their evidence, labels beside a number, the resolution of overlapping spans."""
+"""Shared by all recognisers: spans with their evidence, labels of numbers, the resolution of overlapping spans."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,14 +8,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 BEFORE = 48
-"""Characters before a number in which its label is searched for: a short phrase, or the line above in a table."""
+"""Number of characters before a number in which its label is searched: a short phrase, or the line above in a table."""
 
 _AFTER = 16
 GOODS = (
     r"isbn|issn|ean\b|gtin|upc\b|asin\b|sku\b|part\b|parts\b|model|modell|serial|s/n|item n|product (?:code|id|n)"
     r"|artikel|batch|lot\b|barcode|patent|doi\b|pmid|pmc|arxiv|cas\b|cve\b"
 )
-"""Words before numbers of goods, books and papers, which may look like anything."""
+"""Words before numbers of goods, books and papers, which may have any format."""
 
 OTHER_NUMBERS = (
     rf"{GOODS}|order|invoice|item|product|id\b|ids\b|uuid|ref\b|refs\b|reference|case\b|ticket|account|acct|konto\b"
@@ -25,27 +25,27 @@ OTHER_NUMBERS = (
     r"|call[ -]?(?:n(?:o\b|r\b|um)|mark|sign)|callsign|shelf ?mark|signatur\b|dewey|lccn|oclc|accession|frequenc|qth\b"
     r"|customer|company n|registration|reg\b|pp?\b|pages?\b|seiten?\b|vol\b"
 )
-"""Words before numbers that are not personal data: goods, orders, files, places, times."""
+"""Words before numbers that are not personal data: those of goods, orders, files, places, times."""
 
 
 class Evidence(IntEnum):
-    """Kinds of evidence for personal data, the weakest first."""
+    """Evidence for personal data, the weakest first."""
 
     CONTEXT = 1
-    """A label beside it; the format alone is ambiguous."""
+    """A label next to it; the format alone is ambiguous."""
     PATTERN = 2
-    """Its form is that of this kind and of little else."""
+    """A format that hardly anything else has."""
     CHECKSUM = 3
-    """A check digit or a parser that refuses most other text has agreed."""
+    """A valid check digit, or accepted by a parser that rejects most other text."""
 
 
-class Span(NamedTuple):
-    """A stretch of text.
+class PiiSpan(NamedTuple):
+    """Personal data in a text.
 
     Attributes:
-        kind: kind of personal data; the placeholder's name.
-        start: of its first character, in code points.
-        end: behind its last one.
+        kind: kind of personal data, which is also the name of the placeholder.
+        start: position of the first character, in code points.
+        end: position after the last character.
         evidence: evidence for this kind.
     """
 
@@ -55,46 +55,46 @@ class Span(NamedTuple):
     evidence: Evidence
 
 
-def resolve(spans: Iterable[Span], text: str) -> list[Span]:
-    """Returns spans in text order and without overlap, that together cover every letter and digit of the given ones.
+def resolve(spans: Iterable[PiiSpan], text: str) -> list[PiiSpan]:
+    """Returns spans in text order, without overlap, that cover every letter and digit of the given spans.
 
-    Where two overlap the one with the better evidence is kept: a checksum before a format, a format before a label.
-    Between equals the longer one is kept, then the earlier one, then the first kind by name. Of the other, what reaches
-    beyond stays a span of its own, without what is neither letter nor digit where it was cut; stretches of one kind
-    that touch become one.
+    Of two overlapping spans, the one with the better evidence is kept: a checksum before a format, a format before a
+    label. Ties are resolved in favor of the longer span, then the earlier one, then the first kind by name. The rest of
+    the other span becomes a span of its own, trimmed to a letter or digit where it was cut. Adjacent spans of one kind
+    are merged.
 
     >>> text = "call 4155552671. 12 rue de la Paix, 75002 Paris"
-    >>> phone, address = Span("phone", 5, 19, Evidence.CONTEXT), Span("address", 17, 47, Evidence.PATTERN)
+    >>> phone, address = PiiSpan("phone", 5, 19, Evidence.CONTEXT), PiiSpan("address", 17, 47, Evidence.PATTERN)
     >>> [(span.kind, text[span.start : span.end]) for span in resolve([phone, address], text)]
     [('phone', '4155552671'), ('address', '12 rue de la Paix, 75002 Paris')]
     """
     best_first = sorted(spans, key=lambda span: (-span.evidence, span.start - span.end, span.start, span.kind))
-    stretches: list[Span] = []
+    merged: list[PiiSpan] = []
     for owner, start, end in _owned(best_first):
-        before = stretches[-1] if stretches else None
+        before = merged[-1] if merged else None
         if before and before.kind == owner.kind and before.end == start:
-            stretches[-1] = before._replace(end=end, evidence=max(before.evidence, owner.evidence))
+            merged[-1] = before._replace(end=end, evidence=max(before.evidence, owner.evidence))
         else:
-            stretches.append(Span(owner.kind, start, end, owner.evidence))
+            merged.append(PiiSpan(owner.kind, start, end, owner.evidence))
     starts, ends = {span.start for span in best_first}, {span.end for span in best_first}
-    trimmed = (_trimmed(span, text, span.start not in starts, span.end not in ends) for span in stretches)
+    trimmed = (_trimmed(span, text, span.start not in starts, span.end not in ends) for span in merged)
     return [span for span in trimmed if any(map(str.isalnum, text[span.start : span.end]))]
 
 
-def _owned(best_first: Sequence[Span]) -> Iterator[tuple[Span, int, int]]:
-    """Yields segments from one border of a span to the next, each with the best of the spans that cover it."""
-    waiting = sorted(range(len(best_first)), key=lambda rank: -best_first[rank].start)
-    holding: list[int] = []  # a heap of ranks; ended ones are removed only when they are first
+def _owned(best_first: Sequence[PiiSpan]) -> Iterator[tuple[PiiSpan, int, int]]:
+    """Yields the segments between consecutive borders of spans, each with the best of the spans that cover it."""
+    pending = sorted(range(len(best_first)), key=lambda rank: -best_first[rank].start)
+    covering: list[int] = []  # a heap of ranks; spans that have ended are removed only when they are first
     for start, end in pairwise(sorted({border for span in best_first for border in (span.start, span.end)})):
-        while waiting and best_first[waiting[-1]].start == start:
-            heappush(holding, waiting.pop())
-        while holding and best_first[holding[0]].end <= start:
-            heappop(holding)
-        if holding:
-            yield best_first[holding[0]], start, end
+        while pending and best_first[pending[-1]].start == start:
+            heappush(covering, pending.pop())
+        while covering and best_first[covering[0]].end <= start:
+            heappop(covering)
+        if covering:
+            yield best_first[covering[0]], start, end
 
 
-def _trimmed(span: Span, text: str, at_start: bool, at_end: bool) -> Span:
+def _trimmed(span: PiiSpan, text: str, at_start: bool, at_end: bool) -> PiiSpan:
     start, end = span.start, span.end
     while at_start and start < end and not text[start].isalnum():
         start += 1
@@ -104,32 +104,32 @@ def _trimmed(span: Span, text: str, at_start: bool, at_end: bool) -> Span:
 
 
 class Labels:
-    """Two sets of words: those that make a number personal, and those that make it something else.
+    """Two sets of labels: those of personal numbers of some kind, and those of other numbers.
 
-    The last one before a number counts, or one in brackets behind it: "Call us about order 4155550123" contains two.
+    The last label before a number counts, or one in brackets after it: "Call us about order 4155550123" has two before.
 
     Args:
-        yes: words or beginnings of words in lower case, as regular expressions without groups.
-        no: the same for labels against it.
+        yes: labels of the kind: words or beginnings of words in lower case, as regular expressions without groups.
+        no: labels of other numbers, likewise.
     """
 
     def __init__(self, yes: str, no: str) -> None:
         self._label = re.compile(rf"(?<![^\W\d_])(?:(?P<yes>{yes})|(?P<no>{no}))")
 
     def of(self, text: str, start: int, end: int) -> bool | None:
-        """Returns True or False by the nearest label of text[start:end], or None where there is none."""
+        """Returns whether the nearest label of text[start:end] is one of `yes`; None if there is no label."""
         first = _window(text, start)
-        before = max(0, first - 1)  # the rest of a word that was cut is not a word
-        # Lower case first: ignoring case in the expression itself costs ten times as much.
+        before = max(0, first - 1)  # shows whether the window begins inside a word
+        # The text is lower-cased, because an expression that ignores case takes ten times as long.
         labels = [*self._label.finditer(text[before:start].lower(), first - before)]
-        found = labels[-1] if labels else None
-        if found is None and text[end : end + 2].lstrip()[:1] == "(":
-            found = self._label.match(text[end : end + _AFTER].lower().lstrip()[1:])
-        return None if found is None else found.lastgroup == "yes"
+        label = labels[-1] if labels else None
+        if label is None and text[end : end + 2].lstrip()[:1] == "(":
+            label = self._label.match(text[end : end + _AFTER].lower().lstrip()[1:])
+        return None if label is None else label.lastgroup == "yes"
 
 
 def _window(text: str, start: int) -> int:
-    """Returns where the label of a number at `start` may begin: in its line, or in the line above a bare number."""
+    """Returns the start of the text that is searched for a label: its line or, for a bare number, the line above."""
     first = max(0, start - BEFORE)
     line = text.rfind("\n", first, start) + 1
     if not line:

@@ -1,1 +1,1 @@
-"""Exchange between passes over the corpus, and the duplicates that they find, in one version and across versions."""
+"""Deduplication: files exchanged between passes over the corpus, duplicates, and the index across versions."""

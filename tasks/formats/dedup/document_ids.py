@@ -1,7 +1,7 @@
-"""Documents as integers: a row id of 64 bits, or the two halves of an id. Pure functions over arrays.
+"""Documents as integers: a 64-bit row id, or the two halves of a document id. Pure functions over arrays.
 
-A row id is the number of the document's part in name order times 2**32 plus its row in the part. Unlike a row number in
-the whole corpus it needs no counts of other parts. Halves are in the order of an id's hex digits.
+A row id is the number of the document's part in name order times 2**32, plus its row in the part. Unlike a row number
+in the whole corpus, it does not depend on the row counts of other parts. The first half has the first 16 hex digits.
 """
 
 import numpy as np
@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 from tasks.core.errors import InputError
 
 HALVES = np.dtype((">u8", 2))
-"""An id in a packed record: 16 bytes."""
+"""A document id in a packed record: 16 bytes."""
 
 
 def row_ids_of(part: int, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Returns the row ids of rows of the part with a number."""
+    """Returns the row ids of rows of a part."""
     return (np.uint64(part) << np.uint64(32)) + rows.astype(np.uint64)
 
 
 def range_of(part: int) -> tuple[int, int]:
-    """Returns the least row id of a part and that of the next one."""
+    """Returns the smallest row id of a part and that of the next part."""
     return part << 32, (part + 1) << 32
 
 
 def part_of(row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Returns the numbers of the parts."""
+    """Returns the part numbers of row ids."""
     return (row_ids >> np.uint64(32)).astype(np.int64)
 
 
 def row_of(row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Returns the rows in their parts."""
+    """Returns the rows within their parts."""
     return (row_ids & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
@@ -38,7 +38,7 @@ def pack(ids: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:
     """Returns the halves of document ids, shape (ids, 2).
 
     Raises:
-        InputError: an id is not of 32 hex digits.
+        InputError: an id does not have 32 hex digits.
     """
     try:
         return np.frombuffer(bytes.fromhex("".join(ids.to_pylist())), ">u8").reshape(len(ids), 2)
@@ -47,6 +47,6 @@ def pack(ids: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:
 
 
 def unpack(halves: NDArray[np.uint64]) -> pa.Array:
-    """Returns ids as text, from an array of shape (ids, 2)."""
+    """Returns document ids as strings, from halves of shape (ids, 2)."""
     digits = np.frombuffer(halves.astype(">u8").tobytes().hex().encode(), "S32")
     return pa.array(digits, pa.binary(32)).cast(pa.binary()).cast(pa.string())

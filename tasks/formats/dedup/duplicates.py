@@ -1,14 +1,15 @@
-"""Duplicates: the rule that says which documents of a cluster are kept, and the audit of what was found.
+"""Duplicates: the rule that selects the documents to keep, and the audit of the duplicates.
 
-The rule, pure functions over arrays: in order of preference, a document is dropped when its text equals that of a kept
-document, or when a *verified* pair links the two texts; otherwise it is kept. So links are not transitive (A ~ B ~ C
-does not make C a duplicate of A), and of two texts with a verified link at most one is kept. `dedup` applies it to all
-documents, `consolidate` again to those that pass the other rules: there a duplicate replaces a preferred document that
-was itself dropped.
+The rule is implemented by pure functions over arrays. In order of preference, a document is dropped if its text equals
+that of a kept document or a *verified* pair links the two texts; otherwise it is kept. Links are not transitive
+(A ~ B ~ C does not make C a duplicate of A), and of two texts with a verified link at most one is kept. `dedup` applies
+the rule to all documents. `consolidate` applies it again to the documents that pass the other rules, where a duplicate
+may replace a preferred document that was rejected.
 
-The audit is `audit.json` of an artifact `duplicates`: sizes of clusters, the largest ones, pairs of texts on both sides
-of the threshold, and shares of duplicates by source and domain. Its size does not grow with the documents. These are
-named by their ids, without text and address: a reader that shows texts applies takedowns and masks personal data.
+The audit is `audit.json` of an artifact `duplicates`: cluster sizes, the largest clusters, pairs of texts on both sides
+of the threshold, and shares of duplicates by source and domain. Its size does not grow with the number of documents. It
+refers to documents by id and contains no text or URL, so that a reader applies takedowns and masks personal data before
+it shows them.
 """
 
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ AUDIT_FILE = "audit.json"
 class Choice:
     """The keeper of each document.
 
-    `keeper` int64 (documents,): position of the document it is a duplicate of; its own position if it is kept.
-    `jaccard` float32 (documents,): similarity of the two texts; 1 for equal texts and for kept documents.
+    Attributes:
+        keeper: position of the document that this one duplicates, or its own position if it is kept; int64, shape
+            (documents,).
+        jaccard: similarity of the two texts; 1 for equal texts and for kept documents; float32, shape (documents,).
     """
 
     keeper: NDArray[np.int64]
@@ -36,14 +39,14 @@ def choose(texts: NDArray[np.int64], pairs: NDArray[np.int64], jaccard: NDArray[
     """Returns the keeper of each document.
 
     Args:
-        texts: shape (documents,), number of each document's text (equal texts, equal number), most preferred first.
-        pairs: shape (pairs, 2), text numbers of verified pairs, in any order.
-        jaccard: shape (pairs,), similarity of each pair.
+        texts: text number of each document (equal texts have equal numbers), most preferred first, shape (documents,).
+        pairs: text numbers of verified pairs, in any order, shape (pairs, 2).
+        jaccard: similarity of each pair, shape (pairs,).
 
     Returns:
-        A choice in which every dropped document has a keeper that is kept: of several possible ones the most preferred.
+        A choice in which the keeper of each dropped document is the most preferred kept one that it duplicates.
     """
-    linked = _neighbours(pairs, jaccard)
+    linked = _linked_texts(pairs, jaccard)
     kept: dict[int, int] = {}
     keeper = np.arange(len(texts), dtype=np.int64)
     similarity = np.ones(len(texts), dtype=np.float32)
@@ -51,15 +54,15 @@ def choose(texts: NDArray[np.int64], pairs: NDArray[np.int64], jaccard: NDArray[
         if text in kept:
             keeper[position] = kept[text]
             continue
-        near = [(kept[other], share) for other, share in linked.get(text, ()) if other in kept]
-        if near:
-            keeper[position], similarity[position] = min(near)
+        candidates = [(kept[other], share) for other, share in linked.get(text, ()) if other in kept]
+        if candidates:
+            keeper[position], similarity[position] = min(candidates)
         else:
             kept[text] = position
     return Choice(keeper, similarity)
 
 
-def _neighbours(pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> dict[int, list[tuple[int, float]]]:
+def _linked_texts(pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> dict[int, list[tuple[int, float]]]:
     linked: dict[int, list[tuple[int, float]]] = {}
     for (left, right), share in zip(pairs.tolist(), jaccard.tolist(), strict=True):
         linked.setdefault(left, []).append((right, share))
@@ -67,12 +70,12 @@ def _neighbours(pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> dict[
     return linked
 
 
-class _Frozen(BaseModel):
+class _AuditModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Bin(_Frozen):
-    """Clusters of `first` to `last` documents: how many there are, and the documents in them."""
+class SizeBin(_AuditModel):
+    """Number of clusters of `first` to `last` documents, and of the documents in them."""
 
     first: int
     last: int
@@ -85,10 +88,14 @@ class Bin(_Frozen):
         return f"{self.first}-{self.last}" if self.first < self.last else f"{self.last}"
 
 
-class Cluster(_Frozen):
-    """A cluster: the id of its most preferred document, its documents, distinct texts, and some of its documents.
+class DuplicateCluster(_AuditModel):
+    """A cluster of duplicates.
 
-    `shown` has ids of documents with different texts, most preferred first.
+    Attributes:
+        cluster: id of its most preferred document.
+        documents: number of documents.
+        texts: number of distinct texts.
+        shown: ids of some documents with different texts, most preferred first.
     """
 
     cluster: str
@@ -97,10 +104,13 @@ class Cluster(_Frozen):
     shown: tuple[str, ...]
 
 
-class Pair(_Frozen):
-    """Two texts that were compared, each by the id of its most preferred document, and their similarity.
+class Pair(_AuditModel):
+    """Two texts that were compared.
 
-    `clusters` are those of the two documents; None for a document without copies.
+    Attributes:
+        ids: the most preferred document of each text.
+        clusters: clusters of the two documents; None for a document without copies.
+        jaccard: similarity of the texts.
     """
 
     ids: tuple[str, str]
@@ -108,15 +118,15 @@ class Pair(_Frozen):
     jaccard: float
 
 
-class Side(_Frozen):
-    """The pairs on one side of the threshold: how many there are, and some of them by descending similarity."""
+class Side(_AuditModel):
+    """The number of pairs on one side of the threshold, and some of them by descending similarity."""
 
     pairs: int
     shown: tuple[Pair, ...]
 
 
-class Loss(_Frozen):
-    """A source or domain: its documents, and how many of these are duplicates."""
+class Loss(_AuditModel):
+    """A source or domain with its numbers of documents and duplicates."""
 
     name: str
     documents: int
@@ -128,17 +138,24 @@ class Loss(_Frozen):
         return self.duplicates / self.documents
 
 
-class DuplicateAudit(_Frozen):
+class DuplicateAudit(_AuditModel):
     """The audit of a corpus.
 
-    `jaccard` is the threshold; `below` and `above` have pairs that are at most `width` away from it. `domains` has
-    those with the most duplicates, `domain_count` is the number of all.
+    Attributes:
+        jaccard: the threshold.
+        width: maximum distance from the threshold of the pairs in `below` and `above`.
+        sizes: numbers of clusters by size.
+        largest: the largest clusters.
+        below, above: pairs on both sides of the threshold.
+        sources: all sources.
+        domains: the domains with the most duplicates.
+        domain_count: number of all domains.
     """
 
     jaccard: float
     width: float
-    sizes: tuple[Bin, ...]
-    largest: tuple[Cluster, ...]
+    sizes: tuple[SizeBin, ...]
+    largest: tuple[DuplicateCluster, ...]
     below: Side
     above: Side
     sources: tuple[Loss, ...]
@@ -148,10 +165,11 @@ class DuplicateAudit(_Frozen):
     def ids(self) -> set[str]:
         """Returns the ids of all documents to show."""
         pairs = (*self.below.shown, *self.above.shown)
-        return {one for cluster in self.largest for one in cluster.shown} | {one for pair in pairs for one in pair.ids}
+        in_clusters = {document for cluster in self.largest for document in cluster.shown}
+        return in_clusters | {document for pair in pairs for document in pair.ids}
 
     def clusters(self) -> set[str]:
-        """Returns the clusters of these documents."""
+        """Returns the clusters of all documents to show."""
         pairs = (*self.below.shown, *self.above.shown)
         of_pairs = {cluster for pair in pairs for cluster in pair.clusters if cluster}
         return {cluster.cluster for cluster in self.largest} | of_pairs

@@ -1,11 +1,12 @@
-"""Sorted runs: packed records by a 64-bit key, so that a range of keys is read without the rest of the file.
+"""Sorted runs: files of packed records with a 64-bit key, from which a range of keys can be read.
 
-A run is a file `<name>.bin`, written once: blocks of records, each block sorted by the field `key`, then the number of
-records of each block and the number of blocks (u64, little-endian). Runs are independent of one another and of how many
-buckets they are read in: bucket n of m is the n-th of m ranges of equal width of the 64 bits, from all runs. So runs of
+A run is a file `<name>.bin`, written once: blocks of records, each block sorted by the field `key`, followed by the
+number of records of each block and the number of blocks (u64, little-endian). Runs do not depend on each other or on
+the number of buckets: bucket n of m is the n-th of m ranges of equal width of the 64 bits, over all runs. Runs of
 several passes over a corpus, or of several cycles, can be read together.
 
-A bucket is found by bisection and only its records are read; of a remote store the whole run is fetched into the cache.
+A bucket is located by bisection and only its records are read. From a remote store the whole run is fetched into the
+cache.
 """
 
 from bisect import bisect_left
@@ -25,13 +26,13 @@ _COUNT = np.dtype("<u8")
 
 @dataclass(frozen=True)
 class Buckets:
-    """The runs of a pass over buckets: the files `<folder>/<n>-of-<count>.bin`."""
+    """The runs that a pass over buckets writes: the files `<folder>/<n>-of-<count>.bin`."""
 
     folder: str
     count: int
 
     def name(self, number: int) -> str:
-        """Returns the name of the part that makes a bucket."""
+        """Returns the name of the part that processes a bucket."""
         return f"{self.folder}-{number:05d}-of-{self.count:05d}"
 
     def path(self, number: int, kind: str = "bin") -> str:
@@ -42,8 +43,8 @@ class Buckets:
         """Returns the files of all buckets."""
         return [self.path(number, kind) for number in range(self.count)]
 
-    def beside(self, folder: str) -> "Buckets":
-        """Returns the runs that the same pass writes into another folder."""
+    def sibling(self, folder: str) -> "Buckets":
+        """Returns the runs that the same pass writes to another folder."""
         return Buckets(folder, self.count)
 
 
@@ -53,7 +54,7 @@ def write(part: Part, path: str, blocks: Iterable[NDArray[np.void]]) -> int:
     Args:
         part: the part.
         path: path of the file, relative to the artifact.
-        blocks: records of one dtype with a field `key`, each block sorted by it; one is in memory at a time.
+        blocks: records of one dtype with a field `key`, each block sorted by it; only one block is held in memory.
     """
     sizes = []
     with part.file(path) as file:
@@ -71,14 +72,14 @@ def by_key(records: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def bucket_count(records: int, per_bucket: int) -> int:
-    """Returns into how many buckets to divide so many records, at least 1."""
+    """Returns the number of buckets for a number of records, at least 1."""
     return max(1, -(-records // per_bucket))
 
 
 def read_bucket(
     folder: ArtifactFolder, paths: Sequence[str], dtype: np.dtype[Any], number: int, count: int
 ) -> NDArray[np.void]:
-    """Returns the records of bucket `number` of `count`: run after run, sorted by key only within each block."""
+    """Returns the records of bucket `number` of `count`, concatenated over runs; only blocks are sorted by key."""
     return read_range(folder, paths, dtype, -(-(number << 64) // count), -(-((number + 1) << 64) // count))
 
 
@@ -90,27 +91,27 @@ def read_range(
     Args:
         folder: the artifact.
         paths: its runs to read.
-        dtype: of the records.
-        first: least key.
-        end: bound of the keys, at most 2**64.
+        dtype: dtype of the records.
+        first: smallest key, inclusive.
+        end: upper bound of the keys, exclusive, at most 2**64.
     """
     pieces = [(path, *span) for path in map(folder.local, paths) for span in _spans(path, dtype, first, end)]
-    found = np.empty(sum(stop - start for _, start, stop in pieces), dtype)
-    filled = 0
+    records = np.empty(sum(stop - start for _, start, stop in pieces), dtype)
+    offset = 0
     for path, start, stop in pieces:
-        read = np.fromfile(path, dtype, stop - start, offset=start * dtype.itemsize)
-        found[filled : filled + len(read)] = read
-        filled += len(read)
-    return found
+        block = np.fromfile(path, dtype, stop - start, offset=start * dtype.itemsize)
+        records[offset : offset + len(block)] = block
+        offset += len(block)
+    return records
 
 
 def _spans(path: str, dtype: np.dtype[Any], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields (first, end) of the records of each block with keys in a range."""
+    """Yields the range of records, first and end, with keys in a range, for each block that has any."""
     mapped = np.memmap(path, np.uint8, mode="r")
     ends = np.cumsum([0, *_sizes(mapped)]).tolist()
     records = mapped[: ends[-1] * dtype.itemsize].view(dtype)
     for begin, stop in pairwise(ends):
-        # By bisection and not by searchsorted, which copies a column that is not contiguous.
+        # `bisect` instead of searchsorted, which copies a column that is not contiguous.
         keys = records["key"][begin:stop]
         low, high = _below(keys, first), _below(keys, end)
         if high > low:
@@ -125,5 +126,5 @@ def _sizes(mapped: NDArray[np.uint8]) -> list[int]:
 
 
 def _below(keys: NDArray[np.uint64], bound: int) -> int:
-    """Returns how many sorted keys are below a bound of at most 2**64."""
+    """Returns the number of sorted keys below a bound of at most 2**64."""
     return len(keys) if bound >> 64 else bisect_left(keys, np.uint64(bound))

@@ -1,1 +1,1 @@
-"""Documents: their text, rows and layout, files of rows from elsewhere, and the chunks and examples made of them."""
+"""Documents: text, rows and layout, external files of rows, and chunks and examples derived from documents."""

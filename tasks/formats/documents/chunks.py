@@ -1,9 +1,9 @@
 """Chunks of documents for fine-tuning, with their lineage.
 
-`chunks/<part>.parquet` (CHUNK) and `rejected/<part>.parquet` (REJECTED) have a row per chunk, in the order of the
+`chunks/<part>.parquet` (CHUNK) and `rejected/<part>.parquet` (REJECTED) have one row per chunk, in the order of the
 documents and of their texts. `start` and `end` are code points of `text` in the kept document: the text of a chunk is
-that stretch of it, character for character. Where it begins with headings, `body` is behind them, and `sections` has
-the headings above that place: what a chunk stands under (`asked`) as an example for a fine-tuning.
+exactly that slice. If it begins with headings, `body` is the offset after them and `sections` has the headings above
+that offset, which a fine-tuning example uses as its prompt (`heading_path`).
 """
 
 from collections.abc import Sequence
@@ -35,17 +35,17 @@ _PLACE = [
 CHUNK = pa.schema(
     [
         *_PLACE,
-        pa.field("overlap", pa.int32(), nullable=False),  # code points at the beginning that the chunk before has, too
-        pa.field("kind", pa.string(), nullable=False),  # TEXT, CODE or TABLE: what most of its characters are
+        pa.field("overlap", pa.int32(), nullable=False),  # leading code points shared with the previous chunk
+        pa.field("kind", pa.string(), nullable=False),  # TEXT, CODE or TABLE: the kind of most of its characters
         pa.field("title", pa.string(), nullable=False),  # of the document, or ""
         pa.field("headings", pa.list_(pa.string()), nullable=False),  # above it, the outermost first; not in `text`
-        pa.field("body", pa.int32(), nullable=False),  # code points of `text` before what is no heading
-        pa.field("sections", pa.list_(pa.string()), nullable=False),  # headings above what begins at `body`
+        pa.field("body", pa.int32(), nullable=False),  # offset in `text` of the first text that is no heading
+        pa.field("sections", pa.list_(pa.string()), nullable=False),  # headings above `body`, outermost first
         pa.field("text", pa.string(), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),  # of `rendered`
         pa.field("language", pa.string(), nullable=False),
         pa.field("tier", pa.string(), nullable=False),  # of the document
-        # Boxes of the text on the pages of a PDF file, and their pages; null for a document without a layout.
+        # Pages and boxes of the text in a PDF file; null for a document without a layout.
         pa.field("pages", pa.list_(pa.int32())),
         pa.field("boxes", pa.list_(BOX)),
     ]
@@ -60,21 +60,21 @@ REJECTED = pa.schema(
 
 
 def chunk_id(document: str, start: int, text: str) -> str:
-    """Returns a chunk's id, 32 hex digits: a hash of the document's id, where the chunk begins, and its text."""
+    """Returns a chunk's id, 32 hex digits: a hash of the document's id and of the chunk's start and text."""
     return digest128(f"{document}\n{start}\n{text}")
 
 
-def asked(title: str, sections: Sequence[str]) -> str:
-    r"""Returns what a chunk stands under, a line each: the document's title, then the headings above its body.
+def heading_path(title: str, sections: Sequence[str]) -> str:
+    r"""Returns the document's title and the headings above a chunk's body, one per line.
 
-    >>> asked("Manual", ["Manual", "Doors"])
+    >>> heading_path("Manual", ["Manual", "Doors"])
     'Manual\nDoors'
     """
     return "\n".join([*([title] if title and title not in sections[:1] else []), *sections])
 
 
 def rendered(headings: Sequence[str], text: str) -> str:
-    r"""Returns a chunk as a model reads it: its headings, a line each, a blank line, its text.
+    r"""Returns a chunk as a model reads it: its headings, one per line, a blank line, and its text.
 
     >>> rendered(["Manual", "Doors"], "They open.")
     'Manual\nDoors\n\nThey open.'

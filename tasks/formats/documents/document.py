@@ -1,24 +1,24 @@
-"""Documents as rows of Parquet files, and the tables that stand beside them, part by part.
+"""Documents as rows of Parquet files, and the tables aligned with them, part by part.
 
-Reads and writes, in artifacts of the stages that make them:
+Reads and writes, in the artifacts of several stages:
 
-    documents/<part>.parquet      one row per document: its text and where it comes from (DOCUMENT)
-    rejected/<part>.parquet       one row per row of the input that gave none (REJECTED)
+    documents/<part>.parquet      one row per document: its text and provenance (DOCUMENT)
+    rejected/<part>.parquet       one row per input row that produced no document (REJECTED)
     layout/<part>.parquet         one row per document with a layout, sorted by id (LAYOUT)
     pages/<part>.parquet          one row per page of every paged file that was opened, sorted by URL, source and page
-    contamination/<part>.parquet  one row per document, in their order: ITEM_FOUND, null where nothing was found
-    matches/<part>.parquet        one row per document and evaluation item found in it (ITEM_MATCH)
+    contamination/<part>.parquet  one row per document, in the same order: TOP_ITEM, or null
+    matches/<part>.parquet        one row per document and evaluation item that it contains (ITEM_MATCH)
     sets.parquet                  one row per evaluation set: its name as `set`, and counts
-    paragraphs/<part>.parquet     one row per document, in their order: REPEATS_FOUND, null where nothing is repeated
+    paragraphs/<part>.parquet     one row per document, in the same order: REPEATED_SPANS, or null
     repeats/<part>.parquet        one row per document and repeated paragraph in it (REPEAT)
     boilerplate.parquet           the most repeated paragraphs of the corpus
 
-Shares of evaluation items are of their n-grams: the distinct ones, without those that are common in the corpus. A
-paragraph is a line of text with a word in it, without the white space around it. Places are code points of the
-document's text, end exclusive.
+Shares of evaluation items count their distinct n-grams, except those that are common in the corpus. A paragraph is a
+line of text with at least one word, stripped of surrounding whitespace. Offsets are code points of the document's text,
+end exclusive.
 
-What is held out of learning is drawn by a hash, the same in every version, in pretraining and in fine-tuning. Of the
-same keys a larger share holds out all that a smaller one does.
+A hash selects the held-out documents and examples. The choice is the same in every version, in pretraining and in
+fine-tuning, and a larger share always includes the keys of a smaller one.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
-from tasks.formats.documents.layout import Piece
+from tasks.formats.documents.layout import LayoutSpan
 from tasks.formats.documents.text import hash64
 
 DOCUMENT = pa.schema(
@@ -63,7 +63,7 @@ REJECTED = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
-"""A row of the input that gave no document."""
+"""An input row that produced no document."""
 
 _IDS = b"ids"
 
@@ -86,7 +86,7 @@ LAYOUT = pa.schema(
         ),
     ]
 )
-"""Where the blocks of a paged file stand in the text of its document; see `layout`."""
+"""Where each stretch of a paged file's text is on its pages; see `layout`."""
 
 PAGES = pa.schema(
     [
@@ -97,27 +97,28 @@ PAGES = pa.schema(
         pa.field("needs_ocr", pa.bool_(), nullable=False),
     ]
 )
-"""How much a page needs OCR (0 to 1), and whether it was left out for it."""
+"""How much a page needs OCR (0 to 1), and whether it was omitted for that reason."""
 
 CONTAMINATION = "contamination"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""
 MATCHES = "matches"
 SETS_FILE = "sets.parquet"
 CONTAMINATED = "contaminated"
-"""The reason of a document that goes, and the name of the column ITEM_FOUND."""
+"""Rejection reason of a contaminated document, and the name of the column of TOP_ITEM."""
 
 _ITEM = [
     pa.field("set", pa.string(), nullable=False),  # name of the evaluation set
     pa.field("item", pa.string(), nullable=False),  # id of the item in it
     pa.field("share", pa.float32(), nullable=False),  # share of the item's n-grams that the document contains
-    pa.field("ngrams", pa.int32(), nullable=False),  # their number
-    # The longest run of words in the document that are in the item: characters of its text, whole words, and words.
+    pa.field("ngrams", pa.int32(), nullable=False),  # number of n-grams in that share
+    # The longest run of the document's words that are in the item: its code points, extended to whole words, and its
+    # number of words.
     pa.field("begin", pa.int32(), nullable=False),
     pa.field("end", pa.int32(), nullable=False),
     pa.field("words", pa.int32(), nullable=False),
 ]
-ITEM_FOUND = pa.struct([*_ITEM, pa.field("items", pa.int32(), nullable=False)])
-"""Of one document the item with the largest share, and the number of all items found in it."""
+TOP_ITEM = pa.struct([*_ITEM, pa.field("items", pa.int32(), nullable=False)])
+"""The evaluation item with the largest share in a document, and the number of items in that document."""
 
 ITEM_MATCH = pa.schema(
     [
@@ -133,17 +134,17 @@ PARAGRAPHS = "paragraphs"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""
 REPEATS = "repeats"
 REPEATED = "repeated_paragraphs"
-"""The reason of a document that goes, and the name of the column REPEATS_FOUND."""
+"""Rejection reason of a document with too many repeated paragraphs, and the name of the column of REPEATED_SPANS."""
 
 _SPAN = pa.struct([pa.field("begin", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
-REPEATS_FOUND = pa.struct(
+REPEATED_SPANS = pa.struct(
     [
-        pa.field("share", pa.float32(), nullable=False),  # of the characters of all its paragraphs
-        pa.field("words_left", pa.int32(), nullable=False),  # words of its other paragraphs
+        pa.field("share", pa.float32(), nullable=False),  # of the characters of all paragraphs
+        pa.field("words_left", pa.int32(), nullable=False),  # words of the other paragraphs
         pa.field("spans", pa.list_(_SPAN), nullable=False),  # of the repeated paragraphs, in the order of the text
     ]
 )
-"""Of one document its repeated paragraphs."""
+"""The repeated paragraphs of a document."""
 
 REPEAT = pa.schema(
     [
@@ -159,7 +160,7 @@ _HASHES = 2**64
 
 
 def parts_of(extracted: Artifact) -> list[str]:
-    """Returns the names of the parts of an artifact of documents; raises InputError where there is none."""
+    """Returns the names of the parts of an artifact of documents; raises InputError if there are none."""
     names = extracted.names("documents/")
     if not names:
         raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
@@ -169,29 +170,29 @@ def parts_of(extracted: Artifact) -> list[str]:
 def document_id(url: str, payload_digest: str) -> str:
     """Returns the document's id: 32 hex digits of blake2b-128 over url, newline and payload digest.
 
-    The same page with the same bytes keeps its id over crawl cycles; changed bytes make another document.
+    A page with unchanged bytes keeps its id across crawl cycles; changed bytes give a new id.
     """
     return hashlib.blake2b(f"{url}\n{payload_digest}".encode(), digest_size=16).hexdigest()
 
 
-def mark_of(ids: pa.ChunkedArray) -> bytes:
-    """Returns a hash of document ids in their order (blake2b-128, hex)."""
+def ids_digest(ids: pa.ChunkedArray) -> bytes:
+    """Returns a hash of document ids in order (blake2b-128, hex)."""
     return hashlib.blake2b("\n".join(ids.to_pylist()).encode(), digest_size=16).hexdigest().encode()
 
 
-def marked(table: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
-    """Returns a table without ids, with the mark of the documents of its rows in the schema metadata."""
-    return table.replace_schema_metadata({_IDS: mark_of(ids)})
+def with_ids_digest(table: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
+    """Returns the table with the `ids_digest` of the documents of its rows in the schema metadata."""
+    return table.replace_schema_metadata({_IDS: ids_digest(ids)})
 
 
-def same_mark(mark: bytes, table: pa.Table, where: str) -> None:
-    """Checks that the rows of a table belong to the documents of a mark; raises InputError."""
-    if (table.schema.metadata or {}).get(_IDS) != mark:
+def check_ids_digest(digest: bytes, table: pa.Table, where: str) -> None:
+    """Raises InputError if the `ids_digest` stored in a table differs from `digest`."""
+    if (table.schema.metadata or {}).get(_IDS) != digest:
         raise _misfit(where)
 
 
-def same_rows(left: pa.Table, right: pa.Table, where: str) -> None:
-    """Checks that two co-partitioned tables have the same ids in the same order; raises InputError."""
+def check_same_ids(left: pa.Table, right: pa.Table, where: str) -> None:
+    """Raises InputError unless two co-partitioned tables have the same ids in the same order."""
     if not left.column("id").equals(right.column("id")):
         raise _misfit(where)
 
@@ -202,45 +203,45 @@ def _misfit(where: str) -> InputError:
     )
 
 
-def layout_row(document: str, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Returns the row of `LAYOUT` of the document with that id."""
+def layout_row(document: str, layout: Sequence[LayoutSpan]) -> dict[str, Any]:
+    """Returns the row of `LAYOUT` for the document with this id."""
     names = ("x0", "y0", "x1", "y1")
     return {
         "id": document,
         "layout": [
             {
-                "start": one.start,
-                "end": one.end,
-                "kind": one.kind,
-                "page": one.page,
-                **dict(zip(names, one.box, strict=True)),
+                "start": span.start,
+                "end": span.end,
+                "kind": span.kind,
+                "page": span.page,
+                **dict(zip(names, span.box, strict=True)),
             }
-            for one in pieces
+            for span in layout
         ],
     }
 
 
-def found_in(contamination: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Reads the column ITEM_FOUND of one part; raises InputError where it is not of the documents with these ids."""
-    return _beside(contamination, CONTAMINATION, part, ids).column(CONTAMINATED)
+def contamination_column(contamination: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Reads the column of TOP_ITEM of one part; raises InputError unless it belongs to the documents with these ids."""
+    return _aligned_table(contamination, CONTAMINATION, part, ids).column(CONTAMINATED)
 
 
-def repeated_in(paragraphs: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Reads the column REPEATS_FOUND of one part; raises InputError where it is not of the documents with these ids."""
-    return _beside(paragraphs, PARAGRAPHS, part, ids).column(REPEATED)
+def repeats_column(paragraphs: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Reads the column of REPEATED_SPANS of one part; raises InputError unless it belongs to these documents."""
+    return _aligned_table(paragraphs, PARAGRAPHS, part, ids).column(REPEATED)
 
 
-def _beside(artifact: ArtifactFolder, folder: str, part: str, ids: pa.ChunkedArray) -> pa.Table:
+def _aligned_table(artifact: ArtifactFolder, folder: str, part: str, ids: pa.ChunkedArray) -> pa.Table:
     table = artifact.table(f"{folder}/{part}.parquet")
-    same_mark(mark_of(ids), table, f"{artifact.address}, {part}")
+    check_ids_digest(ids_digest(ids), table, f"{artifact.address}, {part}")
     return table
 
 
 def heldout_draw(key: str) -> int:
-    """Returns a uniform 64-bit integer of a key, such as a document's id; what is below some limit is held out."""
+    """Returns a uniform 64-bit integer for a key, such as a document's id; keys below a limit are held out."""
     return hash64(f"heldout/{key}")
 
 
 def is_heldout(key: str, share: float) -> bool:
-    """Returns whether a key is among the share that is held out."""
+    """Returns whether a key belongs to the held-out share."""
     return heldout_draw(key) < round(share * _HASHES)

@@ -1,14 +1,14 @@
-"""Tokenised examples of a fine-tuning, packed into sequences.
+"""Tokenized fine-tuning examples, packed into sequences.
 
-`examples/<part>.arrow` (Arrow IPC, not compressed, so that it is mapped and not read) has one row per example, of
-SCHEMA. An example is one text, or of a preference two: the chosen and the rejected one. Sequences are not stored: they
-follow from the lengths. `heldout/<part>.arrow` has the examples that are never learned, in the same form.
+`examples/<part>.arrow` (Arrow IPC, uncompressed so that it can be memory-mapped) has one row of SCHEMA per example. An
+example is one text, or a preference pair of two: the chosen and the rejected text. Sequences are not stored; they are
+computed from the lengths. `heldout/<part>.arrow` has the held-out examples in the same form.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ HELDOUT = "heldout"
 SUMMARY = "examples.json"
 """{kind, vocab_size, eos_id, tokenizer_sha256, seq_len, template, files: {part: name of the file}}"""
 SOURCE = "examples"
-"""Name of the one source, for the order of sequences."""
+"""Name of the only source, for the order of sequences."""
 SCHEMA = pa.schema(
     [
         ("line", pa.int64()),
@@ -38,18 +38,18 @@ SCHEMA = pa.schema(
         ("boxes", pa.list_(BOX)),
     ]
 )
-"""line: 1-based, in the file of the part. id: of the row, "" where it has none, or of the chunk. lengths: tokens of
-each text, with its end-of-text. tokens: of all texts. learned: whether a token gives a gradient; one per token.
-document, url, source, pages, boxes: of the chunk (`chunks`), null for a row of a file; the last two also for a document
-without pages."""
+"""line: 1-based line number in the source file of the part. id: id of the row (or "") or of the chunk. lengths: tokens
+of each text, including its end-of-text token. tokens: those of all texts, concatenated. learned: loss mask, one per
+token. document, url, source, pages, boxes: those of the chunk (`chunks`), null for a row of a file; pages and boxes are
+also null for a document without pages."""
 _TOKENS = ("lengths", "tokens", "learned")
 ROWS = 1024
-"""Rows of a record batch."""
+"""Rows per record batch."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row of SCHEMA, with the part that it is in; `origin` has the columns that say where it is from."""
+    """One row of SCHEMA, with the path of its part; `origin` has the columns that are not tokens."""
 
     part: str
     origin: dict[str, Any]
@@ -59,7 +59,7 @@ class Example:
 
 
 class Writer:
-    """Writes rows of SCHEMA as an Arrow file, a record batch at a time.
+    """Writes rows of SCHEMA as an Arrow file, one record batch at a time.
 
     Args:
         file: receives the bytes.
@@ -67,31 +67,32 @@ class Writer:
 
     def __init__(self, file: BinaryIO) -> None:
         self._writer = pa.ipc.new_file(file, SCHEMA)
-        self._held: list[dict[str, Any]] = []
+        self._buffer: list[dict[str, Any]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Writes one row; columns that it lacks are null."""
-        self._held.append({name: row.get(name) for name in SCHEMA.names})
-        if len(self._held) == ROWS:
+        """Writes one row; missing columns are null."""
+        self._buffer.append({name: row.get(name) for name in SCHEMA.names})
+        if len(self._buffer) == ROWS:
             self._flush()
 
     def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._held:
+        if self._buffer:
             self._flush()
         self._writer.close()
 
     def _flush(self) -> None:
-        self._writer.write_batch(pa.RecordBatch.from_pylist(self._held, SCHEMA))
-        self._held = []
+        self._writer.write_batch(pa.RecordBatch.from_pylist(self._buffer, SCHEMA))
+        self._buffer = []
 
 
 def pack(lengths: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
-    """Returns the number of the first example of each sequence, and at the end the number of examples.
+    """Returns the index of the first example of each sequence, followed by the number of examples.
 
-    Examples keep their order; each goes into the sequence of the one before it while there is room (next-fit).
+    Examples keep their order. Each joins the sequence of the previous example if it fits, else starts a new one
+    (next-fit).
 
     >>> pack(np.array([3, 4, 2, 8]), 8)
     array([0, 2, 3, 4])
@@ -105,15 +106,32 @@ def pack(lengths: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
     return np.array([*firsts, len(lengths)] if len(lengths) else [0], dtype=np.int64)
 
 
+class ExampleSource(TypedDict, total=False):
+    """Provenance of an example: file, line and id of a row of a file, or the other fields for a chunk.
+
+    `pages` and `boxes` are present only if the document has pages.
+    """
+
+    file: str
+    line: int
+    id: str | None
+    chunk: str
+    document: str
+    url: str
+    source: str
+    pages: list[int]
+    boxes: list[dict[str, Any]]
+
+
 class Examples:
     """The examples of an artifact, mapped into memory, in the order of its parts.
 
     Args:
         artifact: an artifact of the stage `examples`.
-        folder: FOLDER, or HELDOUT for those that are never learned.
+        folder: FOLDER, or HELDOUT for the held-out examples.
 
     Raises:
-        InputError: it has no example.
+        InputError: the artifact has no examples.
     """
 
     def __init__(self, artifact: Artifact, folder: str = FOLDER) -> None:
@@ -124,7 +142,7 @@ class Examples:
         rows = [table.num_rows for table in self._tables]
         self._begins = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         if not self._begins[-1]:
-            raise InputError(f"{artifact.address} has no example", "see what was rejected in its record")
+            raise InputError(f"{artifact.address} has no example", "see the rejected rows in its record")
         totals = [_totals(table) for table in self._tables]
         self.firsts = pack(np.concatenate(totals), int(self.summary["seq_len"]))
 
@@ -134,37 +152,37 @@ class Examples:
         return len(self.firsts) - 1
 
     def numbers(self, sequence: int) -> range:
-        """Returns the numbers of the examples of a sequence."""
+        """Returns the indices of the examples of a sequence."""
         return range(int(self.firsts[sequence]), int(self.firsts[sequence + 1]))
 
     def where(self, covers: Callable[[pa.Table], NDArray[np.bool_]]) -> list[int]:
-        """Returns the numbers of the examples whose document is covered, ascending.
+        """Returns the indices of the examples whose document is covered, ascending.
 
         Args:
-            covers: returns which rows are, shape (rows,), of a table with id and url of documents. Examples without a
-                document are not looked at.
+            covers: maps a table with columns id and url of documents to a mask of shape (rows,). Examples without a
+                document are skipped.
         """
-        found: list[int] = []
+        numbers: list[int] = []
         for begin, table in zip(self._begins.tolist(), self._tables, strict=False):
-            if "document" not in table.column_names:  # made of files alone, before there were chunks
+            if "document" not in table.column_names:  # written by a version without chunks
                 continue
             rows = np.flatnonzero(table.column("document").is_valid().to_numpy(zero_copy_only=False))
             documents = table.select(["document", "url"]).take(rows).rename_columns(["id", "url"])
-            found += (begin + rows[covers(documents)]).tolist()
-        return found
+            numbers += (begin + rows[covers(documents)]).tolist()
+        return numbers
 
     def sequence_of(self, number: int) -> int:
-        """Returns the sequence that an example is in."""
+        """Returns the sequence of an example."""
         return int(np.searchsorted(self.firsts, number, side="right")) - 1
 
     def place(self, number: int) -> tuple[int, int]:
-        """Returns index in `paths` and row of an example."""
+        """Returns the index in `paths` and the row of an example."""
         part = int(np.searchsorted(self._begins, number, side="right")) - 1
         return part, number - int(self._begins[part])
 
     def __getitem__(self, number: int) -> Example:
-        part, at = self.place(number)
-        row = self._tables[part].slice(at, 1).combine_chunks()
+        part, offset = self.place(number)
+        row = self._tables[part].slice(offset, 1).combine_chunks()
         tokens, learned = (row.column(name).chunk(0).flatten() for name in ("tokens", "learned"))
         return Example(
             part=self.paths[part],
@@ -174,30 +192,33 @@ class Examples:
             learned=learned.to_numpy(zero_copy_only=False),
         )
 
-    def source(self, example: Example) -> dict[str, Any]:
-        """Returns where an example is from.
-
-        Of a row of a file: {file, line, id}. Of a chunk: {chunk, document, url, source, pages, boxes}, the last two
-        only where its document has pages.
-        """
+    def source(self, example: Example) -> ExampleSource:
+        """Returns the provenance of an example."""
         origin = example.origin
-        if origin.get("document"):
-            paged = ("pages", "boxes") if origin["pages"] is not None else ()
-            return {"chunk": origin["id"], **{name: origin[name] for name in ("document", "url", "source", *paged)}}
-        name = example.part.removeprefix(f"{self._folder}/").removesuffix(".arrow")
-        return {"file": self.summary["files"][name], "line": origin["line"], "id": origin["id"]}
+        if not origin.get("document"):
+            name = example.part.removeprefix(f"{self._folder}/").removesuffix(".arrow")
+            return {"file": self.summary["files"][name], "line": origin["line"], "id": origin["id"]}
+        source: ExampleSource = {
+            "chunk": origin["id"],
+            "document": origin["document"],
+            "url": origin["url"],
+            "source": origin["source"],
+        }
+        if origin["pages"] is not None:
+            source["pages"], source["boxes"] = origin["pages"], origin["boxes"]
+        return source
 
-    def sources(self, sequence: int) -> list[dict[str, Any]]:
-        """Returns where the examples of a sequence are from, in their order."""
+    def sources(self, sequence: int) -> list[ExampleSource]:
+        """Returns the provenance of the examples of a sequence, in order."""
         return [self.source(self[number]) for number in self.numbers(sequence)]
 
 
 def has_heldout(artifact: Artifact) -> bool:
-    """Returns whether any example of an artifact is never learned."""
+    """Returns whether an artifact has held-out examples."""
     return bool(artifact.record.metrics.get(HELDOUT))
 
 
 def _totals(table: pa.Table) -> NDArray[np.int64]:
-    """Returns the tokens of each example of a table, shape (rows,)."""
+    """Returns the number of tokens of each example of a table, shape (rows,)."""
     chunks = [np.diff(chunk.offsets.to_numpy()) for chunk in table.column("tokens").chunks]
     return np.concatenate([np.zeros(0), *chunks]).astype(np.int64)

@@ -1,8 +1,8 @@
-"""External files: files outside the store that a recipe names by a pattern; listing and unpacking.
+"""External files: lists and unpacks files outside the store that match a pattern of a recipe.
 
-Reads names, sizes and bytes, on this machine or on an object store. How a file is packed, and what else it may be, is
-taken from its first bytes, since names lie; from the ending of its name where these do not say, so that a damaged file
-is not taken for a plain one. gzip, zstd, bzip2 and zip are unpacked while they are read, in bounded memory.
+Reads names, sizes and bytes, on this machine or on an object store. The packing of a file is detected from its first
+bytes, because names can be wrong; if these are not conclusive, from its suffix, so that a damaged file is not read as a
+plain one. gzip, zstd, bzip2 and zip are unpacked while they are read, in bounded memory.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tasks.core.store import Store
 log = logging.getLogger("sluice.formats")
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""Compressions by the suffix of a name, in Arrow's terms."""
+"""Compression by file name suffix, as Arrow names it."""
 ZIP = "zip"
 
 _PACKED = (
@@ -51,8 +51,8 @@ _OTHERS = (
     (re.compile(rb"\s*<(?:!doctype|\?xml|html|rss|feed)", re.I), "HTML or XML", "leave it out, or convert it"),
 )
 _HEAD = 512
-# Those of an operating system and of an editor, not of the author.
-_ASIDE = re.compile(r"(?:^|/)(?:__MACOSX/|\.)|(?:^|/)(?:thumbs\.db|desktop\.ini)$", re.I)
+# Zip members that an operating system or an editor adds.
+_JUNK = re.compile(r"(?:^|/)(?:__MACOSX/|\.)|(?:^|/)(?:thumbs\.db|desktop\.ini)$", re.I)
 
 _MAGIC = "*?["
 _WILD = re.compile(r"\*\*/|\*\*?|\?|\[!?[^\]]+\]")
@@ -65,8 +65,8 @@ class SourceFile:
 
     Attributes:
         path: a local path, or an fsspec URL ("s3://bucket/folder/file").
-        name: its path below the fixed folder of the pattern that found it.
-        bytes: its size as stored.
+        name: path relative to the fixed folder of the pattern that matched it.
+        bytes: size as stored.
     """
 
     path: str
@@ -75,48 +75,48 @@ class SourceFile:
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is compressed, by the suffix of its name: nothing is read."""
+        """Whether the file is compressed, by its suffix alone."""
         return codec_of(self.name) is not None or self.name.endswith(".zip")
 
     def packing(self) -> str | None:
-        """Returns the compression in Arrow's terms, ZIP or None; see `packing_of`."""
+        """Returns the compression as Arrow names it, ZIP or None; see `packing_of`."""
         return packing_of(self.local(), self.name)
 
     def local(self) -> str:
-        """Returns a local path; an object is fetched once into the cache of this machine."""
+        """Returns a local path; a remote object is fetched once into the cache of this machine."""
         if "://" not in self.path:
             return self.path
         return Store(self.path.removesuffix(f"/{self.name}")).local(self.name)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[io.BufferedReader]:
-        """Opens it for reading, decompressed; raises InputError when it cannot be read to the end."""
+        """Opens the file for reading, decompressed; raises InputError if it cannot be read to the end."""
         with self.readable():
             packing = self.packing()
             if packing == ZIP:
                 raise OSError("it is a zip file")
-            with opened(self.local(), packing) as file:
+            with open_decompressed(self.local(), packing) as file:
                 yield file
 
     @contextlib.contextmanager
     def readable(self) -> Iterator[None]:
-        """Raises InputError for the errors of reading it."""
+        """Converts errors of reading the file to InputError."""
         try:
             yield
         except (OSError, EOFError, pa.ArrowException) as error:
-            raise InputError(f"{self.path} cannot be read ({error})", "mend it or leave it out") from error
+            raise InputError(f"{self.path} cannot be read ({error})", "fix it or remove it") from error
 
 
-def find(pattern: str, whose: str) -> list[SourceFile]:
+def find(pattern: str, setting: str) -> list[SourceFile]:
     """Returns the files that a pattern matches, sorted by name.
 
     Args:
-        pattern: absolute glob or URL on an object store; `**` stands for any number of folders, `*` for none.
-        whose: the setting that names the pattern, for messages: 'the reference "wiki"'.
+        pattern: absolute glob or URL on an object store; `**` matches any number of folders, `*` does not match "/".
+        setting: the setting that has the pattern, for messages: 'the reference "wiki"'.
 
     Raises:
         InputError: the pattern is not absolute or matches no file.
-        StoreError, TransientError: the object store that it names cannot be used, or did not answer.
+        StoreError, TransientError: the object store cannot be used, or did not answer.
     """
     folder = _fixed_folder(pattern)
     if "://" in pattern:
@@ -124,16 +124,16 @@ def find(pattern: str, whose: str) -> list[SourceFile]:
     elif os.path.isabs(pattern):
         files = [_local(path, folder) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
     else:
-        raise InputError(f'the pattern "{pattern}" of {whose} is not absolute', "begin it with / or s3://")
+        raise InputError(f'the pattern "{pattern}" of {setting} is not absolute', "begin it with / or s3://")
     if not files:
-        raise InputError(f'the pattern "{pattern}" of {whose} matches no file below {folder}', "correct it")
+        raise InputError(f'the pattern "{pattern}" of {setting} matches no file below {folder}', "correct it")
     return sorted(files, key=lambda file: file.name)
 
 
 def _fixed_folder(pattern: str) -> str:
-    steps = pattern.split("/")
-    fixed = next((i for i, step in enumerate(steps) if any(char in step for char in _MAGIC)), len(steps) - 1)
-    return "/".join(steps[:fixed]) or "/"
+    segments = pattern.split("/")
+    fixed = next((i for i, step in enumerate(segments) if any(char in step for char in _MAGIC)), len(segments) - 1)
+    return "/".join(segments[:fixed]) or "/"
 
 
 def _local(path: str, folder: str) -> SourceFile:
@@ -148,7 +148,7 @@ def _objects(folder: str, pattern: str) -> Iterator[SourceFile]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Returns a glob as a regular expression: `**` stands for any number of folders, `*` and `?` for no slash."""
+    """Returns a glob as a regular expression: `**` matches any number of folders, `*` and `?` do not match a slash."""
     parts, at = [], 0
     for wild in _WILD.finditer(pattern):
         parts += [re.escape(pattern[at : wild.start()]), _MEANING.get(wild[0]) or wild[0].replace("[!", "[^")]
@@ -157,7 +157,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def codec_of(name: str) -> str | None:
-    """Returns the compression by the suffix of a name, in Arrow's terms.
+    """Returns the compression by the suffix of a name, as Arrow names it.
 
     >>> codec_of("wiki.jsonl.zst")
     'zstd'
@@ -166,90 +166,92 @@ def codec_of(name: str) -> str | None:
 
 
 def packing_by_head(head: bytes) -> str | None:
-    """Returns the packing by the first bytes of a file: a compression in Arrow's terms, ZIP, or None."""
+    """Returns the packing by the first bytes of a file: a compression as Arrow names it, ZIP, or None."""
     return next((name for magic, name in _PACKED if magic.match(head)), None)
 
 
 def packing_of(path: str, name: str) -> str | None:
-    """Returns the packing of a local file: by its first bytes, else by its name."""
+    """Returns the packing of a local file, by its first bytes, else by its suffix."""
     with open(path, "rb") as file:
         return packing_by_head(file.read(_HEAD)) or codec_of(name)
 
 
 def other_kind(head: bytes) -> tuple[str, str] | None:
-    """Returns what else unpacked bytes are and what to do with such a file, or None where they do not say.
+    """Returns the format of unpacked bytes and the remedy to suggest, or None for an unknown format.
 
     >>> other_kind(b"PAR1...")
     ('a Parquet file', 'set kind = "parquet"')
     """
-    return next(((what, remedy) for magic, what, remedy in _OTHERS if magic.match(head)), None)
+    return next(((kind, remedy) for magic, kind, remedy in _OTHERS if magic.match(head)), None)
 
 
 @contextlib.contextmanager
-def opened(path: str, codec: str | None) -> Iterator[io.BufferedReader]:
-    """Opens a local file for reading, decompressed; raises OSError when it is damaged."""
+def open_decompressed(path: str, codec: str | None) -> Iterator[io.BufferedReader]:
+    """Opens a local file for reading, decompressed; raises OSError if it is damaged."""
     with pa.OSFile(path) as raw:
         stream = pa.CompressedInputStream(raw, codec) if codec else raw
         yield io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20)
 
 
 @contextlib.contextmanager
-def unpacked(path: str, packing: str | None, endings: re.Pattern[str]) -> Iterator[Iterator[Any]]:
-    """Opens a local file; yields its streams of unpacked bytes one after the other, each to be read before the next.
+def open_streams(path: str, packing: str | None, endings: re.Pattern[str]) -> Iterator[Iterator[Any]]:
+    """Opens a local file and yields an iterator of its unpacked byte streams; read each before taking the next.
 
     Args:
-        path: of the file.
-        packing: as `packing_of` returns it.
-        endings: of the names of the members of a zip file that are meant, where it has several.
+        path: path of the file.
+        packing: as returned by `packing_of`.
+        endings: matches the names of the members to read of a zip file with several.
 
     Raises:
-        OSError: the file is damaged, encrypted or made to exhaust the machine, or its members do not tell what is
-            meant. What is read from a stream of a zip file raises it within `explained`.
+        OSError: the file is damaged, encrypted or a zip bomb, or no member can be selected. Reads from a stream must
+            run inside `zip_errors` to raise OSError too.
     """
     with contextlib.ExitStack() as files:
         if packing != ZIP:
             raw = files.enter_context(pa.OSFile(path))
             yield iter([files.enter_context(pa.CompressedInputStream(raw, packing)) if packing else raw])
             return
-        with explained():
+        with zip_errors():
             archive = files.enter_context(zipfile.ZipFile(path))
-            members = _meant(archive, os.path.getsize(path), endings)
+            members = _selected_members(archive, os.path.getsize(path), endings)
         yield (stream for member in members for stream in _member(archive, member))
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Raises OSError for the errors of a zip file, and of what is in it, that is read."""
+def zip_errors() -> Iterator[None]:
+    """Converts errors of reading a zip file or its members to OSError."""
     try:
         yield
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, ValueError) as error:
         raise OSError(f"it cannot be unpacked: {error}") from error
 
 
-def _meant(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:
-    """Returns the members that hold what is looked for, in the order of the archive."""
-    held = [member for member in archive.infolist() if not member.is_dir() and not _ASIDE.search(member.filename)]
-    # Deflate unpacks to a thousand times its size at most; members that lie over each other have no limit.
-    if sum(member.compress_size for member in held) > size:
-        raise OSError("the members of the zip file lie over each other: it is made to exhaust who unpacks it")
-    meant = [member for member in held if endings.search(member.filename)] or held
-    if len(meant) > 1 and meant is held:
-        raise OSError(f"none of the {len(held)} files in the zip file has the ending of what is looked for: unpack it")
-    if not meant:
+def _selected_members(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:
+    """Returns the members to read, in the order of the archive."""
+    files = [member for member in archive.infolist() if not member.is_dir() and not _JUNK.search(member.filename)]
+    # Deflate expands data a thousandfold at most; overlapping members have no limit.
+    if sum(member.compress_size for member in files) > size:
+        raise OSError("the members of the zip file overlap: it is a zip bomb")
+    selected = [member for member in files if endings.search(member.filename)] or files
+    if len(selected) > 1 and selected is files:
+        raise OSError(f"none of the {len(files)} files in the zip file has an expected suffix: unpack it")
+    if not selected:
         raise OSError("the zip file holds no file")
-    if len(meant) < len(held):
-        _warn(str(archive.filename), ", ".join([member.filename for member in held if member not in meant][:10]))
-    return meant
+    if len(selected) < len(files):
+        _warn_skipped(
+            str(archive.filename), ", ".join([member.filename for member in files if member not in selected][:10])
+        )
+    return selected
 
 
 @functools.cache  # a file is opened several times
-def _warn(path: str, names: str) -> None:
-    log.warning("%s: not read, by the endings of their names: %s", path, names)
+def _warn_skipped(path: str, names: str) -> None:
+    log.warning("%s: members skipped by their suffixes: %s", path, names)
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[Any]:
-    """Yields the bytes of a member, decompressed where it is compressed itself."""
-    with explained(), archive.open(member) as peeked:
+    """Yields the stream of a member, decompressed if the member itself is compressed."""
+    with zip_errors(), archive.open(member) as peeked:
         codec = packing_by_head(peeked.read(_HEAD))
     if codec == ZIP:
         raise OSError(f"{member.filename} of the zip file is a zip file itself: unpack it")

@@ -1,12 +1,12 @@
 """Rows of JSON files: one value per line, or the values of an array or of values written one after the other.
 
-Reads local files, however packed (`external_files`), in UTF-8, UTF-16 or UTF-32, in bounded memory. What a file is, its
-first bytes say, so the same file has the same rows whatever it is called.
+Reads local files, compressed or not (`external_files`), in UTF-8, UTF-16 or UTF-32, in bounded memory. The form of a
+file is detected from its first bytes, so its rows do not depend on its name.
 
-Values that are not one per line are split without parsing them: an object ends where its brackets are closed, and what
-stands between objects, brackets, commas and white space left out, is a row that is no JSON. A string with a line break,
-which no string of JSON may have, ends the object in it. A text that ends inside an object is an error: nobody knows how
-many rows it would have had.
+Values that are not one per line are split without parsing them. An object ends where its brackets close. Any other text
+between objects, except brackets, commas and white space, is a row that is not valid JSON. A line break inside a string,
+which JSON does not allow, ends the object. A text that ends inside an object is an error, because the number of its
+rows is unknown.
 """
 
 import codecs
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import SourceFile, explained, other_kind, packing_of, unpacked
+from tasks.formats.documents.external_files import SourceFile, open_streams, other_kind, packing_of, zip_errors
 
 BLOCK = 1 << 20
 _FIRST = 512
@@ -32,7 +32,7 @@ _QUOTE, _ESCAPE, _OBJECT, _LINE = b'"\\{\n'
 
 
 class Readable(Protocol):
-    """What rows are read from."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
         """Returns the next bytes, at most `size`; b"" at the end."""
@@ -40,12 +40,12 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Form:
-    """How the rows of a file stand in it.
+    """How a file stores its rows.
 
     Attributes:
         packing: see `tasks.formats.documents.external_files.packing_of`.
-        lines: whether each line is a row; else rows are the objects of its values.
-        plain: whether its bytes are those that are read, so that reading can begin anywhere.
+        lines: whether each line is a row; otherwise each value is one.
+        plain: whether the file is read without decompressing or decoding, so that reading can start at any byte.
     """
 
     packing: str | None
@@ -53,28 +53,28 @@ class Form:
     plain: bool
 
 
-def form_of(path: str, name: str) -> Form:
-    """Returns the form of a local file by its beginning.
+def detect_form(path: str, name: str) -> Form:
+    """Returns the form of a local file from its first bytes.
 
     Raises:
-        OSError: it cannot be unpacked.
-        InputError: it holds something else.
+        OSError: the file cannot be unpacked.
+        InputError: the file is of another format.
     """
     packing = packing_of(path, name)
     lines = plain = True
-    with unpacked(path, packing, _ENDINGS) as streams:
+    with open_streams(path, packing, _ENDINGS) as streams:
         for stream in streams:
-            text = Text(iter([stream]))
+            text = JsonText(iter([stream]))
             head = text.head()
-            if found := other_kind(text.begins):
-                raise InputError(f"{path} holds no JSON: it is {found[0]}", found[1])
+            if other := other_kind(text.begins):
+                raise InputError(f"{path} holds no JSON: it is {other[0]}", other[1])
             lines = lines and _are_lines(head.decode("utf-8", "replace"))
             plain = plain and text.plain
     return Form(packing, lines, packing is None and plain)
 
 
 def _are_lines(head: str) -> bool:
-    """Returns whether the first value, whole or cut off at the end of `head`, has a line for itself."""
+    """Returns whether the first value, complete or cut off at the end of `head`, is alone on its line."""
     head = head.lstrip()
     try:
         value, end = json.JSONDecoder().raw_decode(head)
@@ -88,18 +88,18 @@ def _are_lines(head: str) -> bool:
 
 
 @contextlib.contextmanager
-def text_of(path: str, form: Form) -> Iterator["Text"]:
-    """Opens a local file; yields its text in UTF-8. Raises OSError, also while it is read, where it is damaged."""
-    with unpacked(path, form.packing, _ENDINGS) as streams:
-        yield Text(streams)
+def open_text(path: str, form: Form) -> Iterator["JsonText"]:
+    """Opens a local file and yields its text; a damaged file raises OSError here or while it is read."""
+    with open_streams(path, form.packing, _ENDINGS) as streams:
+        yield JsonText(streams)
 
 
-class Text:
-    """The text of a file in UTF-8, read forward: its streams one after the other, each ended by a line break.
+class JsonText:
+    """Sequential reader of a file's text in UTF-8: its streams one after another, separated by line breaks.
 
     Attributes:
-        begins: the first bytes of the stream that is read, as they are.
-        plain: whether its bytes are given as they are.
+        begins: the first bytes of the current stream, not decoded.
+        plain: whether the current stream is returned without decoding.
     """
 
     def __init__(self, streams: Iterator[Any]) -> None:
@@ -112,18 +112,18 @@ class Text:
         self.plain = True
 
     def head(self) -> bytes:
-        """Returns the beginning of the text, which is read again."""
-        found = b""
-        while len(found) < _HEAD and (data := self.read(_HEAD)):
-            found += data
-        self._held = found + self._held
-        return found[:_HEAD]
+        """Returns the beginning of the text without consuming it."""
+        head = b""
+        while len(head) < _HEAD and (data := self.read(_HEAD)):
+            head += data
+        self._held = head + self._held
+        return head[:_HEAD]
 
-    def seek(self, place: int) -> None:
-        """Goes to a byte of a file that is plain."""
-        if place:
+    def seek(self, offset: int) -> None:
+        """Moves to a byte offset of a plain file."""
+        if offset:
             self._stream, self._held = next(self._streams), b""
-            self._stream.seek(place)
+            self._stream.seek(offset)
 
     def read(self, size: int) -> bytes:
         """Returns the next bytes, at most `size`; b"" at the end."""
@@ -137,7 +137,7 @@ class Text:
 
     def _next(self) -> bool:
         """Opens the next stream; returns whether there is one."""
-        with explained():
+        with zip_errors():
             self._stream = next(self._streams, None)
             if self._stream is None:
                 return False
@@ -147,12 +147,12 @@ class Text:
         self.plain = encoding in ("utf-8", "utf-8-sig")
         self._decoder = None if self.plain else codecs.getincrementaldecoder(encoding)("replace")
         between = b"" if self._ends_line else b"\n"
-        # Spaces in the place of a byte order mark, so that all bytes stay where they are.
+        # Spaces replace a byte order mark, so that byte offsets do not change.
         self._hold(between + self._decoded(head.removeprefix(codecs.BOM_UTF8).rjust(len(head))))
         return True
 
     def _fill(self, size: int) -> None:
-        with explained():
+        with zip_errors():
             data = self._stream.read(size)
         self._hold(self._decoded(data))
         if not data:
@@ -169,80 +169,80 @@ class Text:
 
 
 def parsed_rows(file: SourceFile) -> Iterator[tuple[int, Any]]:
-    """Yields number (from 1) and content of each non-blank line of a file, or of each value where lines are not values.
+    """Yields the 1-based number and the content of each non-blank line of a file, or of each value if rows span lines.
 
     Raises:
-        InputError: it cannot be read, holds something else, or a row of it is no JSON.
+        InputError: the file cannot be read or is of another format, or a row is not JSON.
     """
     with file.readable():
-        form = form_of(file.local(), file.name)
-        with text_of(file.local(), form) as text:
+        form = detect_form(file.local(), file.name)
+        with open_text(file.local(), form) as text:
             for number, row in enumerate(rows(text, form, None), start=1):
                 if row and row.strip():
                     yield number, _parsed(row, f"{file.path}, {'line' if form.lines else 'value'} {number}")
 
 
-def _parsed(row: Any, place: str) -> Any:
+def _parsed(row: bytes, where: str) -> Any:
     try:
         return json.loads(row)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON ({error})", "mend it or leave it out") from None
+        raise InputError(f"{where}: not JSON ({error})", "fix it or remove it") from None
 
 
 def rows(text: Readable, form: Form, limit: int | None) -> Iterator[bytes | None]:
-    """Yields the rows of a text as they are written, blank lines too; None for one longer than `limit`, not held.
+    """Yields the rows of a text unparsed, including blank lines; None for a row that exceeds the limit.
 
     Args:
-        text: what is read.
-        form: of the file that it is of.
-        limit: bytes of a row at most; None for no limit.
+        text: the text to split.
+        form: the form of its file.
+        limit: maximum bytes per row, None for no limit. Longer rows are not held in memory.
     """
     ends = line_ends if form.lines else value_ends
     return (data for _, data in ends(text, limit))
 
 
 def line_ends(text: Readable, limit: int | None) -> Iterator[tuple[int, bytes | None]]:
-    """Yields for each line the byte behind its end and, if it is not longer than `limit`, itself without its end."""
-    held = _Held(limit)
+    """Yields for each line the offset after it, and the line without its line break, or None if it exceeds `limit`."""
+    row = _RowBuffer(limit)
     at = 0
     while block := text.read(BLOCK):
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:
-            yield at + end + 1, held.with_end(block[begin:end])
+            yield at + end + 1, row.with_end(block[begin:end])
             begin = end + 1
-        held.add(block[begin:])
+        row.add(block[begin:])
         at += len(block)
-    if held.size:
-        yield at, held.with_end(b"")
+    if row.size:
+        yield at, row.with_end(b"")
 
 
 def value_ends(text: Readable, limit: int | None) -> Iterator[tuple[int, bytes | None]]:
-    """Yields as `line_ends` does, for the values of a text, see the module; raises OSError where it ends in one."""
-    held, scan = _Held(limit), _Scan()
+    """Like `line_ends`, for the values of a text; raises OSError if the text ends inside an object."""
+    row, scanner = _RowBuffer(limit), _ValueScanner()
     at = begun = 0
     while block := text.read(BLOCK):
         begin = 0
         while True:
-            if not scan.inside:
-                if (found := _BETWEEN.search(block, begin)) is None:
+            if not scanner.inside:
+                if (start := _BETWEEN.search(block, begin)) is None:
                     break
-                begin = found.start()
+                begin = start.start()
                 begun = at + begin
-            end = scan.end(block, begin)
+            end = scanner.end(block, begin)
             if end < 0:
-                held.add(block[begin:])
+                row.add(block[begin:])
                 break
-            yield at + end, held.with_end(block[begin:end])
+            yield at + end, row.with_end(block[begin:end])
             begin = end
         at += len(block)
-    if scan.inside_object:
+    if scanner.inside_object:
         raise OSError(f"it ends inside the object that begins at byte {begun}, unpacked")
-    if held.size:
-        yield at, held.with_end(b"")
+    if row.size:
+        yield at, row.with_end(b"")
 
 
-class _Held:
-    """The beginning of a row that goes on in the next block."""
+class _RowBuffer:
+    """Buffer for a row that continues in the next block."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -257,21 +257,26 @@ class _Held:
             self._parts.clear()
 
     def with_end(self, data: bytes) -> bytes | None:
-        """Returns the whole row, None if it is too long, and forgets it."""
+        """Returns the whole row, or None if it exceeds the limit, and clears the buffer."""
         parts, size = self._parts, self.size + len(data)
         self._parts, self.size = [], 0
         return b"".join([*parts, data]) if self._limit is None or size <= self._limit else None
 
 
-class _Scan:
-    """Finds the ends of values; `inside` is whether the last block ended in one, `inside_object` in an object."""
+class _ValueScanner:
+    """Finds the ends of values.
+
+    Attributes:
+        inside: whether the last block ended inside a value.
+        inside_object: whether that value is an object.
+    """
 
     def __init__(self) -> None:
-        self.inside = self.inside_object = self._text = self._escaped = False
+        self.inside = self.inside_object = self._in_string = self._escaped = False
         self._depth = 0
 
     def end(self, block: bytes, begin: int) -> int:
-        """Returns where the value ends that begins or goes on at `begin`, or -1 if it goes on behind the block."""
+        """Returns the end of the value that starts or continues at `begin`, or -1 if it continues after the block."""
         if not self.inside:
             self.inside_object = block[begin] == _OBJECT
         end = self._object_end(block, begin) if self.inside_object else self._word_end(block, begin)
@@ -279,40 +284,43 @@ class _Scan:
         self.inside_object &= self.inside
         return end
 
-    def _word_end(self, block: bytes, place: int) -> int:
-        found = _WORD.match(block, place)
-        end = found.end() if found else place
+    def _word_end(self, block: bytes, offset: int) -> int:
+        word = _WORD.match(block, offset)
+        end = word.end() if word else offset
         return end if end < len(block) else -1
 
-    def _object_end(self, block: bytes, place: int) -> int:
-        while place < len(block):
+    def _object_end(self, block: bytes, offset: int) -> int:
+        while offset < len(block):
             if self._escaped:
-                place, self._escaped = place + (block[place] != _LINE), False
-            elif self._text:
-                place = self._behind_string(block, place)
+                offset, self._escaped = offset + (block[offset] != _LINE), False
+            elif self._in_string:
+                offset = self._string_end(block, offset)
                 if self._depth == 0:
-                    return place
-            elif (found := _STRUCTURE.search(block, place)) is None:
+                    return offset
+            elif (match := _STRUCTURE.search(block, offset)) is None:
                 return -1
             else:
-                place, char = found.end(), found[0]
-                self._text = char == b'"'
+                offset, char = match.end(), match[0]
+                self._in_string = char == b'"'
                 self._depth += (char in b"{[") - (char in b"}]")
                 if self._depth == 0:
-                    return place
+                    return offset
         return -1
 
-    def _behind_string(self, block: bytes, place: int) -> int:
-        """Returns the place behind a string, or behind an escape at the end of the block; ends the value if need be."""
-        found = _STRING.match(block, place)
-        place = found.end() if found else place
-        if place < len(block):
-            if block[place] == _ESCAPE and place + 1 == len(block):
+    def _string_end(self, block: bytes, offset: int) -> int:
+        """Returns the offset after a string, or after an escape at the end of the block.
+
+        A line break in the string ends the value.
+        """
+        string = _STRING.match(block, offset)
+        offset = string.end() if string else offset
+        if offset < len(block):
+            if block[offset] == _ESCAPE and offset + 1 == len(block):
                 self._escaped = True
-            elif block[place] == _QUOTE:
-                self._text = False
-            else:  # a line break: the string is none, and where its object ends nobody knows
-                self._text, self._depth = False, 0
-                return place
-            place += 1
-        return place
+            elif block[offset] == _QUOTE:
+                self._in_string = False
+            else:  # a line break: the string is invalid, and the end of its object is unknown
+                self._in_string, self._depth = False, 0
+                return offset
+            offset += 1
+        return offset

@@ -1,24 +1,24 @@
-"""Layout of a document: which stretch of its text stands on which page of a file, as what, in which box.
+"""Layout of a document: the page, block kind and box of each stretch of its text.
 
-Places are code points of the text as extracted: text that a later stage has cut or masked has others.
+Offsets are code points of the text as extracted. They do not apply to text that a later stage cut or masked.
 """
 
 from dataclasses import dataclass
 
 Box = tuple[float, float, float, float]
-"""Left, upper, right and lower end, in points from the upper left corner of a page."""
+"""Left, top, right and bottom edge, in points from the upper left corner of a page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LayoutSpan:
     """A stretch of the text of a document: the part of a block in one column of one page.
 
     Attributes:
-        start, end: code points of the text, end exclusive. Pieces are in order and do not overlap; what lies between
-            two of one block is a space or nothing, between blocks a blank line.
-        kind: what the block is: "paragraph", "heading", "item", "caption", "footnote", "formula", "table" or "turned".
-        page: number of the page, from 1.
-        box: where it stands.
+        start, end: code points of the text, end exclusive. Spans are sorted and do not overlap; between two spans of
+            one block there is a space or nothing, between blocks a blank line.
+        kind: kind of the block: "paragraph", "heading", "item", "caption", "footnote", "formula", "table" or "turned".
+        page: 1-based page number.
+        box: position on the page.
     """
 
     start: int
@@ -30,7 +30,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PageScore:
-    """How much a page needs OCR: number from 1, score from 0 to 1, and whether it was left out for it."""
+    """How much a page needs OCR: 1-based page number, score from 0 to 1, and whether the page was omitted for it."""
 
     page: int
     score: float

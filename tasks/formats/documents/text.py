@@ -1,12 +1,12 @@
 """Text normalization: cleaning, word splitting, shingling and hashing. Pure functions.
 
-`clean` gives the form in which text is stored, without the invisible characters that running text does not need;
-`normalise` the form in which two texts are compared. Words come from one regular expression, not from a language model:
-some 50 times faster than spaCy's blank English tokenizer; the price is that languages without spaces are split letter
-by letter. The filters split words differently (`tasks.filters.counting.words`, with punctuation marks), as the
-published limits are defined on those words.
+`clean` returns the form in which text is stored, without unneeded invisible characters; `normalise` returns the form in
+which texts are compared. Words are split by a regular expression, about 50 times faster than spaCy's blank English
+tokenizer; the trade-off is that languages without spaces are split letter by letter. The filters split words
+differently (`tasks.filters.counting.words`, with punctuation marks), because the published limits are defined on those
+words.
 
-The process that extracts pages imports this for `clean` alone, so everything else is created on first use.
+The process that extracts pages imports this module for `clean` only, so everything else is created on first use.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Invisible characters are those with Unicode's property Default_Ignorable_Code_Point (DerivedCoreProperties.txt,
-# version 16). Of these, a text keeps
+# Invisible characters are those with the Unicode property Default_Ignorable_Code_Point (DerivedCoreProperties.txt,
+# version 16). A text keeps
 # - the joiners U+200C and U+200D inside words of scripts in which they change a letter's form: Persian and other Arabic
 #   scripts, the Indic ones, Mongolian, Khmer, Tibetan and the like (The Unicode Standard, section 23.2; UAX #31, 2.3);
 # - the joiner U+200D between emoji, variation selectors that choose emoji or text form, and the tags of the flags of
 #   England, Scotland and Wales (UTS #51, sections 1.4.9 and 2.8);
-# - Mongolian variation selectors and separator behind a Mongolian letter, and Korean fillers, which stand for letters;
-# - the grapheme joiner U+034F before a combining mark, whose place it fixes.
-# All others are removed: soft hyphens, zero-width spaces (also between Thai or Khmer words, where they only mark a line
-# break), word joiners, marks and overrides of direction, invisible operators, other variation selectors, tags.
+# - Mongolian variation selectors and separator after a Mongolian letter, and Korean fillers, which stand for missing
+#   letters;
+# - the grapheme joiner U+034F before a combining mark, whose position it fixes.
+# All others are removed: soft hyphens, zero-width spaces (also between Thai or Khmer words, where they only allow a
+# line break), word joiners, direction marks and overrides, invisible operators, other variation selectors, tags.
 _TAGS = "\U000e0000-\U000e0fff"
-# Characters that `without_invisible` may remove, and those beyond the Basic Multilingual Plane.
+# Characters that `without_invisible` may remove: in the Basic Multilingual Plane, and beyond it.
 _SUSPECT = (
     "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufff0-\ufffb"
 )
 _SUSPECT_BEYOND = _TAGS
 
-# Scripts whose letters join, or form clusters that a joiner parts: Arabic to Sinhala, Tibetan, Myanmar, Khmer,
-# Mongolian, Phags-pa and what follows it, Arabic presentation forms, and those of other planes.
+# Scripts whose letters join, or form clusters that a joiner separates: Arabic to Sinhala, Tibetan, Myanmar, Khmer,
+# Mongolian, Phags-pa and the blocks after it, Arabic presentation forms, and such scripts of other planes.
 _JOINING = (
     "\u0600-\u0dff\u0f00-\u109f\u1780-\u180a\u1810-\u18af\u1900-\u1cff\ua800-\ua82f\ua840-\ua95f\ua980-\uabff"
     "\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00010a5f\U00010ac0-\U00010aff\U00010d00-\U00010d3f\U00010f30-\U00010fdf"
@@ -88,42 +89,42 @@ _PLAIN_WORD = re.compile(r"\w+")
 
 _CARRIAGE = re.compile("\r\n?")
 _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
-# Control, surrogate and non-character code points, and the byte order mark; tab and newline stay.
+# Control, surrogate and non-character code points, and the byte order mark; not tab and newline.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
-# All characters of the two above: one search shows that a text has none of them, as most do.
+# Union of the three patterns above: one search shows that a text has none of these characters, as most texts do.
 _ODD = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff"
-# Characters that need no check. Removing them as bytes, by a table, is faster than any search for the rest.
+# Characters that need no check. Removing their bytes with a translation table is faster than any search for the rest.
 _USUAL = bytes((*b"\t\n", *range(0x20, 0x7F)))
-# The range that contains the marks of other planes, among others: each further range makes the search slower.
+# One range that contains the marks of other planes: each additional range makes the search slower.
 _PLANES = "\U000101fd-\U0001e94a"
 _NO_BREAK_SPACES = "\u00a0\u2007\u202f"
 
 
 def clean(text: str) -> str:
-    r"""Returns the form in which text is stored: NFC, `\n` ends, no control characters, no trailing spaces.
+    r"""Returns the form in which text is stored: NFC, `\n` line ends, no control characters, no trailing spaces.
 
-    More than one blank line becomes one; leading spaces stay, because in source code they carry meaning. No-break
-    spaces, which pages are full of for their layout, become spaces. More than 30 marks on a letter are cut, and
-    invisible characters that running text does not need are removed (`without_invisible`).
+    Several blank lines become one. Leading spaces are kept, because they are significant in source code. No-break
+    spaces, which many pages use for layout, become spaces. Marks after the 30th on one letter are removed, and so are
+    invisible characters that running text does not need (`without_invisible`).
     """
     if text.isascii() and text.isprintable():
         return text.rstrip()  # one line, as URLs and titles are
     if unusual := _unusual(text):
         text = _without_oddities(text, unusual)
     text = "\n".join([line.rstrip() for line in text.split("\n")])
-    while "\n\n\n" in text:  # a third is removed each time, in a tenth of the time of a regular expression
+    while "\n\n\n" in text:  # ten times faster than a regular expression
         text = text.replace("\n\n\n", "\n\n")
     return text.strip("\n")
 
 
 def _unusual(text: str) -> str:
-    """Returns the characters of a text that are not `_USUAL`, in their order."""
+    """Returns the characters of a text that are not `_USUAL`, in order."""
     return text.encode("utf-8", "surrogatepass").translate(None, _USUAL).decode("utf-8", "surrogatepass")
 
 
 def _without_oddities(text: str, unusual: str) -> str:
-    """Does the character part of `clean`; `unusual` has the characters that are not `_USUAL`, in their order."""
-    # In UTF-16 a character of another plane takes two units.
+    """Normalizes the characters of a text for `clean`; `unusual` is the result of `_unusual`."""
+    # In UTF-16 a character beyond the Basic Multilingual Plane takes two units.
     planes = len(unusual.encode("utf-16-le", "surrogatepass")) > 2 * len(unusual)
     odd = bool(_odd_or_mark(planes).search(unusual))
     if odd:  # first, because a removed character may be between a letter and its mark
@@ -132,7 +133,7 @@ def _without_oddities(text: str, unusual: str) -> str:
             text = form.sub(new, text) if form.search(unusual) else text
         text = without_invisible(text, unusual)
         text = _mark_run(planes).sub(r"\1", text) if _mark(planes).search(unusual) else text
-    # Without marks nothing combines with ASCII, so checking the rest is enough.
+    # Without marks nothing combines with ASCII, so it is enough to check the other characters.
     if odd or not unicodedata.is_normalized("NFC", unusual):
         text = unicodedata.normalize("NFC", text)
     for space in _NO_BREAK_SPACES:
@@ -154,16 +155,19 @@ def _mark(planes: bool) -> re.Pattern[str]:
 
 @functools.cache
 def _mark_run(planes: bool) -> re.Pattern[str]:
-    # Normalising puts the marks on a letter in order, in time that grows with the square of their number: 13 s for
-    # 80,000. No language has more than a few; 30 is where Unicode draws the line (UAX #15, section 13, Stream-Safe Text
-    # Format).
+    # Normalization sorts the marks on a letter in quadratic time: 13 s for 80,000 marks. No language needs more than a
+    # few; the limit of 30 is that of UAX #15, section 13, Stream-Safe Text Format.
     marks = _reordered(planes)
     return re.compile(f"([{marks}]{{30}})[{marks}]++")
 
 
 @functools.cache
 def _reordered(planes: bool) -> str:
-    """Marks that normalising reorders, as a class body; `planes`: beyond the Basic Multilingual Plane, too."""
+    """Returns the marks that normalization reorders, as the body of a character class.
+
+    Args:
+        planes: whether to include marks beyond the Basic Multilingual Plane.
+    """
     end = 0x1F000 if planes else 0x10000
     return _ranges(point for point in range(0x300, end) if unicodedata.combining(chr(point)))
 
@@ -178,12 +182,12 @@ def _ranges(points: Iterable[int]) -> str:
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
 
 
-def without_invisible(text: str, seen: str) -> str:
-    """Returns the text without the invisible characters that it does not need; `clean` removes U+FEFF.
+def without_invisible(text: str, candidates: str) -> str:
+    """Returns the text without the invisible characters that it does not need, except U+FEFF, which `clean` removes.
 
     Args:
         text: any text.
-        seen: characters of the text, at least all that are not ASCII: only these are searched for.
+        candidates: characters to consider for removal; must include all non-ASCII characters of the text.
 
     >>> without_invisible("Schiff\u00adfahrt\u200b, \u202epay\u2060pal\u202c", "\u00ad\u200b\u202e\u2060\u202c")
     'Schifffahrt, paypal'
@@ -191,28 +195,28 @@ def without_invisible(text: str, seen: str) -> str:
     >>> without_invisible(persian, persian) == persian, without_invisible("a\u200cb", "\u200c")
     (True, 'ab')
     """
-    text = _without_characters(text, _NEVER, seen)
-    if _SOMETIMES.search(seen):
+    text = _without_characters(text, _NEVER, candidates)
+    if _SOMETIMES.search(candidates):
         text = _NEEDLESS.sub("", _JOINERS.sub(r"\1", text))
-    return _TAG_OR_FLAG.sub(r"\1", text) if _TAG.search(seen) else text
+    return _TAG_OR_FLAG.sub(r"\1", text) if _TAG.search(candidates) else text
 
 
-def without_ignorable(text: str, seen: str) -> str:
-    """Returns the text without any character that Unicode lets a reader ignore, for comparison; `seen` as above."""
-    return _without_characters(text, _IGNORABLE, seen)
+def without_ignorable(text: str, candidates: str) -> str:
+    """Returns the text without default-ignorable characters, for comparison; see `without_invisible`."""
+    return _without_characters(text, _IGNORABLE, candidates)
 
 
-def _without_characters(text: str, characters: re.Pattern[str], seen: str) -> str:
-    present = set(characters.findall(seen))
+def _without_characters(text: str, characters: re.Pattern[str], candidates: str) -> str:
+    present = set(characters.findall(candidates))
     if len(present) > _FEW:
         return characters.sub("", text)
-    for character in present:  # a search for one is many times as fast as that for a set
+    for character in present:  # searching for one character is many times faster than for a set
         text = text.replace(character, "")
     return text
 
 
 def normalise(text: str) -> str:
-    r"""Returns the form in which two texts count as equal: NFKC, case-folded, words only, single spaces.
+    r"""Returns the form in which texts are compared: NFKC, case-folded, words only, single spaces.
 
     Ignores punctuation, markup residue, layout, ligatures and invisible characters.
 
@@ -225,13 +229,13 @@ def normalise(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Splits into lower-case words: letters, digits, underscore and their marks; punctuation is not a word.
+    """Splits a text into lower-case words of letters, digits, underscores and combining marks, without punctuation.
 
     >>> words("Don't panic: 42 towels.")
     ['don', 't', 'panic', '42', 'towels']
     """
     lower = text.lower()
-    # Six times faster, and the same split for every text without marks and without unspaced scripts.
+    # The plain pattern is six times faster and equivalent for texts without marks and unspaced scripts.
     plain = lower.isascii() or not _needs_script().search(lower)
     matches: list[str] = (_PLAIN_WORD if plain else _word()).findall(lower)
     return matches
@@ -250,40 +254,40 @@ def _word() -> re.Pattern[str]:
 
 @functools.cache
 def _all_marks() -> str:
-    r"""Combining marks of the Basic Multilingual Plane as a regular expression class body.
+    r"""Returns the combining marks of the Basic Multilingual Plane, as the body of a character class.
 
-    Python's `\w` excludes them, which would cut every Devanagari or Thai word at its vowel signs.
+    Python's `\w` excludes them, which would split Devanagari and Thai words at their vowel signs.
     """
     marks = _ranges(point for point in range(0x300, 0x10000) if unicodedata.category(chr(point)).startswith("M"))
-    return marks + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
+    return marks + "\u200c\u200d"  # joiners are part of words in Persian and in Indic scripts
 
 
 def hash64(text: str) -> int:
-    """Returns the XXH3 64-bit hash of the UTF-8 bytes: equal in every process, unlike `hash()`."""
+    """Returns the XXH3 64-bit hash of the UTF-8 bytes; the same in every process, unlike `hash()`."""
     return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def digest128(text: str) -> str:
     """Returns the BLAKE2b 128-bit hash of the UTF-8 bytes as 32 hex digits.
 
-    For identities, where a collision would lose a document.
+    Use it for ids, where a collision would lose a document.
     """
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def hash_words(split: Sequence[str]) -> NDArray[np.uint64]:
-    """Hashes each word; returns uint64 of shape (len(split),)."""
+    """Returns the hash of each word, uint64 of shape (len(split),)."""
     import numpy as np
 
-    known: dict[str, int] = {word: hash64(word) for word in dict.fromkeys(split)}
-    return np.fromiter((known[word] for word in split), dtype=np.uint64, count=len(split))
+    hashes: dict[str, int] = {word: hash64(word) for word in dict.fromkeys(split)}
+    return np.fromiter((hashes[word] for word in split), dtype=np.uint64, count=len(split))
 
 
 def rolled(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
     """Combines every run of `size` word hashes into one hash that depends on their order.
 
-    A polynomial over uint64: one multiply-add over the whole text per word of the run. Good for equality; the values
-    are not spread evenly.
+    A polynomial over uint64: one vectorized multiply-add per word of the run. Suitable for equality; the values are not
+    uniform.
 
     Returns:
         uint64 array of shape (max(0, len(hashes) - size + 1),).
@@ -298,7 +302,7 @@ def rolled(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
 
 
 def extended(runs: NDArray[np.uint64], following: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns the `rolled` hashes of runs one word longer; `following` has the hash of each run's next word."""
+    """Returns the `rolled` hashes of runs extended by one word; `following` has the hash of each run's next word."""
     import numpy as np
 
     longer: NDArray[np.uint64] = runs * np.uint64(0x9E3779B97F4A7C15) + following
@@ -308,34 +312,34 @@ def extended(runs: NDArray[np.uint64], following: NDArray[np.uint64]) -> NDArray
 def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
     """Hashes every run of `size` words, in order and with repeats.
 
-    A text shorter than `size` is one shingle of all its words, so that short duplicates are still found.
+    A text shorter than `size` gives one shingle of all its words, so that short duplicates are still detected.
 
     Args:
-        split: the words of one text, as `words` gives them.
+        split: the words of one text, as returned by `words`.
         size: words per shingle, at least 1.
 
     Returns:
-        uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are spread evenly
-        over the 64 bits (splitmix64 finaliser), so MinHash may use them directly.
+        uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are uniform over
+        64 bits (splitmix64 finalizer), so MinHash can use them directly.
     """
     import numpy as np
 
     if not split:
         return np.empty(0, dtype=np.uint64)
-    ((_, found),) = ngrams(hash_words(split), [min(size, len(split))])
-    return found
+    ((_, runs),) = ngrams(hash_words(split), [min(size, len(split))])
+    return runs
 
 
 def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """Hashes the runs of several widths in one pass: each run is one word longer than the run of the pass before.
+    """Hashes the runs of several widths, each computed from the next shorter one.
 
     Args:
         hashes: hash of each word (`hash_words`), shape (words,).
         widths: words per run, ascending, each at least 1.
 
     Yields:
-        each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), spread evenly as those
-        of `shingles`; runs of different widths have different hashes.
+        each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), uniform like those of
+        `shingles`; the width is part of the hash.
     """
     total, length = rolled(hashes, 1), 1
     for width in widths:
@@ -345,7 +349,7 @@ def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Applies the finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection; shape and dtype stay."""
+    """Applies the finalizer of splitmix64 (Steele, Lea, Flood 2014), a bijection, elementwise."""
     import numpy as np
 
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,13 +1,13 @@
-"""Tombstones: the URLs, domains and documents of a recipe that were taken down, and what they cover.
+"""Tombstones: the URLs, domains and documents of a recipe that were taken down, and the pages that they cover.
 
-Writes and reads `tombstones.parquet` (SCHEMA) and, where any was ever lifted, `lifted.parquet` (LIFTED), sorted by
-kind and value. A takedown contains those before it, so the newest one says all that is in force; of two that were made
-at the same time neither contains the other, and both are. A lift names a tombstone by the takedown that it was first
-part of: it holds against any takedown that still contains this one, and not against a later request for the same value.
+Writes and reads `tombstones.parquet` (SCHEMA) and, if any was ever lifted, `lifted.parquet` (LIFTED), sorted by kind
+and value. A takedown contains all earlier ones, so the newest one has all tombstones in force. Two takedowns made
+concurrently do not contain each other, and both are in force. A lift names a tombstone by the takedown that introduced
+it. It applies to every takedown that still contains this tombstone, but not to a later request for the same value.
 
-A tombstone of a URL covers the page at it: http and https, with and without "www.". One of a domain covers its name and
-all below it, on all ports. One of a document covers that id: a URL with the bytes it had. Copies of the same text at
-other addresses are not covered.
+A tombstone of a URL covers the page at this URL: http and https, with and without "www.". One of a domain covers the
+domain and its subdomains, on all ports. One of a document covers its id: a URL with specific bytes. Copies of the same
+text at other URLs are not covered.
 """
 
 import re
@@ -36,7 +36,7 @@ PREVIOUS = "previous"
 FILE = "tombstones.parquet"
 LIFTED_FILE = "lifted.parquet"
 FILES = (FILE, LIFTED_FILE)
-"""What says what is in force: all that counts of a takedown among the inputs of a stage."""
+"""The files that determine what is in force; a takedown among a stage's inputs is fingerprinted by these alone."""
 URL, DOMAIN, DOCUMENT = "url", "domain", "document"
 KINDS = (URL, DOMAIN, DOCUMENT)
 
@@ -47,8 +47,8 @@ SCHEMA = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
         pa.field("requested_by", pa.string(), nullable=False),
         pa.field("date", pa.string(), nullable=False),  # of the request, ISO 8601
-        pa.field("origin", pa.string(), nullable=False),  # "form", or "crawl" for what a site has withdrawn
-        pa.field("takedown", pa.string(), nullable=False),  # id of the artifact that it was first part of
+        pa.field("origin", pa.string(), nullable=False),  # "form", or "crawl" for pages that their site withdrew
+        pa.field("takedown", pa.string(), nullable=False),  # id of the takedown that introduced it
     ]
 )
 
@@ -77,7 +77,7 @@ class Tombstone(NamedTuple):
     takedown: str
 
 
-class Lifted(NamedTuple):
+class Lift(NamedTuple):
     """One row of LIFTED."""
 
     kind: str
@@ -90,57 +90,57 @@ class Lifted(NamedTuple):
 
 
 def write(file: BinaryIO, stones: Iterable[Tombstone]) -> None:
-    """Writes tombstones, sorted; equal ones give equal bytes."""
+    """Writes tombstones, sorted; equal sets give equal bytes."""
     rows = [stone._asdict() for stone in sorted(stones)]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file, compression="zstd", compression_level=3)
 
 
-def write_lifted(file: BinaryIO, lifted: Iterable[Lifted]) -> None:
-    """Writes what was lifted, sorted; equal ones give equal bytes."""
-    rows = [one._asdict() for one in sorted(lifted)]
+def write_lifted(file: BinaryIO, lifted: Iterable[Lift]) -> None:
+    """Writes lifts, sorted; equal sets give equal bytes."""
+    rows = [lift._asdict() for lift in sorted(lifted)]
     pq.write_table(pa.Table.from_pylist(rows, schema=LIFTED), file, compression="zstd", compression_level=3)
 
 
 def read(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
-    """Returns the tombstones of takedowns that none of them has lifted, sorted by kind and value.
+    """Returns the tombstones of takedowns that none of these takedowns lifts, sorted by kind and value.
 
-    Of several with the same kind and value that of the oldest date.
+    Of several with the same kind and value, the one with the oldest date is returned.
     """
-    found: dict[tuple[str, str], Tombstone] = {}
+    oldest: dict[tuple[str, str], Tombstone] = {}
     for stone in read_all(folders):
-        other = found.setdefault((stone.kind, stone.value), stone)
+        other = oldest.setdefault((stone.kind, stone.value), stone)
         if (stone.date, stone.takedown) < (other.date, other.takedown):
-            found[stone.kind, stone.value] = stone
-    return sorted(found.values())
+            oldest[stone.kind, stone.value] = stone
+    return sorted(oldest.values())
 
 
 def read_all(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
-    """Returns all that `read` chooses from: of the same kind and value one for each takedown that made it, sorted."""
-    gone = {(one.kind, one.value, one.takedown) for one in read_lifted(folders)}
+    """Like `read`, with one tombstone per kind, value and takedown that introduced it."""
+    lifted = {(lift.kind, lift.value, lift.takedown) for lift in read_lifted(folders)}
     stones = {Tombstone(**row) for folder in folders for row in folder.table(FILE).to_pylist()}
-    return sorted(one for one in stones if (one.kind, one.value, one.takedown) not in gone)
+    return sorted(stone for stone in stones if (stone.kind, stone.value, stone.takedown) not in lifted)
 
 
-def read_lifted(folders: Sequence[ArtifactFolder]) -> list[Lifted]:
-    """Returns all that takedowns have lifted, sorted."""
-    having = (folder for folder in folders if folder.store.exists(f"{folder.path}/{LIFTED_FILE}"))
-    return sorted({Lifted(**row) for folder in having for row in folder.table(LIFTED_FILE).to_pylist()})
+def read_lifted(folders: Sequence[ArtifactFolder]) -> list[Lift]:
+    """Returns all lifts of takedowns, sorted."""
+    folders_with_lifts = (folder for folder in folders if folder.store.exists(f"{folder.path}/{LIFTED_FILE}"))
+    return sorted({Lift(**row) for folder in folders_with_lifts for row in folder.table(LIFTED_FILE).to_pylist()})
 
 
 def in_force(store: Store, recipe: str) -> list[Artifact]:
-    """Returns the takedowns of a recipe that no other one contains, by id: usually one, the newest; [] for none.
+    """Returns the takedowns of a recipe that no other takedown contains, by id: usually the newest one alone.
 
     Raises:
         InputError: the record of a takedown cannot be read.
     """
-    made = versions_of(store, f"{recipe}/{TAKEDOWN}")
-    contained = {ref.address for one in made for ref in one.record.inputs if ref.role == PREVIOUS}
-    return [one for one in made if str(one.address) not in contained]
+    takedowns = versions_of(store, f"{recipe}/{TAKEDOWN}")
+    contained = {ref.address for takedown in takedowns for ref in takedown.record.inputs if ref.role == PREVIOUS}
+    return [takedown for takedown in takedowns if str(takedown.address) not in contained]
 
 
 @dataclass(frozen=True)
 class Tombstones:
-    """What is taken down. Picklable; empty by default, and then it covers nothing.
+    """A set of tombstones. Picklable; empty by default.
 
     Args:
         urls: canonical URLs.
@@ -154,7 +154,7 @@ class Tombstones:
 
     @classmethod
     def of(cls, stones: Iterable[Tombstone]) -> "Tombstones":
-        """Returns what some tombstones cover."""
+        """Returns the set of the given tombstones."""
         values: dict[str, set[str]] = {kind: set() for kind in KINDS}
         for stone in stones:
             values[stone.kind].add(stone.value)
@@ -162,7 +162,7 @@ class Tombstones:
 
     @classmethod
     def read(cls, folders: Sequence[ArtifactFolder]) -> "Tombstones":
-        """Returns what some takedowns cover together."""
+        """Returns the set of all tombstones in force in some takedowns."""
         return cls.of(read(folders))
 
     def __bool__(self) -> bool:
@@ -170,73 +170,74 @@ class Tombstones:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The names of the hosts whose pages the tombstones of URLs cover, with and without "www."."""
+        """Names of the hosts of the tombstones of URLs, with and without "www."."""
         return frozenset(name for host in self._hosts for name in (host, f"www.{host}"))
 
     def covers_host(self, host: str) -> bool:
-        """Returns whether every URL of a host (its `authority`, or its name) is taken down."""
+        """Returns whether every URL of a host (its `authority`, or its name) is covered."""
         return bool(self.domains) and any(self._domains_of(split_port(host)[0]))
 
     def covers_url(self, url: str) -> bool:
-        """Returns whether a canonical URL is taken down."""
+        """Returns whether a canonical URL is covered."""
         return _page(url) in self._pages or self.covers_host(authority(url))
 
     def causes(self, url: str) -> list[str]:
-        """Returns the values of the tombstones of URLs and domains that cover a canonical URL, the closest first."""
+        """Returns the values of the tombstones of URLs and domains that cover a canonical URL, most specific first."""
         page = self._pages.get(_page(url))
         return [*([page] if page else []), *self._domains_of(split_port(authority(url))[0])]
 
     @property
     def spellings(self) -> list[str]:
-        """The canonical URLs that the tombstones of URLs cover, sorted."""
+        """The canonical URLs that the tombstones of URLs cover, sorted by page within scheme and "www."."""
         pages = sorted(self._pages)
         return [f"{scheme}://{www}{page}" for scheme in ("http", "https") for www in ("", "www.") for page in pages]
 
-    def covers_written(self, url: str) -> bool:
-        """Returns whether a URL, as anyone wrote it, is taken down."""
+    def covers_raw_url(self, url: str) -> bool:
+        """Returns whether a URL that need not be canonical is covered."""
         plain = canonical(url)
         return plain is not None and self.covers_url(plain)
 
     def mask(self, documents: pa.Table) -> NDArray[np.bool_]:
-        """Returns which documents are taken down, shape (rows,).
+        """Returns a mask of the covered documents, shape (rows,).
 
         Args:
             documents: url (string), and id (hex) or doc_uid (16 bytes); other columns are not read.
         """
-        found = np.zeros(documents.num_rows, np.bool_)
+        covered = np.zeros(documents.num_rows, np.bool_)
         if self.documents:
-            found |= self._by_id(documents)
+            covered |= self._by_id(documents)
         if self.urls or self.domains:
-            found |= self._by_url(documents.column("url"))
-        return found
+            covered |= self._by_url(documents.column("url"))
+        return covered
 
     def _by_id(self, documents: pa.Table) -> NDArray[np.bool_]:
         if "id" in documents.column_names:
             wanted, column = pa.array(sorted(self.documents), pa.string()), documents.column("id")
         else:
-            raw = [bytes.fromhex(one) for one in sorted(self.documents)]
+            raw = [bytes.fromhex(document) for document in sorted(self.documents)]
             wanted, column = pa.array(raw, pa.binary(16)), documents.column("doc_uid")
         return _flags(pc.is_in(column, value_set=wanted))
 
     def _by_url(self, urls: pa.ChunkedArray) -> NDArray[np.bool_]:
-        """Returns which of some URLs, as anyone wrote them, are covered."""
+        """Returns a mask of the covered URLs, which need not be canonical, shape (rows,)."""
         hosts: dict[str, bool] = {}
-        found = []
+        covered = []
         for url in urls.to_pylist():
             plain = _PLAIN.match(url)
             if plain is None:
-                found.append(self.covers_written(url))
+                covered.append(self.covers_raw_url(url))
                 continue
             host = plain[1]
             if host not in hosts:
                 hosts[host] = self.covers_host(host)
-            found.append(hosts[host] or (bare(host) in self._hosts and self.covers_written(url)))
-        return np.array(found, np.bool_)
+            covered.append(hosts[host] or (bare(host) in self._hosts and self.covers_raw_url(url)))
+        return np.array(covered, np.bool_)
 
     def _domains_of(self, name: str) -> Iterator[str]:
+        """Returns the domains in this set that a host name belongs to, the longest first."""
         labels = name.split(".")
-        names = (".".join(labels[at:]) for at in range(len(labels)))
-        return (one for one in names if one in self.domains)
+        suffixes = (".".join(labels[start:]) for start in range(len(labels)))
+        return (suffix for suffix in suffixes if suffix in self.domains)
 
     @cached_property
     def _pages(self) -> dict[str, str]:
@@ -248,11 +249,11 @@ class Tombstones:
 
 
 def tombstones_of(inputs: Inputs, role: str = "takedowns") -> Tombstones:
-    """Returns what the takedowns among a stage's inputs cover together; nothing where there is none."""
-    return Tombstones.read(inputs.many(role)) if role in inputs else NOTHING
+    """Returns the tombstones of all takedowns among a stage's inputs; an empty set if there are none."""
+    return Tombstones.read(inputs.many(role)) if role in inputs else NO_TOMBSTONES
 
 
-NOTHING = Tombstones()
+NO_TOMBSTONES = Tombstones()
 
 
 def _page(url: str) -> str:

@@ -1,1 +1,1 @@
-"""PDF files: characters with boxes become text in reading order, with headings, tables, footnotes and page numbers."""
+"""PDF: text in reading order with headings, tables, footnotes and page numbers, from characters with boxes."""

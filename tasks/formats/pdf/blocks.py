@@ -1,9 +1,9 @@
 """Blocks of a region: paragraphs, headings, list items, captions, footnotes, formulas, tables, listings and contents.
 
-Pure functions over the lines of a region. Tables are runs of lines whose cells stand below one another: at least three
-lines of two and more cells, with a strip between the cells that no line enters. They are found by alignment alone,
-because rulings are drawn in too many ways. Listings are lines in a font of one width, such as source code, and keep
-their line ends and indents; of a document that is set in such a font as a whole nothing is taken for a listing.
+Pure functions over the lines of a region. Tables are runs of lines with aligned cells: at least three lines of two or
+more cells, with a strip between the cells that no line enters. They are detected by alignment only, because rulings are
+drawn in too many ways. Listings, such as source code, are lines in a monospaced font and keep their line ends and
+indents; a document that is entirely monospaced has no listings.
 """
 
 import math
@@ -20,7 +20,7 @@ from tasks.formats.pdf.lines import Line
 _LISTING_MONO = 0.75
 _LISTING_APART = 0.35
 _LISTING_BLANK = 0.7
-"""Gaps between lines, in font sizes: beside a listing of one line at least, and for a blank line at least."""
+"""Minimum gaps between lines, in font sizes: around a listing of one line, and for a blank line."""
 _LISTING_FARTHEST = 3.0
 _LISTING_COLUMNS = 200
 
@@ -41,27 +41,27 @@ _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
 _DIVIDED = re.compile(r"[^\W\d_]-$")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
 _FEW, _LITTLE, _MATHS = 3, 0.4, 0.25
-"""Words of a formula at most, or the share of its characters in words; and that in fonts of formulas at least."""
+"""Maximum number of words of a formula, or share of its characters in words; minimum share in math fonts."""
 _MIN_LINES = 4
 _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
-"""A line of a table of contents: dots from its title to the number of a page."""
+"""A line of a table of contents: dots from its title to a page number."""
 _ENDS = (".", ",", ";", "!", "?")
 _SENTENCE_END = re.compile(r"[.!?:;。؟۔][)\]\"'”’»]*$")
 _SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
-"""Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a
-sentence, anywhere, and in text with formulas."""
+"""Minimum distance of lines at which a new paragraph begins, relative to the line distance of the paragraph: after the
+end of a sentence, anywhere, and in text with formulas."""
 _TAGGED, _TAG_CHARS = 2.0, 24
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
-"""Before a line that begins anew, since there was room for its first word on the one before."""
+"""Prefix of a line that begins after a hard line break: its first word would have fitted on the previous line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A block of one region: its lines of text with one kind, and its box on a page.
+class PdfBlock:
+    """A block of one region: its lines of text, its kind, and its box on a page.
 
-    Lines flow into one another, but for those that begin with `END`, and those of tables, listings and contents.
+    Line ends are soft, except before lines that begin with `END`, and in tables, listings and contents.
     """
 
     kind: str
@@ -70,14 +70,14 @@ class Block:
     box: Box
     size: float
     runs_on: bool = False
-    """Whether its last line reaches the end of lines in the middle of a sentence."""
+    """Whether its last line is full and ends in the middle of a sentence."""
     indented: bool = False
-    """Whether its first line begins behind the others."""
+    """Whether its first line is indented relative to the others."""
 
 
 @dataclass(frozen=True)
-class Body:
-    """What most characters of a document have: font size, weight, and whether they are of a font of one width."""
+class BodyStyle:
+    """Style of most characters of a document: font size, weight, and whether the font is monospaced."""
 
     size: float = 10.0
     weight: int = 0
@@ -85,89 +85,92 @@ class Body:
 
     @property
     def heavy(self) -> float:
-        """The least weight that is bold beside it; where the text itself is bold by name, nothing is."""
+        """The minimum weight that counts as bold; infinite if the body font is bold by name."""
         return min(max(_BOLD_WEIGHT, _BOLDER * self.weight), NAMED) if self.weight < NAMED else math.inf
 
 
-def blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
+def blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
     """Yields the blocks of a region from top to bottom.
 
     Args:
-        found: its lines.
-        page: number of the page.
+        lines: lines of the region.
+        page: page number.
         height: height of the page in points.
-        body: most of the text of the document.
+        body: style of the document's body text.
     """
-    at = 0
-    for start, end in [*([] if body.mono else _listing_runs(found)), (len(found), len(found))]:
-        yield from _text_blocks(found[at:start], page, height, body)
+    position = 0
+    for start, end in [*([] if body.mono else _listing_runs(lines)), (len(lines), len(lines))]:
+        yield from _text_blocks(lines[position:start], page, height, body)
         if end > start:
-            yield _block("code", _listed(found[start:end]), found[start:end], page)
-        at = end
+            yield _block("code", _listing_lines(lines[start:end]), lines[start:end], page)
+        position = end
 
 
-def _text_blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
-    at = 0
-    tables = [run for run in _table_runs(found) if not _are_formulas(found[slice(*run)])]
-    for start, end in [*tables, (len(found), len(found))]:
-        noted = False
-        right = max((line.end for line in found), default=0.0)
-        for group in _groups(found[at:start]):
-            kind = _kind(group, height, body)
-            noted = kind == "footnote" or (noted and kind == "paragraph" and group[0].size < 0.93 * body.size)
-            kind = "footnote" if noted else kind
-            runs_on = len(found) >= _MIN_LINES and _flows(group[-1], right)
+def _text_blocks(lines: Sequence[Line], page: int, height: float, body: BodyStyle) -> Iterator[PdfBlock]:
+    position = 0
+    tables = [run for run in _table_runs(lines) if not _is_matrix(lines[slice(*run)])]
+    for start, end in [*tables, (len(lines), len(lines))]:
+        in_footnote = False
+        right = max((line.end for line in lines), default=0.0)
+        for group in _paragraphs(lines[position:start]):
+            kind = _kind_of(group, height, body)
+            in_footnote = kind == "footnote" or (
+                in_footnote and kind == "paragraph" and group[0].size < 0.93 * body.size
+            )
+            kind = "footnote" if in_footnote else kind
+            runs_on = len(lines) >= _MIN_LINES and _flows(group[-1], right)
             yield _block(kind, _texts(group, kind, right), group, page, runs_on=runs_on)
         if end > start:
-            rows = found[start:end]
+            rows = lines[start:end]
             yield _block("table", _table_rows(rows), rows, page)
-        at = end
+        position = end
 
 
 def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
-    """Returns the lines of a group, those that begin anew with `END`; `right` is where the lines of the region end."""
+    """Returns the lines of a group, with `END` after hard line breaks; `right` is the end of the region's lines."""
     if kind == "contents":
-        return _entries(group)
+        return _contents_entries(group)
     texts = [line.text for line in group]
     if kind not in ("paragraph", "item", "footnote"):
         return texts
-    most, longest = max(line.end for line in group), max(len(text) for text in texts)
+    full_end, longest = max(line.end for line in group), max(len(text) for text in texts)
     ends = [
-        at
-        for at in range(1, len(group))
-        # Lines of equally many characters were divided by a program that does not look at widths.
-        if _has_room(group, at, most) and len(texts[at - 1]) + 1 + _word(texts[at]) <= longest
+        index
+        for index in range(1, len(group))
+        # Lines with equal numbers of characters were broken by a program that ignores widths.
+        if _has_room(group, index, full_end) and len(texts[index - 1]) + 1 + _unbreakable_chars(texts[index]) <= longest
     ]
     if 3 * len(ends) >= 2 * (len(group) - 1):  # a list without bullets: the longest of its lines ends, too
-        ends = [at for at in range(1, len(group)) if _has_room(group, at, right)]
-    return [END * (at in ends) + text for at, text in enumerate(texts)]
+        ends = [index for index in range(1, len(group)) if _has_room(group, index, right)]
+    return [END * (index in ends) + text for index, text in enumerate(texts)]
 
 
-def _has_room(group: Sequence[Line], at: int, most: float) -> bool:
-    """Returns whether the line before had room for the first word of this one, were `most` the end of full lines.
+def _has_room(group: Sequence[Line], index: int, full_end: float) -> bool:
+    """Returns whether the previous line had room for the first word of this line, if full lines end at `full_end`.
 
-    Lines that end where a neighbour does are full: they are justified, or beside a figure. So is one with a hyphen.
+    A line that ends where an adjacent line does counts as full: it is justified, or next to a figure. So does a
+    hyphenated line.
     """
-    before, line = group[at - 1], group[at]
+    before, line = group[index - 1], group[index]
     if _DIVIDED.search(before.text):
         return False
-    room = most - before.end - (_word(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
-    beside = (*group[max(0, at - 2) : at - 1], line)
+    room = full_end - before.end - (_unbreakable_chars(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
+    beside = (*group[max(0, index - 2) : index - 1], line)
     return room > before.size and all(abs(before.end - other.end) >= 0.1 * before.size for other in beside)
 
 
-def _word(text: str) -> int:
-    """Returns how many characters of a line cannot be divided at its beginning."""
-    return 1 if _without_words(text[0]) else len(text.split(" ", 1)[0])
+def _unbreakable_chars(text: str) -> int:
+    """Returns the number of characters at the beginning of a line that cannot be broken."""
+    return 1 if _breaks_anywhere(text[0]) else len(text.split(" ", 1)[0])
 
 
-def _without_words(letter: str) -> bool:
-    """Returns whether a letter is of a script that may be divided anywhere."""
+def _breaks_anywhere(letter: str) -> bool:
+    """Returns whether lines may be broken at any letter of this letter's script."""
     return "\u0e00" <= letter <= "\u0eff" or "\u3000" <= letter <= "\u9fff" or "\uac00" <= letter <= "\ud7a3"
 
 
-def _entries(group: Sequence[Line]) -> list[str]:
-    """Returns the entries of contents, with few dots in each; an entry may begin in the lines before that with dots."""
+def _contents_entries(group: Sequence[Line]) -> list[str]:
+    """Returns the entries of a table of contents with shortened dots; an entry may begin in lines without dots."""
     entries = [""]
     for line in group:
         entries[-1] = f"{entries[-1]} {_LEADER.sub(' ..... ', line.text)}".strip()
@@ -176,7 +179,7 @@ def _entries(group: Sequence[Line]) -> list[str]:
     return [entry for entry in entries if entry]
 
 
-def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *, runs_on: bool = False) -> Block:
+def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *, runs_on: bool = False) -> PdfBlock:
     box = (
         min(line.x0 for line in group),
         min(cell.y0 for line in group for cell in line.cells),
@@ -184,23 +187,23 @@ def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *,
         max(cell.y1 for line in group for cell in line.cells),
     )
     indented = group[0].begin > min(line.begin for line in group) + 0.8 * group[0].size
-    return Block(kind, tuple(texts), page, box, median(line.size for line in group), runs_on, indented)
+    return PdfBlock(kind, tuple(texts), page, box, median(line.size for line in group), runs_on, indented)
 
 
-def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
-    """Yields the lines of each paragraph."""
-    if not found:
+def _paragraphs(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """Yields the lines of each paragraph, in order."""
+    if not lines:
         return
-    steps = _steps(found)
-    left = median(line.begin for line in found)
-    right = max(line.end for line in found)
-    apart = _displayed(found, left)
-    group = [found[0]]
-    for at, line in enumerate(found[1:], 1):
-        if apart[at - 1] or apart[at]:
-            begins = not (apart[at - 1] and apart[at])
+    steps = _steps(lines)
+    left = median(line.begin for line in lines)
+    right = max(line.end for line in lines)
+    displayed = _displayed(lines, left)
+    group = [lines[0]]
+    for index, line in enumerate(lines[1:], 1):
+        if displayed[index - 1] or displayed[index]:
+            begins = not (displayed[index - 1] and displayed[index])
         else:
-            begins = _begins(line, group, steps.get(round(line.size), 1.3 * line.size), left, right)
+            begins = _begins_paragraph(line, group, steps.get(round(line.size), 1.3 * line.size), left, right)
         if begins:
             yield group
             group = []
@@ -208,65 +211,67 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
     yield group
 
 
-def _displayed(found: Sequence[Line], left: float) -> list[bool]:
-    """Returns of each line whether it is one of a displayed formula, or a limit, a numerator or the like beside one.
+def _displayed(lines: Sequence[Line], left: float) -> list[bool]:
+    """Returns for each line whether it is part of a displayed formula, including limits, numerators and the like.
 
-    Formulas are indented, nearly without words, and in fonts of formulas.
+    Formulas are indented, nearly without words, and in math fonts.
     """
-    anywhere = len(found) < _MIN_LINES  # what lies between formulas of a page says little about where its lines begin
-    bare = [
-        (anywhere or line.begin > left + 1.5 * line.size) and _is_wordless(line.text) and not _BULLET.match(line.text)
-        for line in found
+    ignores_indent = len(lines) < _MIN_LINES  # too few lines between formulas to tell where lines begin
+    candidates = [
+        (ignores_indent or line.begin > left + 1.5 * line.size)
+        and _is_wordless(line.text)
+        and not _BULLET.match(line.text)
+        for line in lines
     ]
-    apart = [one and line.math > _MATHS for one, line in zip(bare, found, strict=True)]
-    for order in (range(1, len(found)), range(len(found) - 2, -1, -1)):
+    displayed = [is_candidate and line.math > _MATHS for is_candidate, line in zip(candidates, lines, strict=True)]
+    for order in (range(1, len(lines)), range(len(lines) - 2, -1, -1)):
         step = 1 if order.step > 0 else -1
-        for at in order:
-            near = found[at].y0 - found[at - 1].y1 if step > 0 else found[at + 1].y0 - found[at].y1
-            short = bare[at] and not _WORDS.search(found[at].text) and near < 0.3 * found[at].size
-            apart[at] = apart[at] or (short and apart[at - step])
-    return apart
+        for index in order:
+            gap = lines[index].y0 - lines[index - 1].y1 if step > 0 else lines[index + 1].y0 - lines[index].y1
+            is_part = candidates[index] and not _WORDS.search(lines[index].text) and gap < 0.3 * lines[index].size
+            displayed[index] = displayed[index] or (is_part and displayed[index - step])
+    return displayed
 
 
-def _are_formulas(rows: Sequence[Line]) -> bool:
-    """Returns whether what stands in rows and columns is a formula, such as a matrix."""
+def _is_matrix(rows: Sequence[Line]) -> bool:
+    """Returns whether aligned rows are a formula, such as a matrix."""
     math = sum(line.math * len(line.text) for line in rows) / max(1, sum(len(line.text) for line in rows))
     return math > _MATHS and all(_is_wordless(line.text) for line in rows)
 
 
 def _is_wordless(text: str) -> bool:
-    """Returns whether a text has few words, or little in words: "log" and the like are in formulas."""
-    found = _WORDS.findall(text)
-    return len(found) <= _FEW or sum(map(len, found)) < _LITTLE * len(text.replace(" ", ""))
+    """Returns whether a text has few words or few characters in words; formulas contain words such as "log"."""
+    words = _WORDS.findall(text)
+    return len(words) <= _FEW or sum(map(len, words)) < _LITTLE * len(text.replace(" ", ""))
 
 
-def _steps(found: Sequence[Line]) -> dict[int, float]:
-    """Returns the distance of lines within paragraphs by font size.
+def _steps(lines: Sequence[Line]) -> dict[int, float]:
+    """Returns the line distance within paragraphs by font size.
 
-    It is a low one of all distances, since on some pages most lines begin a paragraph.
+    It is the lower quartile of all distances, because on some pages most lines begin a paragraph.
     """
     steps: dict[int, list[float]] = {}
-    for before, after in pairwise(found):
+    for before, after in pairwise(lines):
         step = after.y1 - before.y1
-        if _alike(before, after) and 0.9 * after.size < step < 2.5 * after.size:
+        if _same_size(before, after) and 0.9 * after.size < step < 2.5 * after.size:
             steps.setdefault(round(after.size), []).append(step)
-    return {size: sorted(those)[len(those) // 4] for size, those in steps.items()}
+    return {size: sorted(distances)[len(distances) // 4] for size, distances in steps.items()}
 
 
-def _alike(before: Line, after: Line) -> bool:
+def _same_size(before: Line, after: Line) -> bool:
     return abs(before.size - after.size) < 0.08 * before.size
 
 
-def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
-    """Returns whether a line begins another paragraph than that of `group`."""
+def _begins_paragraph(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
+    """Returns whether a line begins a new paragraph after `group`."""
     last = group[-1]
     if (
-        not _alike(last, line)
+        not _same_size(last, line)
         or _is_tagged(last)
-        or (line.bold != last.bold and (line.bold or all(one.bold for one in group)))
+        or (line.bold != last.bold and (line.bold or all(other.bold for other in group)))
     ):
         return True
-    if _stands_apart(line, last, step, right):
+    if _is_apart(line, last, step, right):
         return True
     if _ENTRY.search(last.text) or _ENTRY.search(line.text):
         return not (_ENTRY.search(group[0].text) or len(group) == 1)
@@ -274,7 +279,7 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
         return True
     indent = 0.8 * line.size
     if len(group) == 1 or abs(group[0].begin - last.begin) < indent / 2:
-        # Level so far: an indent begins a paragraph, unless what went before hangs.
+        # No indent so far: an indented line begins a paragraph, unless it is part of a hanging indent.
         if indent < line.begin - last.begin < 6 * indent and not (len(group) == 1 and _BULLET.match(last.text)):
             return last.begin <= left + indent / 2 and not _hangs(group)
     elif group[0].begin < last.begin - indent / 2 and line.begin < last.begin - indent / 2:
@@ -289,14 +294,14 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
 
 
 def _is_tagged(line: Line) -> bool:
-    """Returns whether a line ends with something put to the right end: "[Function]", the number of a formula."""
+    """Returns whether a line ends with a tag at the right margin, such as "[Function]" or a formula number."""
     if len(line.cells) != 2 or len(line.cells[1].text) > _TAG_CHARS:
         return False
     return abs(line.cells[1].x0 - line.cells[0].x1) > _TAGGED * line.size
 
 
-def _stands_apart(line: Line, last: Line, step: float, right: float) -> bool:
-    """Returns whether a line is farther below the last one than lines of a paragraph are."""
+def _is_apart(line: Line, last: Line, step: float, right: float) -> bool:
+    """Returns whether the distance of a line from the last one is larger than within paragraphs."""
     gap = (line.y1 - last.y1) / max(step, line.size)
     if line.math or last.math:  # a sum or a fraction in the text
         return gap > (_FAR if _flows(last, right) else _APART)
@@ -312,7 +317,7 @@ def _hangs(group: Sequence[Line]) -> bool:
     return len(group) == 1 and not group[0].text.endswith(".")
 
 
-def _kind(group: Sequence[Line], height: float, body: Body) -> str:
+def _kind_of(group: Sequence[Line], height: float, body: BodyStyle) -> str:
     text = " ".join(line.text for line in group)
     size = median(line.size for line in group)
     if 2 * sum(_ENTRY.search(line.text) is not None for line in group) >= len(group):
@@ -328,7 +333,7 @@ def _kind(group: Sequence[Line], height: float, body: Body) -> str:
     return "item" if _BULLET.match(text) else "paragraph"
 
 
-def _is_heading(group: Sequence[Line], text: str, size: float, body: Body) -> bool:
+def _is_heading(group: Sequence[Line], text: str, size: float, body: BodyStyle) -> bool:
     if len(group) > 3 or len(text) > 200 or not any(letter.isalpha() for letter in text):
         return False
     if size >= 1.15 * body.size:
@@ -340,7 +345,7 @@ def _is_heading(group: Sequence[Line], text: str, size: float, body: Body) -> bo
 
 
 def _is_formula(group: Sequence[Line], text: str) -> bool:
-    """Returns whether most of a short block are signs and letters of formulas."""
+    """Returns whether a short block consists mostly of symbols and letters of formulas."""
     if len(text) > 300:
         return False
     signs = len(_MATH.findall(text))
@@ -349,108 +354,109 @@ def _is_formula(group: Sequence[Line], text: str) -> bool:
     return words <= _FEW and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
 
 
-def _table_runs(found: Sequence[Line]) -> list[tuple[int, int]]:
-    """Returns where tables lie among the lines of a region: first line, and the one behind the last."""
+def _table_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
+    """Returns the ranges of lines (first, end) of a region that are tables."""
     runs = []
-    at = 0
-    while at < len(found):
-        end = _table_end(found, at) if len(found[at].cells) > 1 else at
-        rows = [line for line in found[at:end] if len(line.cells) > 1]
-        if len(rows) >= _TABLE_ROWS and _strips(found[at:end]) and _table_ink(rows) < _TABLE_INK:
-            runs.append((at, end))
-            at = end
+    index = 0
+    while index < len(lines):
+        end = _table_end(lines, index) if len(lines[index].cells) > 1 else index
+        rows = [line for line in lines[index:end] if len(line.cells) > 1]
+        if len(rows) >= _TABLE_ROWS and _column_gaps(lines[index:end]) and _table_ink(rows) < _TABLE_INK:
+            runs.append((index, end))
+            index = end
         else:
-            at += 1
+            index += 1
     return runs
 
 
 def _table_ink(rows: Sequence[Line]) -> float:
-    """Returns the share of the width of lines that their cells fill; stretched lines of text fill more than tables."""
+    """Returns the share of the width of lines filled by cells; it is higher for justified text than for tables."""
     filled = sum(cell.x1 - cell.x0 for line in rows for cell in line.cells)
     return filled / max(1.0, sum(line.x1 - line.x0 for line in rows))
 
 
-def _table_end(found: Sequence[Line], start: int) -> int:
-    """Returns the end of the lines with several cells; single ones of one cell between them belong to them."""
-    end = at = start + 1
-    while at < len(found) and at - end < 2 and found[at].y0 - found[at - 1].y1 < 2.5 * found[at].size:
-        if len(found[at].cells) > 1:
-            if not _strips(found[start : at + 1]):
+def _table_end(lines: Sequence[Line], start: int) -> int:
+    """Returns the end of the lines with several cells, which may include single lines of one cell."""
+    end = index = start + 1
+    while index < len(lines) and index - end < 2 and lines[index].y0 - lines[index - 1].y1 < 2.5 * lines[index].size:
+        if len(lines[index].cells) > 1:
+            if not _column_gaps(lines[start : index + 1]):
                 break
-            end = at + 1
-        at += 1
+            end = index + 1
+        index += 1
     return end
 
 
-def _strips(rows: Sequence[Line]) -> list[float]:
-    """Returns the x of the middles of the strips that are empty in all rows and divide cells in most of them."""
+def _column_gaps(rows: Sequence[Line]) -> list[float]:
+    """Returns the horizontal centers of the strips that are empty in all rows."""
     cells = sorted((cell.x0, cell.x1, cell.size) for line in rows for cell in line.cells)
-    found, right = [], cells[0][1]
+    strips, right = [], cells[0][1]
     for x0, x1, size in cells[1:]:
         if x0 - right >= _TABLE_STRIP * size:
-            found.append((x0 + right) / 2)
+            strips.append((x0 + right) / 2)
         right = max(right, x1)
-    return found
+    return strips
 
 
 def _table_rows(rows: Sequence[Line]) -> list[str]:
-    """Returns each row as its cells, with `_SEPARATOR` between columns; an empty cell is empty.
+    """Returns each row as its cells joined by `_SEPARATOR`.
 
-    A line that fills cells of the row before it, but not its first one, continues that row.
+    A line with one cell, not in the first column, close to the previous line continues the previous row.
     """
-    edges = _strips(rows)
-    made: list[list[str]] = []
+    edges = _column_gaps(rows)
+    joined_rows: list[list[str]] = []
     for number, line in enumerate(rows):
         columns = [""] * (len(edges) + 1)
         for cell in line.cells:
-            at = sum(cell.x0 > edge for edge in edges)
-            at = len(edges) - at if line.from_right else at
-            columns[at] = f"{columns[at]} {cell.text}".strip()
+            column = sum(cell.x0 > edge for edge in edges)
+            column = len(edges) - column if line.from_right else column
+            columns[column] = f"{columns[column]} {cell.text}".strip()
         close = number > 0 and line.y0 - rows[number - 1].y1 < 0.3 * line.size
-        if made and not columns[0] and close and len(line.cells) == 1:
-            made[-1] = [f"{old} {new}".strip() for old, new in zip(made[-1], columns, strict=True)]
+        if joined_rows and not columns[0] and close and len(line.cells) == 1:
+            joined_rows[-1] = [f"{old} {new}".strip() for old, new in zip(joined_rows[-1], columns, strict=True)]
         else:
-            made.append(columns)
-    return [_SEPARATOR.join(columns).rstrip() for columns in made]
+            joined_rows.append(columns)
+    return [_SEPARATOR.join(columns).rstrip() for columns in joined_rows]
 
 
-def _listing_runs(found: Sequence[Line]) -> list[tuple[int, int]]:
-    """Returns where listings lie among the lines of a region: first line, and the one behind the last.
+def _listing_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
+    """Returns the ranges of lines (first, end) of a region that are listings.
 
-    A single line is one only if it stands apart from the lines around it: running text has such lines, too.
+    A single line is a listing only if gaps separate it from the lines around it, because running text may contain
+    monospaced lines.
     """
-    runs, at = [], 0
-    while at < len(found):
-        end = at
+    runs, index = [], 0
+    while index < len(lines):
+        end = index
         while (
-            end < len(found)
-            and found[end].mono >= _LISTING_MONO
-            and (end == at or _gap_above(found, end) < _LISTING_FARTHEST)
+            end < len(lines)
+            and lines[end].mono >= _LISTING_MONO
+            and (end == index or _gap_above(lines, end) < _LISTING_FARTHEST)
         ):
             end += 1
-        if end - at > 1 or (
-            end > at and _gap_above(found, at) >= _LISTING_APART and _gap_above(found, end) >= _LISTING_APART
+        if end - index > 1 or (
+            end > index and _gap_above(lines, index) >= _LISTING_APART and _gap_above(lines, end) >= _LISTING_APART
         ):
-            runs.append((at, end))
-        at = max(end, at + 1)
+            runs.append((index, end))
+        index = max(end, index + 1)
     return runs
 
 
-def _gap_above(found: Sequence[Line], at: int) -> float:
-    """Returns the gap above a line in font sizes; a large number above the first one and below the last one."""
-    if not 0 < at < len(found):
+def _gap_above(lines: Sequence[Line], index: int) -> float:
+    """Returns the gap above a line in font sizes; a large number above the first and below the last line."""
+    if not 0 < index < len(lines):
         return 100.0
-    return (found[at].y0 - found[at - 1].y1) / max(1.0, found[at - 1].size)
+    return (lines[index].y0 - lines[index - 1].y1) / max(1.0, lines[index - 1].size)
 
 
-def _listed(run: Sequence[Line]) -> list[str]:
-    """Returns the lines of a listing, each character in the column that it stands in."""
+def _listing_lines(run: Sequence[Line]) -> list[str]:
+    """Returns the lines of a listing, with each cell at its column."""
     widths = [(cell.x1 - cell.x0) / len(cell.text) for line in run for cell in line.cells if cell.text]
     width = max(1.0, median(widths))
     left = min(line.x0 for line in run)
     texts: list[str] = []
-    for at, line in enumerate(run):
-        if at and _gap_above(run, at) > _LISTING_BLANK:
+    for index, line in enumerate(run):
+        if index and _gap_above(run, index) > _LISTING_BLANK:
             texts.append("")
         text = ""
         for cell in line.cells:

@@ -1,8 +1,8 @@
-"""A page as characters with boxes and faces, turned so that its text runs from left to right.
+"""A page as characters with boxes and faces, rotated so that its text runs from left to right.
 
-Types and pure functions. Boxes are in points from the upper left corner of the page, as most of its text is read. Text
-at right angles is turned as a whole. Lines from top to bottom, of Chinese and Japanese, become lines from left to right
-if the page is turned a quarter anticlockwise: the rightmost one is the first then.
+Types and pure functions. Boxes are in points from the upper left corner of the page in the orientation of most of its
+text. A page with text at a right angle is rotated as a whole. A page of vertical Chinese or Japanese lines is rotated a
+quarter turn counterclockwise, which makes them lines from left to right with the rightmost line first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,33 +12,33 @@ from typing import NamedTuple
 from tasks.formats.documents.layout import Box
 
 NAMED = 1_000
-"""Added to the weight of a font whose name says that it is bold; more than any weight of its own."""
+"""Added to the weight of a font whose name says that it is bold; greater than any weight."""
 
 _ENOUGH = 10
 
 
 class Face(NamedTuple):
-    """What the characters of a text object have in common: font size in points, as drawn, and what the font tells.
+    """Common properties of the characters of a text object: font size in points, as drawn, and properties of the font.
 
-    Characters of a page with equal faces have the same object.
+    Characters of a page with equal faces share one object.
     """
 
     size: float
     weight: int = 0
-    """As PDFium reckons it from the stems that the file names, which is seldom what is drawn: Latin Modern's regular
-    face has 744, its bold one 630. `NAMED` is added where the font's name says that it is bold."""
+    """Weight that PDFium computes from the stem widths in the file, which is seldom that of the glyphs: Latin Modern
+    Regular has 744, Latin Modern Bold 630. `NAMED` is added if the font's name says that it is bold."""
     math: bool = False
     mono: bool = False
-    """Whether all characters of the font have one width."""
+    """Whether the font is monospaced."""
     invisible: bool = False
-    spelt: bool = False
-    """Whether its text is that of the file for the whole object (ActualText), whose box its characters share."""
+    actual_text: bool = False
+    """Whether the file gives the text of the whole object (ActualText), whose characters then share one box."""
     turn: int = 0
-    """Quarters of a full turn, anticlockwise."""
+    """Rotation in quarter turns, counterclockwise."""
 
 
 class Char(NamedTuple):
-    """One character with its box in points; `face` is None for a space or a line end that PDFium has put in."""
+    """One character with its box in points; `face` is None for a space or line end inserted by PDFium."""
 
     code: int
     x0: float
@@ -54,14 +54,14 @@ class RawPage:
     """One page.
 
     Attributes:
-        number: from 1.
-        width, height: in points, as most of the text is read.
-        chars: in the order of the page's content.
-        objects: how many objects it has.
-        image_share: share of its area that images cover, 0 to 1; of images that overlap the largest counts.
+        number: 1-based page number.
+        width, height: size in points, in the orientation of most of the text.
+        chars: characters in the order of the page's content.
+        objects: number of page objects.
+        image_share: share of the page's area that its largest image covers, 0 to 1.
         covered: whether an image of most of the page is drawn after the text.
-        rotation: quarters of a turn, clockwise, by which a viewer turns the page to show it.
-        turned: quarters of a turn, clockwise, by which the boxes are turned.
+        rotation: rotation in which a viewer shows the page, in clockwise quarter turns.
+        turned: rotation of the boxes, in clockwise quarter turns.
     """
 
     number: int
@@ -76,32 +76,32 @@ class RawPage:
 
 
 def turn_of(chars: Sequence[Char]) -> int:
-    """Returns the direction of most characters, in quarters of a full turn, anticlockwise."""
+    """Returns the rotation of most characters, in counterclockwise quarter turns."""
     turns = [0, 0, 0, 0]
     for char in chars:
         if char.face is not None:
             turns[char.face.turn] += 1
-    return max(range(4), key=lambda one: turns[one])
+    return max(range(4), key=lambda turn: turns[turn])
 
 
 def upright(page: RawPage) -> RawPage:
-    """Returns the page turned so that most of its characters stand upright, in lines from left to right."""
+    """Rotates a page so that most of its characters are upright, in lines from left to right."""
     if turn := turn_of(page.chars):
-        page = _turned(page, turn, {one: (one - turn) % 4 for one in range(4)})
+        page = _rotate(page, turn, {quarter: (quarter - turn) % 4 for quarter in range(4)})
     if _is_vertical(page.chars):
-        # Latin letters lie on their side in such lines; the others stand upright before and after.
-        page = _turned(page, 3, {0: 0, 1: 2, 2: 1, 3: 0})
+        # In vertical lines Latin letters are rotated by a quarter turn; all other characters are upright.
+        page = _rotate(page, 3, {0: 0, 1: 2, 2: 1, 3: 0})
     return page
 
 
 def displayed(box: Box, page: RawPage) -> Box:
-    """Returns a box of the page at its place in the page as a viewer shows it."""
+    """Converts a box to the coordinates of the page as a viewer shows it."""
     turn = (page.rotation - page.turned) % 4
-    return _box(*box, turn, page.width, page.height) if turn else box
+    return _rotate_box(*box, turn, page.width, page.height) if turn else box
 
 
 def _is_vertical(chars: Sequence[Char]) -> bool:
-    """Returns whether ideographs and kana follow one another downwards."""
+    """Returns whether most ideographs and kana follow one another from top to bottom."""
     down = right = 0
     before: Char | None = None
     for char in chars:
@@ -117,16 +117,21 @@ def _is_vertical(chars: Sequence[Char]) -> bool:
     return down >= _ENOUGH and down > right
 
 
-def _turned(page: RawPage, turn: int, turns: Mapping[int, int]) -> RawPage:
-    """Turns a page clockwise by quarters; `turns` maps those of its faces."""
+def _rotate(page: RawPage, turn: int, turns: Mapping[int, int]) -> RawPage:
+    """Rotates a page by `turn` clockwise quarter turns; `turns` maps the rotation of its faces."""
     width, height = page.width, page.height
     faces: dict[Face | None, Face | None] = {
         face: face._replace(turn=turns[face.turn]) for face in {char.face for char in page.chars} if face is not None
     }
     faces[None] = None
     page.chars = [
-        Char(one.code, *_box(one.x0, one.y0, one.x1, one.y1, turn, width, height), faces[one.face], one.unmapped)
-        for one in page.chars
+        Char(
+            char.code,
+            *_rotate_box(char.x0, char.y0, char.x1, char.y1, turn, width, height),
+            faces[char.face],
+            char.unmapped,
+        )
+        for char in page.chars
     ]
     if turn % 2:
         page.width, page.height = height, width
@@ -134,8 +139,8 @@ def _turned(page: RawPage, turn: int, turns: Mapping[int, int]) -> RawPage:
     return page
 
 
-def _box(x0: float, y0: float, x1: float, y1: float, turn: int, width: float, height: float) -> Box:
-    """Turns a box clockwise by quarters within a page of this size; y grows downwards."""
+def _rotate_box(x0: float, y0: float, x1: float, y1: float, turn: int, width: float, height: float) -> Box:
+    """Rotates a box by `turn` (1 to 3) clockwise quarter turns within a page of this size; y grows downward."""
     if turn == 1:
         return height - y1, x0, height - y0, x1
     if turn == 2:

@@ -1,9 +1,9 @@
-"""Reading order: the segments of a page as regions, each one column of lines, in the order in which they are read.
+"""Reading order: splits the segments of a page into regions, each one column of lines.
 
-Pure functions. A gutter is a strip that no line of a column enters; lines across it (titles, wide figures) divide the
-page into bands, in each of which the left column is read before the right one. This is the recursive XY-cut (Nagy, Seth
-and Viswanathan 1992) with the vertical cut first, which may be crossed. Rows of tables have gutters, too: what lies on
-both sides of one must be lines of text and not cells.
+Pure functions. A gutter is a strip that no line of a column enters. Lines across it (titles, wide figures) divide the
+page into bands; in each band the left column is read before the right one. This is the recursive XY-cut (Nagy, Seth and
+Viswanathan 1992) with the vertical cut first, which lines may cross. Tables have gutters, too, so both sides of a
+gutter must consist of lines of text, not cells.
 """
 
 from bisect import bisect_left
@@ -27,23 +27,23 @@ _DEPTH = 4
 _MOST = 20_000
 
 
-def regions(found: Sequence[Segment], depth: int = 0) -> Iterator[list[Segment]]:
-    """Yields the segments region by region in reading order; all of them, each once."""
+def regions(segments: Sequence[Segment], depth: int = 0) -> Iterator[list[Segment]]:
+    """Yields the segments of each region, regions in reading order; every segment is in exactly one region."""
     gutter = None
-    if depth < _DEPTH and 2 * _MIN_LINES <= len(found) <= _MOST:
-        gutter = _gutter(found)
+    if depth < _DEPTH and 2 * _MIN_LINES <= len(segments) <= _MOST:
+        gutter = _gutter(segments)
     if gutter is None:
-        if found:
-            yield list(found)
+        if segments:
+            yield list(segments)
         return
-    across = _across(found, gutter)
-    names = {id(one) for one in across}
-    heights = [one.middle for one in across]
+    across = _spanning_segments(segments, gutter)
+    spanning_ids = {id(segment) for segment in across}
+    heights = [segment.middle for segment in across]
     bands: list[tuple[list[Segment], list[Segment]]] = [([], []) for _ in range(len(across) + 1)]
-    for one in found:
-        if id(one) not in names:
-            left, right = bands[bisect_left(heights, one.middle)]
-            (left if one.x1 <= (gutter[0] + gutter[1]) / 2 else right).append(one)
+    for segment in segments:
+        if id(segment) not in spanning_ids:
+            left, right = bands[bisect_left(heights, segment.middle)]
+            (left if segment.x1 <= (gutter[0] + gutter[1]) / 2 else right).append(segment)
     spanning: list[Segment] = []
     for number, (left, right) in enumerate(bands):
         if left or right:
@@ -56,40 +56,43 @@ def regions(found: Sequence[Segment], depth: int = 0) -> Iterator[list[Segment]]
     yield from regions(spanning, depth + 1)
 
 
-def _across(found: Sequence[Segment], gutter: tuple[float, float]) -> list[Segment]:
-    """Returns what belongs to both columns, from top to bottom.
+def _spanning_segments(segments: Sequence[Segment], gutter: tuple[float, float]) -> list[Segment]:
+    """Returns the segments that span both columns, from top to bottom.
 
-    Lines across the gutter, rows of tables across it, and the short last line of a paragraph whose other lines cross.
+    These are lines across the gutter, table rows across it, and the short last line of a paragraph whose other lines
+    cross it.
     """
-    across = {id(one): one for one in found if _crosses(one, gutter)}
-    rows = _rows(found)
+    across = {id(segment): segment for segment in segments if _crosses(segment, gutter)}
+    rows = _rows(segments)
     for row in _table_rows(rows, gutter):
-        across.update((id(one), one) for one in row)
+        across.update((id(segment), segment) for segment in row)
     for above, row in pairwise(rows):
-        if len(row) == 1 and id(row[0]) not in across and all(id(one) in across for one in above):
+        if len(row) == 1 and id(row[0]) not in across and all(id(segment) in across for segment in above):
             first = above[0]
             near = row[0].y0 - first.y1 < 0.4 * first.size and abs(row[0].size - first.size) < 0.3
             if near and abs(row[0].x0 - first.x0) < 0.2 * first.size:
                 across[id(row[0])] = row[0]
-    return sorted(across.values(), key=lambda one: one.middle)
+    return sorted(across.values(), key=lambda segment: segment.middle)
 
 
-def _rows(found: Sequence[Segment]) -> list[list[Segment]]:
-    """Returns the segments by height, each row from left to right."""
+def _rows(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Groups the segments by height, each row from left to right."""
     rows: list[list[Segment]] = []
-    for one in sorted(found, key=lambda one: (one.middle, one.x0)):
-        if rows and one.middle - rows[-1][0].middle < 0.3 * one.size:
-            rows[-1].append(one)
+    for segment in sorted(segments, key=lambda segment: (segment.middle, segment.x0)):
+        if rows and segment.middle - rows[-1][0].middle < 0.3 * segment.size:
+            rows[-1].append(segment)
         else:
-            rows.append([one])
-    return [sorted(row, key=lambda one: one.x0) for row in rows]
+            rows.append([segment])
+    return [sorted(row, key=lambda segment: segment.x0) for row in rows]
 
 
 def _table_rows(rows: Sequence[list[Segment]], gutter: tuple[float, float]) -> Iterator[list[Segment]]:
-    """Yields the rows of short cells across the gutter where at least three follow one another."""
+    """Yields rows of short cells across the gutter, if at least three are consecutive."""
     run: list[list[Segment]] = []
     for row in [*rows, []]:
-        short = len(row) >= _MIN_CELLS and all(len(one.text) <= _MAX_CELL for one in row) and _ink([row]) < _MAX_INK
+        short = (
+            len(row) >= _MIN_CELLS and all(len(segment.text) <= _MAX_CELL for segment in row) and _ink([row]) < _MAX_INK
+        )
         if short and row[0].x0 < gutter[1] and row[-1].x1 > gutter[0]:
             run.append(row)
             continue
@@ -99,27 +102,27 @@ def _table_rows(rows: Sequence[list[Segment]], gutter: tuple[float, float]) -> I
 
 
 def _ink(rows: Sequence[Sequence[Segment]]) -> float:
-    """Returns the share of the width of rows that their cells fill: 0.9 for columns of text, 0.3 to 0.6 for tables."""
-    filled = sum(one.x1 - one.x0 for row in rows for one in row)
+    """Returns the share of the width of rows filled by cells: 0.9 for columns of text, 0.3 to 0.6 for tables."""
+    filled = sum(segment.x1 - segment.x0 for row in rows for segment in row)
     return filled / max(1.0, sum(row[-1].x1 - row[0].x0 for row in rows))
 
 
-def _crosses(one: Segment, gutter: tuple[float, float]) -> bool:
+def _crosses(segment: Segment, gutter: tuple[float, float]) -> bool:
     slack = 0.25 * (gutter[1] - gutter[0])
-    return one.x0 < gutter[1] - slack and one.x1 > gutter[0] + slack
+    return segment.x0 < gutter[1] - slack and segment.x1 > gutter[0] + slack
 
 
-def _gutter(found: Sequence[Segment]) -> tuple[float, float] | None:
-    """Returns the best gutter, left and right end, or None."""
-    size = median(one.size for one in found)
+def _gutter(segments: Sequence[Segment]) -> tuple[float, float] | None:
+    """Returns left and right edge of the best gutter, or None."""
+    size = median(segment.size for segment in segments)
     best, gutter = -1.0, None
-    for start, end in _gaps(found, _MIN_GUTTER * size):
-        left = [one for one in found if one.x1 <= start + 0.1]
-        right = [one for one in found if one.x0 >= end - 0.1]
+    for start, end in _gaps(segments, _MIN_GUTTER * size):
+        left = [segment for segment in segments if segment.x1 <= start + 0.1]
+        right = [segment for segment in segments if segment.x0 >= end - 0.1]
         if len(left) < _MIN_LINES or len(right) < _MIN_LINES:
             continue
-        beside = _beside_lines(found, left, right)
-        if beside > _MAX_BESIDE * len(found) + 1 or not _are_columns(left, right):
+        beside = _count_beside_lines(segments, left, right)
+        if beside > _MAX_BESIDE * len(segments) + 1 or not _are_columns(left, right):
             continue
         score = min(len(left), len(right)) - beside + (end - start) / size
         if score > best:
@@ -127,24 +130,24 @@ def _gutter(found: Sequence[Segment]) -> tuple[float, float] | None:
     return gutter
 
 
-def _beside_lines(found: Sequence[Segment], left: Sequence[Segment], right: Sequence[Segment]) -> int:
-    """Returns how many of the segments across a gutter stand beside lines of a column, where a title has none."""
-    columns = {id(one) for one in (*left, *right)}
-    heights = sorted(one.middle for one in (*left, *right))
+def _count_beside_lines(segments: Sequence[Segment], left: Sequence[Segment], right: Sequence[Segment]) -> int:
+    """Returns the number of segments across a gutter that are at the height of a column's line, unlike titles."""
+    columns = {id(segment) for segment in (*left, *right)}
+    heights = sorted(segment.middle for segment in (*left, *right))
     count = 0
-    for one in found:
-        if id(one) not in columns:
-            at = bisect_left(heights, one.middle - 0.4 * one.size)
-            count += at < len(heights) and heights[at] < one.middle + 0.4 * one.size
+    for segment in segments:
+        if id(segment) not in columns:
+            index = bisect_left(heights, segment.middle - 0.4 * segment.size)
+            count += index < len(heights) and heights[index] < segment.middle + 0.4 * segment.size
     return count
 
 
-def _gaps(found: Sequence[Segment], width: float) -> list[tuple[float, float]]:
-    """Returns strips that few segments cross: for no crossing ones and for some, the widest places."""
+def _gaps(segments: Sequence[Segment], width: float) -> list[tuple[float, float]]:
+    """Returns vertical strips that few segments cross, for several allowed shares of crossing segments."""
     events: dict[float, int] = {}
-    for one in found:
-        events[one.x0] = events.get(one.x0, 0) + 1
-        events[one.x1] = events.get(one.x1, 0) - 1
+    for segment in segments:
+        events[segment.x0] = events.get(segment.x0, 0) + 1
+        events[segment.x1] = events.get(segment.x1, 0) - 1
     edges = sorted(events)
     covers, count = [], 0
     for edge in edges:
@@ -154,7 +157,7 @@ def _gaps(found: Sequence[Segment], width: float) -> list[tuple[float, float]]:
     for allowed in (0.0, 0.02, 0.05, 0.1, 0.2, _MAX_CROSSING):
         start: float | None = None
         for edge, cover in zip(edges, covers, strict=True):
-            if cover <= allowed * len(found):
+            if cover <= allowed * len(segments):
                 start = edge if start is None else start
             elif start is not None:
                 if edge - start >= width and start > edges[0]:
@@ -164,10 +167,10 @@ def _gaps(found: Sequence[Segment], width: float) -> list[tuple[float, float]]:
 
 
 def _are_columns(left: Sequence[Segment], right: Sequence[Segment]) -> bool:
-    """Returns whether both sides are lines of text beside each other."""
-    top = max(min(one.y0 for one in side) for side in (left, right))
-    bottom = min(max(one.y1 for one in side) for side in (left, right))
-    beside = [[one for one in side if top <= one.middle <= bottom] for side in (left, right)]
+    """Returns whether both sides are columns of text next to each other."""
+    top = max(min(segment.y0 for segment in side) for side in (left, right))
+    bottom = min(max(segment.y1 for segment in side) for side in (left, right))
+    beside = [[segment for segment in side if top <= segment.middle <= bottom] for side in (left, right)]
     if any(len(side) < _MIN_LINES for side in beside):
         return False
     lengths = [_mean_chars(side) for side in beside]
@@ -177,17 +180,17 @@ def _are_columns(left: Sequence[Segment], right: Sequence[Segment]) -> bool:
 
 
 def _mean_chars(side: Sequence[Segment]) -> float:
-    """Returns characters per line, weighted by itself, so that a few short lines or pieces count little."""
-    counts = [len(one.text) for one in side]
-    return sum(one * one for one in counts) / max(1, sum(counts))
+    """Returns the mean number of characters per line, weighted by that number, so that short lines count little."""
+    counts = [len(count.text) for count in side]
+    return sum(count * count for count in counts) / max(1, sum(counts))
 
 
 def _rows_agree(left: Sequence[Segment], right: Sequence[Segment]) -> bool:
-    """Returns whether most lines of the shorter side stand at the height of one of the other side."""
+    """Returns whether most lines of the shorter side are at the height of a line of the other side."""
     fewer, more = sorted((left, right), key=len)
-    heights = sorted(one.middle for one in more)
+    heights = sorted(segment.middle for segment in more)
     agreeing = 0
-    for one in fewer:
-        at = bisect_left(heights, one.middle - 0.15 * one.size)
-        agreeing += at < len(heights) and heights[at] <= one.middle + 0.15 * one.size
+    for segment in fewer:
+        index = bisect_left(heights, segment.middle - 0.15 * segment.size)
+        agreeing += index < len(heights) and heights[index] <= segment.middle + 0.15 * segment.size
     return agreeing > 0.7 * len(fewer)

@@ -1,9 +1,9 @@
-"""Whether the text layer of a page can be read, or the page needs optical character recognition (OCR).
+"""Health of a page's text layer: whether it is usable, or the page needs optical character recognition (OCR).
 
-Pure functions over the characters of a page. Four signs, each a score from 0 to 1, of which the largest counts:
-`scan` (images instead of text, or text that is not drawn or lies under an image), `unmapped` (characters without a
-Unicode value), `garbled` (Latin letters whose vowels and consonants alternate as in no language: a wrong ToUnicode
-map) and `mixed` (words of letters of several scripts: another such map).
+Pure functions over the characters of a page. The score is the maximum of four signals from 0 to 1: `scan` (images
+instead of text, or text that is invisible or covered by an image), `unmapped` (characters without a Unicode value),
+`garbled` (Latin letters whose vowels and consonants alternate less than in any language, from a wrong ToUnicode map)
+and `mixed` (words with letters of several scripts, from another kind of wrong map).
 """
 
 import re
@@ -19,7 +19,7 @@ NEEDS_OCR = 0.5
 """Score from which a page needs OCR."""
 
 _VOWELS = frozenset("aeiouy")
-# Of two neighbouring letters in a word so many are a vowel and a consonant: 0.59 and more in 59 languages in Latin
+# Minimum share of adjacent letters in words that are a vowel and a consonant: at least 0.59 in 59 languages in Latin
 # script, less than 0.52 in 97 of 100 texts whose alphabet was permuted at random.
 _ALTERNATING = 0.52
 _SPEAKING, _MOSTLY_LETTERS, _SWITCHING = 0.57, 0.65, 0.05
@@ -28,8 +28,8 @@ _ENOUGH = 200
 _ENOUGH_OF_WORDS = 60
 _MOSTLY_LATIN = 0.6
 _MIXED = 0.02
-"""Share of letters between letters of other scripts from which a page needs OCR."""
-_TOGETHER = (
+"""Share of letters between letters of other scripts at which a page needs OCR."""
+_COMPATIBLE_SCRIPTS = (
     "LATIN",
     "GREEK",
     "CJK",
@@ -41,19 +41,18 @@ _TOGETHER = (
     "FULLWIDTH",
     "HALFWIDTH",
 )
-"""First words of names of letters that stand side by side in words and formulas."""
+"""First words of the Unicode names of letters whose scripts mix in words and formulas."""
 _NO_SCRIPT = frozenset(("MATHEMATICAL", "MODIFIER", "MICRO", "FEMININE", "MASCULINE"))
-_APART = frozenset("\\_/@#$%^&*<>=|~{}[]+0123456789")
-"""Signs that make a word one of a program or an address."""
+_CODE_SIGNS = frozenset("\\_/@#$%^&*<>=|~{}[]+0123456789")
+"""Characters of words that are code or addresses."""
 _FEW = 50
 
 
 @dataclass(frozen=True)
 class Health:
-    """Score of a page, and whether anything is drawn on it."""
+    """OCR score of a page, 0 to 1."""
 
     score: float
-    blank: bool = False
 
     @property
     def needs_ocr(self) -> bool:
@@ -65,7 +64,7 @@ def health(page: RawPage) -> Health:
     """Returns the score of a page: 0 for a good text layer or an empty page, 1 for a scan."""
     drawn = [char for char in page.chars if char.face is not None and char.code > 0x20]
     if not drawn:
-        return Health(1.0 if page.objects else 0.0, blank=not page.objects)
+        return Health(1.0 if page.objects else 0.0)
     return Health(max(_scan(page, drawn), _unmapped(drawn), _garbled(page.chars), _mixed(page.chars)))
 
 
@@ -74,28 +73,27 @@ def _scan(page: RawPage, drawn: list[Char]) -> float:
     if page.covered:
         invisible = 1.0
     if page.image_share < 0.5:
-        # Invisible text without an image is nothing that a reader sees.
+        # A reader does not see invisible text without an image.
         return invisible
     few = max(0.0, 1 - len(drawn) / (2 * _FEW))
     return max(invisible, few)
 
 
 def _unmapped(drawn: list[Char]) -> float:
-    """Returns twice the share of characters that stand for no letter, 1 at most.
+    """Returns twice the share of characters without a valid Unicode value, at most 1.
 
-    A font without a map may still have the letters at their places in ASCII: its characters count if they make no
-    language.
+    A font without a map may still use ASCII codes, so its characters count only if they do not resemble language.
     """
-    unknown = [char for char in drawn if char.unmapped and not _no_letter(char.code)]
-    bad = sum(_no_letter(char.code) for char in drawn)
-    return min(1.0, 2 * (bad + (0 if _speaks(unknown) else len(unknown))) / len(drawn))
+    unknown = [char for char in drawn if char.unmapped and not _is_unreadable(char.code)]
+    bad = sum(_is_unreadable(char.code) for char in drawn)
+    return min(1.0, 2 * (bad + (0 if _resembles_language(unknown) else len(unknown))) / len(drawn))
 
 
-def _speaks(unknown: list[Char]) -> bool:
-    """Returns whether characters are mostly letters of ASCII that alternate as in words, in words of one case."""
-    pairs, alternating = _neighbours(unknown)
+def _resembles_language(unknown: list[Char]) -> bool:
+    """Returns whether characters are mostly ASCII letters that alternate as in words, in words of one case."""
+    pairs, alternating = _count_pairs(unknown)
     letters = sum(chr(char.code).isalpha() and char.code < 0x80 for char in unknown)
-    switches = sum(chr(one.code).islower() and chr(after.code).isupper() for one, after in pairwise(unknown))
+    switches = sum(chr(before.code).islower() and chr(after.code).isupper() for before, after in pairwise(unknown))
     return (
         pairs >= _ENOUGH_OF_WORDS
         and alternating >= _SPEAKING * pairs
@@ -104,7 +102,7 @@ def _speaks(unknown: list[Char]) -> bool:
     )
 
 
-def _no_letter(code: int) -> bool:
+def _is_unreadable(code: int) -> bool:
     if code in (0x02, 0xAD, 0xFFFE):
         return False  # hyphens at line ends
     return (
@@ -115,54 +113,55 @@ def _no_letter(code: int) -> bool:
 
 
 def _garbled(chars: Sequence[Char]) -> float:
-    """Returns how far letters are from any language in Latin script; 0 for a page with few of them.
+    """Returns how unlike any language in Latin script the letters are; 0 for a page with few Latin letters.
 
-    `NEEDS_OCR` is reached where less than `_ALTERNATING` of all neighbours in words are a vowel and a consonant. Names
-    of programs are no language either, so a page with enough other words is judged by these.
+    The score is `NEEDS_OCR` if a share of `_ALTERNATING` of all adjacent letters in words are a vowel and a consonant,
+    and grows as the share falls. Identifiers in code do not resemble language either, so they are ignored on a page
+    with enough other words.
     """
     letters = sum(char.code > 0x40 and chr(char.code).isalpha() for char in chars)
-    latin = sum(bool(_letter(char.code)) for char in chars)
-    pairs, alternating = _neighbours(chars)
+    latin = sum(bool(_base_letter(char.code)) for char in chars)
+    pairs, alternating = _count_pairs(chars)
     if pairs < _ENOUGH or latin < _MOSTLY_LATIN * letters:
         return 0.0
     worst = _ALTERNATING - alternating / pairs
     if worst > 0:
-        pairs, alternating = _neighbours(_words_alone(chars))
+        pairs, alternating = _count_pairs(_without_code_words(chars))
         if pairs >= _ENOUGH_OF_WORDS:
             worst = min(worst, _ALTERNATING - alternating / pairs)
     return min(1.0, max(0.0, NEEDS_OCR + _STEEPNESS * worst))
 
 
-def _neighbours(chars: Sequence[Char]) -> tuple[int, int]:
-    """Returns how many neighbouring letters there are, and how many of them are a vowel and a consonant."""
+def _count_pairs(chars: Sequence[Char]) -> tuple[int, int]:
+    """Returns the number of pairs of adjacent letters, and of those that are a vowel and a consonant."""
     pairs = alternating = 0
     before: bool | None = None
     for char in chars:
-        letter = _letter(char.code)
-        now = letter in _VOWELS if letter else None
-        if now is not None and before is not None:
+        letter = _base_letter(char.code)
+        is_vowel = letter in _VOWELS if letter else None
+        if is_vowel is not None and before is not None:
             pairs += 1
-            alternating += now != before
-        before = now
+            alternating += is_vowel != before
+        before = is_vowel
     return pairs, alternating
 
 
-def _words_alone(chars: Sequence[Char]) -> list[Char]:
-    """Returns the characters with what is between two spaces left out where it has signs of programs in it."""
-    kept: list[Char] = []
+def _without_code_words(chars: Sequence[Char]) -> list[Char]:
+    """Returns the characters without words that contain code characters."""
+    remaining: list[Char] = []
     word: list[Char] = []
     for char in (*chars, None):
         if char is None or char.code <= 0x20:
-            if not any(chr(one.code) in _APART for one in word):
-                kept += word
+            if not any(chr(letter.code) in _CODE_SIGNS for letter in word):
+                remaining += word
             word = []
         if char is not None:
             word.append(char)
-    return kept
+    return remaining
 
 
 def _mixed(chars: Sequence[Char]) -> float:
-    """Returns how often a letter stands between letters of other scripts; `NEEDS_OCR` for `_MIXED` of all letters."""
+    """Returns the score for letters between letters of other scripts; `NEEDS_OCR` if they are `_MIXED` of all."""
     inner = lone = 0
     first = middle = ""
     for char in chars:
@@ -176,22 +175,18 @@ def _mixed(chars: Sequence[Char]) -> float:
 
 @cache
 def _script(code: int) -> str:
-    """Returns the script of a letter by its name, one name for those that stand side by side; "" for other signs."""
+    """Returns the script of a letter by its Unicode name ("LATIN" for all compatible scripts), or ""."""
     if not chr(code).isalpha():
         return ""
     name = re.split("[ -]", unicodedata.name(chr(code), ""), maxsplit=1)[0]
-    return (
-        ""
-        if name in ("MATHEMATICAL", "MODIFIER", "MICRO", "FEMININE", "MASCULINE")
-        else "LATIN"
-        if name in _TOGETHER
-        else name
-    )
+    if name in _NO_SCRIPT:
+        return ""
+    return "LATIN" if name in _COMPATIBLE_SCRIPTS else name
 
 
 @cache
-def _letter(code: int) -> str:
-    """Returns the letter a to z that a character is, without its accents, or ""."""
+def _base_letter(code: int) -> str:
+    """Returns the base letter a to z of a character, without accents, or ""."""
     if code > 0x1EFF:
         return ""
     letter = unicodedata.normalize("NFD", chr(code))[:1].lower()

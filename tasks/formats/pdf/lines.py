@@ -1,6 +1,6 @@
-"""Lines of a region: segments at one height, joined, and their cells where wide gaps divide them.
+"""Lines of a region: segments at the same height, joined to cells that wide gaps separate.
 
-Pure functions. The cells of a line are in the order in which they are read.
+Pure functions. The cells of a line are in reading order.
 """
 
 import re
@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from tasks.formats.pdf.bidi import has_right_to_left
 from tasks.formats.pdf.segments import SMALL, WIDE, Segment
 
-_CRUMBS = 8
-"""Characters of a row of exponents and indices at most."""
+_FRAGMENT_CHARS = 8
+"""Maximum number of characters of a row of exponents and indices."""
 _MARKER = re.compile(r"[•◦▪‣·*–—-]|\(?[0-9]{1,3}[.)]?|\(?[a-zA-Z][.)]|\[[0-9A-Za-z+]{1,8}\]|[IVXivx]{1,5}[.)]")
 
 
 @dataclass(slots=True)
 class Line:
-    """One line of a column, as its cells; a line of running text has one."""
+    """One line of a column as cells; a line of running text has one cell."""
 
     cells: list[Segment]
     from_right: bool = False
@@ -25,37 +25,37 @@ class Line:
 
     @property
     def text(self) -> str:
-        """Its text, cells divided by spaces."""
+        """Text of the line, with a space between cells."""
         return " ".join(cell.text for cell in self.cells)
 
     @property
     def x0(self) -> float:
-        """Left end."""
+        """Left edge."""
         return min(cell.x0 for cell in self.cells)
 
     @property
     def x1(self) -> float:
-        """Right end."""
+        """Right edge."""
         return max(cell.x1 for cell in self.cells)
 
     @property
     def begin(self) -> float:
-        """Where it begins, in points that grow as it is read."""
+        """Start of the line, in points that grow in reading direction."""
         return -self.x1 if self.from_right else self.x0
 
     @property
     def end(self) -> float:
-        """Where it ends, in the same points."""
+        """End of the line, in points that grow in reading direction."""
         return -self.x0 if self.from_right else self.x1
 
     @property
     def y0(self) -> float:
-        """Upper end of its largest cell, since exponents stand out."""
+        """Top of its largest cells; exponents extend beyond it."""
         return min(cell.y0 for cell in self.cells if cell.size >= self.size - 0.2)
 
     @property
     def y1(self) -> float:
-        """Lower end of its largest cell."""
+        """Bottom of its largest cells."""
         return max(cell.y1 for cell in self.cells if cell.size >= self.size - 0.2)
 
     @property
@@ -65,93 +65,97 @@ class Line:
 
     @property
     def bold(self) -> bool:
-        """Whether all of it is bold."""
+        """Whether all cells are bold."""
         return all(cell.bold for cell in self.cells)
 
     @property
     def math(self) -> float:
-        """Share of its characters in fonts of formulas."""
+        """Share of its characters in math fonts."""
         return self._share([cell.math for cell in self.cells])
 
     @property
     def mono(self) -> float:
-        """Share of its characters in fonts whose characters have one width."""
+        """Share of its characters in monospaced fonts."""
         return self._share([cell.mono for cell in self.cells])
 
     def _share(self, of_cells: Sequence[float]) -> float:
         count = sum(len(cell.text) for cell in self.cells)
-        found = sum(share * len(cell.text) for share, cell in zip(of_cells, self.cells, strict=True))
-        return found / max(1, count)
+        weighted = sum(share * len(cell.text) for share, cell in zip(of_cells, self.cells, strict=True))
+        return weighted / max(1, count)
 
 
 def lines(region: Sequence[Segment]) -> list[Line]:
     """Returns the lines of a region from top to bottom."""
     rows: list[list[Segment]] = []
-    for one in sorted(region, key=lambda one: (one.middle, one.x0)):
-        row = next((row for row in reversed(rows[-3:]) if _beside(row, one)), None)
+    for segment in sorted(region, key=lambda segment: (segment.middle, segment.x0)):
+        row = next((row for row in reversed(rows[-3:]) if _belongs_to_row(row, segment)), None)
         if row is None:
-            rows.append([one])
+            rows.append([segment])
         else:
-            row.append(one)
-    rows = _with_crumbs(rows)
-    from_right = 2 * sum(has_right_to_left(one.text) for one in region) > len(region)
-    return [_line(row, from_right=from_right or any(has_right_to_left(one.text) for one in row)) for row in rows]
+            row.append(segment)
+    rows = _attach_fragments(rows)
+    from_right = 2 * sum(has_right_to_left(segment.text) for segment in region) > len(region)
+    return [
+        _line(row, from_right=from_right or any(has_right_to_left(segment.text) for segment in row)) for row in rows
+    ]
 
 
-def _with_crumbs(rows: list[list[Segment]]) -> list[list[Segment]]:
-    """Returns the rows with those that are nothing but exponents and indices in the line that they belong to.
+def _attach_fragments(rows: list[list[Segment]]) -> list[list[Segment]]:
+    """Merges rows that consist only of exponents and indices into the lines to which they belong.
 
-    Where one is drawn above another one, as in an inverted root, PDFium begins a line.
+    PDFium begins a new line where one exponent or index is drawn above another, as in an inverted root.
     """
-    kept: list[list[Segment]] = []
-    crumbs: list[list[Segment]] = []
+    full_rows: list[list[Segment]] = []
+    fragments: list[list[Segment]] = []
     for row in rows:
-        few = sum(len(one.text) for one in row) <= _CRUMBS
-        (crumbs if few else kept).append(row)
-    for row in crumbs:
-        small = max(one.size for one in row)
-        near = [
-            (max(row[0].y0 - of.y1, of.y0 - row[0].y1), at, where)
-            for at, other in enumerate(kept)
-            for where, of in enumerate(other)
-            if small < SMALL * of.size and all(of.x0 <= one.x0 and one.x1 <= of.x1 for one in row)
+        is_fragment = sum(len(segment.text) for segment in row) <= _FRAGMENT_CHARS
+        (fragments if is_fragment else full_rows).append(row)
+    for row in fragments:
+        small = max(segment.size for segment in row)
+        candidates = [
+            (max(row[0].y0 - cell.y1, cell.y0 - row[0].y1), row_index, cell_index)
+            for row_index, cells in enumerate(full_rows)
+            for cell_index, cell in enumerate(cells)
+            if small < SMALL * cell.size and all(cell.x0 <= segment.x0 and segment.x1 <= cell.x1 for segment in row)
         ]
-        gap, at, where = min(near, default=(small, 0, 0))
+        gap, row_index, cell_index = min(candidates, default=(small, 0, 0))
         if gap < 0.2 * small:
-            kept[at][where] = _with_crumb(kept[at][where], row)
+            full_rows[row_index][cell_index] = _insert_fragment(full_rows[row_index][cell_index], row)
         else:
-            kept.append(row)
-    return sorted(kept, key=lambda row: row[0].middle) if crumbs else rows
+            full_rows.append(row)
+    return sorted(full_rows, key=lambda row: row[0].middle) if fragments else rows
 
 
-def _with_crumb(line: Segment, crumb: Sequence[Segment]) -> Segment:
-    """Returns a line with a crumb behind the word at its place, reckoned from the width of the line."""
-    about = round(len(line.text) * (crumb[0].x0 - line.x0) / max(1.0, line.x1 - line.x0))
-    at = line.text.find(" ", about)
-    at = len(line.text) if at < 0 else at
-    text = " ".join((line.text[:at], *(one.text for one in crumb))) + line.text[at:]
+def _insert_fragment(line: Segment, fragment: Sequence[Segment]) -> Segment:
+    """Inserts a fragment into a line, after the word at the fragment's estimated position."""
+    estimate = round(len(line.text) * (fragment[0].x0 - line.x0) / max(1.0, line.x1 - line.x0))
+    end = line.text.find(" ", estimate)
+    end = len(line.text) if end < 0 else end
+    text = " ".join((line.text[:end], *(segment.text for segment in fragment))) + line.text[end:]
     return replace(line, text=text)
 
 
-def _beside(row: Sequence[Segment], one: Segment) -> bool:
-    """Returns whether a segment stands in the row: at its height, and over none of it."""
+def _belongs_to_row(row: Sequence[Segment], segment: Segment) -> bool:
+    """Returns whether a segment belongs to a row: at the same height, without overlapping its segments."""
     anchor = max(row, key=lambda other: other.size)
-    shared = min(anchor.y1, one.y1) - max(anchor.y0, one.y0)
-    if shared < 0.5 * min(anchor.y1 - anchor.y0, one.y1 - one.y0):
+    shared = min(anchor.y1, segment.y1) - max(anchor.y0, segment.y0)
+    if shared < 0.5 * min(anchor.y1 - anchor.y0, segment.y1 - segment.y0):
         return False
-    return all(min(other.x1, one.x1) - max(other.x0, one.x0) < 0.5 * min(other.size, one.size) for other in row)
+    return all(
+        min(other.x1, segment.x1) - max(other.x0, segment.x0) < 0.5 * min(other.size, segment.size) for other in row
+    )
 
 
 def _line(row: list[Segment], *, from_right: bool) -> Line:
-    row.sort(key=lambda one: one.x0)
+    row.sort(key=lambda segment: segment.x0)
     cells = [row[0]]
-    for one in row[1:]:
+    for segment in row[1:]:
         last = cells[-1]
-        gap = one.x0 - last.x1
-        if gap < WIDE * max(last.size, one.size) or _is_marker(last, len(cells)):
-            cells[-1] = _joined(last, one, gap, from_right=from_right)
+        gap = segment.x0 - last.x1
+        if gap < WIDE * max(last.size, segment.size) or _is_marker(last, len(cells)):
+            cells[-1] = _join_segments(last, segment, gap, from_right=from_right)
         else:
-            cells.append(one)
+            cells.append(segment)
     return Line(cells[::-1] if from_right else cells, from_right)
 
 
@@ -159,7 +163,7 @@ def _is_marker(cell: Segment, count: int) -> bool:
     return count == 1 and _MARKER.fullmatch(cell.text) is not None
 
 
-def _joined(left: Segment, right: Segment, gap: float, *, from_right: bool) -> Segment:
+def _join_segments(left: Segment, right: Segment, gap: float, *, from_right: bool) -> Segment:
     first, second = (right, left) if from_right else (left, right)
     longer = left if len(left.text) >= len(right.text) else right
     count = len(left.text) + len(right.text)

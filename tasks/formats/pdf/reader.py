@@ -1,8 +1,8 @@
-"""Characters of the pages of a PDF file, with their boxes and fonts.
+"""Reader of the pages of a PDF file: characters with their boxes and fonts.
 
-Reads the bytes of a file with PDFium (pypdfium2). Boxes are in points, from the upper left corner of the page as most
-of its text runs (`turn_of`). The face of a character has the size and direction of its text object, and what the font
-says of itself.
+Reads the bytes of a file with PDFium (pypdfium2). Boxes are in points from the upper left corner of the page, in the
+orientation of most of its text (`turn_of`). The face of a character has the size and direction of its text object, and
+properties of the font.
 """
 
 import ctypes
@@ -38,9 +38,9 @@ _MONO_NAMES = (
 _FIXED_PITCH = 1
 """Flag of a font descriptor (ISO 32000-1, table 123)."""
 
-_EVERY = 4
-"""Whether a character has a Unicode value is asked of so many, and taken for those between: a call takes 0.4 µs."""
-_MOST_NOTES = 1_000
+_UNMAPPED_STRIDE = 4
+"""PDFium is queried for the Unicode value of every fourth character only, because a call takes 0.4 µs."""
+_MAX_ANNOTATIONS = 1_000
 _FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 
@@ -51,30 +51,30 @@ class _Font(NamedTuple):
     mono: bool
 
 
-class Faces:
-    """Faces of one page, each made once."""
+class FaceCache:
+    """Faces of one page; equal faces share one object."""
 
     def __init__(self) -> None:
         self._equal: dict[Face, Face] = {}
         self._fonts: dict[int, _Font] = {}
-        self._spelt: dict[int, int] = {}
+        self._marks: dict[int, int] = {}
 
-    def of(self, drawn: Any) -> tuple[Face, bool]:
-        """Returns the face of a text object, and whether its text has been given already.
+    def of(self, text_object: Any) -> tuple[Face, bool]:
+        """Returns the face of a text object, and whether its text repeats that of an earlier object.
 
-        A text for several objects (ActualText of marked content) is given by PDFium with each of them.
+        PDFium returns a text for several objects (ActualText of marked content) with each of them.
         """
-        mark, address = _spelling(drawn), ctypes.addressof(drawn.contents)
-        again = mark != 0 and self._spelt.setdefault(mark, address) != address
+        mark, address = _actual_text_mark(text_object), ctypes.addressof(text_object.contents)
+        is_repeat = mark != 0 and self._marks.setdefault(mark, address) != address
         size, matrix = ctypes.c_float(), pdfium.FS_MATRIX()
-        pdfium.FPDFTextObj_GetFontSize(drawn, size)
-        pdfium.FPDFPageObj_GetMatrix(drawn, matrix)
+        pdfium.FPDFTextObj_GetFontSize(text_object, size)
+        pdfium.FPDFPageObj_GetMatrix(text_object, matrix)
         scale = math.hypot(matrix.c, matrix.d) or 1.0
         turn = round(math.atan2(matrix.b, matrix.a) / (math.pi / 2)) % 4
-        font = self._font(pdfium.FPDFTextObj_GetFont(drawn))
-        invisible = pdfium.FPDFTextObj_GetTextRenderMode(drawn) in _INVISIBLE
-        made = Face(abs(size.value * scale), font.weight, font.math, font.mono, invisible, bool(mark), turn)
-        return self._equal.setdefault(made, made), again
+        font = self._font(pdfium.FPDFTextObj_GetFont(text_object))
+        invisible = pdfium.FPDFTextObj_GetTextRenderMode(text_object) in _INVISIBLE
+        face = Face(abs(size.value * scale), font.weight, font.math, font.mono, invisible, bool(mark), turn)
+        return self._equal.setdefault(face, face), is_repeat
 
     def _font(self, font: Any) -> _Font:
         if not font:
@@ -88,10 +88,10 @@ class Faces:
         return self._fonts[address]
 
 
-def _spelling(drawn: Any) -> int:
-    """Returns the address of the mark that spells the text of an object out, 0 without one."""
-    for at in range(pdfium.FPDFPageObj_CountMarks(drawn)):
-        mark = pdfium.FPDFPageObj_GetMark(drawn, at)
+def _actual_text_mark(text_object: Any) -> int:
+    """Returns the address of the mark with the ActualText of an object, or 0 if it has none."""
+    for index in range(pdfium.FPDFPageObj_CountMarks(text_object)):
+        mark = pdfium.FPDFPageObj_GetMark(text_object, index)
         if mark and pdfium.FPDFPageObjMark_GetParamValueType(mark, b"ActualText") == pdfium.FPDF_OBJECT_STRING:
             return ctypes.addressof(mark.contents)
     return 0
@@ -101,11 +101,11 @@ def _name(font: Any) -> str:
     buffer = ctypes.create_string_buffer(256)
     size = pdfium.FPDFFont_GetBaseFontName(font, buffer, 256)
     name = buffer.value.decode("utf-8", "replace").lower() if 0 < size <= 256 else ""
-    return name[7:] if name[6:7] == "+" else name  # without the tag of a subset
+    return name[7:] if name[6:7] == "+" else name  # without the tag of a font subset
 
 
-class Unreadable(Exception):
-    """A file gives no text, for a reason in machine words."""
+class PdfError(Exception):
+    """A file cannot be read; `reason` is one of the rejection reasons `pdf_*`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -114,13 +114,13 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one file may take.
+    """Resource limits for one file.
 
     Attributes:
-        pages: pages of a file.
-        objects: indirect objects of a file, as they are written in it, and objects of a page.
-        chars: characters of a file.
-        cpu_s: CPU seconds, checked between pages.
+        pages: maximum number of pages.
+        objects: maximum number of indirect objects in the file, and of objects on a page.
+        chars: maximum number of characters in the file.
+        cpu_s: maximum CPU seconds, checked between pages.
     """
 
     pages: int = 2_000
@@ -130,32 +130,32 @@ class Limits:
 
 
 @contextmanager
-def opened(data: bytes, limits: Limits) -> Iterator[Any]:
-    """Yields PDFium's handle of a file.
+def open_pdf(data: bytes, limits: Limits) -> Iterator[Any]:
+    """Opens a file and yields PDFium's handle.
 
     Raises:
-        Unreadable: `pdf_encrypted`, `pdf_damaged`, `pdf_too_many_objects` or `pdf_too_many_pages`.
+        PdfError: `pdf_encrypted`, `pdf_damaged`, `pdf_too_many_objects` or `pdf_too_many_pages`.
     """
     if data.count(b" obj") > limits.objects:
-        raise Unreadable("pdf_too_many_objects")
+        raise PdfError("pdf_too_many_objects")
     pdfium.FPDF_InitLibrary()
     document = pdfium.FPDF_LoadMemDocument64(data, len(data), None)
     if not document:
         locked = pdfium.FPDF_GetLastError() in (pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY)
-        raise Unreadable("pdf_encrypted" if locked else "pdf_damaged")
+        raise PdfError("pdf_encrypted" if locked else "pdf_damaged")
     try:
         count = pdfium.FPDF_GetPageCount(document)
         if count > limits.pages:
-            raise Unreadable("pdf_too_many_pages")
+            raise PdfError("pdf_too_many_pages")
         if count < 1:
-            raise Unreadable("pdf_damaged")
+            raise PdfError("pdf_damaged")
         yield document
     finally:
         pdfium.FPDF_CloseDocument(document)
 
 
 def title_of(document: Any) -> str:
-    """Returns the title that the file names for itself, or ""."""
+    """Returns the title in the metadata of the file, or ""."""
     size = pdfium.FPDF_GetMetaText(document, b"Title", None, 0)
     if not 2 < size <= 2_000:
         return ""
@@ -165,14 +165,14 @@ def title_of(document: Any) -> str:
 
 
 def pages(document: Any, limits: Limits) -> Iterator[RawPage]:
-    """Yields the pages of a file in order; one that cannot be read has no characters.
+    """Yields the pages of a file in order; a page that cannot be read has no characters.
 
     Raises:
-        Unreadable: `pdf_timeout`, `pdf_too_many_objects` or `pdf_too_many_chars`.
+        PdfError: `pdf_timeout`, `pdf_too_many_objects` or `pdf_too_many_chars`.
     """
     started, chars = time.process_time(), 0
     for index in range(pdfium.FPDF_GetPageCount(document)):
-        handle = _loaded(document, index)
+        handle = _load_page(document, index)
         if not handle:
             yield RawPage(index + 1, 0, 0)
             continue
@@ -182,27 +182,27 @@ def pages(document: Any, limits: Limits) -> Iterator[RawPage]:
             pdfium.FPDF_ClosePage(handle)
         chars += len(page.chars)
         if time.process_time() - started > limits.cpu_s:
-            raise Unreadable("pdf_timeout")
+            raise PdfError("pdf_timeout")
         yield page
 
 
 def _page(handle: Any, number: int, limits: Limits, chars: int) -> RawPage:
     objects = pdfium.FPDFPage_CountObjects(handle)
     if objects > limits.objects:
-        raise Unreadable("pdf_too_many_objects")
+        raise PdfError("pdf_too_many_objects")
     left, bottom, right, top = _media_box(handle)
     turn = pdfium.FPDFPage_GetRotation(handle) % 4
     page = RawPage(number, right - left, top - bottom, objects=objects, rotation=turn)
     page.chars = _text(handle, left, top, limits.chars - chars)
-    if (reading := turn_of(page.chars)) != turn:  # PDFium makes lines of what stands upright as a viewer shows it
-        pdfium.FPDFPage_SetRotation(handle, reading)
+    if (text_turn := turn_of(page.chars)) != turn:  # PDFium detects lines only in text that a viewer shows upright
+        pdfium.FPDFPage_SetRotation(handle, text_turn)
         page.chars = _text(handle, left, top, limits.chars - chars)
     _images(handle, page)
     return upright(page)
 
 
-def _loaded(document: Any, index: int) -> Any:
-    """Returns the handle of a page, what is filled into its form and typed over it included."""
+def _load_page(document: Any, index: int) -> Any:
+    """Returns the handle of a page, with form fields and free text annotations flattened into it."""
     handle = pdfium.FPDF_LoadPage(document, index)
     if handle and _has_fields(handle) and pdfium.FPDFPage_Flatten(handle, pdfium.FLAT_NORMALDISPLAY) == _FLATTENED:
         pdfium.FPDF_ClosePage(handle)
@@ -211,10 +211,10 @@ def _loaded(document: Any, index: int) -> Any:
 
 
 def _has_fields(handle: Any) -> bool:
-    for at in range(min(pdfium.FPDFPage_GetAnnotCount(handle), _MOST_NOTES)):
-        note = pdfium.FPDFPage_GetAnnot(handle, at)
-        kind = pdfium.FPDFAnnot_GetSubtype(note)
-        pdfium.FPDFPage_CloseAnnot(note)
+    for index in range(min(pdfium.FPDFPage_GetAnnotCount(handle), _MAX_ANNOTATIONS)):
+        annotation = pdfium.FPDFPage_GetAnnot(handle, index)
+        kind = pdfium.FPDFAnnot_GetSubtype(annotation)
+        pdfium.FPDFPage_CloseAnnot(annotation)
         if kind in (pdfium.FPDF_ANNOT_WIDGET, pdfium.FPDF_ANNOT_FREETEXT):
             return True
     return False
@@ -226,7 +226,7 @@ def _text(handle: Any, left: float, top: float, most: int) -> list[Char]:
         return []
     try:
         if pdfium.FPDFText_CountChars(text) > most:
-            raise Unreadable("pdf_too_many_chars")
+            raise PdfError("pdf_too_many_chars")
         return _chars(text, left, top)
     finally:
         pdfium.FPDFText_ClosePage(text)
@@ -243,55 +243,55 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
     code_of, object_of = pdfium.FPDFText_GetUnicode, pdfium.FPDFText_GetTextObject
     box_of, unmapped_of = pdfium.FPDFText_GetLooseCharBox, pdfium.FPDFText_HasUnicodeMapError
     addressof, new = ctypes.addressof, tuple.__new__
-    unmapped = left_out = False
-    made = Faces()
+    unmapped = skipped = False
+    cache = FaceCache()
     faces: dict[int, tuple[Face, bool]] = {}
     box = pdfium.FS_RECTF()
-    place = ctypes.byref(box)
-    found = []
-    for at in range(pdfium.FPDFText_CountChars(text)):
-        code = code_of(text, at)
-        drawn = object_of(text, at)
-        if not drawn:
-            if not left_out:  # a space that PDFium has put behind what is left out says nothing
-                found.append(Char(code, 0, 0, 0, 0, None))
+    box_pointer = ctypes.byref(box)
+    chars = []
+    for index in range(pdfium.FPDFText_CountChars(text)):
+        code = code_of(text, index)
+        text_object = object_of(text, index)
+        if not text_object:
+            if not skipped:  # PDFium also inserts spaces after skipped objects
+                chars.append(Char(code, 0, 0, 0, 0, None))
             continue
-        address = addressof(drawn.contents)
+        address = addressof(text_object.contents)
         if address not in faces:
-            faces[address] = made.of(drawn)
-        face, left_out = faces[address]
-        if left_out:
+            faces[address] = cache.of(text_object)
+        face, skipped = faces[address]
+        if skipped:
             continue
-        box_of(text, at, place)
+        box_of(text, index, box_pointer)
         x0, x1 = box.left - left, box.right - left
-        if at % _EVERY == 0:
-            unmapped = unmapped_of(text, at) == 1
-        found.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
-    return found
+        if index % _UNMAPPED_STRIDE == 0:
+            unmapped = unmapped_of(text, index) == 1
+        chars.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
+    return chars
 
 
 def _images(handle: Any, page: RawPage) -> None:
-    """Sets `image_share` and `covered`."""
+    """Sets `image_share` and `covered` of a page."""
     area = page.width * page.height
     last_text = cover = -1
     edges = [ctypes.c_float() for _ in range(4)]
-    for at in range(page.objects):
-        drawn = pdfium.FPDFPage_GetObject(handle, at)
-        kind = pdfium.FPDFPageObj_GetType(drawn)
+    for index in range(page.objects):
+        page_object = pdfium.FPDFPage_GetObject(handle, index)
+        kind = pdfium.FPDFPageObj_GetType(page_object)
         if kind == _TEXT:
-            last_text = at
-        elif kind == _IMAGE or (kind == _FORM and _is_image(drawn)):
-            if not pdfium.FPDFPageObj_GetBounds(drawn, *edges):
+            last_text = index
+        elif kind == _IMAGE or (kind == _FORM and _is_image(page_object)):
+            if not pdfium.FPDFPageObj_GetBounds(page_object, *edges):
                 continue
             x0, y0, x1, y1 = (edge.value for edge in edges)
             share = min(1.0, max(0.0, x1 - x0) * max(0.0, y1 - y0) / area) if area else 0.0
             page.image_share = max(page.image_share, share)
-            cover = at if share > 0.8 else cover
+            cover = index if share > 0.8 else cover
     page.covered = cover > last_text >= 0
 
 
 def _is_image(form: Any) -> bool:
-    """Returns whether a form consists of images alone."""
+    """Returns whether a form consists only of images."""
     count = pdfium.FPDFFormObj_CountObjects(form)
     kinds = {pdfium.FPDFPageObj_GetType(pdfium.FPDFFormObj_GetObject(form, at)) for at in range(min(count, 100))}
     return kinds == {_IMAGE}

@@ -1,9 +1,9 @@
-"""Segments: characters that follow one another on a line without a wide gap.
+"""Segments: consecutive characters on a line without a wide gap.
 
 Pure functions. A segment never crosses a gutter between columns that is wider than a letter; a line of justified text
-may be several segments, which `lines` joins. Accents that a page draws as characters of their own over their letters,
-as TeX's older fonts do, join these. Ruby, small kana beside ideographs that say how these are read, is left out: in the
-text it would divide the words that it explains.
+may consist of several segments, which `lines` joins. Accents that are drawn as separate characters over their letters,
+as in TeX's older fonts, are combined with these. Ruby, small kana next to ideographs that give their pronunciation, is
+removed, because it would split the words that it annotates.
 """
 
 import unicodedata
@@ -19,25 +19,25 @@ _ACCENTS = {
     **{0xA8: 0x308, 0xB4: 0x301, 0x60: 0x300, 0x2C6: 0x302, 0x5E: 0x302, 0x2DC: 0x303, 0x7E: 0x303, 0xB8: 0x327},
     **{0x2C7: 0x30C, 0x2DA: 0x30A, 0xAF: 0x304, 0x2D8: 0x306, 0x2D9: 0x307, 0x2DD: 0x30B},
 }
-"""Accents, and the marks that combine with a letter."""
+"""Accents, and the corresponding combining marks."""
 _MOST_ACCENTS = 1_000
 
 _SPACES = frozenset((0x20, 0x09, 0xA0, 0x2007, 0x202F, 0x3000))
 _BREAKS = frozenset((0x0A, 0x0D))
-# PDFium's own signs for a hyphen at the end of a line.
+# PDFium's codes for a hyphen at the end of a line.
 _HYPHENS = frozenset((0x02, 0xAD, 0xFFFE))
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
 _UPRIGHT_SIGNS = (*range(0xFE10, 0xFE1A), *range(0xFE30, 0xFE45))
-"""Signs as they are written in lines from top to bottom."""
-# Signs that some maps of fonts take for the letters they look like: C, D, L and M as small Roman numerals.
+"""Presentation forms of punctuation for vertical lines."""
+# Some fonts map the letters l, c, d and m to small Roman numerals, which look the same.
 _ROMAN = {0x217C: "l", 0x217D: "c", 0x217E: "d", 0x217F: "m"}
-# What TeX's fonts have at the places of control characters (encodings OT1 and T1), where the file has no map.
+# Characters of TeX's fonts at the codes of control characters (encodings OT1 and T1), for files without a map.
 _TEX = {
     **dict(zip((0x0B, 0x0C, 0x0E, 0x0F), ("ff", "fi", "ffi", "ffl"), strict=True)),
     **dict(zip(range(0x1B, 0x20), ("ff", "fi", "fl", "ffi", "ffl"), strict=True)),
     **{0x10: "\u201c", 0x11: "\u201d", 0x15: "\u2013", 0x16: "\u2014"},
 }
-_OTHERS = {
+_REPLACEMENTS = {
     **dict.fromkeys((*range(0x20), *range(0xD800, 0xE000)), ""),
     **_TEX,
     **dict.fromkeys(_HYPHENS, "-"),
@@ -50,19 +50,20 @@ WIDE = 1.0
 _SPACE = 0.25
 _INK = 0.2
 SMALL = 0.85
-"""Size of exponents and indices beside that of what they belong to, at most."""
+"""Maximum size of exponents and indices, relative to their base."""
 _MOSTLY = 0.95
 
 _RUBY_SIZE = 0.62
 _RUBY_FARTHEST = 1.4
-"""Size against that of its line, and how many sizes of the line its middle may stand above that line's."""
+"""Maximum size of ruby relative to its line, and maximum distance between their middles, in sizes of the line."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """Characters in a row, with their box; `size` is that of most of them, and nearly all have `weight` or more.
+    """Consecutive characters with their box.
 
-    `bold` is set once the body of the document is known.
+    `size` is the font size of most characters; nearly all have at least `weight`. `bold` is set once the body style of
+    the document is known.
     """
 
     text: str
@@ -74,18 +75,18 @@ class Segment:
     weight: int = 0
     bold: bool = False
     math: float = 0.0
-    """Share of characters in a font of formulas."""
+    """Share of characters in a math font."""
     mono: float = 0.0
-    """Share of characters in a font whose characters have one width."""
+    """Share of characters in a monospaced font."""
 
     @property
     def middle(self) -> float:
-        """The y in the middle of its box."""
+        """Vertical center of its box."""
         return (self.y0 + self.y1) / 2
 
 
-class _Open:
-    """A segment to which characters are added."""
+class _SegmentBuilder:
+    """A segment under construction."""
 
     __slots__ = ("faces", "math", "parts", "x0", "x1", "y0", "y1")
 
@@ -101,13 +102,13 @@ class _Open:
         assert face is not None
         self.parts.append(text)
         self.faces.append(face)
-        # Comparisons, since this runs for every character: min and max take three times as long.
+        # Runs for every character: comparisons are three times faster than min and max.
         if x0 < self.x0:
             self.x0 = x0
         if x1 > self.x1:
             self.x1 = x1
         if face.math is not self.math:
-            if self.math:  # fonts of formulas have boxes much taller than the lines of text that they stand in
+            if self.math:  # math fonts have boxes much taller than the line of text
                 self.y0, self.y1, self.math = y0, y1, False
             return
         if y0 < self.y0:
@@ -115,8 +116,8 @@ class _Open:
         if y1 > self.y1:
             self.y1 = y1
 
-    def takes(self, char: Char, size: float) -> bool:
-        """Returns whether a character stands beside the last one, on the same line."""
+    def is_adjacent(self, char: Char, size: float) -> bool:
+        """Returns whether a character is next to the segment, on the same line."""
         code, x0, y0, x1, y1, _, _ = char
         shared = (y1 if y1 < self.y1 else self.y1) - (y0 if y0 > self.y0 else self.y0)
         if shared < 0.4 * (y1 - y0) and shared < 0.4 * (self.y1 - self.y0):
@@ -124,8 +125,8 @@ class _Open:
         wide = WIDE * size if size > 1.0 else WIDE
         return -wide < x0 - self.x1 < wide or (direction(code) == "R" and -wide < self.x0 - x1 < wide)
 
-    def raises(self, char: Char) -> bool:
-        """Returns whether a character is an exponent or index, or stands behind one: PDFium ends a line there."""
+    def is_script(self, char: Char) -> bool:
+        """Returns whether a character is an exponent or index or follows one; PDFium ends a line there."""
         face, last = char.face, self.faces[-1]
         assert face is not None
         small = min(face.size, last.size) < SMALL * max(face.size, last.size)
@@ -134,7 +135,7 @@ class _Open:
 
 
 def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
-    """Returns the segments of a page that run from left to right or right to left, and those that are turned."""
+    """Returns the segments of horizontal text of a page, and the segments of rotated text."""
     chars = with_accents(chars)
     upright: list[Segment] = []
     turned: list[Segment] = []
@@ -142,14 +143,14 @@ def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
     for line, mixed in _lines(chars):
         if mixed:
             from_right = whole or mostly_right_to_left(line)
-            upright += (_read(run, from_right=from_right) for run in runs(line, WIDE))
+            upright += (_read_run(run, from_right=from_right) for run in runs(line, WIDE))
         else:
             _left_to_right(line, upright, turned)
-    return [one for one in upright if one.text], [one for one in turned if one.text]
+    return [segment for segment in upright if segment.text], [segment for segment in turned if segment.text]
 
 
 def _lines(chars: Sequence[Char]) -> Iterator[tuple[Sequence[Char], bool]]:
-    """Yields (line as PDFium sees it, whether letters in it run from right to left); all as one where none do."""
+    """Yields (line of PDFium, whether it has right-to-left letters); all characters as one line if none has any."""
     if not any(direction(char.code) == "R" for char in chars):
         yield chars, False
         return
@@ -158,28 +159,28 @@ def _lines(chars: Sequence[Char]) -> Iterator[tuple[Sequence[Char], bool]]:
         if char is not None:
             line.append(char)
         if char is None or (char.face is None and char.code in _BREAKS):
-            yield line, any(direction(one.code) == "R" and one.face and not one.face.turn for one in line)
+            yield line, any(direction(letter.code) == "R" and letter.face and not letter.face.turn for letter in line)
             line = []
 
 
-def _read(run: list[Char], *, from_right: bool) -> Segment:
-    now: _Open | None = None
+def _read_run(run: list[Char], *, from_right: bool) -> Segment:
+    builder: _SegmentBuilder | None = None
     for text, char in read(run, from_right=from_right):
-        space, text = " " * text.startswith(" "), _text_of(ord(text[-1]))
-        if now is None:
-            now = _Open(char, text)
+        space, text = " " * text.startswith(" "), _char_text(ord(text[-1]))
+        if builder is None:
+            builder = _SegmentBuilder(char, text)
         else:
-            now.add(char, space + text)
-    assert now is not None
-    return _closed(now)
+            builder.add(char, space + text)
+    assert builder is not None
+    return _build(builder)
 
 
-def _text_of(code: int) -> str:
-    return _OTHERS[code] if code in _OTHERS else chr(code)
+def _char_text(code: int) -> str:
+    return _REPLACEMENTS[code] if code in _REPLACEMENTS else chr(code)
 
 
 def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[Segment]) -> None:
-    now: _Open | None = None
+    builder: _SegmentBuilder | None = None
     turn = 0
     pending = drawn = ended = False
     for char in chars:
@@ -188,37 +189,38 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
             pending, drawn = True, drawn or face is not None
             ended = ended or code in _BREAKS
             continue
-        if now is not None and (
-            face.turn != turn or (turn == 0 and ((ended and not now.raises(char)) or not now.takes(char, face.size)))
+        if builder is not None and (
+            face.turn != turn
+            or (turn == 0 and ((ended and not builder.is_script(char)) or not builder.is_adjacent(char, face.size)))
         ):
-            (turned if turn else upright).append(_closed(now))
-            now = None
-        text = _text_of(code)
-        if now is None:
+            (turned if turn else upright).append(_build(builder))
+            builder = None
+        text = _char_text(code)
+        if builder is None:
             turn = face.turn
-            now = _Open(char, text)
+            builder = _SegmentBuilder(char, text)
         else:
-            if pending and not drawn and (face.spelt or now.faces[-1].spelt):
-                # PDFium takes the whole object for each of its characters; the box of one ends where its ink does.
-                pending = abs(char.x0 - now.x1) > (_INK if now.faces[-1].spelt else _INK / 2) * face.size
+            if pending and not drawn and (face.actual_text or builder.faces[-1].actual_text):
+                # PDFium returns the ink box of the whole object for each of its characters.
+                pending = abs(char.x0 - builder.x1) > (_INK if builder.faces[-1].actual_text else _INK / 2) * face.size
             if pending or (
-                turn == 0 and char.x0 - now.x1 > _SPACE * face.size and not _ideographs(now.parts[-1], text)
+                turn == 0 and char.x0 - builder.x1 > _SPACE * face.size and not _ideographs(builder.parts[-1], text)
             ):
-                now.parts.append(" ")
-            now.add(char, text)
+                builder.parts.append(" ")
+            builder.add(char, text)
         pending = drawn = ended = False
-    if now is not None:
-        (turned if turn else upright).append(_closed(now))
+    if builder is not None:
+        (turned if turn else upright).append(_build(builder))
 
 
 def _ideographs(before: str, after: str) -> bool:
-    """Returns whether both are of scripts without spaces; their squares leave gaps beside signs."""
+    """Returns whether both characters are of scripts without spaces, whose square cells leave gaps at punctuation."""
     return "\u3000" <= before[-1:] <= "\u9fff" and "\u3000" <= after[:1] <= "\u9fff"
 
 
-def _closed(now: _Open) -> Segment:
-    faces = {id(face): face for face in now.faces}
-    counts = Counter(map(id, now.faces))
+def _build(builder: _SegmentBuilder) -> Segment:
+    faces = {id(face): face for face in builder.faces}
+    counts = Counter(map(id, builder.faces))
     sizes: Counter[float] = Counter()
     weights: Counter[int] = Counter()
     math = mono = 0
@@ -227,14 +229,24 @@ def _closed(now: _Open) -> Segment:
         weights[face.weight] += counts[name]
         math += face.math * counts[name]
         mono += face.mono * counts[name]
-    count = len(now.faces)
+    count = len(builder.faces)
     size = max(sizes, key=lambda size: (sizes[size], size))
-    text = "".join(now.parts).strip()
-    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, _least(weights), math=math / count, mono=mono / count)
+    text = "".join(builder.parts).strip()
+    return Segment(
+        text,
+        builder.x0,
+        builder.y0,
+        builder.x1,
+        builder.y1,
+        size,
+        _common_weight(weights),
+        math=math / count,
+        mono=mono / count,
+    )
 
 
-def _least(weights: Counter[int]) -> int:
-    """Returns the weight that nearly all characters have or exceed."""
+def _common_weight(weights: Counter[int]) -> int:
+    """Returns the largest weight that nearly all characters reach."""
     lighter, few = 0, (1 - _MOSTLY) * weights.total()
     for weight in sorted(weights):
         lighter += weights[weight]
@@ -244,25 +256,25 @@ def _least(weights: Counter[int]) -> int:
 
 
 def with_accents(chars: Sequence[Char]) -> Sequence[Char]:
-    """Returns the characters with each accent on the letter that it is drawn over; one over nothing stays.
+    """Combines each accent with the letter over which it is drawn; an accent without a letter is kept.
 
-    A page with more than `_MOST_ACCENTS` accents is left as it is: each is compared with all letters.
+    A page with more than `_MOST_ACCENTS` accents is returned unchanged, because each is compared with all letters.
     """
-    places = [at for at, char in enumerate(chars) if char.code in _ACCENTS and char.face is not None]
+    places = [index for index, char in enumerate(chars) if char.code in _ACCENTS and char.face is not None]
     if not 0 < len(places) <= _MOST_ACCENTS:
         return chars
-    found = list(chars)
-    gone = set()
-    for at in places:
-        accent = found[at]
-        under = next((to for to, char in enumerate(found) if to != at and _is_under(char, accent)), None)
-        if under is not None:
-            letter = found[under]
-            whole = unicodedata.normalize("NFC", chr(letter.code) + chr(_ACCENTS[accent.code]))
-            if len(whole) == 1:
-                found[under] = letter._replace(code=ord(whole))
-                gone.add(at)
-    return [char for at, char in enumerate(found) if at not in gone]
+    result = list(chars)
+    merged = set()
+    for index in places:
+        accent = result[index]
+        base = next((other for other, char in enumerate(result) if other != index and _is_under(char, accent)), None)
+        if base is not None:
+            letter = result[base]
+            composed = unicodedata.normalize("NFC", chr(letter.code) + chr(_ACCENTS[accent.code]))
+            if len(composed) == 1:
+                result[base] = letter._replace(code=ord(composed))
+                merged.add(index)
+    return [char for index, char in enumerate(result) if index not in merged]
 
 
 def _is_under(letter: Char, accent: Char) -> bool:
@@ -274,26 +286,26 @@ def _is_under(letter: Char, accent: Char) -> bool:
     return wide and chr(letter.code).isalpha()
 
 
-def without_ruby(found: Sequence[Segment]) -> list[Segment]:
-    """Returns the segments without those of small kana above a line of twice their size, and over a part of it."""
-    lines = sorted(found, key=lambda one: one.middle)
-    heights = [one.middle for one in lines]
-    kept = []
-    for one in found:
-        if _is_kana(one.text):
-            reach = _RUBY_FARTHEST * one.size / _RUBY_SIZE * 2
-            below = lines[bisect_right(heights, one.middle) : bisect_left(heights, one.middle + reach)]
-            if any(_is_over(one, line) for line in below):
+def without_ruby(segments: Sequence[Segment]) -> list[Segment]:
+    """Returns the segments without ruby: small kana directly above part of a line of about twice their size."""
+    lines = sorted(segments, key=lambda segment: segment.middle)
+    heights = [segment.middle for segment in lines]
+    remaining = []
+    for segment in segments:
+        if _is_kana(segment.text):
+            reach = _RUBY_FARTHEST * segment.size / _RUBY_SIZE * 2
+            below = lines[bisect_right(heights, segment.middle) : bisect_left(heights, segment.middle + reach)]
+            if any(_is_over(segment, line) for line in below):
                 continue
-        kept.append(one)
-    return kept
+        remaining.append(segment)
+    return remaining
 
 
 def _is_kana(text: str) -> bool:
     return all("\u3040" <= letter <= "\u30ff" or letter == " " for letter in text)
 
 
-def _is_over(one: Segment, line: Segment) -> bool:
-    close = line.middle - one.middle < _RUBY_FARTHEST * line.size
-    shared = min(one.x1, line.x1) - max(one.x0, line.x0)
-    return close and one.size < _RUBY_SIZE * line.size and shared > 0.5 * (one.x1 - one.x0)
+def _is_over(segment: Segment, line: Segment) -> bool:
+    close = line.middle - segment.middle < _RUBY_FARTHEST * line.size
+    shared = min(segment.x1, line.x1) - max(segment.x0, line.x0)
+    return close and segment.size < _RUBY_SIZE * line.size and shared > 0.5 * (segment.x1 - segment.x0)

@@ -1,10 +1,10 @@
-"""Exposure: which documents a model has learned from, in its own run or before it.
+"""Exposure: the documents that a model has learned from, in its own run or in earlier ones.
 
-Reads the records of checkpoints and fine-tuned models for the origin of a model, the one from whose weights its run
-began, back to random weights: a model has learned from all that its initial weights have.
+The origin of a model is the model from whose weights its run started. A model has learned from all documents that its
+origin has learned from, so the records of checkpoints and fine-tuned models are followed back to random weights.
 
-Of documents under some tombstones, reads the index of the shards, their sequences in the plan, and the order of the
-run; of a fine-tuned model, the documents that its examples are chunks of.
+For documents covered by some tombstones, reads the index of the shards, their sequences in the plan, and the order of
+the run; for a fine-tuned model, the documents whose chunks are its examples.
 """
 
 import json
@@ -31,65 +31,65 @@ _LEARNED_FROM = ("shards", "examples")
 _TOKENIZER = "tokenizer"
 
 Row = dict[str, Any]
-"""{id, url, source, sequences, steps, checkpoints, through}: of a plan its sequences with the document; of a checkpoint
-also the steps of its own run that learned from it, and the saved states, as steps done, that have seen it; `through` is
-the checkpoint from whose weights the run began, where that one has seen it, or ""."""
+"""{id, url, source, sequences, steps, checkpoints, through} of a document: for a plan, its sequences with the document;
+for a checkpoint also the steps of its own run that learned from it, and the later checkpoints of the run, as numbers of
+completed steps. `through` is the origin of the checkpoint if the origin has learned from the document, else ""."""
 
 
 def origin_ref(model: Artifact) -> InputRef | None:
-    """Returns the reference to the model from whose weights a run began; None where they were random."""
+    """Returns the reference to the origin of a model, or None if its run started from random weights."""
     return next((ref for ref in model.record.inputs if ref.role in (INITIAL, BASE)), None)
 
 
 def origin_of(model: Artifact) -> Artifact | None:
-    """Opens the model from whose weights a run began; None where they were random.
+    """Opens the origin of a model; returns None if its run started from random weights.
 
     Raises:
-        InputError: it is gone, or has been made again with another result.
+        InputError: the origin is missing, or was trained again with another result.
     """
     ref = origin_ref(model)
     if ref is None:
         return None
-    found = Artifact.find(model.store, ArtifactId.parse(ref.address))
-    if found is None or found.record.content != ref.content:
-        became = "is gone" if found is None else "has been made again, with other weights"
+    origin = Artifact.find(model.store, ArtifactId.parse(ref.address))
+    if origin is None or origin.record.content != ref.content:
+        became = "is gone" if origin is None else "has been made again, with other weights"
         raise InputError(
             f"{model.address} began from the weights of {ref.address}, which {became}",
             "restore it, or train again from weights whose history is there",
         )
-    return found
+    return origin
 
 
 def origin_refs(model: Artifact) -> list[InputRef]:
-    """Returns references to the models that a model comes from, nearest first, as far as they are there unchanged."""
-    found: list[InputRef] = []
-    at: Artifact | None = model
-    while at and (ref := origin_ref(at)):
-        found.append(ref)
+    """Returns references to the origins of a model, nearest first, as far as they exist unchanged."""
+    refs: list[InputRef] = []
+    current: Artifact | None = model
+    while current and (ref := origin_ref(current)):
+        refs.append(ref)
         origin = Artifact.find(model.store, ArtifactId.parse(ref.address))
-        at = origin if origin and origin.record.content == ref.content else None
-    return found
+        current = origin if origin and origin.record.content == ref.content else None
+    return refs
 
 
 def tokenizer_of(model: Artifact) -> Artifact | None:
-    """Returns the tokenizer that the tokens of a model were made with; None where its records do not lead to it."""
+    """Returns the tokenizer of a model's training tokens, or None if it cannot be reached through the records."""
     learned_from = next((ref for ref in model.record.inputs if ref.role in _LEARNED_FROM), None)
     tokens = Artifact.find(model.store, ArtifactId.parse(learned_from.address)) if learned_from else None
     ref = next((ref for ref in tokens.record.inputs if ref.role == _TOKENIZER), None) if tokens else None
-    found = Artifact.find(model.store, ArtifactId.parse(ref.address)) if ref else None
-    return found if found and ref and found.record.content == ref.content else None
+    tokenizer = Artifact.find(model.store, ArtifactId.parse(ref.address)) if ref else None
+    return tokenizer if tokenizer and ref and tokenizer.record.content == ref.content else None
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """The documents that a checkpoint has learned from, and why not all of them can be known, or ""."""
+    """The documents that a checkpoint has learned from; `problem` says why the list may be incomplete, or is ""."""
 
     rows: list[Row] = field(default_factory=list)
     problem: str = ""
 
 
-def row_of(uid: str, url: str, source: str, **more: Any) -> Row:
-    """Returns a row with nothing but the document, and what is given."""
+def document_row(uid: str, url: str, source: str, **more: Any) -> Row:
+    """Returns the row of a document, with the given fields and defaults for the others."""
     return {
         "id": uid,
         "url": url,
@@ -101,76 +101,76 @@ def row_of(uid: str, url: str, source: str, **more: Any) -> Row:
     } | more
 
 
-def in_shards(shards: Artifact, tombstones: Tombstones) -> Iterator[tuple[Row, str, int]]:
-    """Yields (row, shard, row in the shard) of the documents of an encoding."""
+def shard_rows(shards: Artifact, tombstones: Tombstones) -> Iterator[tuple[Row, str, int]]:
+    """Yields (row, shard, row in the shard) for the covered documents of an encoding."""
     for entry in covered_entries(shards, tombstones).to_pylist():
         source, _ = parse_shard_name(entry["shard"])
-        yield row_of(entry["doc_uid"].hex(), entry["url"], source), entry["shard"], entry["row"]
+        yield document_row(entry["doc_uid"].hex(), entry["url"], source), entry["shard"], entry["row"]
 
 
-def in_plan(plan: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    """Yields the documents of a plan; raises InputError where its shards are gone."""
-    return (row for row, _ in _packed(plan, None, tombstones))
+def plan_rows(plan: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    """Yields the covered documents of a plan; raises InputError if its shards are missing."""
+    return (row for row, _ in _readings_of(plan, None, tombstones))
 
 
-def in_examples(examples: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    """Yields the documents of chunks that became examples; those that are held out are in no sequence."""
-    found = Examples(examples)
-    for page, numbers in by_document(found, found.where(tombstones.mask)).items():
-        yield row_of(*page, sequences=sorted({found.sequence_of(number) for number in numbers}))
+def example_rows(examples: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    """Yields the covered documents whose chunks are examples; held-out examples are in no sequence."""
+    opened = Examples(examples)
+    for document, numbers in by_document(opened, opened.where(tombstones.mask)).items():
+        yield document_row(*document, sequences=sorted({opened.sequence_of(number) for number in numbers}))
     if has_heldout(examples):
-        found = Examples(examples, HELDOUT)
-        yield from (row_of(*page) for page in by_document(found, found.where(tombstones.mask)))
+        opened = Examples(examples, HELDOUT)
+        yield from (document_row(*document) for document in by_document(opened, opened.where(tombstones.mask)))
 
 
-def of_own_run(model: Artifact, tombstones: Tombstones) -> Exposure:
-    """Returns the documents that a model has learned from in its run, and not before it."""
+def run_exposure(model: Artifact, tombstones: Tombstones) -> Exposure:
+    """Returns the covered documents that a model has learned from in its own run."""
     rows: list[Row] = []
     try:
-        rows += _learned(model, tombstones)
+        rows += _learned_rows(model, tombstones)
     except (InputError, FileNotFoundError) as error:
         return Exposure(rows, str(error))
     return Exposure(rows)
 
 
-def of_checkpoint(
-    checkpoint: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
+def checkpoint_exposure(
+    checkpoint: Artifact, tombstones: Tombstones, cache: dict[ArtifactId, Exposure] | None = None
 ) -> Exposure:
-    """Returns the documents that a checkpoint has learned from, in its run or before it.
+    """Returns the covered documents that a checkpoint has learned from, in its own run or in earlier ones.
 
     Args:
-        checkpoint: of a run, or a fine-tuned model.
-        tombstones: what to look for.
-        known: what earlier calls with the same tombstones have returned; filled, so that a long history is read once.
+        checkpoint: checkpoint of a run, or a fine-tuned model.
+        tombstones: documents to look for.
+        cache: results of earlier calls with the same tombstones; updated, so that a long history is read once.
     """
-    known = {} if known is None else known
-    if checkpoint.address not in known:
-        known[checkpoint.address] = _exposed(checkpoint, tombstones, known)
-    return known[checkpoint.address]
+    cache = {} if cache is None else cache
+    if checkpoint.address not in cache:
+        cache[checkpoint.address] = _compute_exposure(checkpoint, tombstones, cache)
+    return cache[checkpoint.address]
 
 
-def before(checkpoint: Artifact, origin: Artifact, exposure: Exposure) -> list[Row]:
-    """Returns the documents that a checkpoint has learned from because `origin`, from which it comes, has.
+def inherited_rows(checkpoint: Artifact, origin: Artifact, exposure: Exposure) -> list[Row]:
+    """Returns the documents that a checkpoint has learned from through one of its origins.
 
     Args:
-        checkpoint: of a run.
-        origin: an earlier checkpoint that its weights come from.
-        exposure: of `origin`.
+        checkpoint: checkpoint of a run.
+        origin: an earlier checkpoint from which its weights derive.
+        exposure: exposure of `origin`.
     """
     states = json.loads(checkpoint.read("run.json"))["checkpoint_steps"] if exposure.rows else []
     more = {"checkpoints": states, "through": str(origin.address)}
-    return [row_of(row["id"], row["url"], row["source"], **more) for row in exposure.rows]
+    return [document_row(row["id"], row["url"], row["source"], **more) for row in exposure.rows]
 
 
-def _exposed(checkpoint: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure]) -> Exposure:
+def _compute_exposure(checkpoint: Artifact, tombstones: Tombstones, cache: dict[ArtifactId, Exposure]) -> Exposure:
     rows: dict[str, Row] = {}
     try:
-        rows = {row["id"]: row for row in _learned(checkpoint, tombstones)}
+        rows = {row["id"]: row for row in _learned_rows(checkpoint, tombstones)}
         origin = origin_of(checkpoint)
         if origin is None:
             return Exposure(list(rows.values()))
-        earlier = of_checkpoint(origin, tombstones, known)
-        for row in before(checkpoint, origin, earlier):
+        earlier = checkpoint_exposure(origin, tombstones, cache)
+        for row in inherited_rows(checkpoint, origin, earlier):
             own = rows.get(row["id"], row)
             rows[row["id"]] = {**row, "sequences": own["sequences"], "steps": own["steps"]}
         return Exposure(list(rows.values()), earlier.problem)
@@ -178,35 +178,37 @@ def _exposed(checkpoint: Artifact, tombstones: Tombstones, known: dict[ArtifactI
         return Exposure(list(rows.values()), str(error))
 
 
-def _learned(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+def _learned_rows(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     if is_tuned(checkpoint):
-        yield from _tuned(checkpoint, tombstones)
+        yield from _finetuned_rows(checkpoint, tombstones)
         return
-    for row, reading in _packed(_input(checkpoint, "plan"), checkpoint, tombstones):
+    for row, reading in _readings_of(_input(checkpoint, "plan"), checkpoint, tombstones):
         if reading.learned:
             yield {**row, "steps": reading.learned, "checkpoints": reading.checkpoints}
 
 
-def _tuned(model: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+def _finetuned_rows(model: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     readings = ExampleReadings(model)
-    found = readings.examples.where(tombstones.mask)
-    for page, numbers in by_document(readings.examples, found).items():
+    covered = readings.examples.where(tombstones.mask)
+    for document, numbers in by_document(readings.examples, covered).items():
         reading = readings.of(numbers)
         if reading.learned:
-            yield row_of(*page, sequences=reading.sequences, steps=reading.learned, checkpoints=reading.checkpoints)
+            yield document_row(
+                *document, sequences=reading.sequences, steps=reading.learned, checkpoints=reading.checkpoints
+            )
 
 
-def _packed(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
-    """Yields the documents of a plan with their sequences, and who read them."""
+def _readings_of(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
+    """Yields the covered documents of a plan with their sequences, and their readings."""
     shards = _input(plan, "shards")
     readings = Readings(DocumentIndex(shards), Plan.open(plan), checkpoint)
-    for row, shard, place in in_shards(shards, tombstones):
-        reading = readings.of(shard, place)
+    for row, shard, shard_row in shard_rows(shards, tombstones):
+        reading = readings.of(shard, shard_row)
         if reading.sequences:
             yield {**row, "sequences": reading.sequences}, reading
 
 
 def _input(artifact: Artifact, role: str) -> Artifact:
-    """Opens the artifact that another was made from; raises InputError where it is gone."""
+    """Opens the input of an artifact with a role; raises InputError if it is missing."""
     (address,) = (ref.address for ref in artifact.record.inputs if ref.role == role)
     return Artifact.open_at(artifact.store, ArtifactId.parse(address))

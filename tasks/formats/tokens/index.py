@@ -1,12 +1,12 @@
-"""The document index: the documents of an encoding by URL, by id, by domain and by place, without a scan.
+"""The document index: looks up documents of an encoding by URL, id, domain, or shard and row, without a scan.
 
-Writes and reads, for each part of documents, packed and without a header, each with its `checksums/`:
+Writes and reads, for each part of documents, packed records without a header, each file with its `checksums/`:
 
-    index/<part>-documents.bin   DOCUMENT (40 bytes) per document, in the order of the shards' names and of their rows
+    index/<part>-documents.bin   DOCUMENT (40 bytes) per document, in the order of shard names and rows
     index/<part>-urls.bin        the URLs, UTF-8, in the same order
 
-and the keys of their URLs, ids and domains (`documents.key_index`). The shards and rows of a part stand in its record,
-so the place of a document in a file is computed, and a look-up reads only the blocks that hold the answer.
+and the keys of URLs, ids and domains (`documents.key_index`). The shards of a part and their rows are in its record, so
+the offset of a document in a file is computed, and a lookup reads only the blocks with the result.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.errors import InputError
 from tasks.core.part import Part
-from tasks.core.ranges import Piece, RangeFile, RangeReader
+from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
 from tasks.formats.documents import key_index
 from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex, key_of
 from tasks.formats.tokens.shard import FOLDER as SHARDS
@@ -32,16 +32,15 @@ from tasks.formats.web.domain import domains_of, host_name
 
 FOLDER = "index"
 DOCUMENT = np.dtype([("uid", "V16"), ("offset", "<u8"), ("url", "<u8"), ("url_bytes", "<u4"), ("tokens", "<u4")])
-"""The document's id, its first token counted as `plan.SLICE.offset`, where its URL begins in the part's, how many bytes
-it has, and the number of tokens."""
-
+"""The document's id, the offset of its first token as in `plan.SLICE`, the offset and length of its URL in the part's
+URLs in bytes, and its number of tokens."""
 
 ENTRIES = pa.schema([("doc_uid", pa.binary(16)), ("url", pa.string()), ("shard", pa.string()), ("row", pa.int64())])
-"""What `DocumentIndex.entries` yields, in the order of a part's shards and rows."""
+"""Schema of the tables of `DocumentIndex.entries`, whose rows are in the order of a part's shards and rows."""
 
 
-class Indexed(NamedTuple):
-    """What a part writes of one document."""
+class EncodedDocument(NamedTuple):
+    """One document to index."""
 
     shard: str
     row: int
@@ -51,7 +50,7 @@ class Indexed(NamedTuple):
     n_tokens: int
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """One document of an encoding."""
 
     uid: bytes
@@ -61,13 +60,13 @@ class Entry(NamedTuple):
     part: str
     """Name of the part of documents that contains it."""
     offset: int
-    """Its first token, counted as `plan.SLICE.offset`."""
+    """Offset of its first token, as in `plan.SLICE`."""
     n_tokens: int
-    """With end-of-text."""
+    """Including end-of-text."""
 
 
-def write_index(part: Part, documents: Iterable[Indexed]) -> None:
-    """Writes the index of a part's documents, and its keys; any order gives the same bytes."""
+def write_index(part: Part, documents: Iterable[EncodedDocument]) -> None:
+    """Writes the index of a part's documents and their keys; the order of the documents does not matter."""
     documents = sorted(documents)
     urls = [document.url.encode() for document in documents]
     ends = np.cumsum([0, *map(len, urls)])
@@ -81,10 +80,10 @@ def write_index(part: Part, documents: Iterable[Indexed]) -> None:
         file.write(table.tobytes())
     with ranges.checksummed_file(part, f"{stem}-urls.bin") as file:
         file.write(b"".join(urls))
-    key_index.write_own(part, (word for row, one in enumerate(documents) for word in _words(one, row)))
+    key_index.write_part_keys(part, (key for row, document in enumerate(documents) for key in _keys(document, row)))
 
 
-def _words(document: Indexed, row: int) -> Iterator[tuple[int, int]]:
+def _keys(document: EncodedDocument, row: int) -> Iterator[tuple[int, int]]:
     yield key_of(URL, document.url), row
     yield key_of(ID, document.uid.hex()), row
     for domain in domains_of(host_name(document.url) or ""):
@@ -93,7 +92,7 @@ def _words(document: Indexed, row: int) -> Iterator[tuple[int, int]]:
 
 
 class _IndexPart:
-    """One part: its name, and which documents are in which shard."""
+    """One part: its name, its shards, and the index of the first document of each shard."""
 
     def __init__(self, record: PartRecord) -> None:
         rows = {PurePosixPath(f.path).stem: f.rows or 0 for f in record.files if f.path.startswith(f"{SHARDS}/")}
@@ -107,77 +106,81 @@ class _IndexPart:
         return self.shards[shard], number - self.starts[shard]
 
     def rows(self, shard: str) -> range:
-        """Returns the numbers of the documents of a shard."""
+        """Returns the indices of the documents of a shard."""
         index = self.shards.index(shard)
         return range(self.starts[index], self.starts[index + 1])
 
 
 class DocumentIndex:
-    """The index of all parts of an encoding. For use by several threads.
+    """The index of all parts of an encoding. Safe for use by several threads.
 
     Args:
         artifact: an artifact of the stage encode.
 
     Raises:
-        InputError: (here and when reading) there is no index, or a file of it is missing or damaged.
+        InputError: there is no index, or one of its files is missing or damaged; lookups raise it too.
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        documents = [one for one in artifact.parts if any(f.path == _documents_of(one.name) for f in one.files)]
+        documents = [part for part in artifact.parts if any(f.path == _table_path(part.name) for f in part.files)]
         self._artifact = artifact
         self._parts = [_IndexPart(record) for record in documents]
         self._keys = KeyIndex(artifact)
-        paths = [path for part in self._parts for path in (_documents_of(part.name), f"{FOLDER}/{part.name}-urls.bin")]
+        paths = [path for part in self._parts for path in (_table_path(part.name), f"{FOLDER}/{part.name}-urls.bin")]
         self._reader = RangeReader(artifact, paths)
         self._part_of = {shard: number for number, part in enumerate(self._parts) for shard in part.shards}
         self._shard_number = {shard: number for number, shard in enumerate(sorted(self._part_of))}
         self._shards = RangeReader(artifact, [f"{SHARDS}/{shard}.arrow" for shard in self._shard_number])
 
-    def by_url(self, url: str) -> list[Entry]:
-        """Returns the documents captured from a URL, one per content; sorted by id."""
+    def by_url(self, url: str) -> list[IndexEntry]:
+        """Returns the documents captured from a URL, sorted by id: one for each distinct content."""
         _, places = self._keys.find(URL, url)
         return sorted(entry for entry in self._entries(places) if entry.url == url)
 
-    def by_uid(self, uid: bytes) -> Entry | None:
-        """Returns the document with an id of 16 bytes; None when it was not encoded."""
+    def by_uid(self, uid: bytes) -> IndexEntry | None:
+        """Returns the document with an id of 16 bytes, or None if it was not encoded."""
         _, places = self._keys.find(ID, uid.hex())
         return next((entry for entry in self._entries(places) if entry.uid == uid), None)
 
-    def by_domain(self, name: str, most: int | None = None) -> tuple[int, list[Entry]]:
-        """Returns the number of documents of a host and of all hosts below it, and the first `most` of them.
+    def by_domain(self, name: str, most: int | None = None) -> tuple[int, list[IndexEntry]]:
+        """Returns the number of documents of a domain and its subdomains, and the first `most` of these documents.
 
         Args:
-            name: a host's name in canonical form, below a public suffix.
-            most: None returns all.
+            name: a host name in canonical form, below a public suffix.
+            most: maximum number of documents to return; None for all.
         """
         count, places = self._keys.find(DOMAIN, name, most)
-        return count, [one for one in self._entries(places) if name in domains_of(host_name(one.url) or "")]
+        return count, [entry for entry in self._entries(places) if name in domains_of(host_name(entry.url) or "")]
 
-    def at(self, places: Sequence[tuple[str, int]]) -> list[Entry]:
-        """Returns the documents at some places (shard, row), in the order of the places.
+    def at(self, places: Sequence[tuple[str, int]]) -> list[IndexEntry]:
+        """Returns the documents at the given (shard, row), in the same order.
 
         Raises:
             InputError: there is no such shard.
         """
-        return self._entries([self._numbered(shard, row) for shard, row in places])
+        return self._entries([self._part_and_number(shard, row) for shard, row in places])
 
     def label(self, shard: str, row: int, column: str) -> str:
-        """Returns the value of `source` or of a label column of one document; raises InputError if there is none."""
+        """Returns the value of the column `source` or a label column for a document.
+
+        Raises:
+            InputError: there is no such shard or column.
+        """
         self._part_at(shard)
         return read_label(cast(BinaryIO, RangeFile(self._shards, self._shard_number[shard])), row, column)
 
     def tokens(self, ranges: Sequence[tuple[str, int, int]], dtype: str) -> list[NDArray[np.integer]]:
-        """Returns the tokens of some ranges (shard, first token as `plan.SLICE.offset`, number of tokens), in order."""
+        """Returns the tokens of ranges (shard, offset as in `plan.SLICE`, number of tokens), in the same order."""
         size = np.dtype(dtype).itemsize
         outs = [bytearray(count * size) for _, _, count in ranges]
         self._shards.read(
-            Piece(self._shard_number[shard], first * size, memoryview(out))
+            ReadRequest(self._shard_number[shard], first * size, memoryview(out))
             for (shard, first, _), out in zip(ranges, outs, strict=True)
         )
         return [np.frombuffer(out, dtype) for out in outs]
 
     def urls(self, shard: str) -> pa.Array:
-        """Returns the URLs of a shard's documents in the order of its rows, shape (rows,)."""
+        """Returns the URLs of a shard's documents in row order, shape (rows,)."""
         number = self._part_at(shard)
         rows = self._parts[number].rows(shard)
         return self._columns(number, rows)[1]
@@ -194,32 +197,34 @@ class DocumentIndex:
 
     def _columns(self, part: int, rows: range) -> tuple[pa.Array, pa.Array]:
         out = bytearray(len(rows) * DOCUMENT.itemsize)
-        self._reader.read([Piece(2 * part, rows.start * DOCUMENT.itemsize, memoryview(out))])
+        self._reader.read([ReadRequest(2 * part, rows.start * DOCUMENT.itemsize, memoryview(out))])
         table = np.frombuffer(out, DOCUMENT)
         text = bytearray(int(table["url_bytes"].sum()))
         if text:
-            self._reader.read([Piece(2 * part + 1, int(table["url"][0]), memoryview(text))])
+            self._reader.read([ReadRequest(2 * part + 1, int(table["url"][0]), memoryview(text))])
         offsets = np.concatenate([[0], np.cumsum(table["url_bytes"], dtype=np.int64)])
         urls = pa.LargeStringArray.from_buffers(len(table), pa.py_buffer(offsets), pa.py_buffer(bytes(text)))
         return pa.array(table["uid"].tolist(), pa.binary(16)), urls.cast(pa.string())
 
-    def _entries(self, places: Sequence[tuple[int, int]]) -> list[Entry]:
+    def _entries(self, places: Sequence[tuple[int, int]]) -> list[IndexEntry]:
         size = DOCUMENT.itemsize
-        out = memoryview(bytearray(len(places) * size))
+        table = memoryview(bytearray(len(places) * size))
         self._reader.read(
-            Piece(2 * part, number * size, out[at * size : (at + 1) * size]) for at, (part, number) in enumerate(places)
+            ReadRequest(2 * part, number * size, table[position * size : (position + 1) * size])
+            for position, (part, number) in enumerate(places)
         )
-        rows = np.frombuffer(out, DOCUMENT).tolist()
+        rows = np.frombuffer(table, DOCUMENT).tolist()
         urls = [bytearray(size) for _, _, _, size, _ in rows]
         self._reader.read(
-            Piece(2 * part + 1, row[2], memoryview(url)) for (part, _), row, url in zip(places, rows, urls, strict=True)
+            ReadRequest(2 * part + 1, row[2], memoryview(url))
+            for (part, _), row, url in zip(places, rows, urls, strict=True)
         )
         return [
-            Entry(uid, url.decode(), *self._parts[part].place(number), self._parts[part].name, offset, tokens)
+            IndexEntry(uid, url.decode(), *self._parts[part].place(number), self._parts[part].name, offset, tokens)
             for (part, number), (uid, offset, _, _, tokens), url in zip(places, rows, urls, strict=True)
         ]
 
-    def _numbered(self, shard: str, row: int) -> tuple[int, int]:
+    def _part_and_number(self, shard: str, row: int) -> tuple[int, int]:
         number = self._part_at(shard)
         return number, self._parts[number].rows(shard)[row]
 
@@ -232,5 +237,5 @@ class DocumentIndex:
         return self._part_of[shard]
 
 
-def _documents_of(part: str) -> str:
+def _table_path(part: str) -> str:
     return f"{FOLDER}/{part}-documents.bin"

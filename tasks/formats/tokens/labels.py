@@ -1,8 +1,8 @@
-"""Names by which sequences are grouped: of sources, as recipes write them, and of other labels of documents in shards.
+"""Labels by which sequences are grouped: source names in recipes, and values of other document columns in shards.
 
-A label stands in messages, in mixtures of recipes and in file names. Letters, digits and `-_.` of ASCII stand for
-themselves, every other byte of the UTF-8 form is `%` and two hex digits, so that different values have different names;
-the absence of a value is `unknown`. Recipes read this: it imports pydantic and no more.
+Labels appear in messages, in mixtures of recipes and in file names. ASCII letters, digits and `-_.` are kept; every
+other byte of the UTF-8 form is written as `%` and two hex digits, so that different values have different labels. A
+missing value is `unknown`. Recipes import this module, so it imports only pydantic.
 """
 
 from datetime import datetime
@@ -14,26 +14,26 @@ from pydantic import StringConstraints
 from tasks.core.errors import InputError
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
-"""Name of a source in mixtures, reports and files, and host in the URLs of documents without one."""
+"""Name of a source in mixtures, reports and files; also the host in the URLs of documents without a URL."""
 
 SOURCE = "source"
-"""The column that every shard has, and that groups sequences by default."""
+"""The column that groups sequences by default; every shard has it."""
 BASE_COLUMNS = ("doc_uid", "tokens", "n_tokens", "n_bytes", SOURCE, "split")
-"""Columns of every shard; no label is called so."""
+"""Columns of every shard; not available as names of label columns."""
 UNKNOWN = "unknown"
 """Label of a document without a value."""
 LONGEST = 100
-"""Characters that a label may have."""
+"""Maximum length of a label in characters."""
 
 
 def label(value: object, column: str) -> str:
-    """Returns the name of a value of a column; of a time, its month.
+    """Returns the label of a value in a column; for a time, its month.
 
     >>> label("gold", "tier"), label("News & media", "metadata.topic"), label(None, "language"), label(True, "adult")
     ('gold', 'News%20%26%20media', 'unknown', 'true')
 
     Raises:
-        InputError: the value is no text, number, truth value or time, or its name is too long.
+        InputError: the value is not a string, integer, boolean or time, or its label is too long.
     """
     if value is None or value == "":
         return UNKNOWN
@@ -46,7 +46,7 @@ def label(value: object, column: str) -> str:
             f"[encode] columns: {column} has the value {value!r}, which is no name",
             "name a column of texts, whole numbers, truth values or times",
         )
-    # A leading dot would hide a file, and "summary.json" is another file of the plan.
+    # A leading dot would hide the file.
     name = quote(str(value), safe="").replace("~", "%7E").replace(".", "%2E", str(value).startswith("."))
     if len(name) > LONGEST:
         raise InputError(

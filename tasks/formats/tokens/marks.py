@@ -1,12 +1,12 @@
-"""Withheld documents: where they lie in the token shards, and from which step on a training run no longer read them.
+"""Withheld documents: their rows in the token shards, and the step from which a training run did not read them.
 
-Reads the document index of the shards (`index`) for the rows that are taken down, so that shards made before a takedown
-serve after it.
+Reads the document index of the shards (`index`) to find the rows that are taken down, so that shards written before a
+takedown can still be used.
 
 Writes and reads `withheld.json` of a checkpoint, the marks of the run: a list of {step, takedowns, rows: {shard: [row,
-..]}}, ascending by step. From that step on these rows of the token shards were blank. A mark of documents that spoilt a
-step has no takedowns and a `reason`, and `shards` where all of a shard is blank. The file is there only where there is
-a mark.
+..]}}, ascending by step. From that step on these rows of the token shards were blank. A mark for documents that spoiled
+a step has no takedowns but a `reason`, and `shards` for shards that are entirely blank. The file exists only if there
+are marks.
 """
 
 from bisect import bisect_left
@@ -21,21 +21,24 @@ from pydantic import Field
 from tasks.core.artifact import Artifact
 from tasks.core.config import Config, canonical_json
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.tokens.index import ENTRIES, DocumentIndex, Entry
+from tasks.formats.tokens.index import ENTRIES, DocumentIndex, IndexEntry
 from tasks.formats.web.domain import is_public_suffix
 
 FILE = "withheld.json"
 
 Rows = Mapping[str, NDArray[np.int64]]
-"""Shard -> rows of documents, ascending; shards without any are left out."""
+"""Shard -> rows of documents, ascending, shape (rows,); shards without such rows are omitted."""
 
 
 class Mark(Config):
     """Documents that are blank from a step on.
 
-    `step` counts from 0; `takedowns` are ids of artifacts; `rows` has the ascending rows of each shard, of this mark's
-    takedowns together. `reason` is why the step was refused whose documents these are; "" for takedowns. Of `shards`
-    every row is blank.
+    Attributes:
+        step: first step at which they are blank, from 0.
+        takedowns: ids of the takedown artifacts.
+        rows: ascending rows by shard, of all these takedowns.
+        reason: why the step with these documents was refused; "" for takedowns.
+        shards: shards whose rows are all blank.
     """
 
     step: int
@@ -46,22 +49,23 @@ class Mark(Config):
 
 
 def to_json(marks: Sequence[Mark]) -> bytes:
-    """Returns the content of FILE; equal marks give equal bytes."""
+    """Returns marks as the content of FILE; equal marks give equal bytes."""
     return (canonical_json(list(marks)) + "\n").encode()
 
 
 def from_json(content: bytes | str) -> tuple[Mark, ...]:
-    """Reads the content of FILE."""
-    return tuple(_List.model_validate_json(f'{{"marks":{_text(content)}}}').marks)
+    """Parses the content of FILE."""
+    text = content if isinstance(content, str) else content.decode()
+    return _MarkList.model_validate_json(f'{{"marks":{text}}}').marks
 
 
 def of_run(checkpoint: Artifact) -> tuple[Mark, ...]:
-    """Returns the marks of a finished run; () for one that no takedown has met."""
+    """Returns the marks of a finished run; () if it has none."""
     return from_json(checkpoint.read(FILE)) if FILE in checkpoint.files(FILE) else ()
 
 
 def first_blank(marks: Iterable[Mark], shard: str, row: int) -> int | None:
-    """Returns the first step at which a document was blank, or None where it never was.
+    """Returns the first step at which a document was blank, or None if it never was.
 
     >>> first_blank([Mark(step=5, takedowns=(), rows={"web-train-00000-000": (2,)})], "web-train-00000-000", 2)
     5
@@ -71,16 +75,12 @@ def first_blank(marks: Iterable[Mark], shard: str, row: int) -> int | None:
 
 
 def _has(rows: Sequence[int], row: int) -> bool:
-    at = bisect_left(rows, row)
-    return at < len(rows) and rows[at] == row
+    position = bisect_left(rows, row)
+    return position < len(rows) and rows[position] == row
 
 
-class _List(Config):
+class _MarkList(Config):
     marks: tuple[Mark, ...]
-
-
-def _text(content: bytes | str) -> str:
-    return content if isinstance(content, str) else content.decode()
 
 
 def plain(marks: Sequence[Mark]) -> list[dict[str, Any]]:
@@ -89,11 +89,11 @@ def plain(marks: Sequence[Mark]) -> list[dict[str, Any]]:
 
 
 def withheld_rows(shards: Artifact, tombstones: Tombstones) -> dict[str, NDArray[np.int64]]:
-    """Returns the rows of an encoding that are taken down; {} without tombstones, and then nothing is read.
+    """Returns the rows of an encoding that are taken down, by shard; without tombstones nothing is read.
 
     Args:
         shards: artifact of the stage encode.
-        tombstones: what is taken down.
+        tombstones: tombstones in force.
 
     Raises:
         InputError: a file of the index cannot be read.
@@ -102,34 +102,34 @@ def withheld_rows(shards: Artifact, tombstones: Tombstones) -> dict[str, NDArray
 
 
 def covered_entries(shards: Artifact, tombstones: Tombstones) -> pa.Table:
-    """Returns doc_uid, url, shard and row of the documents of an encoding that are taken down, by part and place."""
+    """Returns the documents of an encoding that are taken down (schema ENTRIES), by part, shard and row."""
     if not tombstones:
         return _table([])
     index = DocumentIndex(shards)
-    if any(map(is_public_suffix, tombstones.domains)):  # the index has the domains below these
+    if any(map(is_public_suffix, tombstones.domains)):  # the index has no keys for public suffixes
         tables = list(index.entries())
     else:
         tables = [_table(_candidates(index, tombstones))]
     return pa.concat_tables(table.filter(pa.array(tombstones.mask(table))) for table in tables)
 
 
-def _candidates(index: DocumentIndex, tombstones: Tombstones) -> list[Entry]:
-    """Returns the documents by id, and all of the tombstones' hosts, because a URL may be written in many ways."""
-    found = {index.by_uid(bytes.fromhex(one)) for one in tombstones.documents}
+def _candidates(index: DocumentIndex, tombstones: Tombstones) -> list[IndexEntry]:
+    """Returns the tombstones' documents and all documents of their hosts, because a URL has many spellings."""
+    entries = {index.by_uid(bytes.fromhex(document)) for document in tombstones.documents}
     for name in {*tombstones.domains, *tombstones.hosts}:
-        found.update(index.by_domain(name)[1])
-    return sorted((one for one in found if one), key=lambda one: (one.part, one.shard, one.row))
+        entries.update(index.by_domain(name)[1])
+    return sorted((entry for entry in entries if entry), key=lambda entry: (entry.part, entry.shard, entry.row))
 
 
-def _table(entries: Sequence[Entry]) -> pa.Table:
+def _table(entries: Sequence[IndexEntry]) -> pa.Table:
     return pa.Table.from_pylist(
-        [dict(zip(ENTRIES.names, (one.uid, one.url, one.shard, one.row), strict=True)) for one in entries],
+        [dict(zip(ENTRIES.names, (entry.uid, entry.url, entry.shard, entry.row), strict=True)) for entry in entries],
         schema=ENTRIES,
     )
 
 
 def rows_by_shard(entries: pa.Table) -> dict[str, NDArray[np.int64]]:
-    """Returns the rows of a table with the columns shard and row by shard."""
+    """Groups the rows of a table with columns shard and row by shard."""
     shards = np.array(entries.column("shard").to_pylist(), dtype=object)
     rows = np.array(entries.column("row").to_pylist(), dtype=np.int64)
     return {str(shard): np.sort(rows[shards == shard]) for shard in sorted(set(shards.tolist()))}

@@ -1,8 +1,8 @@
-"""A mixture: the share of each source in every batch, and another one for the last steps (anneal).
+"""Mixtures: the share of each source in every batch, with optional other shares for the last steps (anneal).
 
-Imports pydantic only. Weights are rounded to a grid of 1/100,000. That makes the order exactly periodic and its counts
-exact for any number of steps; a share differs by at most 0.000005 from the configured one, and artifacts record the
-resolved weights.
+Imports only pydantic. Weights are rounded to multiples of 1/100,000, which makes the order of sequences exactly
+periodic and its counts exact for any number of steps. A share differs from the configured one by at most 0.000005;
+artifacts record the rounded weights.
 """
 
 import math
@@ -14,13 +14,13 @@ from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 
 GRID = 100_000
-"""Parts into which a whole is divided; a weight is a whole number of them."""
+"""Number of parts of a whole; a weight is an integer number of parts."""
 TOLERANCE = 1e-6
-"""How far the sum of the weights may be from 1."""
+"""Maximum deviation of the sum of the weights from 1."""
 
 
 class Mixture(Config):
-    """Shares of the sources; they sum to 1."""
+    """Shares of the sources, which sum to 1."""
 
     weights: dict[str, float] = Field(min_length=1)
     """Source -> share of the sequences of every batch, 0 .. 1."""
@@ -31,13 +31,13 @@ class Mixture(Config):
         check_weights(weights)
         return weights
 
-    def over(self, known: Iterable[str], where: str = "the mixture") -> "Mixture":
-        """Returns this mixture when all its sources are known.
+    def over(self, available: Iterable[str], where: str = "the mixture") -> "Mixture":
+        """Returns this mixture if all its sources are available.
 
         Raises:
-            RecipeError: names the first unknown source and the nearest known one.
+            RecipeError: a source is not available; the message names the closest available one.
         """
-        sources = sorted(known)
+        sources = sorted(available)
         for source in sorted(self.weights):
             if source not in sources:
                 raise RecipeError(f'{where}: no source is called "{source}"', nearest(source, sources))
@@ -50,14 +50,14 @@ class Anneal(Config):
     from_step: int = Field(ge=1)
     """First step of the stage; steps count from 0."""
     weights: dict[str, float] = Field(min_length=1)
-    """Source -> share of the sequences of every batch from then on; sums to 1."""
+    """Source -> share of the sequences of every batch of the stage; sums to 1."""
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raises ValueError, with the remedy, unless the weights are shares that sum to 1."""
+    """Raises ValueError, with a remedy, unless the weights are shares that sum to 1."""
     for source, weight in weights.items():
         if not math.isfinite(weight) or weight < 0:
-            raise ValueError(f'the weight of "{source}" is {weight}: a share lies between 0 and 1')
+            raise ValueError(f'the weight of "{source}" is {weight}: a share is between 0 and 1')
     total = math.fsum(weights.values())
     if abs(total - 1) > TOLERANCE:
         raise ValueError(f"the weights sum to {total:.6g}, not to 1: {_remedy(weights, total)}")
@@ -73,8 +73,8 @@ def _remedy(weights: Mapping[str, float], total: float) -> str:
 def resolve(weights: Mapping[str, float]) -> dict[str, int]:
     """Returns each source's weight in parts of 1/100,000, sorted by source; they sum to exactly 100,000.
 
-    Largest remainder (Hamilton): every share is rounded down and the remaining parts are added to the largest
-    remainders, the alphabetically first on a tie. A weight above 0 keeps at least one part.
+    Uses the largest remainder method (Hamilton): every share is rounded down, and the remaining parts are added to the
+    largest remainders, in alphabetical order on a tie. A weight above 0 gets at least one part.
 
     Raises:
         ValueError: the weights do not sum to 1.
@@ -84,25 +84,25 @@ def resolve(weights: Mapping[str, float]) -> dict[str, int]:
 
 
 def resolve_any(amounts: Mapping[str, float]) -> dict[str, int]:
-    """Like `resolve`, for amounts of any positive sum (token counts, for example)."""
+    """Like `resolve`, for amounts of any positive sum, such as token counts."""
     return _apportion(amounts, GRID)
 
 
 def _apportion(amounts: Mapping[str, float], whole: int) -> dict[str, int]:
-    """Divides `whole` parts by amounts of any positive sum; see `resolve`."""
+    """Divides `whole` parts in proportion to amounts of any positive sum; see `resolve`."""
     total = math.fsum(amounts.values())
     if total <= 0:
         raise ValueError("no source has an amount above 0")
     if sum(value > 0 for value in amounts.values()) > whole:
         raise ValueError(f"{len(amounts)} sources do not fit into {whole} parts of 1/{GRID}")
     exact = {source: amounts[source] / total * whole for source in sorted(amounts)}
-    # 1e-6 of a part absorbs the rounding of decimal fractions: 0.29 x 100,000 is 28999.999999999996.
+    # 1e-6 of a part absorbs rounding errors of decimal fractions: 0.29 x 100,000 is 28999.999999999996.
     parts = {source: max(math.floor(value + 1e-6), int(value > 0)) for source, value in exact.items()}
     left = whole - sum(parts.values())
     by_remainder = sorted(parts, key=lambda source: (parts[source] - exact[source], source))
     for source in by_remainder[: max(left, 0)]:
         parts[source] += 1
-    while left < 0:  # tiny weights were raised to one part: taken from the largest weight
+    while left < 0:  # tiny weights were raised to one part; the excess is taken from the largest weights
         largest = max(parts, key=lambda source: (parts[source], source))
         taken = min(-left, parts[largest] - 1)
         parts[largest] -= taken
@@ -110,30 +110,30 @@ def _apportion(amounts: Mapping[str, float], whole: int) -> dict[str, int]:
     return parts
 
 
-def resolved(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Returns amounts of any positive sum as weights on the grid, sorted by source.
+def grid_weights(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Returns amounts of any positive sum as weights that are multiples of 1/100,000, sorted by source.
 
-    >>> resolved({"web": 3, "books": 1})
+    >>> grid_weights({"web": 3, "books": 1})
     {'books': 0.25, 'web': 0.75}
     """
     return {source: parts / GRID for source, parts in resolve_any(amounts).items()}
 
 
-def replayed(
+def replay_weights(
     weights: Mapping[str, float], sequences: Mapping[str, int], old: Collection[str], share: float
 ) -> dict[str, float]:
-    """Returns weights of which the old sources have `share` together, and the others the rest, on the grid.
+    """Returns weights in which the old sources have `share` in total and the others the rest.
 
-    Within each of the two, sources keep the ratio of their weights; where none of them has a weight, they are weighted
-    by their sequences.
+    Within each of the two groups, sources keep the ratio of their weights; a group without any weight is weighted by
+    number of sequences.
 
     Args:
-        weights: shares of the sources before.
-        sequences: sequences of every source.
-        old: the old sources; not all of them.
-        share: 0 .. 1, without both ends.
+        weights: original shares of the sources.
+        sequences: number of sequences of every source.
+        old: the old sources; a proper subset of all.
+        share: share of the old sources, 0 < share < 1.
 
-    >>> replayed({"may": 0.5, "june": 0.5}, {"april": 30, "may": 30, "june": 30}, ["april"], 0.2)
+    >>> replay_weights({"may": 0.5, "june": 0.5}, {"april": 30, "may": 30, "june": 30}, ["april"], 0.2)
     {'april': 0.2, 'june': 0.4, 'may': 0.4}
     """
     of_old = round(share * GRID)
@@ -148,7 +148,7 @@ def replayed(
 
 
 def repetitions(weights: Mapping[str, float], sequences: Mapping[str, int], samples: int) -> dict[str, float]:
-    """Returns how often each source is read in `samples` sequences: 1.0 is one epoch; inf for an empty source."""
+    """Returns the number of epochs of each source in `samples` sequences; inf for an empty source."""
     return {
         source: samples * weight / sequences[source] if sequences.get(source) else math.inf
         for source, weight in sorted(weights.items())

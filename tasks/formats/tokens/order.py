@@ -1,20 +1,20 @@
 """The order in which sequences are read: a function of (sequences, weights, batch size, seed), and its inverse.
 
-Nothing is stored and there is no state between steps: steps can be computed in any order, any number of ranks gets the
-same batches, and a resumed run reads exactly what the killed one would have read.
+Nothing is stored and there is no state between steps. Steps can be computed in any order, any number of ranks reads the
+same batches, and a resumed run reads exactly the batches that the killed run would have read.
 
-Two maps, both invertible:
+The order is composed of two invertible maps:
 
     slot n = step * batch_size + k   ->  the i-th draw from source s      (schedule: periodic, Tijdeman 1980)
     i-th draw from source s          ->  epoch i // N, sequence perm(i % N)  (keyed permutation per source and epoch)
 
-The schedule is periodic with at most 100,000 slots (weights are on a grid of 1/100,000, see `mixture`), so it is
-computed once, in 0.2 s at worst, and every query is one table look-up or one binary search. The permutation needs
+The schedule has a period of at most 100,000 slots (weights are multiples of 1/100,000, see `mixture`), so it is
+computed once, in 0.2 s at most, and every query is one table lookup or one binary search. The permutation needs
 constant memory.
 
-A run may have two stages, the second (anneal) with other weights. Each has a schedule of its own, so the shares are
-exact within each; the draws of a source are counted on over the boundary, so that no sequence comes again before the
-source's epoch ends.
+A run may have two stages, the second (anneal) with other weights. Each stage has its own schedule, so the shares are
+exact within each. The draws of a source continue across the boundary, so that no sequence repeats before the source's
+epoch ends.
 """
 
 import hashlib
@@ -37,15 +37,15 @@ _U64 = np.uint64
 
 
 class Permutation:
-    """A permutation of 0 .. n-1 that depends on `key` alone, and its inverse.
+    """A permutation of 0 .. n-1 that depends only on `key`, and its inverse.
 
-    A Feistel network over the smallest power of two that is not below n; positions outside the range are permuted again
+    A Feistel network over the smallest power of two that is at least n. Results outside the range are permuted again
     until they are inside (cycle walking; Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). The domain is
-    less than 2 n, so a walk takes less than 2 applications on average.
+    smaller than 2 n, so a walk takes fewer than 2 applications on average.
 
     Args:
         n: size of the range, 1 .. 2**62.
-        key: any text; equal keys give equal permutations in every process and on every machine.
+        key: any text; a key gives the same permutation in every process and on every machine.
     """
 
     def __init__(self, n: int, key: str) -> None:
@@ -53,8 +53,8 @@ class Permutation:
             raise ValueError(f"a permutation needs 1 .. 2**62 items, not {n}")
         self.n = n
         bits = max(2, (n - 1).bit_length())
-        # Halves of different width (odd number of bits) swap their widths in every round; an even number of rounds
-        # restores them.
+        # With an odd number of bits the halves differ in width and swap their widths in every round; an even number of
+        # rounds restores them.
         self._left, self._right = _U64(bits // 2), _U64(bits - bits // 2)
         digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest()
         self._keys = np.frombuffer(digest, dtype="<u8").astype(_U64)
@@ -64,7 +64,7 @@ class Permutation:
         return self._walk(positions, self._encrypt)
 
     def invert(self, items: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Maps items (shape (k,), values 0 .. n-1) to the positions at which `apply` yields them."""
+        """Maps items (shape (k,), values 0 .. n-1) to the positions that `apply` maps to them."""
         return self._walk(items, self._decrypt)
 
     def _walk(
@@ -100,16 +100,16 @@ def _mask(bits: np.uint64) -> np.uint64:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Slots from `first` on that have the same weights, and the draws of each source in all slots before."""
+    """Slots from `first` on with the same weights, and the draws of each source in all earlier slots."""
 
     first: int
     schedule: "_Schedule"
     before: NDArray[np.int64]
 
     def draws(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns (source index, how many draws that source had before) for slots of this stage."""
-        which, draw = self.schedule.draws(slots - self.first)
-        return which, self.before[which] + draw
+        """Returns (source index, number of earlier draws of that source) for slots of this stage, shape (k,) each."""
+        sources, draw = self.schedule.draws(slots - self.first)
+        return sources, self.before[sources] + draw
 
     def count(self, index: int, slots: int) -> int:
         """Returns the draws of a source in the first `slots` slots of the run, as if this stage had no end."""
@@ -126,10 +126,10 @@ class Order:
     Rank `rank` of a world of size w reads the slots `batch(step)[rank::w]`.
 
     Args:
-        sequences: sequences of each source, as the plan counts them.
+        sequences: number of sequences of each source in the plan.
         weights: share of each source; sums to 1. A source of weight 0 may be missing from `sequences`.
         batch_size: sequences per step, over all ranks.
-        seed: other seeds give other permutations, with the same shares.
+        seed: selects the permutations; it does not change the shares.
         anneal: other weights from one step on.
 
     Raises:
@@ -176,29 +176,29 @@ class Order:
 
     def batch(self, step: int) -> list[tuple[str, int, int]]:
         """Returns (source, sequence, epoch) for each slot of a step, in slot order; steps count from 0."""
-        which, draw = self._draws(step)
+        sources, draw = self._draws(step)
         sequence = np.empty(self.batch_size, dtype=np.int64)
         epoch = np.empty(self.batch_size, dtype=np.int64)
         for index, source in enumerate(self._sources):
-            mine = which == index
+            in_source = sources == index
             size = self.sequences[source]
-            epoch[mine] = draw[mine] // size
-            for turn in np.unique(epoch[mine]):
-                now = mine & (epoch == turn)
-                sequence[now] = self._permutation(source, int(turn)).apply(draw[now] % size)
-        names = (self._sources[index] for index in which.tolist())
+            epoch[in_source] = draw[in_source] // size
+            for epoch_number in np.unique(epoch[in_source]):
+                in_epoch = in_source & (epoch == epoch_number)
+                sequence[in_epoch] = self._permutation(source, int(epoch_number)).apply(draw[in_epoch] % size)
+        names = (self._sources[index] for index in sources.tolist())
         return list(zip(names, sequence.tolist(), epoch.tolist(), strict=True))
 
     def quotas(self, step: int) -> dict[str, int]:
-        """Returns how many sequences of each source a step has; they sum to the batch size."""
-        which, _ = self._draws(step)
-        counts = np.bincount(which, minlength=len(self._sources))
+        """Returns the number of sequences of each source in a step; they sum to the batch size."""
+        sources, _ = self._draws(step)
+        counts = np.bincount(sources, minlength=len(self._sources))
         return dict(zip(self._sources, counts.tolist(), strict=True))
 
-    def drawn(self, source: str, steps: int) -> int:
-        """Returns how many sequences of a source the first `steps` steps have together.
+    def count_drawn(self, source: str, steps: int) -> int:
+        """Returns the number of sequences of a source in the first `steps` steps.
 
-        Within a stage never a whole sequence away from `weight * steps * batch_size`, whatever the number of steps.
+        Within a stage it differs from `weight * steps * batch_size` by less than 1 for any number of steps.
         """
         if source not in self.sequences:
             return 0
@@ -206,16 +206,16 @@ class Order:
         return self._stage_of(slots).count(self._sources.index(source), slots)
 
     def steps_of(self, source: str, seq_id: int, until_step: int) -> list[int]:
-        """Returns the steps below `until_step` that contain the sequence, ascending: one per epoch begun.
+        """Returns the steps below `until_step` that contain the sequence, ascending: at most one per epoch.
 
-        Costs one inverse permutation per epoch, not an iteration over steps.
+        The cost is one inverse permutation per epoch, without iterating over steps.
         """
         if source not in self.sequences:
             return []
         size = self.sequences[source]
         if not 0 <= seq_id < size:
             raise ValueError(f'"{source}" has the sequences 0 .. {size - 1}, not {seq_id}')
-        index, total = self._sources.index(source), self.drawn(source, until_step)
+        index, total = self._sources.index(source), self.count_drawn(source, until_step)
         steps = []
         for epoch in range(-(-total // size)):
             position = int(self._permutation(source, epoch).invert(np.array([seq_id]))[0])
@@ -244,20 +244,20 @@ def _permutation(size: int, key: str) -> Permutation:
 
 
 class _Schedule:
-    """Which source each slot draws from, periodically, with every prefix as near to the weights as can be.
+    """A periodic schedule of the source of each slot, with every prefix as close to the weights as possible.
 
     Tijdeman's solution of the chairman assignment problem ("The chairman assignment problem", Discrete Mathematics 32,
-    1980): with k sources, after any number of slots each source has its exact share up to 1 - 1/(2k - 2) < 1 draws.
-    Largest remainders per step, the usual method, drift: rounding errors add up over the steps.
+    1980): with k sources, after any number of slots each source differs from its exact share by at most
+    1 - 1/(2k - 2) < 1 draws. The usual method, largest remainders per step, drifts, because rounding errors add up.
     """
 
     def __init__(self, parts: tuple[int, ...]) -> None:
         common = gcd(*parts)
         self._parts = [amount // common for amount in parts]
         self.period = sum(self._parts)
-        drawn = np.flatnonzero(self._parts)  # a source may have a weight in the other stage alone
-        self._which = drawn[_chairmen([amount for amount in self._parts if amount])]
-        self._slots = [np.flatnonzero(self._which == index) for index in range(len(parts))]
+        drawn = np.flatnonzero(self._parts)  # a source may have a weight in the other stage only
+        self._source_indices = drawn[_chairmen([amount for amount in self._parts if amount])]
+        self._slots = [np.flatnonzero(self._source_indices == index) for index in range(len(parts))]
         self._draw = np.empty(self.period, dtype=np.int64)
         for slots in self._slots:
             self._draw[slots] = np.arange(len(slots))
@@ -268,47 +268,47 @@ class _Schedule:
         return _Schedule(parts)
 
     def draws(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns (source index, how many draws that source had before) for some slots, shape (k,) each."""
-        turn, place = np.divmod(slots, self.period)
-        which = self._which[place]
-        return which, turn * np.array(self._parts)[which] + self._draw[place]
+        """Returns (source index, number of earlier draws of that source) for some slots, shape (k,) each."""
+        cycle, slot = np.divmod(slots, self.period)
+        sources = self._source_indices[slot]
+        return sources, cycle * np.array(self._parts)[sources] + self._draw[slot]
 
     def count(self, index: int, slots: int) -> int:
         """Returns the draws of a source in the first `slots` slots."""
-        turn, place = divmod(slots, self.period)
-        return turn * self._parts[index] + int(np.searchsorted(self._slots[index], place))
+        cycle, slot = divmod(slots, self.period)
+        return cycle * self._parts[index] + int(np.searchsorted(self._slots[index], slot))
 
     def slot(self, index: int, draw: int) -> int:
         """Returns the slot of a source's draw number `draw`: the inverse of `draws`."""
-        turn, place = divmod(draw, self._parts[index])
-        return turn * self.period + int(self._slots[index][place])
+        cycle, position = divmod(draw, self._parts[index])
+        return cycle * self.period + int(self._slots[index][position])
 
 
 def _chairmen(parts: list[int]) -> list[int]:
-    """Returns one period of Tijdeman's schedule in whole numbers.
+    """Returns one period of Tijdeman's schedule, computed in integers.
 
-    The i-th draw (from 0) of a source with share w may be in slot n (from 1) once w n - i >= d, d = 1/(2k - 2);
-    of the draws that may, the one with the least (i + 1 - d) / w is taken.
+    Draw i (from 0) of a source with share w is eligible for slot n (from 1) once w n - i >= d, d = 1/(2k - 2); of the
+    eligible draws, the one with the smallest deadline (i + 1 - d) / w is taken.
     """
     period, sources = sum(parts), len(parts)
     if sources == 1:
         return [0]
     twice = 2 * (sources - 1)
-    scale = 2**62  # keeps distinct deadlines distinct and equal ones equal: they differ by 1/(share * share) at least
+    scale = 2**62  # distinct deadlines stay distinct and equal ones equal: they differ by at least 1/(share * share)
 
     def entry(index: int, draw: int) -> tuple[int, int, int, int]:
         opens = -(-(twice * draw + 1) * period // (twice * parts[index]))
         return opens, (twice * (draw + 1) - 1) * scale // parts[index], index, draw
 
-    closed = [entry(index, 0) for index in range(sources)]
-    heapq.heapify(closed)
+    waiting = [entry(index, 0) for index in range(sources)]
+    heapq.heapify(waiting)
     ready: list[tuple[int, int, int]] = []
     schedule = []
     for slot in range(1, period + 1):
-        while closed and closed[0][0] <= slot:
-            _, deadline, index, draw = heapq.heappop(closed)
+        while waiting and waiting[0][0] <= slot:
+            _, deadline, index, draw = heapq.heappop(waiting)
             heapq.heappush(ready, (deadline, index, draw))
         _, index, draw = heapq.heappop(ready)
         schedule.append(index)
-        heapq.heappush(closed, entry(index, draw + 1))
+        heapq.heappush(waiting, entry(index, draw + 1))
     return schedule

@@ -1,18 +1,18 @@
-"""Pack plans: the document slices of each training sequence; writer and reader.
+"""Pack plans: the document slices of each training sequence.
 
 Reads and writes three memory-mapped NumPy files per part of a source, `plan/<source>-<part>-<array>.npy`:
 
     slices     SLICE (16 bytes), sorted by sequence and by position in it
-    first      u32, the first slice of each sequence, and at the end the number of slices
-    documents  u32, the slices' numbers sorted by (shard, row, offset): from a document to its sequences
+    first      u32, the first slice of each sequence, followed by the number of slices
+    documents  u32, the indices of the slices sorted by (shard, row, offset), to look up the sequences of a document
 
-A slice is a run of tokens of one document in the bytes of a shard's file, so that it is read without parsing Arrow. Its
-slices are the boundaries that attention does not cross. A sequence has at most `seq_len` tokens.
+A slice is a run of tokens of one document, given by its offset in the bytes of a shard's file, so that it is read
+without parsing Arrow. Attention does not cross the boundaries of slices. A sequence has at most `seq_len` tokens.
 
-`plan/summary.json` has seq_len, method, by, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, `shards` (the names
-that `SLICE.shard` numbers), per source `parts` ({sequences, first_shard, last_shard}), and per source: sequences,
-tokens, documents, split_documents, dropped_tokens, padding_tokens. "Source" stands for a value of the column `by`;
-heldout_documents and heldout_tokens are by source in any case.
+`plan/summary.json` has seq_len, method, by, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, `shards` (the shard
+names, in which `SLICE.shard` is an index), per source `parts` ({sequences, first_shard, last_shard}), and per source:
+sequences, tokens, documents, split_documents, dropped_tokens, padding_tokens. Here a "source" is a value of the column
+`by`; heldout_documents and heldout_tokens are always by source.
 """
 
 import json
@@ -37,19 +37,19 @@ from tasks.formats.tokens.shard import TokenFormat
 FOLDER = "plan"
 SUMMARY = "plan/summary.json"
 SLICE = np.dtype([("shard", "<u4"), ("row", "<u4"), ("offset", "<u4"), ("length", "<u4")])
-"""One slice: number of the shard, row of the document in it, first token counted from the first byte of the shard's
-file in units of the tokens' type, and number of tokens."""
+"""One slice: index of the shard, row of the document in it, offset of the first token from the beginning of the shard's
+file in units of tokens, and number of tokens."""
 ARRAYS = ("slices", "first", "documents")
 _DTYPES = {"slices": SLICE, "first": np.dtype("<u4"), "documents": np.dtype("<u4")}
 
-Loaded = NDArray[Any] | RangeArray
+PlanArray = NDArray[Any] | RangeArray
 """An array of a part: mapped into memory, or read by ranges."""
 Slices = NDArray[np.void]
 """An array of SLICE, shape (slices,)."""
 
 
 def array_name(source: str, part: int, array: str) -> str:
-    """Returns the file of one array of a part.
+    """Returns the file name of one array of a part.
 
     >>> array_name("web", 2, "slices")
     'web-00002-slices.npy'
@@ -76,36 +76,36 @@ def write_array(file: BinaryIO, array: NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class PlanPart:
-    """One part of a source: some consecutive sequences of it."""
+    """One part of a source: consecutive sequences."""
 
-    slices: Loaded
-    first: Loaded
-    documents: Loaded
+    slices: PlanArray
+    first: PlanArray
+    documents: PlanArray
 
     def sequence(self, number: int) -> Slices:
         """Returns the slices of a sequence, a read-only view of shape (slices,)."""
         first, end = self.first[number : number + 2].tolist()
-        found: Slices = self.slices[first:end]
-        return found
+        slices: Slices = self.slices[first:end]
+        return slices
 
     def sequences_of(self, shard: int, row: int, begin: int, end: int) -> list[int]:
-        """Returns the numbers of the sequences with tokens of a document in offsets `begin` .. `end` - 1, ascending."""
-        found = set()
-        for place in range(self._first_slice_of(shard, row), len(self.documents)):
-            number = int(self.documents[place])
-            at, of, offset, length = self.slices[number].item()
-            if (at, of) != (shard, row) or offset >= end:
+        """Returns the sequences with tokens of a document at the offsets `begin` .. `end` - 1, ascending."""
+        sequences = set()
+        for position in range(self._first_slice_of(shard, row), len(self.documents)):
+            number = int(self.documents[position])
+            slice_shard, slice_row, offset, length = self.slices[number].item()
+            if (slice_shard, slice_row) != (shard, row) or offset >= end:
                 break
             if offset + length > begin:
-                found.add(bisect_right(self.first, number) - 1)
-        return sorted(found)
+                sequences.add(bisect_right(self.first, number) - 1)
+        return sorted(sequences)
 
     def _first_slice_of(self, shard: int, row: int) -> int:
-        """Returns where the slices of a document begin in `documents`; touches some pages only."""
+        """Returns the index in `documents` of the first slice of a document, by bisection."""
         return bisect_right(
             range(len(self.documents)),
             (shard, row - 1),
-            key=lambda place: self.slices[self.documents[place]].item()[:2],
+            key=lambda position: self.slices[self.documents[position]].item()[:2],
         )
 
 
@@ -114,13 +114,13 @@ class Plan:
 
     Args:
         summary: content of `summary.json`.
-        load: returns the array in a file of the plan by its name; raises OSError, ValueError or EOFError.
+        load: returns the array in a file of the plan, by name; may raise OSError, ValueError or EOFError.
 
     Raises:
-        InputError: the summary is that of another format.
+        InputError: the summary has another format.
     """
 
-    def __init__(self, summary: dict[str, Any], load: Callable[[str], Loaded]) -> None:
+    def __init__(self, summary: dict[str, Any], load: Callable[[str], PlanArray]) -> None:
         if "parts" not in summary:
             raise InputError("the plan was packed by an earlier version of Sluice", "run the stage pack again")
         self.summary = summary
@@ -134,9 +134,9 @@ class Plan:
 
     @classmethod
     def by_ranges(cls, artifact: Artifact) -> "Plan":
-        """Opens the plan in an artifact for some look-ups: of a remote store's files, only ranges are fetched.
+        """Opens the plan in an artifact for a few lookups: only ranges of remote files are fetched.
 
-        For use by several threads; not picklable. From a local store its files are mapped, as by `open`.
+        Safe for use by several threads; not picklable. Files of a local store are mapped, as in `open`.
         """
         if artifact.store.is_local:
             return cls.open(artifact)
@@ -162,7 +162,7 @@ class Plan:
 
     @property
     def seq_len(self) -> int:
-        """Tokens per sequence at most; sequences of `concat` have exactly as many."""
+        """Maximum number of tokens per sequence; sequences of `concat` have exactly this many."""
         return int(self.summary["seq_len"])
 
     @property
@@ -186,7 +186,7 @@ class Plan:
         return {source: int(count) for source, count in self.summary["sequences"].items()}
 
     def slices(self, source: str, seq_id: int) -> Slices:
-        """Returns the slices of a sequence in the order of their positions, a read-only view of shape (slices,).
+        """Returns the slices of a sequence in order of position, a read-only view of shape (slices,).
 
         Raises:
             InputError: no such source, or a file of the plan is not readable.
@@ -205,25 +205,25 @@ class Plan:
             source: source of the document.
             shard: name of its shard.
             row: its row in the shard.
-            begin: first offset that counts, as in SLICE.
-            end: offset after the last that counts; by default that of the whole document.
+            begin: first offset to consider, as in SLICE; by default that of the whole document.
+            end: end of the offsets to consider, exclusive.
         """
         starts = self._starts(source)
         if shard not in self._numbers:
             return []
-        number, found = self._numbers[shard], list[int]()
+        number, sequences = self._numbers[shard], list[int]()
         for part, about in enumerate(self.summary["parts"][source]):
             if about["sequences"] and about["first_shard"] <= number <= about["last_shard"]:
                 inside = self._part(source, part).sequences_of(number, row, begin, end)
-                found += [starts[part] + sequence for sequence in inside]
-        return found
+                sequences += [starts[part] + sequence for sequence in inside]
+        return sequences
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.shards)}
 
     def _starts(self, source: str) -> list[int]:
-        """Returns the first sequence of each part of a source, and at the end the number of sequences."""
+        """Returns the first sequence of each part of a source, followed by the number of sequences."""
         if source not in self.sequences:
             raise InputError(f'the plan has no source "{source}"', nearest(source, self.sequences))
         return [0, *accumulate(part["sequences"] for part in self.summary["parts"][source])]
@@ -239,21 +239,21 @@ class Plan:
             self._parts[key] = part
         return self._parts[key]
 
-    def _array(self, name: str, array: str) -> Loaded:
+    def _array(self, name: str, array: str) -> PlanArray:
         try:
-            loaded = self._load(name)
+            values = self._load(name)
         except (OSError, ValueError, EOFError) as error:
             raise InputError(f"{FOLDER}/{name} is not readable ({error})", "run the stage pack again") from None
-        if loaded.dtype != _DTYPES[array] or loaded.ndim != 1:
+        if values.dtype != _DTYPES[array] or values.ndim != 1:
             raise InputError(f"{FOLDER}/{name} is no array of {_DTYPES[array]}", "run the stage pack again")
-        return loaded
+        return values
 
 
 @dataclass(frozen=True)
 class _FromArtifact:
     artifact: Artifact
 
-    def __call__(self, name: str) -> Loaded:
+    def __call__(self, name: str) -> PlanArray:
         return npy.load(self.artifact.local(f"{FOLDER}/{name}"), mapped=True)
 
 
@@ -261,7 +261,7 @@ class _FromArtifact:
 class _FromFolder:
     folder: str
 
-    def __call__(self, name: str) -> Loaded:
+    def __call__(self, name: str) -> PlanArray:
         return npy.load(Path(self.folder) / name, mapped=True)
 
 
@@ -271,7 +271,7 @@ class _Ranges:
         self._numbers = {path: number for number, path in enumerate(paths)}
         self._reader = RangeReader(artifact, paths)
 
-    def __call__(self, name: str) -> Loaded:
+    def __call__(self, name: str) -> PlanArray:
         path = f"{FOLDER}/{name}"
         if path not in self._numbers:
             raise FileNotFoundError(path)

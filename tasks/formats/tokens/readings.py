@@ -1,7 +1,7 @@
-"""Readings: which sequences have tokens of a document or example, which steps read these, which checkpoints came after.
+"""Readings of a document or example: the sequences with its tokens, the steps that read them, the later checkpoints.
 
-Reads a plan, and of a checkpoint `run.json`, `loss.parquet` and `withheld.json` as far as they exist; of a fine-tuned
-model `run.json`, `loss.jsonl` and `withheld.json`, and the examples that its record names.
+Reads a plan; of a checkpoint `run.json`, `loss.parquet` and `withheld.json`, if they exist; of a fine-tuned model
+`run.json`, `loss.jsonl` and `withheld.json`, and the examples that its record names.
 """
 
 import json
@@ -29,26 +29,26 @@ from tasks.formats.tokens.shard import TRAIN, parse_shard_name
 _SETTINGS = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps")
 
 TUNED = "finetuned"
-"""Kind of the artifacts that are fine-tuned models."""
+"""Kind of the artifacts with fine-tuned models."""
 EXAMPLES = "examples"
 """Role of the examples among the inputs of a fine-tuning, and kind of the artifacts."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Who read some tokens of a document; numbers ascending. Of a held-out document everything is empty."""
+    """The sequences, steps and checkpoints that read tokens of a document, ascending; empty for a held-out document."""
 
     source: str
-    """The source of the plan that has them: a value of the column by which it was packed."""
+    """Their source in the plan: a value of the column by which it was packed."""
     sequences: list[int]
     steps: list[int]
-    """Steps whose batch had them, also those that were skipped."""
+    """Steps with the tokens in their batch, including skipped ones."""
     skipped_steps: list[int]
-    """Those of the steps that did not change the model."""
+    """The steps that did not change the model."""
     checkpoints: list[int]
-    """Checkpoints, as steps done, of a model that had learned from them."""
+    """Checkpoints of a model that had learned from the tokens, as numbers of completed steps."""
     withheld_from: int | None
-    """First step at which the document was blank, because it had been taken down."""
+    """First step at which the document was blank, because it was taken down."""
 
     @property
     def learned(self) -> list[int]:
@@ -56,7 +56,7 @@ class Reading:
         return [step for step in self.steps if step not in self.skipped_steps]
 
 
-def read_by(
+def reading_of(
     run: Mapping[str, Any],
     order: Order,
     skipped_steps: frozenset[int],
@@ -64,31 +64,31 @@ def read_by(
     sequences: list[int],
     blank: int | None,
 ) -> Reading:
-    """Returns who read some sequences of a source.
+    """Returns the readings of some sequences of a source.
 
     Args:
         run: `run.json` of a checkpoint.
-        order: of the run.
-        skipped_steps: those that did not change the model.
-        source: of the sequences.
-        sequences: their numbers, ascending.
-        blank: first step at which nothing was read of them any more; None: they were read to the end.
+        order: order of the run.
+        skipped_steps: steps that did not change the model.
+        source: source of the sequences.
+        sequences: sequence numbers, ascending.
+        blank: first step at which the tokens were blank; None if they were read to the end.
     """
     until = run["steps"] if blank is None else blank
     steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, until)})
     skipped = [step for step in steps if step in skipped_steps]
-    first = next((step for step in steps if step not in skipped_steps), None)
-    seen_by = [count for count in run["checkpoint_steps"] if first is not None and first < count]
-    return Reading(source, sequences, steps, skipped, seen_by, blank)
+    first_learned = next((step for step in steps if step not in skipped_steps), None)
+    checkpoints = [count for count in run["checkpoint_steps"] if first_learned is not None and first_learned < count]
+    return Reading(source, sequences, steps, skipped, checkpoints, blank)
 
 
 class Readings:
-    """The readings of a run, or only the sequences where there is none yet.
+    """The readings of a run, or only the sequences of documents before there is a run.
 
     Args:
-        index: where the documents lie in the token shards; None before encoding.
-        plan: the plan that was packed from them; None before packing.
-        checkpoint: what was trained on it; None before training.
+        index: index of the token shards; None before encoding.
+        plan: plan that was packed from the shards; None before packing.
+        checkpoint: checkpoint that was trained on the plan; None before training.
     """
 
     def __init__(self, index: DocumentIndex | None, plan: Plan | None, checkpoint: Artifact | None) -> None:
@@ -103,7 +103,7 @@ class Readings:
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        """The settings of the run that a look-up shows, as far as it has them."""
+        """The settings of the run to show in a trace."""
         return self.run and {name: self.run[name] for name in _SETTINGS if name in self.run}
 
     @cached_property
@@ -113,19 +113,19 @@ class Readings:
 
     @cached_property
     def marks(self) -> tuple[Mark, ...]:
-        """From which steps on documents were blank."""
+        """Marks of the documents that were blank from a step on."""
         return of_run(self._checkpoint) if self._checkpoint else ()
 
     @cached_property
     def skipped_steps(self) -> frozenset[int]:
-        """Steps whose batch did not change the model: a spike, not a number, or passed over after a rollback."""
+        """Steps that did not change the model: a loss spike or NaN, or passed over after a rollback."""
         if self._checkpoint is None:
             return frozenset()
         table = self._checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
         return frozenset(table.column("step").to_pylist())
 
     def why_skipped(self, step: int) -> str:
-        """Returns why a step did not change the model: "loss_spike", "passed_over" (`tasks.trainer`); "" for others."""
+        """Returns why a step did not change the model, such as "loss_spike" or "passed_over"; "" if it did."""
         if self._checkpoint is None or self.run is None or step not in self.skipped_steps:
             return ""
         milestone = next(count for count in self.run["checkpoint_steps"] if count > step)
@@ -133,19 +133,19 @@ class Readings:
         return next((str(line["reason"]) for line in lines if line["step"] == step), "")
 
     def of(self, shard: str, row: int, ranges: Sequence[tuple[int, int]] | None = None) -> Reading:
-        """Returns who read a document, or some of its tokens.
+        """Returns the readings of a document, or of some of its tokens.
 
         Args:
             shard: name of its shard.
             row: its row in the shard.
-            ranges: (first token, number of tokens) counted in the document; None: all of it.
+            ranges: (first token, number of tokens) relative to the document; None for all tokens.
         """
         source = self._source_of(shard, row)
         sequences = self._sequences(source, shard, row, ranges)
         if self.run is None or self.order is None:
             return Reading(source, sequences, [], [], [], None)
         blank = first_blank(self.marks, shard, row)
-        return read_by(self.run, self.order, self.skipped_steps, source, sequences, blank)
+        return reading_of(self.run, self.order, self.skipped_steps, source, sequences, blank)
 
     def _source_of(self, shard: str, row: int) -> str:
         by = self._plan.summary["by"] if self._plan else SOURCE
@@ -161,14 +161,14 @@ class Readings:
         if ranges is None:
             return self._plan.sequences_of(source, shard, row)
         begin = self._index.at([(shard, row)])[0].offset
-        found = set[int]()
+        sequences = set[int]()
         for first, length in ranges:
-            found.update(self._plan.sequences_of(source, shard, row, begin + first, begin + first + length))
-        return sorted(found)
+            sequences.update(self._plan.sequences_of(source, shard, row, begin + first, begin + first + length))
+        return sorted(sequences)
 
 
-class Page(NamedTuple):
-    """A document of examples."""
+class ExampleDocument(NamedTuple):
+    """A document whose chunks are examples."""
 
     id: str
     url: str
@@ -180,24 +180,25 @@ def is_tuned(model: Artifact) -> bool:
     return any(ref.role == EXAMPLES for ref in model.record.inputs)
 
 
-def by_document(examples: Examples, numbers: Iterable[int]) -> dict[Page, list[int]]:
-    """Returns the numbers of examples by their document, in the order of its URL and id."""
-    found: dict[Page, list[int]] = {}
+def by_document(examples: Examples, numbers: Iterable[int]) -> dict[ExampleDocument, list[int]]:
+    """Groups examples by document, sorted by its URL and id."""
+    numbers_by_document: dict[ExampleDocument, list[int]] = {}
     for number in numbers:
         origin = examples[number].origin
-        found.setdefault(Page(origin["document"], origin["url"], origin["source"]), []).append(number)
-    return dict(sorted(found.items(), key=lambda one: (one[0].url, one[0].id)))
+        document = ExampleDocument(origin["document"], origin["url"], origin["source"])
+        numbers_by_document.setdefault(document, []).append(number)
+    return dict(sorted(numbers_by_document.items(), key=lambda item: (item[0].url, item[0].id)))
 
 
 def withheld_examples(examples: Artifact, tombstones: Tombstones) -> dict[str, NDArray[np.int64]]:
-    """Returns the rows of examples whose documents are taken down, by file, ascending; {} where there are none."""
+    """Returns the rows of examples whose documents are taken down, ascending, by file; {} if there are none."""
     if not tombstones:
         return {}
-    found = Examples(examples)
+    opened = Examples(examples)
     rows: dict[str, list[int]] = {}
-    for part, row in map(found.place, found.where(tombstones.mask)):
-        rows.setdefault(found.paths[part], []).append(row)
-    return {path: np.array(several, np.int64) for path, several in rows.items()}
+    for part, row in map(opened.place, opened.where(tombstones.mask)):
+        rows.setdefault(opened.paths[part], []).append(row)
+    return {path: np.array(numbers, np.int64) for path, numbers in rows.items()}
 
 
 def recipes_of(examples: Artifact) -> list[str]:
@@ -207,13 +208,13 @@ def recipes_of(examples: Artifact) -> list[str]:
 
 
 class ExampleReadings:
-    """The readings of a fine-tuning.
+    """The readings of a fine-tuning run.
 
     Args:
         model: artifact of the stage `finetune`.
 
     Raises:
-        InputError: its examples are gone.
+        InputError: its examples are missing.
     """
 
     def __init__(self, model: Artifact) -> None:
@@ -231,29 +232,29 @@ class ExampleReadings:
         return frozenset(line["step"] for line in lines if line["loss"] is None)
 
     def blank_from(self, number: int) -> int | None:
-        """Returns the first step at which an example was blank; None where it never was."""
+        """Returns the first step at which an example was blank, or None if it never was."""
         part, row = self.examples.place(number)
         return first_blank(self.marks, self.examples.paths[part], row)
 
     def of(self, numbers: Iterable[int]) -> Reading:
-        """Returns who read some examples; `withheld_from` is there where all of them were blank in the end."""
-        each = list(self._each(numbers))
-        blank = [one.withheld_from for one in each]
-        steps, skipped = (sorted({*_all(each, name)}) for name in ("steps", "skipped_steps"))
+        """Returns the readings of some examples; `withheld_from` is None unless all of them became blank."""
+        readings = list(self._each(numbers))
+        blank = [reading.withheld_from for reading in readings]
+        steps, skipped = (sorted({*_all(readings, name)}) for name in ("steps", "skipped_steps"))
         return Reading(
             EXAMPLES_SOURCE,
-            sorted({*_all(each, "sequences")}),
+            sorted({*_all(readings, "sequences")}),
             steps,
             skipped,
-            sorted({*_all(each, "checkpoints")}),
-            None if None in blank else max((one for one in blank if one is not None), default=None),
+            sorted({*_all(readings, "checkpoints")}),
+            None if None in blank else max((reading for reading in blank if reading is not None), default=None),
         )
 
     def _each(self, numbers: Iterable[int]) -> Iterator[Reading]:
         for number in numbers:
             sequences, blank = [self.examples.sequence_of(number)], self.blank_from(number)
-            yield read_by(self.run, self.order, self.skipped_steps, EXAMPLES_SOURCE, sequences, blank)
+            yield reading_of(self.run, self.order, self.skipped_steps, EXAMPLES_SOURCE, sequences, blank)
 
 
-def _all(each: Iterable[Reading], name: str) -> Iterator[int]:
-    return (value for one in each for value in getattr(one, name))
+def _all(readings: Iterable[Reading], name: str) -> Iterator[int]:
+    return (value for reading in readings for value in getattr(reading, name))

@@ -1,19 +1,19 @@
 """Token shards: whole documents as tokens in memory-mapped Arrow IPC files, written once.
 
-Reads and writes `shards/<source>-<split>-<part>-<piece>.arrow`, with one source and one split ("train" or "heldout").
-Each row is a document:
+Reads and writes `shards/<source>-<split>-<part>-<piece>.arrow`, each with one source and one split ("train" or
+"heldout"). Each row is a document:
 
     doc_uid   fixed_size_binary(16)   the document's id as bytes
-    tokens    list<uint16 | uint32>   2 bytes per token up to 65,536 entries; the last token is end-of-text
-    n_tokens  uint32                  with end-of-text
+    tokens    list<uint16 | uint32>   uint16 for vocabularies up to 65,536 entries; the last token is end-of-text
+    n_tokens  uint32                  including end-of-text
     n_bytes   uint32                  UTF-8 bytes of the text, the denominator of bits per byte
     source, split  string
     label columns  dictionary<int32, string>   columns of the document by which sequences can be grouped (`labels`)
 
-Files are not compressed, so a slice of a document is a view into the page cache, without a copy. Dictionaries are
-sorted, so equal documents give equal bytes. The schema metadata has `vocab_size`, `eos_id` and the sha256 of the
-tokenizer. `Shard` maps a whole file, `ShardSet` all shards of an encoding; `read_format`, `read_uids` and `read_label`
-read a few ranges of an open file.
+Files are not compressed, so a slice of a document is a zero-copy view into the page cache. Dictionaries are sorted, so
+equal documents give equal bytes. The schema metadata has `vocab_size`, `eos_id` and the sha256 of the tokenizer.
+`Shard` maps a whole file, `ShardSet` all shards of an encoding; `read_format`, `read_uids` and `read_label` read a few
+ranges of an open file.
 """
 
 import json
@@ -53,7 +53,7 @@ class TokenFormat:
 
     @property
     def dtype(self) -> str:
-        """The numpy name of the tokens' type: uint16 where the vocabulary fits."""
+        """NumPy dtype name of the tokens: uint16 if the vocabulary fits, else uint32."""
         return "uint16" if self.vocab_size <= 65_536 else "uint32"
 
     @property
@@ -62,7 +62,7 @@ class TokenFormat:
         return np.dtype(self.dtype).itemsize
 
     def schema(self, labels: Iterable[str] = ()) -> pa.Schema:
-        """Returns the Arrow schema of a shard with some label columns."""
+        """Returns the Arrow schema of a shard with the given label columns."""
         fields = [
             ("doc_uid", pa.binary(16)),
             ("tokens", pa.list_(pa.from_numpy_dtype(self.dtype))),
@@ -78,7 +78,7 @@ class TokenFormat:
 
 @dataclass(frozen=True)
 class ShardBuffer:
-    """Documents that will become one shard: columns of equal length, tokens flat."""
+    """Documents of one shard to write: columns of equal length."""
 
     source: str
     split: str
@@ -99,7 +99,7 @@ def shard_name(source: str, split: str, part: int, piece: int) -> str:
 
 
 def parse_shard_name(name: str) -> tuple[str, str]:
-    """Returns (source, split) of a shard's name.
+    """Returns (source, split) from a shard's name.
 
     >>> parse_shard_name("my-site-heldout-00003-000")
     ('my-site', 'heldout')
@@ -109,7 +109,7 @@ def parse_shard_name(name: str) -> tuple[str, str]:
 
 
 def part_number(name: str) -> int:
-    """Returns the number of the part of documents that a shard was made from.
+    """Returns the number of the part of documents that a shard was encoded from.
 
     >>> part_number("my-site-heldout-00003-000")
     3
@@ -121,11 +121,11 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> NDArra
     """Writes one shard; equal documents give equal bytes.
 
     Returns:
-        the first token of each document, as `Shard.token_offsets`, shape (rows,).
+        the offset of the first token of each document, as in `Shard.token_offsets`, shape (rows,).
     """
     schema = fmt.schema(buffer.labels)
-    labels = [_coded(values) for values in buffer.labels.values()]
-    found = [np.empty(0, np.int64)]
+    labels = [_dictionary_encoded(values) for values in buffer.labels.values()]
+    offsets_by_batch = [np.empty(0, np.int64)]
     sink = pa.PythonFile(file, mode="w")
     with pa.ipc.new_file(sink, schema) as writer:
         for first in range(0, len(buffer.uids), BATCH_ROWS):
@@ -145,15 +145,15 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> NDArra
             ]
             batch = pa.record_batch(columns, schema=schema)
             writer.write_batch(batch)
-            found.append((sink.tell() - _from_tokens_on(batch)) // fmt.itemsize + offsets[:-1])
-    return np.concatenate(found)
+            offsets_by_batch.append((sink.tell() - _size_from_tokens(batch)) // fmt.itemsize + offsets[:-1])
+    return np.concatenate(offsets_by_batch)
 
 
-def _from_tokens_on(batch: pa.RecordBatch) -> int:
-    """Returns the bytes of a written batch from its first token on.
+def _size_from_tokens(batch: pa.RecordBatch) -> int:
+    """Returns the size in bytes of a written batch from its first token on.
 
-    Arrow IPC: 4 bytes of continuation, the size of the metadata (int32), the metadata, then the buffers of the columns
-    in their order, each padded to 8 bytes; of columns without nulls no validity.
+    Arrow IPC format: 4 bytes of continuation, the size of the metadata (int32), the metadata, then the buffers of the
+    columns in order, each padded to 8 bytes; columns without nulls have no validity buffer.
     """
     message = memoryview(batch.serialize())
     before = 8 + int.from_bytes(message[4:8], "little") + 16 * len(batch) + -(-4 * (len(batch) + 1) // 8) * 8
@@ -161,7 +161,7 @@ def _from_tokens_on(batch: pa.RecordBatch) -> int:
 
 
 def column_of(name: str) -> str:
-    """Returns the column of the documents that a label is read from.
+    """Returns the column of the documents from which a label is read.
 
     >>> column_of("tier"), column_of("metadata.topic")
     ('tier', 'metadata')
@@ -169,21 +169,21 @@ def column_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def spelt(column: pa.Array, name: str) -> list[str]:
-    """Returns the label of each value of a column of the documents, shape (rows,).
+def label_values(column: pa.Array, name: str) -> list[str]:
+    """Returns the label of each value in a column of the documents, shape (rows,).
 
     Args:
         column: the column that `column_of` names.
-        name: the label; after a dot it names a field of the column's JSON objects.
+        name: the label; the part after a dot names a field of the column's JSON objects.
 
     Raises:
-        InputError: as `label` does.
+        InputError: see `label`.
     """
     if inner := name.partition(".")[2]:
         return [label(json.loads(value).get(inner) if value else None, name) for value in column.to_pylist()]
     if not pa.types.is_string(column.type):
         return [label(value, name) for value in column.to_pylist()]
-    values = column.dictionary_encode()  # few values: each is spelt once
+    values = column.dictionary_encode()  # few distinct values: `label` is called once for each
     names = [label(value, name) for value in values.dictionary.to_pylist()]
     return [label(None, name) if code is None else names[code] for code in values.indices.to_pylist()]
 
@@ -192,10 +192,10 @@ class Shard:
     """One shard, mapped into memory.
 
     Args:
-        path: local path of the file, whose name is the shard's name and ".arrow".
+        path: local path of the file `<name>.arrow`.
 
     Raises:
-        InputError: the file is not a token shard or is cut short.
+        InputError: the file is not a token shard or is truncated.
     """
 
     def __init__(self, path: str) -> None:
@@ -209,11 +209,11 @@ class Shard:
         mapped.seek(0)
         self._bytes = mapped.read_buffer(mapped.size())  # a view, without a copy
         self._reader = reader
-        self._pieces: dict[int, _Piece] = {}
+        self._mapped_batches: dict[int, _ShardBatch] = {}
         count = reader.num_record_batches
-        # All batches but the last are full, so a row is located without reading the others.
+        # All batches except the last are full, so a row is located without reading the others.
         self.rows = (count - 1) * BATCH_ROWS + reader.get_batch(count - 1).num_rows if count else 0
-        """Documents in the shard."""
+        """Number of documents in the shard."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -227,21 +227,21 @@ class Shard:
 
     @property
     def token_offsets(self) -> NDArray[np.int64]:
-        """First token of each document, counted from the first byte of the file in tokens, shape (rows,)."""
-        pieces = [self._piece(index) for index in range(self._reader.num_record_batches)]
-        parts = [piece.base + piece.offsets[:-1].astype(np.int64) for piece in pieces]
+        """Offset of each document's first token from the beginning of the file, in units of tokens, shape (rows,)."""
+        batches = [self._batch(index) for index in range(self._reader.num_record_batches)]
+        parts = [batch.base + batch.offsets[:-1].astype(np.int64) for batch in batches]
         return np.concatenate([*parts, np.empty(0, np.int64)])
 
     def token_offset(self, row: int) -> int:
-        """Returns the first token of the document in a row, counted like `token_offsets`."""
-        piece, place = self._place(row)
-        return piece.base + int(piece.offsets[place])
+        """Returns the offset of the first token of the document in a row; see `token_offsets`."""
+        batch, position = self._locate(row)
+        return batch.base + int(batch.offsets[position])
 
     @property
     def flat(self) -> NDArray[Any]:
-        """The bytes of the file as tokens: `flat[offset : offset + n]` are the tokens that a plan's slice names.
+        """The bytes of the file as tokens: `flat[offset : offset + n]` are the tokens of a plan's slice.
 
-        A read-only view without the file's last bytes where they are not a multiple of the tokens' size.
+        A read-only view, without trailing bytes that do not fill a token.
         """
         count = len(self._bytes) // self.format.itemsize
         view: NDArray[Any] = np.frombuffer(self._bytes, self.format.dtype, count)
@@ -255,48 +255,50 @@ class Shard:
     @property
     def uids(self) -> NDArray[np.uint8]:
         """The documents' ids, shape (rows, 16)."""
-        # An Arrow buffer of fixed-size values has no offsets: 16 bytes per row, one after the other.
-        parts = [np.frombuffer(b.column("doc_uid").buffers()[1], np.uint8)[: 16 * len(b)] for b in self._batches()]
+        # An Arrow buffer of fixed-size values has no offsets, only 16 bytes per row.
+        columns = [batch.column("doc_uid") for batch in self._batches()]
+        parts = [np.frombuffer(column.buffers()[1], np.uint8)[: 16 * len(column)] for column in columns]
         return np.concatenate([*parts, np.empty(0, np.uint8)]).reshape(-1, 16)
 
     def column(self, name: str) -> pa.DictionaryArray:
-        """Returns `source` or a label column, shape (rows,); raises InputError if the shard has no such column."""
+        """Returns the column `source` or a label column, shape (rows,); raises InputError if there is none."""
         return _read_column(self._batches(), self._reader.schema, name)
 
     def uid(self, row: int) -> bytes:
         """Returns the id of the document in a row."""
-        piece, place = self._place(row)
-        return bytes(piece.batch.column("doc_uid")[place].as_py())
+        batch, position = self._locate(row)
+        return bytes(batch.records.column("doc_uid")[position].as_py())
 
     def slice(self, row: int, start: int, length: int) -> NDArray[Any]:
-        """Returns `length` tokens of a document from its token `start`, a read-only view of shape (length,).
+        """Returns `length` tokens of a document from its token `start` on, a read-only view of shape (length,).
 
         Raises:
             IndexError: the row or the range does not exist.
         """
-        piece, place = self._place(row)
-        first, end = int(piece.offsets[place]), int(piece.offsets[place + 1])
+        batch, position = self._locate(row)
+        first, end = int(batch.offsets[position]), int(batch.offsets[position + 1])
         if start < 0 or length < 0 or first + start + length > end:
             raise IndexError(f"row {row} has {end - first} tokens, not {start} .. {start + length}")
-        view: NDArray[Any] = piece.flat[first + start : first + start + length]
+        view: NDArray[Any] = batch.flat[first + start : first + start + length]
         return view
 
     def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int32]]]:
-        """Yields for each batch of documents their tokens end to end, and the offset of each, shape (rows + 1,)."""
+        """Yields for each batch the concatenated tokens, and the offsets of its documents, shape (rows + 1,)."""
         for index in range(self._reader.num_record_batches):
-            piece = self._piece(index)
-            yield piece.flat, piece.offsets
+            batch = self._batch(index)
+            yield batch.flat, batch.offsets
 
-    def _place(self, row: int) -> "tuple[_Piece, int]":
+    def _locate(self, row: int) -> "tuple[_ShardBatch, int]":
         if not 0 <= row < self.rows:
             raise IndexError(f"the shard has the rows 0 .. {self.rows - 1}, not {row}")
-        index, place = divmod(row, BATCH_ROWS)
-        return self._piece(index), place
+        index, position = divmod(row, BATCH_ROWS)
+        return self._batch(index), position
 
-    def _piece(self, index: int) -> "_Piece":
-        if index not in self._pieces:
-            self._pieces[index] = _Piece.of(self._reader.get_batch(index), self._bytes.address, self.format.itemsize)
-        return self._pieces[index]
+    def _batch(self, index: int) -> "_ShardBatch":
+        if index not in self._mapped_batches:
+            records = self._reader.get_batch(index)
+            self._mapped_batches[index] = _ShardBatch.of(records, self._bytes.address, self.format.itemsize)
+        return self._mapped_batches[index]
 
     def _batches(self) -> list[pa.RecordBatch]:
         return [self._reader.get_batch(index) for index in range(self._reader.num_record_batches)]
@@ -307,47 +309,47 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """One batch of a shard, its tokens as one flat array, and where these begin in the file, counted in tokens."""
+class _ShardBatch:
+    """One batch of a shard; `flat` has its tokens, and `base` is their offset in the file in units of tokens."""
 
-    batch: pa.RecordBatch
+    records: pa.RecordBatch
     flat: NDArray[Any]
     offsets: NDArray[np.int32]
     base: int
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, file: int, itemsize: int) -> "_Piece":
-        tokens = batch.column("tokens")
+    def of(cls, records: pa.RecordBatch, file: int, itemsize: int) -> "_ShardBatch":
+        tokens = records.column("tokens")
         flat = tokens.values.to_numpy()
-        # The values are a view into the mapped file: its address minus that of the file is the position. Arrow aligns.
-        return cls(batch, flat, tokens.offsets.to_numpy(), (flat.ctypes.data - file) // itemsize)
+        # The values are a view into the mapped file: the difference of addresses is the offset. Arrow aligns buffers.
+        return cls(records, flat, tokens.offsets.to_numpy(), (flat.ctypes.data - file) // itemsize)
 
 
 def _read_column(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> pa.DictionaryArray:
-    """Returns `source` or a label column over all batches of a shard; raises InputError if there is none."""
+    """Returns the column `source` or a label column over all batches; raises InputError if there is none."""
     _check_column(schema, name)
     parts = [batch.column(name) for batch in batches]
-    whole = pa.chunked_array(parts, schema.field(name).type)
+    column = pa.chunked_array(parts, schema.field(name).type)
     if name == SOURCE:
-        whole = whole.dictionary_encode()
-    whole = whole.unify_dictionaries().combine_chunks()
-    return whole if isinstance(whole, pa.DictionaryArray) else whole.chunk(0)
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    return column if isinstance(column, pa.DictionaryArray) else column.chunk(0)
 
 
 def _check_column(schema: pa.Schema, name: str) -> None:
-    """Raises InputError unless a shard of the schema has `source` or a label column of that name."""
-    known = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
-    if name not in known:
+    """Raises InputError unless `name` is `source` or a label column of the schema."""
+    columns = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
+    if name not in columns:
         raise InputError(
-            f'the token shards have no column "{name}": {nearest(name, known)}',
+            f'the token shards have no column "{name}": {nearest(name, columns)}',
             "name it in [encode] columns and run the stage encode again",
         )
 
 
-def _coded(values: Sequence[str]) -> pa.DictionaryArray:
-    """Codes the values of one column of a shard, shape (rows,).
+def _dictionary_encoded(values: Sequence[str]) -> pa.DictionaryArray:
+    """Returns the values of a column, dictionary-encoded with a sorted dictionary, shape (rows,).
 
-    >>> _coded(["silver", "gold", "silver"]).dictionary.to_pylist()
+    >>> _dictionary_encoded(["silver", "gold", "silver"]).dictionary.to_pylist()
     ['gold', 'silver']
     """
     names = pa.array(sorted(set(values)), pa.string())
@@ -356,7 +358,7 @@ def _coded(values: Sequence[str]) -> pa.DictionaryArray:
 
 
 class ShardSet:
-    """All shards of an encoding. Files are mapped when first read; picklable and safe to use after a fork.
+    """All shards of an encoding. Files are mapped on first access; picklable and safe to use after a fork.
 
     Args:
         paths: local paths of shard files.
@@ -382,7 +384,7 @@ class ShardSet:
         if not files:
             raise InputError(f"{artifact.address} contains no token shard", "run the stage encode again")
         shards = cls.__new__(cls)
-        # A cached copy of a remote file has another name: the shard is named by the artifact's file.
+        # A cached copy of a remote file has another name, so shards are named after the artifact's files.
         shards._files = {Path(file).stem: file for file in files}
         shards._folder = artifact.folder
         shards._open = {}
@@ -393,7 +395,7 @@ class ShardSet:
 
     @property
     def format(self) -> TokenFormat:
-        """Vocabulary, end-of-text token and type of the tokens."""
+        """Vocabulary size, end-of-text token and tokenizer."""
         return self.shard(next(iter(self._files))).format
 
     @property
@@ -411,7 +413,7 @@ class ShardSet:
         return tuple(sorted(name for name in self._files if parse_shard_name(name) == (source, split)))
 
     def shard(self, name: str) -> Shard:
-        """Returns a shard by name; raises InputError when there is none."""
+        """Returns a shard by name; raises InputError if there is none."""
         if name not in self._open:
             if name not in self._files:
                 raise InputError(f"no token shard is called {name}", "use the plan that was packed from these shards")
@@ -422,15 +424,15 @@ class ShardSet:
         return self._folder.local(self._files[name]) if self._folder else self._files[name]
 
     def n_tokens(self, source: str, split: str = TRAIN) -> int:
-        """Returns the tokens of a source."""
+        """Returns the number of tokens of a source."""
         return sum(self.shard(name).n_tokens for name in self.names(source, split))
 
     def n_documents(self, source: str, split: str = TRAIN) -> int:
-        """Returns the documents of a source."""
+        """Returns the number of documents of a source."""
         return sum(self.shard(name).rows for name in self.names(source, split))
 
     def heldout(self, source: str) -> Iterator[tuple[bytes, NDArray[Any], int]]:
-        """Yields (document id, tokens with end-of-text, UTF-8 bytes of its text) of the held-out documents."""
+        """Yields (id, tokens including end-of-text, number of UTF-8 bytes) of the held-out documents of a source."""
         for name in self.names(source, HELDOUT):
             shard = self.shard(name)
             for row, (length, size) in enumerate(zip(shard.lengths.tolist(), shard.n_bytes.tolist(), strict=True)):
@@ -438,40 +440,40 @@ class ShardSet:
 
 
 def read_format(file: BinaryIO, name: str) -> TokenFormat:
-    """Returns the format of a shard; `name` is for messages.
+    """Returns the format of a shard; `name` appears in messages.
 
     Raises:
         InputError: the file is not a token shard.
     """
     try:
-        return TokenFormat(**json.loads(_opened(file).schema.metadata[META]))
+        return TokenFormat(**json.loads(_open_column(file).schema.metadata[META]))
     except (pa.ArrowInvalid, KeyError, TypeError) as error:
         raise InputError(f"{name} is not a readable token shard ({error})", "run the stage encode again") from None
 
 
 def read_uids(file: BinaryIO, rows: Collection[int]) -> dict[int, str]:
-    """Returns the ids (hex) of the documents in some rows of a shard, by row."""
-    reader = _opened(file)
-    found = {}
+    """Returns the ids (hex) of the documents in some rows of a shard, as a dict by row."""
+    reader = _open_column(file)
+    uids_by_row = {}
     for index in sorted({row // BATCH_ROWS for row in rows}):
         uids = reader.get_batch(index).column("doc_uid")
         inside = (row for row in rows if row // BATCH_ROWS == index)
-        found.update({row: uids[row % BATCH_ROWS].as_py().hex() for row in inside})
-    return found
+        uids_by_row.update({row: uids[row % BATCH_ROWS].as_py().hex() for row in inside})
+    return uids_by_row
 
 
 def read_label(file: BinaryIO, row: int, name: str) -> str:
-    """Returns the value of `source` or of a label column of the document in a row.
+    """Returns the value of the column `source` or a label column for the document in a row.
 
     Raises:
         InputError: the shard has no such column.
     """
     schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
     _check_column(schema, name)
-    batch = _opened(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
+    batch = _open_column(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
     return str(batch.column(name)[row % BATCH_ROWS].as_py())
 
 
-def _opened(file: BinaryIO, column: int = 0) -> Any:
-    # The first column is `doc_uid`. Of columns that are not included not a byte is read.
+def _open_column(file: BinaryIO, column: int = 0) -> Any:
+    # Column 0 is `doc_uid`. Columns that are not included are not read.
     return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=pa.ipc.IpcReadOptions(included_fields=[column]))

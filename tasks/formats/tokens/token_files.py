@@ -1,8 +1,8 @@
 """Token files of other programs: Megatron-LM, Hugging Face, WebDataset.
 
-Reads documents that are tokens already: `.idx` with the `.bin` beside it (Megatron-LM), Parquet, or the Arrow streams
-of `Dataset.save_to_disk`. Where a file names its documents by `id` and `url`, as exports of Sluice do, both are kept;
-elsewhere the URL names the file and the place in it, and the id is a hash of URL and tokens.
+Reads tokenized documents from `.idx` and `.bin` pairs (Megatron-LM), Parquet, or the Arrow streams of
+`Dataset.save_to_disk`. If a file has columns `id` and `url`, as exports of Sluice do, both are kept; otherwise the URL
+consists of the file and the document's number in it, and the id is a hash of URL and tokens.
 
 Writes the index of Megatron-LM, and tars of WebDataset with two members per document, `<document id>.npy` and
 `<document id>.json`.
@@ -10,7 +10,7 @@ Writes the index of Megatron-LM, and tars of WebDataset with two members per doc
 Layout of Megatron-LM's files, version 1 (`megatron/core/datasets/indexed_dataset.py`), little-endian; here every
 document is one sequence:
 
-    .bin  the tokens of all sequences, one after the other
+    .bin  the concatenated tokens of all sequences
     .idx  9 bytes "MMIDIDX" and two zeros, u64 version, u8 code of the tokens' type, u64 sequences, u64 documents + 1,
           i32[sequences] tokens, i64[sequences] byte offsets in .bin, i64[documents + 1] first sequence of each document
 """
@@ -39,7 +39,7 @@ from tasks.formats.documents.external_files import SourceFile
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEAD = struct.Struct("<9sQBQQ")
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""Integer types by code; 6 and 7 are floats, which are no tokens."""
+"""Integer types by code; 6 and 7 are floats, which cannot be tokens."""
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _BATCH_ROWS = 1024
@@ -48,17 +48,17 @@ SUFFIXES = (".idx", ".parquet", ".arrow")
 
 
 def bin_type(vocab_size: int) -> np.dtype[Any]:
-    """Returns the type in which Megatron-LM stores tokens of a vocabulary: its own rule, 65,500 and not 65,536."""
+    """Returns the dtype in which Megatron-LM stores tokens: its limit for uint16 is 65,500, not 65,536."""
     return np.dtype("<u2" if vocab_size < 65_500 else "<i4")
 
 
 def write_megatron_index(file: BinaryIO, lengths: NDArray[np.int64], dtype: np.dtype[Any]) -> None:
-    """Writes `.idx` for documents that follow each other in `.bin`.
+    """Writes the `.idx` of documents that are contiguous in `.bin`.
 
     Args:
         file: the file.
-        lengths: tokens of each document, shape (documents,).
-        dtype: type of the tokens, of `bin_type`.
+        lengths: number of tokens of each document, shape (documents,).
+        dtype: dtype of the tokens, from `bin_type`.
     """
     code = next(code for code, name in _DTYPES.items() if np.dtype(name) == dtype)
     offsets = (np.cumsum(lengths) - lengths) * dtype.itemsize
@@ -76,14 +76,14 @@ class MegatronFile:
     begin: NDArray[np.int64]
     """First token of each document, shape (documents,)."""
     length: NDArray[np.int64]
-    """Tokens of each document, shape (documents,)."""
+    """Number of tokens of each document, shape (documents,)."""
 
     @classmethod
     def open(cls, index: str) -> "MegatronFile":
-        """Opens `<name>.idx` and the `.bin` beside it.
+        """Opens `<name>.idx` and `<name>.bin`.
 
         Raises:
-            InputError: a file is missing, of another format or cut short, or documents do not lie in one piece.
+            InputError: a file is missing, truncated or of another format, or documents are not contiguous.
         """
         try:
             return cls._read(Path(index))
@@ -120,24 +120,24 @@ class TokenDocument(NamedTuple):
     uid: bytes
     url: str
     tokens: NDArray[Any]
-    """Integers of the file's own type, shape (n,)."""
+    """Integers in the dtype of the file, shape (n,)."""
 
 
 def read(file: SourceFile, source: str, column: str) -> Iterator[TokenDocument]:
     """Yields the documents of a file in order.
 
     Args:
-        file: a file whose name ends in one of SUFFIXES.
-        source: name of the source, the host in the URLs of documents that have none.
-        column: column with the tokens, in a table.
+        file: a file with one of SUFFIXES.
+        source: name of the source, used as the host in the URLs of documents without one.
+        column: column with the tokens of a table.
 
     Raises:
         InputError: the file is not readable, or has no such column.
     """
     rows = _megatron(file) if file.name.endswith(".idx") else _table(file, column)
     for number, (doc_id, url, tokens) in enumerate(rows):
-        named = url or f"file://{source}/{file.name}#{number}"
-        yield TokenDocument(bytes.fromhex(doc_id or _id(named, tokens)), named, tokens)
+        document_url = url or f"file://{source}/{file.name}#{number}"
+        yield TokenDocument(bytes.fromhex(doc_id or _id(document_url, tokens)), document_url, tokens)
 
 
 def _id(url: str, tokens: NDArray[Any]) -> str:
@@ -146,41 +146,41 @@ def _id(url: str, tokens: NDArray[Any]) -> str:
 
 
 def _megatron(file: SourceFile) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    if "://" in file.path:  # a fetched copy would have no .bin beside it
+    if "://" in file.path:  # only the .idx would be fetched
         raise InputError(f"{file.path}: Megatron files are read from a local disk", "copy both files to a local folder")
     path = Path(file.path)
     tokens = MegatronFile.open(str(path))
-    named = path.with_suffix(".documents.parquet")
-    columns = parquet.read(str(named), ["id", "url"]).to_pydict() if named.exists() else None
+    names_file = path.with_suffix(".documents.parquet")
+    columns = parquet.read(str(names_file), ["id", "url"]).to_pydict() if names_file.exists() else None
     if columns and len(columns["id"]) != len(tokens.length):
-        raise InputError(f"{named} does not have one row per document of {path.name}", "remove it or restore it")
+        raise InputError(f"{names_file} does not have one row per document of {path.name}", "remove it or restore it")
     for row, (begin, length) in enumerate(zip(tokens.begin.tolist(), tokens.length.tolist(), strict=True)):
         doc_id, url = (columns["id"][row], columns["url"][row]) if columns else ("", "")
-        yield _checked(doc_id), url, tokens.tokens[begin : begin + length]
+        yield _valid_id(doc_id), url, tokens.tokens[begin : begin + length]
 
 
 def _table(file: SourceFile, column: str) -> Iterator[tuple[str, str, NDArray[Any]]]:
     for batch in _batches(file):
-        names = batch.schema.names
-        if column not in names:
+        columns = batch.schema.names
+        if column not in columns:
             raise InputError(
-                f'{file.path} has no column "{column}" but {", ".join(names)}', "name the one that holds the tokens"
+                f'{file.path} has no column "{column}" but {", ".join(columns)}', "name the one that holds the tokens"
             )
         kind = batch.schema.field(column).type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
             raise InputError(f'{file.path}: the column "{column}" holds {kind}, not lists of integers', "name another")
-        ids, urls = (batch.column(name).to_pylist() if name in names else [""] * len(batch) for name in ("id", "url"))
+        ids, urls = (batch.column(name).to_pylist() if name in columns else [""] * len(batch) for name in ("id", "url"))
         for row, (doc_id, url) in enumerate(zip(ids, urls, strict=True)):
             scalar = batch.column(column)[row]
             if scalar.values is None:
                 raise InputError(f'{file.path}: a row has no tokens in "{column}"', "leave these rows out")
-            yield _checked(doc_id), url if isinstance(url, str) else "", scalar.values.to_numpy(zero_copy_only=False)
+            yield _valid_id(doc_id), url if isinstance(url, str) else "", scalar.values.to_numpy(zero_copy_only=False)
 
 
 def _batches(file: SourceFile) -> Iterator[pa.RecordBatch]:
     path = file.local()
     if file.name.endswith(".parquet"):
-        with parquet.opened(path) as opened:
+        with parquet.open_file(path) as opened:
             yield from opened.iter_batches(_BATCH_ROWS)
         return
     try:
@@ -190,8 +190,8 @@ def _batches(file: SourceFile) -> Iterator[pa.RecordBatch]:
         raise InputError(f"{file.path} is no Arrow stream ({error})", "name files of a saved dataset") from None
 
 
-def _checked(doc_id: Any) -> str:
-    """Returns an id of this form, or "" for ids of other kinds."""
+def _valid_id(doc_id: Any) -> str:
+    """Returns a document id unchanged, or "" if it has another format."""
     return doc_id if isinstance(doc_id, str) and _ID.fullmatch(doc_id) else ""
 
 
@@ -200,7 +200,8 @@ def write_tar(file: BinaryIO, samples: Iterable[tuple[str, NDArray[Any], dict[st
 
     Args:
         file: the file.
-        samples: (key, tokens of shape (n,), description) of each document. A key has no dot: the name ends there.
+        samples: (key, tokens of shape (n,), description) of each document. WebDataset ends a key at its first dot, so
+            keys must not contain dots.
     """
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
         for key, tokens, about in samples:
@@ -211,6 +212,6 @@ def write_tar(file: BinaryIO, samples: Iterable[tuple[str, NDArray[Any], dict[st
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)  # time 0, user 0: nothing of this machine
+    member = tarfile.TarInfo(name)  # time 0 and user 0, for reproducible bytes
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))

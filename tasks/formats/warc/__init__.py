@@ -1,1 +1,1 @@
-"""Web archives: reading of WARC and ARC records, intact and damaged, and of published crawls."""
+"""Web archives: reader of WARC and ARC records, intact and damaged, and of published crawls."""

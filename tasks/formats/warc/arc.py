@@ -1,8 +1,8 @@
 """Reader of ARC files, the predecessor of WARC; yields WARC records.
 
-Reads one file, versions 1 (the Internet Archive, Heritrix, the first crawls of Common Crawl) and 2: gzip (a member per
+Reads one file of version 1 (the Internet Archive, Heritrix, the first crawls of Common Crawl) or 2, gzip (a member per
 record, or one for all) or plain. Each record is a line, "URL IP-address Archive-date Content-type Archive-length", and
-that many bytes as the server sent them. The line is converted to a WARC header; FastWARC parses the rest.
+that many bytes as sent by the server. The line is converted to a WARC header; FastWARC parses the rest.
 Format: https://archive.org/web/researcher/ArcFileFormat.php.
 """
 
@@ -18,7 +18,7 @@ import fastwarc
 from fastwarc import WarcRecordType
 
 from tasks.formats.warc.record import Damage, Digest, Reason, Record, read_record
-from tasks.formats.warc.seek import Inflated
+from tasks.formats.warc.seek import GzipContent
 
 _GZIP = b"\x1f\x8b\x08"
 _LONGEST_LINE = 1 << 16
@@ -31,13 +31,13 @@ _CONTROL = re.compile(rb"[\0-\x1f\x7f]")
 _KINDS = {"filedesc": "warcinfo", "http": "response", "https": "response"}
 _HTTP = b"application/http; msgtype=response"
 _END = b"\r\n\r\n"
-# A file with this many bytes of wrong lengths is constructed to be read for ever.
+# Limit on bytes read because of wrong lengths; a file above it is malicious.
 _MAX_WASTED = 32 << 30
 
 
 @dataclass(frozen=True)
 class _Header:
-    """The fields of an ARC record's header line; `length` is that of the record."""
+    """The fields of an ARC record's header line; `length` is the length of the record."""
 
     url: bytes
     ip: bytes
@@ -52,7 +52,7 @@ class _Header:
 
 
 def is_arc(file: BinaryIO) -> bool:
-    """Returns whether a file begins as an ARC file does, compressed or not."""
+    """Returns whether a file begins like an ARC file, compressed or not."""
     file.seek(0)
     head = file.read(1 << 10)
     if head.startswith(_GZIP):
@@ -67,32 +67,32 @@ def is_arc(file: BinaryIO) -> bool:
 def read_arc(
     file: BinaryIO, limit: int, kinds: WarcRecordType, start: int, digest: Digest
 ) -> Iterator[Record | Damage]:
-    """Yields records and damaged places; arguments and errors are those of `warc_reader.read_records`."""
-    yield from _Arc(file, limit, kinds, start, "computed" if digest == "declared" else digest).read()
+    """Yields records and damaged places; see `tasks.formats.warc.reader.read_records` for arguments and errors."""
+    yield from _ArcReader(file, limit, kinds, start, "computed" if digest == "declared" else digest).read()
 
 
-class _Block:
-    """A record converted to WARC, as a file for FastWARC: header, the bytes of the record, and the two line ends.
+class _ConvertedRecord:
+    """A record converted to WARC, as a file for FastWARC: header, the bytes of the record, and two line ends.
 
     Attributes:
-        size: bytes that the record declares.
-        left: those of them that have not been read.
-        alone: the record has a gzip member of its own: it ends with the member, whatever it declares.
+        size: declared size of the record in bytes.
+        left: number of these bytes that have not been read.
+        alone: the record is a gzip member and ends with it, regardless of its declared size.
         cut: the member ended before the declared size.
     """
 
-    def __init__(self, text: BinaryIO | Inflated, head: bytes, size: int, *, alone: bool) -> None:
+    def __init__(self, text: BinaryIO | GzipContent, head: bytes, size: int, *, alone: bool) -> None:
         self._text = text
         self._head = head
         self._tail = _END
-        self._begun = text.tell()
+        self._begin = text.tell()
         self._at = 0
         self.size = self.left = size
         self.alone = alone
         self.cut = False
 
     def read(self, size: int = -1) -> bytes:
-        """Returns the next bytes, not more than `size`; b"" at the end."""
+        """Returns the next bytes, at most `size`; b"" at the end."""
         size = size if size > 0 else _PACKED_BLOCK
         if self._head:
             data, self._head = self._head[:size], self._head[size:]
@@ -109,100 +109,100 @@ class _Block:
         return self._at
 
     def _piece(self, size: int) -> bytes:
-        if not isinstance(self._text, Inflated):
+        if not isinstance(self._text, GzipContent):
             return self._text.read(size)
-        if self.alone and self._text.member()[0] > self._begun:
+        if self.alone and self._text.member()[0] > self._begin:
             self.cut = True
             return b""
         return self._text.piece(size)
 
 
-class _Place(NamedTuple):
-    """A line that is not blank: its bytes, its offset in the file where known, and whether blank ones came before."""
+class _ArcLine(NamedTuple):
+    """A non-blank line: its bytes, its offset in the file (None if unknown), and whether blank lines precede it."""
 
-    line: bytes
+    data: bytes
     offset: int | None
-    behind_blank: bool
+    after_blank: bool
 
 
-class _Arc:
-    """Reader of one file from a given record on."""
+class _ArcReader:
+    """Reads one file from a given record on."""
 
     def __init__(self, file: BinaryIO, limit: int, kinds: WarcRecordType, start: int, digest: Digest) -> None:
         file.seek(start)
         packed = file.read(len(_GZIP)) == _GZIP
         file.seek(start)
-        self._text: BinaryIO | Inflated = Inflated(file, start) if packed else file
+        self._text: BinaryIO | GzipContent = GzipContent(file, start) if packed else file
         self._limit = limit
         self._kinds = kinds
         self._digest = digest
         self._wasted = 0
-        self._reached = start
+        self._certain_offset = start
         self._reported = self._any_damage = False
         self._count, self._all_alone = 0, True
 
     def read(self) -> Iterator[Record | Damage]:
-        place = self._next()
-        while place is not None and self._wasted <= _MAX_WASTED:
-            header = _parse_header(place.line)
+        line = self._next_line()
+        while line is not None and self._wasted <= _MAX_WASTED:
+            header = _parse_header(line.data)
             if header is None:
-                yield from self._damage("warc_damaged", f"no line that stands before a record: {place.line[:60]!r}")
-                place = self._resync()
+                yield from self._damage("warc_damaged", f"not a record header: {line.data[:60]!r}")
+                line = self._resync()
                 continue
-            self._reached = place.offset if place.offset is not None else self._reached
+            self._certain_offset = line.offset if line.offset is not None else self._certain_offset
             self._count += 1
-            self._all_alone = self._all_alone and place.offset is not None
-            begun = self._text.tell()
-            block = _Block(self._text, _head(header, place.line), header.length, alone=place.offset is not None)
+            self._all_alone = self._all_alone and line.offset is not None
+            begin = self._text.tell()
+            block = _ConvertedRecord(self._text, _head(header, line.data), header.length, alone=line.offset is not None)
             damaged = self._damaged()
-            record = self._record(header, block, place.offset)
-            place, why = self._behind(record, block, begun)
-            # The checksum of a gzip member is at its end.
-            if any(member <= begun for member in self._damaged()[len(damaged) :]):
-                why = why or "its gzip member is damaged"
-            yield from self._emit(record, why)
-        if isinstance(self._text, Inflated) and not (self._text.whole or self._any_damage):
+            record = self._record(header, block, line.offset)
+            line, defect = self._after_record(record, block, begin)
+            # The checksum of a gzip member is at its end, so damage may be detected only now.
+            if any(member <= begin for member in self._damaged()[len(damaged) :]):
+                defect = defect or "its gzip member is damaged"
+            yield from self._emit(record, defect)
+        if isinstance(self._text, GzipContent) and not (self._text.whole or self._any_damage):
             yield from self._damage("warc_truncated", "the file ends inside a record")
 
     def _damaged(self) -> list[int]:
-        return list(self._text.damaged) if isinstance(self._text, Inflated) else []
+        return list(self._text.damaged) if isinstance(self._text, GzipContent) else []
 
-    def _record(self, header: _Header, block: _Block, offset: int | None) -> Record | None:
-        """Reads a record to its end; returns it if it is of a requested kind."""
+    def _record(self, header: _Header, block: _ConvertedRecord, offset: int | None) -> Record | None:
+        """Reads a record to its end; returns it if its kind is requested."""
         if not getattr(WarcRecordType, header.kind) & self._kinds:
             while block.read():
                 pass
             return None
         try:
             record = next(iter(fastwarc.ArchiveIterator(cast(BinaryIO, block), parse_http=False)))
-            return read_record(record, _Reader(record.reader), offset, self._limit, self._digest)
+            return read_record(record, _UnsearchedBlock(record.reader), offset, self._limit, self._digest)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # from the file system or the network; FastWARC's own errors have no errno
             return None
 
-    def _behind(self, record: Record | None, block: _Block, begun: int) -> tuple[_Place | None, str]:
-        """Returns the next place, and the defect of the record before it, or ""."""
+    def _after_record(self, record: Record | None, block: _ConvertedRecord, begin: int) -> tuple[_ArcLine | None, str]:
+        """Returns the line after a record, and the defect of the record, or ""."""
         if block.left and block.cut:
-            return self._next(), "the record declares more than its gzip member holds"
+            return self._next_line(), "the record declares more than its gzip member holds"
         if block.left:
-            # Cut off, or a wrong length: then the following records are inside what was read as one.
-            if isinstance(self._text, Inflated) and self._all_alone and self._count > 1:
+            # The file is cut off, or the length is wrong and the following records were read as part of this one.
+            if isinstance(self._text, GzipContent) and self._all_alone and self._count > 1:
                 return None, "the file ends inside a record"
-            return self._again(block, begun), "the file ends inside a record"
-        place = self._next()
-        ends = place is None or place.behind_blank or _parse_header(place.line) is not None
-        if (ends or _agrees(record)) and not _swallowed(record):
-            return place, ""
-        return self._again(block, begun), "the record declares a wrong length"
+            return self._resume_inside(block, begin), "the file ends inside a record"
+        line = self._next_line()
+        ends = line is None or line.after_blank or _parse_header(line.data) is not None
+        if (ends or _has_http_length(record)) and not _has_inner_record(record):
+            return line, ""
+        return self._resume_inside(block, begin), "the record declares a wrong length"
 
-    def _again(self, block: _Block, begun: int) -> _Place | None:
+    def _resume_inside(self, block: _ConvertedRecord, begin: int) -> _ArcLine | None:
         self._wasted += block.size - block.left
-        self._text.seek(begun)
+        self._text.seek(begin)
         return self._resync()
 
-    def _emit(self, record: Record | None, why: str) -> Iterator[Record | Damage]:
-        if not why:
+    def _emit(self, record: Record | None, defect: str) -> Iterator[Record | Damage]:
+        if not defect:
             self._reported = False
             if record is not None:
                 yield record
@@ -210,42 +210,42 @@ class _Arc:
             self._reported = self._any_damage = True
             yield replace(record, short=True)
         else:
-            yield from self._damage("warc_truncated" if why.startswith("the file") else "warc_damaged", why)
+            yield from self._damage("warc_truncated" if defect.startswith("the file") else "warc_damaged", defect)
 
-    def _damage(self, reason: Reason, why: str) -> Iterator[Damage]:
-        """Yields a damaged place; only the first of several in a row."""
+    def _damage(self, reason: Reason, detail: str) -> Iterator[Damage]:
+        """Yields a damaged place, unless the previous one was reported and no intact record followed."""
         if not self._reported:
             self._reported = self._any_damage = True
-            yield Damage(reason, self._reached, why)
+            yield Damage(reason, self._certain_offset, detail)
 
-    def _next(self) -> _Place | None:
-        """Reads and returns the next line that is not blank."""
-        behind_blank = False
+    def _next_line(self) -> _ArcLine | None:
+        """Reads and returns the next non-blank line."""
+        after_blank = False
         while True:
             offset = self._offset()
             line = self._text.readline(_LONGEST_LINE)
             if not line:
                 return None
             if line.strip(b"\r\n"):
-                return _Place(line, offset, behind_blank)
-            behind_blank = True
+                return _ArcLine(line, offset, after_blank)
+            after_blank = True
 
-    def _resync(self) -> _Place | None:
+    def _resync(self) -> _ArcLine | None:
         """Returns the next line that looks like a header line."""
-        while (place := self._next()) is not None and _parse_header(place.line) is None:
+        while (line := self._next_line()) is not None and _parse_header(line.data) is None:
             pass
-        return place
+        return line
 
     def _offset(self) -> int | None:
         """Returns the offset of the next byte in the file; None within a gzip member."""
-        if not isinstance(self._text, Inflated):
+        if not isinstance(self._text, GzipContent):
             return self._text.tell()
-        begun, offset = self._text.member()
-        return offset if begun == self._text.tell() else None
+        begin, offset = self._text.member()
+        return offset if begin == self._text.tell() else None
 
 
-class _Reader:
-    """The content of a record."""
+class _UnsearchedBlock:
+    """Reader of the content of a record, which is not searched for other records."""
 
     certain = True
 
@@ -258,11 +258,11 @@ def _parse_header(line: bytes) -> _Header | None:
     fields = line.rstrip(b"\r\n").split(b" ")
     if not _ADDRESS.match(line) or not _LENGTH.fullmatch(fields[-1]):
         return None
-    # Version 2 has five more fields behind the content type. URLs and content types may contain blanks.
-    for at in range(len(fields) - 2, 1, -1):
-        if _DATE.fullmatch(fields[at]) and _IP.fullmatch(fields[at - 1]):
-            mime = fields[at + 1] if at + 1 < len(fields) - 1 else b""
-            return _Header(b" ".join(fields[: at - 1]), fields[at - 1], fields[at], mime, int(fields[-1]))
+    # Version 2 has five more fields after the content type. URLs and content types may contain blanks.
+    for index in range(len(fields) - 2, 1, -1):
+        if _DATE.fullmatch(fields[index]) and _IP.fullmatch(fields[index - 1]):
+            mime = fields[index + 1] if index + 1 < len(fields) - 1 else b""
+            return _Header(b" ".join(fields[: index - 1]), fields[index - 1], fields[index], mime, int(fields[-1]))
     return None
 
 
@@ -284,7 +284,7 @@ def _head(header: _Header, line: bytes) -> bytes:
 
 
 def _date(digits: bytes) -> datetime | None:
-    """Returns a date of eight to fourteen digits, further ones are ignored; None if it is invalid."""
+    """Parses a date of eight to fourteen digits, ignoring further ones; returns None if it is invalid."""
     try:
         return datetime.strptime(digits[:14].decode().ljust(14, "0"), "%Y%m%d%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -296,15 +296,15 @@ def _http_length(record: Record | None) -> int | None:
     return int(values[0]) if len(values) == 1 and _LENGTH.fullmatch(values[0].encode()) else None
 
 
-def _agrees(record: Record | None) -> bool:
-    """Returns whether a record is as long as its own HTTP headers declare."""
+def _has_http_length(record: Record | None) -> bool:
+    """Returns whether the size of a record matches its HTTP Content-Length."""
     return record is not None and _http_length(record) == record.size
 
 
-def _swallowed(record: Record | None) -> bool:
-    """Returns whether another record follows within a record, behind the HTTP Content-Length."""
+def _has_inner_record(record: Record | None) -> bool:
+    """Returns whether another record begins inside a record, after the HTTP Content-Length."""
     length = _http_length(record)
     if record is None or length is None or length >= record.size:
         return False
-    behind = record.payload[length : length + _LONGEST_LINE].lstrip(b"\r\n")
-    return _parse_header(behind.partition(b"\n")[0]) is not None
+    rest = record.payload[length : length + _LONGEST_LINE].lstrip(b"\r\n")
+    return _parse_header(rest.partition(b"\n")[0]) is not None

@@ -1,6 +1,6 @@
 """Published archives of a crawl: manifest, index, captures and their decoded bodies.
 
-Reads the `warc` artifact and intact WARC files; `tasks.formats.warc.reader` reads damaged ones.
+Reads the `warc` artifact and intact WARC files. For damaged files use `tasks.formats.warc.reader`.
 """
 
 import json
@@ -16,12 +16,12 @@ from fastwarc import WarcRecordType
 from tasks.core.artifact import Artifact
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
-from tasks.formats.web.content_encoding import Decoded, decode
+from tasks.formats.web.content_encoding import DecodedBody, decode
 
 MANIFEST = "manifest.parquet"
 INDEX = "index.cdxj"
 
-# One row per WARC file of a crawl. `path` is relative to the store, so that a file is opened without its artifact.
+# One row per WARC file of a crawl. `path` is relative to the store, so that a file can be opened without its artifact.
 MANIFEST_SCHEMA = pa.schema(
     [
         pa.field("segment", pa.string(), nullable=False),  # id of the artifact that contains the file
@@ -29,14 +29,14 @@ MANIFEST_SCHEMA = pa.schema(
         pa.field("sha256", pa.string(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
         pa.field("records", pa.int64(), nullable=False),  # response, revisit and conversion records
-        pa.field("index", pa.string()),  # its CDXJ index, relative to the store; null for a file that has none
+        pa.field("index", pa.string()),  # path of its CDXJ index, relative to the store; null if there is none
     ]
 )
 
 
 @dataclass(frozen=True)
 class WarcFile:
-    """One file of a crawl; `path` and `index` ("" where there is none) are relative to the store."""
+    """One file of a crawl; `path` and `index` ("" for none) are relative to the store."""
 
     path: str
     bytes: int
@@ -55,10 +55,10 @@ class Capture:
         status: HTTP status.
         content_type: the Content-Type header as sent, or "".
         headers: HTTP headers as sent.
-        payload: the entity body without transfer coding, still content-coded.
+        payload: the body without transfer coding, but with its content coding.
         payload_digest: "sha1:BASE32" of the payload.
-        truncated: the crawler cut the body off.
-        offset: where the record begins in the file, compressed; None in a file that can only be read as a whole.
+        truncated: the crawler truncated the body.
+        offset: offset of the record in the compressed file; None in a file that can only be read from its beginning.
     """
 
     record_id: str
@@ -72,8 +72,8 @@ class Capture:
     truncated: bool
     offset: int | None
 
-    def body(self, limit: int = 32 << 20) -> Decoded:
-        """Returns the payload without its content coding, at most `limit` bytes of it."""
+    def body(self, limit: int = 32 << 20) -> DecodedBody:
+        """Returns the payload without content coding, at most `limit` bytes."""
         codings = ",".join(value for name, value in self.headers if name.lower() == "content-encoding")
         return decode(self.payload, codings, limit)
 
@@ -88,13 +88,13 @@ def captures(file: BinaryIO) -> Iterator[Capture]:
     """Yields the HTTP response records of a WARC file (gzip, zstd or plain), in file order.
 
     Raises:
-        ValueError: the file is damaged; captures before the damaged place, which is named, have been yielded.
+        ValueError: the file is damaged; captures before the damage have been yielded.
     """
     yield from _captures(file, 0)
 
 
 def capture_at(file: BinaryIO, offset: int) -> Capture:
-    """Returns the one capture that begins at `offset` of a seekable WARC file; raises ValueError if there is none."""
+    """Returns the capture at `offset` of a seekable WARC file; raises ValueError if there is none."""
     for capture in _captures(file, offset):
         if capture.offset == offset:
             return capture
@@ -105,7 +105,7 @@ def capture_at(file: BinaryIO, offset: int) -> Capture:
 def _captures(file: BinaryIO, start: int) -> Iterator[Capture]:
     for record in read_records(file, sys.maxsize, WarcRecordType.response, start=start):
         if isinstance(record, Damage):
-            raise ValueError(f"unreadable at byte {record.offset} or behind it ({record.reason}: {record.detail})")
+            raise ValueError(f"unreadable at byte {record.offset} or after it ({record.reason}: {record.detail})")
         if record.short:
             raise ValueError(f"the record at byte {record.offset} is cut off")
         if record.http is not None:
@@ -113,7 +113,7 @@ def _captures(file: BinaryIO, start: int) -> Iterator[Capture]:
 
 
 def index_entry(line: str) -> dict[str, str]:
-    """Returns the fields of one CDXJ line: url, mime, status, digest, length, offset, filename (path in the store)."""
+    """Returns the fields of a CDXJ line: url, mime, status, digest, length, offset, filename (path in the store)."""
     entry: dict[str, str] = json.loads(line.split(" ", 2)[2])
     return entry
 

@@ -1,6 +1,6 @@
-"""One record of a web archive: its headers, and its payload within a limit, without transfer coding, with digests.
+"""One record of a web archive: headers, payload without transfer coding up to a size limit, and digest.
 
-Reads a record that FastWARC has opened.
+Reads a record opened by FastWARC.
 """
 
 import hashlib
@@ -19,30 +19,30 @@ from fastwarc import WarcRecordType
 Digest = Literal["computed", "quick", "declared"]
 
 _BLOCK = 1 << 20
-# Two letters of Base32 for every ten bits of a SHA-1.
+# Two Base32 letters for every ten bits of a SHA-1 digest.
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _BASE32 = [first + second for first in _LETTERS for second in _LETTERS]
 _SHIFTS = range(150, -1, -10)
-# Transfer coding in small chunks makes a body several times as long.
+# Transfer coding in small chunks makes a body several times longer.
 _CHUNKING = 4
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\Z")
 _MAX_CHUNK_LINE = 4096
-# Minimum mean size of a chunk, beyond the first ones, in a body of the requested length.
+# Minimum mean size of a chunk after the first `_FEW_CHUNKS`.
 _MEAN_CHUNK = 16
 _FEW_CHUNKS = 10_000
 
 Reason = Literal["warc_damaged", "warc_truncated"]
 
 CAPTURES = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.conversion
-"""The records with captured content; the others describe them."""
+"""The record types with captured content; the others describe captures."""
 
 PAGE_STATUSES = frozenset((200, 203))
 """HTTP statuses whose body is the page itself; with 203 a proxy has changed it."""
 
 _WITH_HTTP = WarcRecordType.response | WarcRecordType.revisit
-# FastWARC stops at 32 KiB, which is less than clients accept: long headers must not make a page unreadable.
+# FastWARC's limit of 32 KiB is lower than that of clients; long headers must not make a page unreadable.
 _MAX_HTTP_HEAD = 1 << 20
-# Nothing was captured before the first web page; and dates in the last year of the calendar overflow.
+# Nothing was captured before the first web page, and dates in the last year of the calendar overflow.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 _LAST = datetime(9998, 12, 31, tzinfo=UTC)
 
@@ -55,18 +55,18 @@ class Record:
         kind: WARC-Type.
         record_id: WARC-Record-ID without angle brackets ("urn:uuid:...").
         url: WARC-Target-URI, without the angle brackets that some writers add.
-        date: WARC-Date in UTC; None where it is missing, invalid, or outside the possible range.
+        date: WARC-Date in UTC; None if it is missing, invalid, or outside the possible range.
         refers_to: WARC-Refers-To without angle brackets, or "".
-        headers: the headers of the record (FastWARC's map; `get` takes names in any case).
-        status: HTTP status of a response or revisit; None where it cannot be parsed.
+        headers: the headers of the record (FastWARC's map; `get` is case-insensitive).
+        status: HTTP status of a response or revisit; None if it cannot be parsed.
         http: the HTTP headers as sent; None for a record without an HTTP response.
-        payload: the body without transfer coding; of one above the limit, the beginning.
-        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. Computed, unless
-            `digest` says otherwise: a header can be forged or stale, and document ids depend on it.
+        payload: the body without transfer coding, cut at the limit.
+        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. It is computed unless the
+            reader's `digest` argument differs, because a header can be forged or stale, and document ids depend on it.
         size: bytes of the whole body.
-        short: bytes are missing: the file ends inside the record, or the record declares too small a length.
-        offset: where the record begins in the file, compressed; None in a file that is one gzip member, which can
-            only be read from its beginning.
+        short: bytes are missing: the file ends inside the record, or the declared length is too small.
+        offset: offset of the record in the compressed file; None in a file that is one gzip member, which can only be
+            read from its beginning.
     """
 
     kind: WarcRecordType
@@ -89,9 +89,9 @@ class Damage:
     """Bytes from which no record can be read.
 
     Attributes:
-        reason: machine word.
-        offset: the last offset that is certain: the record that begins here, or what follows it, is unreadable. 0 in a
-            file that is one gzip member.
+        reason: identifier of the kind of damage.
+        offset: the last certain offset: the record at this offset, or the bytes after it, are unreadable. 0 in a file
+            that is one gzip member.
         detail: text for messages.
     """
 
@@ -100,20 +100,20 @@ class Damage:
     detail: str
 
 
-class Block(Protocol):
-    """Reads the content of a record.
+class BlockReader(Protocol):
+    """Reader of the block (content) of a record.
 
     Attributes:
-        certain: the end of the record is certain.
+        certain: whether the end of the record is certain.
     """
 
     certain: bool
 
     def read(self, size: int) -> bytes:
-        """Returns the next bytes, and b"" at the end."""
+        """Returns the next bytes, or b"" at the end."""
 
 
-def unread(record: fastwarc.WarcRecord, offset: int | None) -> Record:
+def header_only_record(record: fastwarc.WarcRecord, offset: int | None) -> Record:
     """Returns a record from its own headers, without payload."""
     return Record(
         kind=record.record_type,
@@ -132,14 +132,16 @@ def unread(record: fastwarc.WarcRecord, offset: int | None) -> Record:
     )
 
 
-def read_record(record: fastwarc.WarcRecord, block: Block, offset: int | None, limit: int, digest: Digest) -> Record:
+def read_record(
+    record: fastwarc.WarcRecord, block: BlockReader, offset: int | None, limit: int, digest: Digest
+) -> Record:
     """Reads a record to its end.
 
     Args:
-        record: as FastWARC yields it.
-        block: its content, not read yet.
-        offset: where it begins.
-        limit: most bytes of the body to keep.
+        record: a record yielded by FastWARC.
+        block: reader of its content, at its beginning.
+        offset: its offset in the file.
+        limit: maximum bytes of the body to keep.
         digest: kind of `payload_digest`, see `reader.read_records`.
 
     Raises:
@@ -149,17 +151,17 @@ def read_record(record: fastwarc.WarcRecord, block: Block, offset: int | None, l
     http = _http(record) if with_http else None
     chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
     declared = record.content_length
-    # Two equal declared lengths need no further check: searching a page takes as long as inflating half of it.
+    # If both declared lengths are equal, the content is not searched, which would cost half as much as inflating it.
     block.certain = http is not None and http.get("Content-Length") == str(declared)
     body = read_body(block, limit, digest, chunked=chunked)
     return replace(
-        unread(record, offset),
+        header_only_record(record, offset),
         status=http.status_code if http is not None else None,
         http=http.to_tuples() if http is not None else None,
         payload=body.data,
         payload_digest=body.digest or record.headers.get("WARC-Payload-Digest") or "",
         size=body.size,
-        # Headers above the limit are consumed in part: how much of the record is left is unknown.
+        # HTTP headers above the limit are consumed in part, so the length of the rest is unknown.
         short=body.taken < declared and (http is not None or not with_http),
     )
 
@@ -178,19 +180,19 @@ def _http(record: fastwarc.WarcRecord) -> Any:
     except OSError as error:
         if "header length" not in str(error):
             raise  # the file is damaged here
-        return None  # an intact record whose HTTP header is above the limit
+        return None  # the record is intact, but its HTTP header exceeds the limit
     return record.http_headers
 
 
 @dataclass(frozen=True)
-class Body:
-    """A body.
+class RecordBody:
+    """A body that was read to its end.
 
     Attributes:
-        data: its beginning, up to the limit.
-        digest: of all of it; "" where none was computed.
-        size: bytes of it, without transfer coding.
-        taken: bytes that were read, with transfer coding.
+        data: the body without transfer coding, cut at the limit.
+        digest: digest of the whole body; "" if none was computed.
+        size: bytes of the whole body without transfer coding.
+        taken: bytes read, including transfer coding.
     """
 
     data: bytes
@@ -199,42 +201,42 @@ class Body:
     taken: int
 
 
-def read_body(reader: Any, limit: int, digest: Digest, *, chunked: bool) -> Body:
-    """Reads a body to its end; keeps `limit` bytes of it. A digest that is "declared" is not computed."""
+def read_body(reader: Any, limit: int, digest: Digest, *, chunked: bool) -> RecordBody:
+    """Reads a body to its end and keeps its first `limit` bytes. No digest is computed if `digest` is "declared"."""
     keep = _CHUNKING * limit if chunked else limit
     whole, label = _HASHES[digest][0](), _HASHES[digest][1]
-    kept: list[bytes] = []
+    blocks: list[bytes] = []
     taken = 0
     while block := reader.read(_BLOCK):
         if not chunked:
             whole.update(block)
         if taken < keep:
-            kept.append(block[: keep - taken])
+            blocks.append(block[: keep - taken])
         taken += len(block)
-    data = b"".join(kept)
+    data = b"".join(blocks)
     if not chunked:
-        return Body(data, label(whole.digest()), taken, taken)
+        return RecordBody(data, label(whole.digest()), taken, taken)
     body, ended = dechunk(data, limit)
     size = len(body) if ended and taken <= keep else max(taken, limit + 1)
     whole.update(body)
-    return Body(body[:limit], label(whole.digest()), size, taken)
+    return RecordBody(body[:limit], label(whole.digest()), size, taken)
 
 
 def dechunk(body: bytes, limit: int = sys.maxsize) -> tuple[bytes, bool]:
     """Decodes chunked transfer coding (RFC 9112, section 7.1), up to the first invalid chunk.
 
-    A body that does not begin with a chunk is returned as it is: many archives store bodies without
-    their transfer coding under headers that still name it.
+    A body that does not begin with a chunk is returned unchanged, because many archives store decoded bodies under
+    headers that still name the coding.
 
     Returns:
-        The body, and whether it is within the limit; of a larger one the beginning. A body of very many small chunks
-        counts as larger, because each chunk costs as much as a large one.
+        The body, cut if it exceeds the limit, and whether it is within the limit. A body of very many small chunks
+        counts as too large, because each chunk has a fixed cost.
     """
     whole, view = bytearray(), memoryview(body)
-    at = chunks = 0
-    while at < len(body):
-        end = body.find(b"\n", at, at + _MAX_CHUNK_LINE)
-        size = _CHUNK_SIZE.match(body, at, end) if end >= 0 else None
+    offset = chunks = 0
+    while offset < len(body):
+        end = body.find(b"\n", offset, offset + _MAX_CHUNK_LINE)
+        size = _CHUNK_SIZE.match(body, offset, end) if end >= 0 else None
         if size is None:
             return (bytes(whole) if chunks else body), True
         length = int(size[1], 16)
@@ -242,20 +244,20 @@ def dechunk(body: bytes, limit: int = sys.maxsize) -> tuple[bytes, bool]:
             break
         if len(whole) > limit or chunks > limit // _MEAN_CHUNK + _FEW_CHUNKS:
             return bytes(whole), False
-        at = end + 1 + length
-        whole += view[end + 1 : at]
+        offset = end + 1 + length
+        whole += view[end + 1 : offset]
         chunks += 1
-        at += 2 if body.startswith(b"\r\n", at) else body.startswith(b"\n", at)
+        offset += 2 if body.startswith(b"\r\n", offset) else body.startswith(b"\n", offset)
     return bytes(whole), True
 
 
 def payload_digest(payload: bytes) -> str:
-    """Returns the digest of a payload as WARC and CDX write it: "sha1:" and Base32."""
+    """Returns the SHA-1 digest of a payload as WARC and CDX spell it: "sha1:" and Base32."""
     return sha1_label(hashlib.sha1(payload, usedforsecurity=False).digest())
 
 
 def quick_digest(payload: bytes) -> str:
-    """Returns a digest ("xxh3:" and hex) at a twentieth of the cost of SHA-1, for which anyone can make collisions."""
+    """Returns "xxh3:" and the hex XXH3 digest of a payload: 20 times faster than SHA-1, but not collision-resistant."""
     return _quick_label(xxhash.xxh3_128_digest(payload))
 
 
@@ -265,7 +267,7 @@ def _quick_label(digest: bytes) -> str:
 
 def sha1_label(digest: bytes) -> str:
     """Returns a SHA-1 digest as WARC headers spell it."""
-    # In half of the time of `base64.b32encode`.
+    # Twice as fast as `base64.b32encode`.
     number = int.from_bytes(digest)
     return "sha1:" + "".join([_BASE32[number >> shift & 0x3FF] for shift in _SHIFTS])
 

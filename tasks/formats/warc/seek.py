@@ -1,10 +1,10 @@
-"""Places in WARC files: where records of a damaged file begin and end, and random access to the content of a gzip file.
+"""Seeking in WARC files: bounds of the records of a damaged file, and random access to the content of a gzip file.
 
-Reads one file. The bounds of a record say whether it ends where its Content-Length declares, and where to search for
-the next one. They are needed only for suspicious records: no record follows, or something inside looks like one.
+Reads one file. The bounds of a record tell whether it ends where its Content-Length declares, and where to search for
+the next one. They are computed only for suspicious records: no record follows, or part of the content looks like one.
 
-Where all records of a file are in one gzip member, seeking back within a megabyte costs nothing, and farther back the
-inflation of at most 64 MiB: the inflater's state is saved at that interval.
+If all records of a file are in one gzip member, seeking back up to a megabyte is free; seeking farther inflates at most
+64 MiB, because the inflater's state is saved at that interval.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from isal import isal_zlib
 
 HEAD = 1 << 16
 _BLOCK = 1 << 20
-# The first read at a place: as many as there are wrong lengths, so many places are read.
+# Size of the first read at an offset: small, because a file may have many wrong lengths.
 FIRST = 4 << 10
 _LITTLE = 64
-# Behind this no file can be read, as offsets are.
+# The largest offset that can be passed to seek.
 _LONGEST = 1 << 62
 _LENGTH = re.compile(rb"^Content-Length:[ \t]*(\d{1,19})[ \t]*\r?$", re.I | re.M)
 # The end of a record; a few writers omit it.
@@ -47,101 +47,100 @@ _RECORD = rb"WARC/\d\.\d{1,2}\r?\n(?=[A-Za-z-]{1,40}:)"
 _MAGIC = {kind: re.compile(re.escape(kind)) for kind in (_GZIP, _ZSTD)} | {_PLAIN: re.compile(_RECORD)}
 _ANY_MAGIC = re.compile(b"|".join(pattern.pattern for pattern in _MAGIC.values()))
 BOUNDARY = re.compile(b"\n" + _RECORD)
-"""The boundary between two records, searched for within one: the block of a record may contain records itself."""
+"""The boundary between two records. It may occur inside a record, because a block may itself contain records."""
 _LONGEST_MAGIC = 64
-# A skippable frame at the beginning of the file, with the dictionary of all others (the warc-zstd proposal of the
-# IIPC).
+# A skippable first frame with the dictionary of all other frames (the warc-zstd proposal of the IIPC).
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _MAX_DICTIONARY = 16 << 20
 
 _PACKED_BLOCK = 1 << 16
 _STATES_APART = 64 << 20
-_REMEMBERED = 1 << 20
+_KEPT_OUTPUT = 1 << 20
 _STEP = 64
 
 
 @dataclass(frozen=True)
-class Bounds:
+class RecordBounds:
     """The end of a record.
 
     Attributes:
-        ends: its length agrees with the bytes behind it (the line ends of a record, the end of its gzip member) and
-            with its content; None where that is unknown.
-        behind: where to search for the next record; None: anywhere behind its beginning.
+        ends: whether the declared length agrees with the next bytes (line ends, or the end of the gzip member) and with
+            the content; None if unknown.
+        search_from: where to search for the next record; None for anywhere after the start of this one.
     """
 
     ends: bool | None
-    behind: int | None = None
+    search_from: int | None = None
 
 
-UNKNOWN = Bounds(None)
-_WRONG = Bounds(False)
+UNKNOWN = RecordBounds(None)
+_WRONG = RecordBounds(False)
 
 
-class Opening:
-    """One seekable file, readable from any of its records on.
+class SeekableWarc:
+    """A seekable WARC file that can be read from any record on.
 
     Attributes:
-        random_access: reading can begin at any record: not in a file that is one gzip member.
-        file: the file that offsets refer to: the file itself, or without random access its content.
-        in_members: records are gzip members of their own.
+        random_access: whether reading can start at any record; False for a file that is one gzip member.
+        file: the file that offsets refer to: the file itself, or its content if there is no random access.
+        in_members: whether each record is a gzip member.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._dictionary = _dictionary(file)
-        self.random_access = not _runs_on(file)
-        self.file = file if self.random_access else cast(BinaryIO, Inflated(file))
+        self.random_access = not _has_shared_member(file)
+        self.file = file if self.random_access else cast(BinaryIO, GzipContent(file))
         self._magic = _ANY_MAGIC if self._dictionary else _magic(self.file)
         self.in_members = self._magic is _MAGIC[_GZIP]
 
     def records(self, start: int) -> Iterator[tuple[int, fastwarc.WarcRecord]]:
-        """Yields the records from an offset on, each with its own offset; raises FastWARC's errors."""
+        """Yields (offset, record) for the records from an offset on; raises FastWARC's errors."""
         source, base = self._from(start)
         for record in fastwarc.ArchiveIterator(source, parse_http=False):
             yield base + record.stream_pos, record
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Context in which other places may be read during an iteration of `records`."""
+    def preserved_position(self) -> Iterator[None]:
+        """Context in which other parts of the file may be read during an iteration of `records`."""
         at = self.file.tell()
         yield
         self.file.seek(at)
 
-    def bounds(self, place: int, record_id: str) -> Bounds:
+    def bounds(self, offset: int, record_id: str) -> RecordBounds:
         """Returns the bounds of the record at an offset; unknown if no record with this id begins there."""
-        self.file.seek(place)
+        self.file.seek(offset)
         magic = self.file.read(len(_ZSTD))
         if magic.startswith(_GZIP):
-            found = in_gzip(self.file, place)
+            bounds = gzip_bounds(self.file, offset)
         elif magic == _ZSTD:
-            found = in_zstd(fastwarc.ZstdReader(self._from(place)[0]))
+            bounds = zstd_bounds(fastwarc.ZstdReader(self._from(offset)[0]))
         else:
-            found = in_text(self.file, place)
-        first = next(self._read_at(place), None)
-        # In a gzip member with several records all have the offset of the first.
-        return found if first is not None and first.record_id == record_id else UNKNOWN
+            bounds = text_bounds(self.file, offset)
+        first = next(self._read_at(offset), None)
+        # All records in one gzip member have the offset of the first.
+        return bounds if first is not None and first.record_id == record_id else UNKNOWN
 
-    def next_start(self, start: int) -> int | None:
-        """Returns the first place from `start` on at which a record seems to begin, or None."""
-        return _next_start(self.file, start, self._magic)
+    def next_record_start(self, start: int) -> int | None:
+        """Returns the first offset from `start` on at which a record seems to begin, or None."""
+        return _next_record_start(self.file, start, self._magic)
 
-    def ends_whole(self, place: int) -> bool:
-        """Returns whether the file ends where a record may: with a gzip member, if it consists of them.
+    def ends_at_boundary(self, offset: int) -> bool:
+        """Returns whether the file ends where a record can end; a file of gzip members, at the end of a member.
 
         Args:
-            place: where its last record begins, as far as is known.
+            offset: offset of the last record, as far as it is known.
         """
-        return self.file.whole if isinstance(self.file, Inflated) else _ends_whole(self.file, place)
+        return self.file.whole if isinstance(self.file, GzipContent) else _ends_at_boundary(self.file, offset)
 
-    def digest_matches(self, place: int) -> bool | None:
-        """Returns whether the record at an offset matches its block digest; None for one without a digest."""
-        for record in self._read_at(place):
+    def digest_matches(self, offset: int) -> bool | None:
+        """Returns whether the record at an offset matches its block digest, or None if it has none."""
+        for record in self._read_at(offset):
             return bool(record.verify_block_digest()) if "WARC-Block-Digest" in record.headers else None
         return None
 
-    def _read_at(self, place: int) -> Iterator[fastwarc.WarcRecord]:
+    def _read_at(self, offset: int) -> Iterator[fastwarc.WarcRecord]:
         try:
-            for _, record in self.records(place):
+            for _, record in self.records(offset):
                 yield record
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
@@ -151,15 +150,15 @@ class Opening:
         """Returns the file from an offset on, and the base to add to its offsets."""
         self.file.seek(start)
         if start and self._dictionary:
-            # FastWARC expects the dictionary where it begins to read.
-            return cast(BinaryIO, _Reading(self.file, self._dictionary)), start - len(self._dictionary)
-        return cast(BinaryIO, _Reading(self.file)), 0
+            # FastWARC expects the dictionary first.
+            return cast(BinaryIO, _GrowingReader(self.file, self._dictionary)), start - len(self._dictionary)
+        return cast(BinaryIO, _GrowingReader(self.file)), 0
 
 
-class _Reading:
-    """A file from where it is, perhaps with other bytes in front; its first reads are small.
+class _GrowingReader:
+    """A file from its current position, optionally with a prefix, whose reads start small and grow.
 
-    FastWARC fills a buffer at once, which would cost 64 KiB for each of many small records that are read one by one.
+    FastWARC fills its buffer at once, which would cost 64 KiB for each of many small records.
     """
 
     def __init__(self, file: BinaryIO, head: bytes = b"") -> None:
@@ -188,21 +187,21 @@ def _dictionary(file: BinaryIO) -> bytes:
     return head + file.read(size) if head.startswith(_DICTIONARY) and size <= _MAX_DICTIONARY else b""
 
 
-def _runs_on(file: BinaryIO) -> bool:
-    """Returns whether the first gzip member of a file continues behind the first record."""
+def _has_shared_member(file: BinaryIO) -> bool:
+    """Returns whether the first gzip member of a file continues after the first record."""
     pieces = _first_member(file)
     start = next(pieces, b"")
-    head = parsed(start)
+    head = parse_head(start)
     if head is None:
         return False
-    behind, left, tail = b"", head[1], b""
+    following, left, tail = b"", head[1], b""
     for piece in chain([start[head[0] :]], pieces):
-        behind += piece[left : left + _LONGEST_MAGIC - len(behind)]
+        following += piece[left : left + _LONGEST_MAGIC - len(following)]
         left = max(left - len(piece), 0)
-        # If the length is right a record follows it; if it is wrong, a record may begin anywhere.
-        if behind.lstrip(b"\r\n").startswith(_PLAIN) or BOUNDARY.search(tail + piece):
+        # After a correct length a record follows; after a wrong one a record may begin anywhere.
+        if following.lstrip(b"\r\n").startswith(_PLAIN) or BOUNDARY.search(tail + piece):
             return True
-        if len(behind) == _LONGEST_MAGIC and not behind.strip(b"\r\n"):
+        if len(following) == _LONGEST_MAGIC and not following.strip(b"\r\n"):
             return False
         tail = piece[-_LONGEST_MAGIC:]
     return False
@@ -218,10 +217,10 @@ def _first_member(file: BinaryIO) -> Iterator[bytes]:
         return
 
 
-def _ends_whole(file: BinaryIO, place: int) -> bool:
-    # The offset of the last record may be unknown: then the file is read from its beginning.
-    for start in (place, 0):
-        # isal takes a fifth of the time, but detects other damage than zlib: its result is used where it finds none.
+def _ends_at_boundary(file: BinaryIO, offset: int) -> bool:
+    # If the offset of the last record is wrong, the file is read from its beginning.
+    for start in (offset, 0):
+        # isal is five times faster, but reports damage differently: its result is used only if it reports none.
         with contextlib.suppress(zlib.error, isal_zlib.error):  # type: ignore[arg-type]  # its stub errs
             if _members_end(file, start, isal_zlib.decompressobj):
                 return True
@@ -232,9 +231,9 @@ def _ends_whole(file: BinaryIO, place: int) -> bool:
     return True
 
 
-def _members_end(file: BinaryIO, start: int, inflating: Callable[[int], Any]) -> bool:
+def _members_end(file: BinaryIO, start: int, new_inflater: Callable[[int], Any]) -> bool:
     file.seek(start)
-    stream, whole = inflating(31), True
+    stream, whole = new_inflater(31), True
     if (head := file.read(len(_GZIP))) != _GZIP:
         if not head:
             raise zlib.error("nothing is here")
@@ -243,7 +242,7 @@ def _members_end(file: BinaryIO, start: int, inflating: Callable[[int], Any]) ->
     while block:
         while block:
             if whole:
-                stream = inflating(31)
+                stream = new_inflater(31)
             stream.decompress(block, _BLOCK)
             whole = stream.eof
             block = stream.unused_data if whole else stream.unconsumed_tail
@@ -254,21 +253,21 @@ def _members_end(file: BinaryIO, start: int, inflating: Callable[[int], Any]) ->
 
 
 def _magic(file: BinaryIO) -> re.Pattern[bytes]:
-    """Returns the pattern of the first bytes of records: that of the first record, or any if that is damaged."""
+    """Returns the pattern of the first bytes of records: that of the first record, or of all kinds if it is damaged."""
     file.seek(0)
     head = file.read(len(_PLAIN))
     return next((pattern for kind, pattern in _MAGIC.items() if head.startswith(kind)), _ANY_MAGIC)
 
 
-def _next_start(file: BinaryIO, start: int, magic: re.Pattern[bytes]) -> int | None:
+def _next_record_start(file: BinaryIO, start: int, magic: re.Pattern[bytes]) -> int | None:
     offset, tail, step = start, b"", FIRST
     file.seek(start)
     while block := file.read(step):
         step = min(2 * step, _BLOCK)
         window = tail + block
         base = offset - len(tail)
-        for found in magic.finditer(window):
-            at = base + found.start()
+        for match in magic.finditer(window):
+            at = base + match.start()
             if at >= start and _begins_record(file, at):
                 return at
         file.seek(offset + len(block))
@@ -285,44 +284,51 @@ def _begins_record(file: BinaryIO, offset: int) -> bool:
             return zlib.decompressobj(31).decompress(head, len(_PLAIN)) == _PLAIN
         except zlib.error:
             return False
-    # A zstd frame may need the file's dictionary; whether it is a record is known only when it is read.
+    # A zstd frame may need the file's dictionary, so reading it decides whether it is a record.
     return head.startswith((_ZSTD, _PLAIN))
 
 
-def parsed(data: bytes) -> tuple[int, int] | None:
-    """Returns the length of a record's head with its blank line and the length it declares; None without a head."""
+def parse_head(data: bytes) -> tuple[int, int] | None:
+    """Returns the length of a record's head, including its blank line, and its declared length; None without a head."""
     end = data.find(b"\r\n\r\n")
     length = _LENGTH.search(data, 0, end + 2) if end >= 0 else None
     return (end + 4, min(int(length[1]), _LONGEST)) if length else None
 
 
-def in_text(file: BinaryIO, place: int) -> Bounds:
+def text_bounds(file: BinaryIO, offset: int) -> RecordBounds:
     """Returns the bounds of a record of an uncompressed file, or of decompressed content."""
-    file.seek(place)
+    file.seek(offset)
     start = file.read(FIRST)
     if not _NEXT.search(start):
         start += file.read(HEAD - len(start))
-    head = parsed(start)
+    head = parse_head(start)
     if head is None:
         return UNKNOWN
-    end = place + sum(head)
-    inner = _inner_end(file, place + head[0], start[: head[0]], start[head[0] :])
-    if inner is not None and inner < head[1]:
-        file.seek(place + head[0] + inner)
+    end = offset + sum(head)
+    block_length = _block_length(file, offset + head[0], start[: head[0]], start[head[0] :])
+    if block_length is not None and block_length < head[1]:
+        file.seek(offset + head[0] + block_length)
         if _NEXT.match(file.read(_LITTLE)):
             return _WRONG
-    # From one byte before the end on, because seeking beyond the end of a file raises nothing.
-    if file.seek(end - 1) != end - 1 or not (behind := file.read(_LITTLE)):
+    # Starts one byte before the end, because seeking beyond the end of a file raises no error.
+    if file.seek(end - 1) != end - 1 or not (following := file.read(_LITTLE)):
         return _WRONG
-    behind = behind[1:]
-    last = len(behind) <= _LONGEST_END and not behind.strip(b"\r\n")
-    if not last and not _END.match(behind):
+    following = following[1:]
+    at_end_of_file = len(following) <= _LONGEST_END and not following.strip(b"\r\n")
+    if not at_end_of_file and not _END.match(following):
         return _WRONG
-    return Bounds(True, end)
+    return RecordBounds(True, end)
 
 
-def _inner_end(file: BinaryIO, place: int, head: bytes, block: bytes) -> int | None:
-    """Returns the length of a block by its content: an HTTP head with its body, or header fields."""
+def _block_length(file: BinaryIO, offset: int, head: bytes, block: bytes) -> int | None:
+    """Returns the length of a block according to its content (an HTTP head with its body, or header fields), or None.
+
+    Args:
+        file: the file.
+        offset: offset of the block.
+        head: the head of the record.
+        block: the first bytes of the block.
+    """
     if _FIELDS in head:
         match = _NEXT.search(block)
         return match.start() if match else None
@@ -332,13 +338,13 @@ def _inner_end(file: BinaryIO, place: int, head: bytes, block: bytes) -> int | N
     if kind[1] == b"request":
         return end
     if _CODED.search(block, 0, end):
-        return _chunks_end(file, place + end, place)
+        return _chunks_end(file, offset + end, offset)
     length = _LENGTH.search(block, 0, end - 2)
     return end + int(length[1]) if length else None
 
 
-def _chunks_end(file: BinaryIO, at: int, place: int) -> int | None:
-    """Returns where a body in chunks ends, counted from `place`; None where it is not chunked to its end."""
+def _chunks_end(file: BinaryIO, at: int, base: int) -> int | None:
+    """Returns the end of a chunked body relative to `base`, or None if its chunks are invalid."""
     for _ in range(_MOST_CHUNKS):
         file.seek(at)
         size = _CHUNK.match(file.read(_LONGEST_SIZE))
@@ -347,14 +353,14 @@ def _chunks_end(file: BinaryIO, at: int, place: int) -> int | None:
         at += size.end()
         if not int(size[1], 16):
             file.seek(at)
-            return at + len(b"\r\n") - place if file.read(2) == b"\r\n" else None
+            return at + len(b"\r\n") - base if file.read(2) == b"\r\n" else None
         at += int(size[1], 16) + len(b"\r\n")
     return None
 
 
-def in_gzip(file: BinaryIO, place: int) -> Bounds:
-    """Returns the bounds of a record that has a gzip member of its own."""
-    file.seek(place)
+def gzip_bounds(file: BinaryIO, offset: int) -> RecordBounds:
+    """Returns the bounds of a record that is a gzip member."""
+    file.seek(offset)
     stream, size, start, last, step = zlib.decompressobj(31), 0, b"", b"", FIRST
     try:
         while not stream.eof:
@@ -368,19 +374,19 @@ def in_gzip(file: BinaryIO, place: int) -> Bounds:
             last = (last + data)[-_LONGEST_END:]
     except zlib.error:
         return UNKNOWN
-    head = parsed(start)
+    head = parse_head(start)
     if head is None:
         return UNKNOWN
     more = size - sum(head)
     ends = 0 <= more <= _LONGEST_END and not last[len(last) - more :].strip(b"\r\n")
-    return Bounds(ends, file.tell() - len(stream.unused_data))
+    return RecordBounds(ends, file.tell() - len(stream.unused_data))
 
 
-def in_zstd(reader: fastwarc.ZstdReader) -> Bounds:
+def zstd_bounds(reader: fastwarc.ZstdReader) -> RecordBounds:
     """Returns the bounds of the record in the next zstd frame of `reader`."""
-    start, behind = b"", b""
+    start, line_ends = b"", b""
     try:
-        while (head := parsed(start)) is None and len(start) < HEAD:
+        while (head := parse_head(start)) is None and len(start) < HEAD:
             if not (byte := reader.read(1)):
                 return UNKNOWN
             start += byte
@@ -392,35 +398,35 @@ def in_zstd(reader: fastwarc.ZstdReader) -> Bounds:
             left -= len(data)
             if not data or reader.frame_start_position() != frame:
                 return _WRONG
-        while len(behind) <= _LONGEST_END and (byte := reader.read(1)) and reader.frame_start_position() == frame:
-            behind += byte
+        while len(line_ends) <= _LONGEST_END and (byte := reader.read(1)) and reader.frame_start_position() == frame:
+            line_ends += byte
     except OSError as error:
         if error.errno is not None:
             raise
         return UNKNOWN
-    ends = len(behind) <= _LONGEST_END and not behind.strip(b"\r\n")
-    return Bounds(ends)
+    ends = len(line_ends) <= _LONGEST_END and not line_ends.strip(b"\r\n")
+    return RecordBounds(ends)
 
 
-class Inflated(io.RawIOBase):
-    """The content of a gzip file, all members concatenated. Damaged parts are left out.
+class GzipContent(io.RawIOBase):
+    """The content of a gzip file: all members concatenated, damaged parts omitted.
 
     Args:
-        file: the compressed file, seekable; not used otherwise meanwhile.
-        start: where in the file to begin: at a member. Offsets in the content count from there.
+        file: the compressed file, seekable; must not be used elsewhere at the same time.
+        start: offset of the member to start at. Offsets in the content are relative to it.
 
     Attributes:
-        whole: nothing is left out, and the last member is complete, as far as the file has been read.
-        damaged: where the damaged members begin in the content, in the order of reading.
+        whole: nothing was omitted and the last member is complete, as far as the file has been read.
+        damaged: start offsets of the damaged members in the content, in the order of reading.
     """
 
     def __init__(self, file: BinaryIO, start: int = 0) -> None:
         self._file = file
         self.whole = True
         self.damaged: list[int] = []
-        # Offsets in the content, and the state at each: offset in the file, inflater, pending input, and where the
-        # member begins, in the content and in the file.
-        self._places = [0]
+        # Offsets in the content, and the state at each: offset in the file, inflater, pending input, and start of the
+        # member in the content and in the file.
+        self._offsets = [0]
         self._states: list[tuple[int, Any, bytes, tuple[int, int]]] = [(start, zlib.decompressobj(31), b"", (0, start))]
         self._go_to(0)
 
@@ -437,10 +443,10 @@ class Inflated(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves to an offset in the content, or to its end if that comes before."""
+        """Moves to an offset in the content, or to its end if it is shorter."""
         if whence != io.SEEK_SET:
             raise io.UnsupportedOperation("seek from anywhere but the beginning")
-        if offset < self._at and not self._went_back(offset):
+        if offset < self._at and not self._rewind(offset):
             self._go_to(offset)
         while self._at < offset and self._ready():
             self._take(offset - self._at)
@@ -455,11 +461,11 @@ class Inflated(io.RawIOBase):
         return b"".join(parts)
 
     def piece(self, size: int) -> bytes:
-        """Returns some of the next bytes, all of one member; b"" only at the end."""
+        """Returns some of the next bytes, all from one member; b"" only at the end."""
         return self._take(size) if self._ready() else b""
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Returns the bytes up to the next line end, and with it, but not more than `size`."""
+        """Returns the bytes up to and including the next line end, at most `size`."""
         parts: list[bytes] = []
         left = size if size is not None and size >= 0 else -1
         while left and self._ready():
@@ -473,12 +479,12 @@ class Inflated(io.RawIOBase):
         return b"".join(parts)
 
     def member(self) -> tuple[int, int]:
-        """Returns where the gzip member of the next byte begins: in the content, and in the file."""
+        """Returns the start of the gzip member of the next byte, in the content and in the file."""
         self._ready()
         return self._member
 
     def readinto(self, buffer: Any) -> int:
-        """Fills `buffer` with the next bytes; returns how many there were."""
+        """Fills `buffer` with the next bytes; returns their number."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -490,18 +496,18 @@ class Inflated(io.RawIOBase):
         return piece
 
     def _go_to(self, offset: int) -> None:
-        index = bisect_right(self._places, offset) - 1
-        place, inflater, self._pending, self._member = self._states[index]
-        self._at, self._inflater = self._places[index], inflater.copy()
+        index = bisect_right(self._offsets, offset) - 1
+        position, inflater, self._pending, self._member = self._states[index]
+        self._at, self._inflater = self._offsets[index], inflater.copy()
         self._out, self._used = b"", 0
         # Output before `_out`, of the same member.
         self._past: deque[bytes] = deque()
         self._past_bytes = 0
         self._ended = self._fresh = False
-        self._file.seek(place)
+        self._file.seek(position)
 
-    def _went_back(self, offset: int) -> bool:
-        """Goes to an offset within what is still in memory; returns whether it is there."""
+    def _rewind(self, offset: int) -> bool:
+        """Moves back to an offset if its output is still in memory; returns whether it is."""
         begin = self._at - self._used
         if begin - offset > self._past_bytes:
             return False
@@ -513,18 +519,18 @@ class Inflated(io.RawIOBase):
         self._out, self._used, self._at = b"".join(reversed(parts)), offset - begin, offset
         return True
 
-    def _remember(self) -> None:
-        """Keeps the output that was taken, before other output takes its place."""
+    def _keep_output(self) -> None:
+        """Keeps the consumed output for `_rewind` before it is replaced."""
         self._past.append(self._out)
         self._past_bytes += len(self._out)
-        while self._past_bytes > _REMEMBERED:
+        while self._past_bytes > _KEPT_OUTPUT:
             self._past_bytes -= len(self._past.popleft())
 
     def _ready(self) -> bool:
-        """Inflates until there is output; returns whether there is."""
+        """Inflates until there is output; returns False at the end."""
         while self._used == len(self._out) and not self._ended:
-            if self._at - self._places[-1] >= _STATES_APART:
-                self._places.append(self._at)
+            if self._at - self._offsets[-1] >= _STATES_APART:
+                self._offsets.append(self._at)
                 self._states.append((self._file.tell(), self._inflater.copy(), self._pending, self._member))
             self._pending = self._pending or self._file.read(_PACKED_BLOCK)
             if self._pending:
@@ -540,7 +546,7 @@ class Inflated(io.RawIOBase):
             self._past.clear()
             self._past_bytes = 0
         else:
-            self._remember()
+            self._keep_output()
         before = self._inflater.copy()
         try:
             self._out, self._used = self._inflater.decompress(self._pending, _PACKED_BLOCK), 0
@@ -549,7 +555,7 @@ class Inflated(io.RawIOBase):
             self._skip_damage(before)
 
     def _skip_damage(self, inflater: Any) -> None:
-        """Outputs the bytes before the damage, and continues where the next member seems to begin."""
+        """Outputs the bytes before the damage, and continues at the next apparent member."""
         parts, at = [], 0
         try:
             while at < len(self._pending):
@@ -572,6 +578,6 @@ class Inflated(io.RawIOBase):
     def _end(self) -> None:
         if not (self._inflater.eof or self._fresh):
             self.whole = False
-            self._remember()
+            self._keep_output()
             self._out, self._used = self._inflater.flush(), 0
         self._ended = True

@@ -1,7 +1,6 @@
-"""Canonical form of URLs: one spelling per page, without parameters that only name a visit.
+"""Canonical form of URLs: one spelling per page, without tracking parameters and session ids.
 
-The parser is ada (WHATWG URL standard), so that the crawler parses a URL as a browser does; 598,000 joins per
-CPU-second.
+The parser is ada (WHATWG URL standard), so the crawler parses a URL like a browser: 598,000 joins per CPU-second.
 """
 
 import re
@@ -10,9 +9,9 @@ import ada_url
 
 from tasks.formats.web.url import MAX_CRAWLED_URL, authority
 
-# Parameters that name a click, a campaign or a visit, never a page. The first two lines are written by advertising and
-# mail tools into every link that they send out; the last two are session ids, recognised by their value where the name
-# is also used otherwise ("sid=3" is a page, "sid=" with 32 hex digits a phpBB session; Heritrix has the same rule).
+# Parameters that identify a click, a campaign or a visit, never a page. Advertising and mail tools add those of the
+# first two lines to links. The last two lines are session ids, matched by value if the name has other uses ("sid=3" is
+# a page, "sid=" with 32 hex digits a phpBB session; Heritrix has the same rule).
 _TRACKING = re.compile(
     r"(?:utm_[a-z_]*|gclid|gclsrc|gbraid|wbraid|dclid|srsltid|fbclid|msclkid|yclid|ysclid|twclid|ttclid|li_fat_id|_ga|_gl"
     r"|igshid|igsh|mc_cid|mc_eid|mkt_tok|_hsenc|_hsmi|__hs(?:sc|tc|fp)|hsctatracking|vero_id|_openstat|oly_(?:anon|enc)_id"
@@ -20,16 +19,15 @@ _TRACKING = re.compile(
     r"|(?:sid|s|sess(?:ion)?_?id)=(?=(?:[a-z]*\d){4})[0-9a-z]{24,}$",
     re.I,
 )
-# A Java server's session id is in the path. (An ASP.NET one, "/(S(..))/", is kept: without it the server redirects.)
+# A Java server's session id is in the path. (That of ASP.NET, "/(S(..))/", is kept: without it the server redirects.)
 _PATH_SESSION = re.compile(r";(?:jsessionid|phpsessid)=[^/?;]*", re.I)
 
 
 def canonical(url: str, base: str | None = None) -> str | None:
-    """Returns the canonical form of `url` (joined to `base`), or None when a crawler cannot fetch it.
+    """Returns the canonical form of `url` (joined to `base`), or None if a crawler cannot fetch it.
 
-    WHATWG normal form without fragment, without the dot after a host name, without session ids in the path, and
-    without query parameters that only track visits. Refused: other schemes, user names and passwords, more than 4,096
-    characters.
+    This is the WHATWG normal form without fragment, trailing dot of the host name, session ids in the path, and
+    tracking parameters. Other schemes, user names and passwords, and URLs of more than 4,096 characters give None.
 
     >>> canonical("HTTP://Example.COM:80/a/../b;jsessionid=1F?utm_source=x&q=1#top")
     'http://example.com/b?q=1'
@@ -49,24 +47,24 @@ def canonical(url: str, base: str | None = None) -> str | None:
     if host.endswith(".") or ".:" in host:
         return _without_dot(href)
     if ";" in href:
-        path, mark, query = href.partition("?")
-        href = _PATH_SESSION.sub("", path) + mark + query
+        path, separator, query = href.partition("?")
+        href = _PATH_SESSION.sub("", path) + separator + query
     return _without_tracking(href) if "?" in href else href
 
 
 def _without_dot(href: str) -> str | None:
-    parsed = ada_url.URL(href)
+    url = ada_url.URL(href)
     try:
-        parsed.hostname = parsed.hostname.rstrip(".")
+        url.hostname = url.hostname.rstrip(".")
     except ValueError:  # nothing but dots
         return None
-    return canonical(parsed.href)
+    return canonical(url.href)
 
 
 def _without_tracking(href: str) -> str:
     path, _, query = href.partition("?")
     fields = query.split("&")
-    kept = [field for field in fields if not _TRACKING.match(field)]
-    if len(kept) == len(fields):
+    remaining = [field for field in fields if not _TRACKING.match(field)]
+    if len(remaining) == len(fields):
         return href
-    return f"{path}?{'&'.join(kept)}" if kept else path
+    return f"{path}?{'&'.join(remaining)}" if remaining else path

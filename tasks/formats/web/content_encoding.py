@@ -1,7 +1,7 @@
-"""Content codings of HTTP bodies: decoding within a size limit, at once (`decode`) or block by block (`Unpacked`).
+"""Content codings of HTTP bodies: decoding within a size limit, at once (`decode`) or block by block (`DecodedStream`).
 
-Many of the tokens that servers send are no codings ("none", "UTF-8", "text/html", a version of Apache). Like browsers,
-both return a body under an unknown token unchanged, unless it is clearly compressed.
+Many servers send tokens that are not codings ("none", "UTF-8", "text/html", a version of Apache). As in browsers, a
+body under an unknown token is returned unchanged, unless it is clearly compressed.
 """
 
 import itertools
@@ -17,7 +17,7 @@ _GZIP = b"\x1f\x8b"
 _FIRST_BLOCK = 512
 _BLOCK = 64 << 10
 # First bytes of compressed data: compress, bzip2, xz, Zstandard, LZ4 and zip.
-_PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
+_COMPRESSED = (b"\x1f\x8b", b"\x1f\x9d", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
 _PROBE = 512
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # Control characters that do not occur in text.
@@ -25,88 +25,88 @@ _NO_TEXT = bytes({*range(1, 9), *range(14, 27), *range(28, 32)})
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """A body without content coding. `complete` is False if it was cut off, broken or compressed in an unknown way."""
+class DecodedBody:
+    """A body without content coding. `complete` is False if it was cut off, damaged or in an unknown compression."""
 
     data: bytes
     complete: bool
 
 
-def decode(body: bytes, content_encoding: str, limit: int) -> Decoded:
+def decode(body: bytes, content_encoding: str, limit: int) -> DecodedBody:
     """Decodes the content codings of an HTTP body to at most `limit` bytes.
 
-    Supports gzip (several members, garbage behind), deflate (with and without zlib header) and br, up to two in a row.
-    Where the header says gzip and the body is not gzip, the body is returned unchanged.
+    Supports gzip (several members, trailing garbage), deflate (with and without zlib header) and br, up to two codings
+    in a row. If the header says gzip and the body is not gzip, the body is returned unchanged.
     """
     codings = _codings(body, content_encoding)
     if codings is None:
-        return Decoded(b"", complete=False)
-    result = Decoded(body[:limit], complete=len(body) <= limit)
+        return DecodedBody(b"", complete=False)
+    result = DecodedBody(body[:limit], complete=len(body) <= limit)
     for index, coding in enumerate(reversed(codings)):
         step = _DECODERS[coding](body if index == 0 else result.data, limit)
-        result = Decoded(step.data, complete=step.complete and (index == 0 or result.complete))
+        result = DecodedBody(step.data, complete=step.complete and (index == 0 or result.complete))
     return result
 
 
 def _codings(body: bytes, content_encoding: str) -> list[str] | None:
-    """Returns the codings to decode, in the order applied; None where that is not possible."""
+    """Returns the codings to decode, in the order in which they were applied; None if decoding is not possible."""
     named = [coding.partition(";")[0].strip().lower() for coding in content_encoding.split(",")]
     codings = [coding for coding in named if coding in _DECODERS]
     if len(codings) > _MAX_CODINGS:
         return None
-    if not codings and any(coding not in ("", "identity") for coding in named) and _is_packed(body):
+    if not codings and any(coding not in ("", "identity") for coding in named) and _is_compressed(body):
         return None
     return codings
 
 
-def _is_packed(body: bytes) -> bool:
+def _is_compressed(body: bytes) -> bool:
     probe = b"" if body.startswith(_UTF_16) else body[:_PROBE]
-    return body.startswith(_PACKED) or len(probe.translate(None, _NO_TEXT)) < len(probe)
+    return body.startswith(_COMPRESSED) or len(probe.translate(None, _NO_TEXT)) < len(probe)
 
 
-def _gunzip(body: bytes, limit: int) -> Decoded:
+def _gunzip(body: bytes, limit: int) -> DecodedBody:
     if not body.startswith(_GZIP):
-        return Decoded(body[:limit], complete=len(body) <= limit)
-    data, at = bytearray(), 0
-    # Browsers ignore anything behind the last member.
-    while body.startswith(_GZIP, at):
-        step, used = _inflate(memoryview(body)[at:], limit - len(data), 31)
+        return DecodedBody(body[:limit], complete=len(body) <= limit)
+    data, offset = bytearray(), 0
+    # Browsers ignore anything after the last member.
+    while body.startswith(_GZIP, offset):
+        step, used = _inflate(memoryview(body)[offset:], limit - len(data), 31)
         data += step.data
-        at += used
+        offset += used
         if not step.complete:
-            return Decoded(bytes(data), complete=False)
-    return Decoded(bytes(data), complete=True)
+            return DecodedBody(bytes(data), complete=False)
+    return DecodedBody(bytes(data), complete=True)
 
 
-def _deflate(body: bytes, limit: int) -> Decoded:
-    return _inflate(memoryview(body), limit, 15 if _is_wrapped(body) else -15)[0]
+def _deflate(body: bytes, limit: int) -> DecodedBody:
+    return _inflate(memoryview(body), limit, 15 if _has_zlib_header(body) else -15)[0]
 
 
-def _is_wrapped(body: bytes) -> bool:
+def _has_zlib_header(body: bytes) -> bool:
     # A zlib header's first two bytes are a multiple of 31 (RFC 1950); without one it is a bare stream.
     return len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0
 
 
-def _inflate(body: memoryview, limit: int, window: int) -> tuple[Decoded, int]:
-    """Inflates the one stream that `body` begins with; returns also how many bytes of `body` it took."""
+def _inflate(body: memoryview, limit: int, window: int) -> tuple[DecodedBody, int]:
+    """Inflates the first stream in `body`; also returns the number of bytes of `body` that it takes."""
     stream = isal_zlib.decompressobj(window)
     parts: list[bytes] = []
     at, got, size = 0, 0, _FIRST_BLOCK
     try:
         while at < len(body) and not stream.eof and got <= limit:
-            # One byte more than allowed distinguishes a body that just fits from a larger one; 0 would mean "no limit".
+            # One extra byte distinguishes a body that just fits from a larger one; 0 would mean "no limit".
             parts.append(stream.decompress(body[at : at + size], limit + 1 - got))
             got += len(parts[-1])
             at = min(at + size, len(body))
-            # At the end of a stream the rest of its block is copied. So blocks grow with the stream, and a million
-            # empty ones take no longer than one of their size.
+            # At the end of a stream the rest of its block is copied. Blocks start small and grow with the stream, so
+            # that a million empty streams take no longer than one stream of the same size.
             size *= 2
     except isal_zlib.error:  # type: ignore[misc]  # its stub calls the class an instance
-        return Decoded(b"", complete=False), at
-    return Decoded(b"".join(parts)[:limit], complete=stream.eof and got <= limit), at - len(stream.unused_data)
+        return DecodedBody(b"", complete=False), at
+    return DecodedBody(b"".join(parts)[:limit], complete=stream.eof and got <= limit), at - len(stream.unused_data)
 
 
-def _unbrotli(body: bytes, limit: int) -> Decoded:
+def _unbrotli(body: bytes, limit: int) -> DecodedBody:
     stream = brotli.Decompressor()
     try:
         data = stream.process(body, output_buffer_limit=limit + 1)
@@ -116,29 +116,29 @@ def _unbrotli(body: bytes, limit: int) -> Decoded:
                 break
             data += more
     except brotli.error:
-        return Decoded(b"", complete=False)
-    return Decoded(data[:limit], complete=stream.is_finished() and len(data) <= limit)
+        return DecodedBody(b"", complete=False)
+    return DecodedBody(data[:limit], complete=stream.is_finished() and len(data) <= limit)
 
 
 _DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _deflate, "br": _unbrotli}
 
 
-class Unpacked:
-    """The blocks of a body without its content codings, for bodies that must not be in memory as a whole.
+class DecodedStream:
+    """Iterates over the blocks of a body without its content codings, for bodies that must not be held in memory.
 
-    May be iterated several times. Codings and wrong headers are handled as by `decode`; a broken body ends where it
-    breaks.
+    May be iterated several times. Codings and wrong headers are handled as in `decode`; a damaged body ends at the
+    damage.
 
     Args:
         body: a body, or blocks of one.
-        content_encoding: the header.
-        limit: bytes that are yielded at most.
+        content_encoding: value of the Content-Encoding header.
+        limit: maximum number of bytes to yield.
 
     Attributes:
         complete: whether the last iteration reached the end of the body.
     """
 
-    def __init__(self, body: "bytes | Unpacked", content_encoding: str, limit: int) -> None:
+    def __init__(self, body: "bytes | DecodedStream", content_encoding: str, limit: int) -> None:
         self._body = body
         self._content_encoding = content_encoding
         self._limit = limit
@@ -148,7 +148,7 @@ class Unpacked:
         self.complete = False
         left = self._limit
         try:
-            for block in self._unpacked():
+            for block in self._decoded_blocks():
                 if len(block) > left:
                     yield block[:left]
                     return
@@ -156,10 +156,10 @@ class Unpacked:
                 yield block
         except (EOFError, isal_zlib.error, brotli.error):  # type: ignore[misc]
             return
-        self.complete = not isinstance(self._body, Unpacked) or self._body.complete
+        self.complete = not isinstance(self._body, DecodedStream) or self._body.complete
 
-    def _unpacked(self) -> Iterator[bytes]:
-        blocks = _slices(self._body) if isinstance(self._body, bytes) else iter(self._body)
+    def _decoded_blocks(self) -> Iterator[bytes]:
+        blocks = _split_blocks(self._body) if isinstance(self._body, bytes) else iter(self._body)
         first = next(blocks, b"")
         codings = _codings(first, self._content_encoding)
         if codings is None:
@@ -170,37 +170,37 @@ class Unpacked:
         return blocks
 
 
-def _slices(body: bytes) -> Iterator[bytes]:
+def _split_blocks(body: bytes) -> Iterator[bytes]:
     return (body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))
 
 
-def _gunzipped(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _gunzip_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     pending = _at_least(2, b"", blocks)
     if not pending.startswith(_GZIP):
         yield pending
         yield from blocks
     while pending.startswith(_GZIP):
-        pending = yield from _inflated(pending, blocks, 31)
+        pending = yield from _inflate_blocks(pending, blocks, 31)
         pending = _at_least(2, pending, blocks)
 
 
-def _undeflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _deflate_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     pending = _at_least(2, b"", blocks)
-    yield from _inflated(pending, blocks, 15 if _is_wrapped(pending) else -15)
+    yield from _inflate_blocks(pending, blocks, 15 if _has_zlib_header(pending) else -15)
 
 
-def _inflated(pending: bytes, blocks: Iterator[bytes], window: int) -> Generator[bytes, None, bytes]:
-    """Yields the content of one stream; returns the rest of the last block behind its end."""
+def _inflate_blocks(pending: bytes, blocks: Iterator[bytes], window: int) -> Generator[bytes, None, bytes]:
+    """Yields the content of one stream; returns the rest of the last block after its end."""
     stream = isal_zlib.decompressobj(window)
     size = _FIRST_BLOCK
     while not stream.eof:
         if not pending and not (pending := next(blocks, b"")):
-            # All input is read; the decompressor may still have output.
+            # All input has been read, but the decompressor may still have output.
             if not (last := stream.decompress(b"", _BLOCK)):
                 raise EOFError("cut off")
             yield last
             continue
-        # At the end of a stream the rest of the block is copied, so the first pieces are small.
+        # At the end of a stream the rest of the piece is copied, so the first pieces are small.
         piece, pending = pending[:size], pending[size:]
         size = min(2 * size, _BLOCK)
         while piece and not stream.eof:
@@ -209,7 +209,7 @@ def _inflated(pending: bytes, blocks: Iterator[bytes], window: int) -> Generator
     return stream.unused_data + pending
 
 
-def _unbrotlied(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _unbrotli_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     stream = brotli.Decompressor()
     for block in blocks:
         more = stream.process(block, output_buffer_limit=_BLOCK)
@@ -227,8 +227,8 @@ def _at_least(size: int, pending: bytes, blocks: Iterator[bytes]) -> bytes:
 
 
 _STREAMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
-    "gzip": _gunzipped,
-    "x-gzip": _gunzipped,
-    "deflate": _undeflated,
-    "br": _unbrotlied,
+    "gzip": _gunzip_blocks,
+    "x-gzip": _gunzip_blocks,
+    "deflate": _deflate_blocks,
+    "br": _unbrotli_blocks,
 }

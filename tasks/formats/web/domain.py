@@ -1,7 +1,7 @@
-"""Registered domains: the name that a host was registered under, and the partition of a crawl that owns its URLs.
+"""Registered domain of a host, and the partition of a crawl that owns its URLs.
 
-Reads the public suffix list that ships with tldextract, and not that package itself: it imports an HTTP client and
-builds two tries, 0.2 s for each of the processes of a crawl.
+Reads the public suffix list that ships with tldextract without importing the package, which imports an HTTP client and
+builds two tries: 0.2 s in each process of a crawl.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from tasks.formats.web.url import authority, key, split_port
 
 _LIST = ".tld_set_snapshot"
 _PRIVATE_RULES = "// ===BEGIN PRIVATE DOMAINS==="
-# No rule has more labels.
+# The maximum number of labels of a rule.
 _MOST_LABELS = 6
 
 _PLAIN = re.compile(r"https?://([a-z0-9-]+(?:\.[a-z0-9-]+)*)(?::\d+)?[/?#]")
 
 
 def host_name(url: str) -> str | None:
-    """Returns the name of the host of a URL as anyone wrote it, without port; None where it is no page of the web.
+    """Returns the host name of a URL that need not be canonical, without port; None if it is not an http or https URL.
 
     >>> host_name("HTTPS://Example.org.:8443/a"), host_name("file://dump/a.jsonl#3")
     ('example.org', None)
@@ -37,10 +37,10 @@ def host_name(url: str) -> str | None:
 
 @lru_cache(maxsize=65536)
 def registered_domain(host: str) -> str:
-    """Returns the domain a name was registered as, by the public suffix list ("a.b.co.uk" -> "b.co.uk").
+    """Returns the registered domain of a host name by the public suffix list ("a.b.co.uk" -> "b.co.uk").
 
-    A name under no listed suffix counts its last label as the suffix (the list's rule "*"); an address stands for
-    itself.
+    For a name under no listed suffix, the last label counts as the suffix (the list's rule "*"). An IP address is
+    returned unchanged.
     """
     if host.startswith("[") or host.replace(".", "").isdigit():
         return host
@@ -49,20 +49,20 @@ def registered_domain(host: str) -> str:
 
 
 def _suffix_labels(labels: list[str]) -> int:
-    """Returns how many labels of a host are its public suffix by the list's rules; 0 where none matches."""
+    """Returns the number of labels of a host's public suffix by the list's rules; 0 if none matches."""
     rules, names = _rules(), [_letters(label.lower()) for label in labels]
-    for at in range(max(0, len(names) - _MOST_LABELS), len(names)):
-        name, above = ".".join(names[at:]), ".".join(names[at + 1 :])
+    for start in range(max(0, len(names) - _MOST_LABELS), len(names)):
+        name, above = ".".join(names[start:]), ".".join(names[start + 1 :])
         if f"!{name}" in rules:
-            return len(names) - at - 1
+            return len(names) - start - 1
         if name in rules or f"*.{above}" in rules:
-            return len(names) - at
+            return len(names) - start
     return 0
 
 
 @cache
 def _rules() -> frozenset[str]:
-    """Reads the rules for registries, without those for providers whose customers have names below theirs."""
+    """Reads the rules of registries, without the private rules of providers that give subdomains to customers."""
     package = find_spec("tldextract")
     if package is None or package.origin is None:
         raise ImportError("the package tldextract, which holds the public suffix list, is not installed")
@@ -71,7 +71,7 @@ def _rules() -> frozenset[str]:
 
 
 def _letters(label: str) -> str:
-    """Returns a label as the list writes it, in the letters of its language."""
+    """Returns a label in Unicode, as the list writes it."""
     if label.startswith("xn--"):
         with contextlib.suppress(UnicodeError):
             return label[4:].encode().decode("punycode")
@@ -80,19 +80,19 @@ def _letters(label: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def domains_of(name: str) -> tuple[str, ...]:
-    """Returns a host's name and those above it, down to the domain it was registered as.
+    """Returns a host name and its parent domains, down to its registered domain.
 
     >>> domains_of("a.b.example.co.uk"), domains_of("127.0.0.1")
     (('a.b.example.co.uk', 'b.example.co.uk', 'example.co.uk'), ('127.0.0.1',))
     """
-    found, last = [name], registered_domain(name)
-    while found[-1] != last and "." in found[-1]:
-        found.append(found[-1].partition(".")[2])
-    return tuple(found)
+    names, last = [name], registered_domain(name)
+    while names[-1] != last and "." in names[-1]:
+        names.append(names[-1].partition(".")[2])
+    return tuple(names)
 
 
 class Link(NamedTuple):
-    """A canonical URL with what decides where it belongs.
+    """A canonical URL with its key, host and owner.
 
     Attributes:
         url: canonical.
@@ -108,19 +108,19 @@ class Link(NamedTuple):
 
 
 def link(url: str) -> Link:
-    """Returns a canonical URL as a link."""
+    """Returns the link of a canonical URL."""
     host = authority(url)
     return Link(url, key(url), host, owner_of(host))
 
 
 def domain_of(host: str) -> str:
-    """Returns the registered domain of a host as `authority` gives it, port or not."""
+    """Returns the registered domain of a host as returned by `authority`, with or without port."""
     return registered_domain(split_port(host)[0])
 
 
 @lru_cache(maxsize=1 << 16)
 def owner_of(host: str) -> int:
-    """Returns the 64-bit hash of a host's registered domain; modulo the partitions it says who owns the host."""
+    """Returns the 64-bit hash of a host's registered domain; modulo the partitions it is the owner of the host."""
     return int.from_bytes(hashlib.blake2b(domain_of(host).encode(), digest_size=8).digest())
 
 
@@ -130,7 +130,7 @@ def partition(url: str, partitions: int) -> int:
 
 
 def is_public_suffix(host: str) -> bool:
-    """Returns whether a host name is one under which anyone registers names, such as "com" or "co.uk".
+    """Returns whether a host name is a public suffix, such as "com" or "co.uk".
 
     >>> is_public_suffix("co.uk"), is_public_suffix("example.co.uk"), is_public_suffix("127.0.0.1")
     (True, False, False)

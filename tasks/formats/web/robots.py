@@ -1,17 +1,17 @@
 """robots.txt and tdmrep.json: permission to fetch a URL, crawl delay, AI opt-out, terms of use, reservations.
 
-Reads the bytes of one file. robots.txt (RFC 9309) is read as Google's parser does, line by line: anything but a rule is
-skipped, so that an HTML page sent with status 200 forbids nothing; rules end a list of names, unknown lines do not;
-field names are recognised by prefix and in common misspellings; a colon may be missing between two words.
+Reads the bytes of one file. robots.txt (RFC 9309) is parsed line by line, like Google's parser does. Lines that are not
+rules are skipped, so an HTML page sent with status 200 disallows nothing. Rules end a list of names; unknown lines do
+not. Field names are recognized by prefix and in common misspellings. The colon may be missing between two words.
 
-Where RFC 9309 and Google differ the stricter one applies. Rules with percent signs or non-ASCII characters are matched
-once letter by letter (Google) and once with escapes equal to the character they encode (RFC 9309, 2.2.2), and a URL
-must pass both. A file that holds NUL is read in two ways, and a URL must pass both. A group for "*FooBot" is none of
-FooBot for Google; a URL must pass it as well.
+Where RFC 9309 and Google differ, the stricter one applies. Rules with percent signs or non-ASCII characters are matched
+once literally (Google) and once with escapes equivalent to the characters they encode (RFC 9309, 2.2.2); a URL must
+pass both. A file that contains NUL is interpreted in two ways; a URL must pass both. For Google a group for "*FooBot"
+does not apply to FooBot; here a URL must pass it too.
 
 tdmrep.json is the file of the TDM Reservation Protocol (W3C community group, final report of 2024-05-10, section "TDM
-File on the Origin Server"): an array of rules, of which the first whose location matches counts. Locations are patterns
-as in robots.txt, with escapes equal to the character they encode.
+File on the Origin Server"): an array of rules, of which the first with a matching location applies. Locations are
+patterns as in robots.txt, with escapes equivalent to the characters they encode.
 """
 
 import json
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 MAX_BYTES = 512 << 10
-# Google's parser keeps this much of a line (2083 characters of URL, eight times over, less the end of the string).
+# Google's parser reads this much of a line: eight times 2083 characters of a URL, less the string terminator.
 _MAX_LINE = 2083 * 8 - 1
 
 _RULES = ("allow", "disallow")
@@ -32,7 +32,7 @@ _SIGNALS = ("content-signal", "content-usage")
 _LICENSE = "license"
 _AGENT, _DELAY, _SITEMAP = "agent", "delay", "sitemap"
 
-# A field is recognised by its prefix, as Google does ("Disallowed: /x").
+# A field is recognized by its prefix, as in Google's parser ("Disallowed: /x").
 _FIELDS = (
     (_AGENT, (b"user-agent", b"useragent", b"user agent")),
     (_RULES[0], (b"allow",)),
@@ -41,21 +41,21 @@ _FIELDS = (
     (_SITEMAP, (b"sitemap", b"site-map")),
     *((field, (field.encode(),)) for field in (*_SIGNALS, _LICENSE)),
 )
-_MARKS = (b"\xef\xbb\xbf", b"\xef\xbb", b"\xef")
+_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xef\xbb", b"\xef")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _CUT_LINE = re.compile(rb"\0[^\r\n]*")
 _BLANK = b" \t\v\f"
-# What may stand in place of a colon.
+# Accepted instead of a colon.
 _GAP = re.compile(rb"[ \t]+")
-# The end of a group's name: a blank (Google), a version, a remark.
+# The end of a group's name: a blank (Google), a version, a comment.
 _NAME_END = re.compile(rb"[\s/(;,]")
 
 _ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
-# Escapes of these are equal to the character; "$" and "*" have to be escaped in patterns to mean themselves.
-_EQUAL = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
+# Escapes that are equivalent to their character; in patterns a literal "$" or "*" must be escaped.
+_EQUIVALENT = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
 _PATH_START = re.compile(r"[/?;]")
 
-_KEEP = "!$&'()*+,-./:;=?@[\\]_~%#"
+_SAFE = "!$&'()*+,-./:;=?@[\\]_~%#"
 """Characters that a URL parser does not escape in path and query."""
 
 AI_AGENTS = frozenset(
@@ -66,34 +66,35 @@ AI_AGENTS = frozenset(
         *("imagesiftbot", "timpibot", "img2dataset", "laion-huggingface-processor", "pangubot", "friendlycrawler"),
     }
 )
-"""Product tokens, in lower case, of crawlers and controls that gather text for AI: a rule for one of them in robots.txt
-is an AI opt-out. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
-Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
+"""Product tokens, in lower case, of crawlers and controls that collect text for AI. A rule for one of them in
+robots.txt is an AI opt-out. Sources: the documentation of the crawlers of OpenAI, Common Crawl, Google, Apple,
+Anthropic, ByteDance, Meta, Amazon, Cohere, Diffbot, Webz.io, Perplexity and Ai2; the list
+ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
 
 _MOST_TERMS = 50
 _TOKEN = re.compile(r"[a-zA-Z_-]+")
 _UNESCAPED = re.compile(rb"[\x00-\x20\"<>^`{|}\x7f]")
 _TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
 
-_Form = Callable[[str], str]
+_Normalization = Callable[[str], str]
 
 TDMREP = "/.well-known/tdmrep.json"
-_STATED = ("tdm-reservation", "tdm-policy")
+_TDM_PROPERTIES = ("tdm-reservation", "tdm-policy")
 _MAX_VALUE = 1000
 
 
 @dataclass
-class _Group:
+class _RobotsGroup:
     """One group of the file.
 
     Attributes:
-        names: user agents, in lower case, b"*" for all; with the position of each in the list. A name with a star in
-            front ("*FooBot") keeps it.
+        names: user agents in lower case (b"*" for all) and their positions in the list. A leading star ("*FooBot") is
+            part of the name.
         rules: ("allow" or "disallow", path pattern) in file order.
-        numbers: the line of each rule, from 1.
+        numbers: 1-based line number of each rule.
         delays: (number of names above the line, value) of every Crawl-delay.
         signals: (number of names above the line, field, value) of every Content-Signal or Content-Usage.
-        closed: a rule has ended the list of names.
+        closed: whether a rule has ended the list of names.
     """
 
     names: dict[bytes, int] = field(default_factory=dict)
@@ -103,39 +104,39 @@ class _Group:
     signals: list[tuple[int, str, bytes]] = field(default_factory=list)
     closed: bool = False
 
-    def addresses(self, names: set[bytes], above: int) -> bool:
+    def names_any(self, names: set[bytes], above: int) -> bool:
         """Returns whether one of `names` is among the first `above` names of the group."""
         return any(self.names.get(name, above) < above for name in names)
 
 
-def beginning(body: bytes) -> bytes:
-    """Returns the first 512 KiB of a file in whole lines: part of a rule may match everything ("Disallow: /")."""
+def complete_lines(body: bytes) -> bytes:
+    """Returns the complete lines in the first 512 KiB of a file; a cut rule may match everything ("Disallow: /")."""
     if len(body) <= MAX_BYTES:
         return body
     end = max(body.rfind(b"\n", 0, MAX_BYTES), body.rfind(b"\r", 0, MAX_BYTES))
     return body[: end if end > 0 else MAX_BYTES]
 
 
-def _readings(body: bytes) -> tuple[bytes, ...]:
-    """Returns the texts that a file stands for, in UTF-8: one, or two where it holds NUL; a URL must pass both.
+def _interpretations(body: bytes) -> tuple[bytes, ...]:
+    """Returns the possible texts of a file in UTF-8: one, or two if it contains NUL. A URL must pass both.
 
-    The first has no NUL, as a person would read the file. In the second NUL ends a line, as in Google's parser.
+    The first omits NUL, as a person would read the file. In the second NUL ends a line, as in Google's parser.
     """
-    text = _utf8(beginning(body))
+    text = _utf8(complete_lines(body))
     return (text.replace(b"\0", b""), _CUT_LINE.sub(b"", text)) if b"\0" in text else (text,)
 
 
-def _parsed(text: bytes) -> tuple[list[_Group], tuple[str, ...], tuple[str, ...]]:
-    """Returns the groups of one of the `_readings`, and the URLs of its sitemaps and licences as written."""
-    groups: list[_Group] = [_Group()]
-    named: dict[str, list[str]] = {_SITEMAP: [], _LICENSE: []}
+def _parse(text: bytes) -> tuple[list[_RobotsGroup], tuple[str, ...], tuple[str, ...]]:
+    """Returns the groups of one of the `_interpretations`, and its sitemap and license URLs as written."""
+    groups: list[_RobotsGroup] = [_RobotsGroup()]
+    urls: dict[str, list[str]] = {_SITEMAP: [], _LICENSE: []}
     for number, kind, value in _lines(text):
         group = groups[-1]
-        if kind in named:
-            named[kind].append(value.decode("utf-8", "replace"))
+        if kind in urls:
+            urls[kind].append(value.decode("utf-8", "replace"))
         elif kind == _AGENT:
             if group.closed:
-                group = _Group()
+                group = _RobotsGroup()
                 groups.append(group)
             group.names.setdefault(_field_name(value), len(group.names))
         elif kind in _SIGNALS:
@@ -146,18 +147,18 @@ def _parsed(text: bytes) -> tuple[list[_Group], tuple[str, ...], tuple[str, ...]
             group.closed = True
             group.rules.append((kind, value))
             group.numbers.append(number)
-    return groups, tuple(dict.fromkeys(named[_SITEMAP])), tuple(dict.fromkeys(named[_LICENSE]))
+    return groups, tuple(dict.fromkeys(urls[_SITEMAP])), tuple(dict.fromkeys(urls[_LICENSE]))
 
 
 def _utf8(body: bytes) -> bytes:
     if body[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return body.decode("utf-16", "replace").encode("utf-8", "replace")
-    # Google's parser skips a part of the mark, too.
-    return next((body.removeprefix(mark) for mark in _MARKS if body.startswith(mark)), body)
+    # Google's parser also skips a partial byte order mark.
+    return next((body.removeprefix(mark) for mark in _BYTE_ORDER_MARKS if body.startswith(mark)), body)
 
 
 def _lines(text: bytes) -> Iterator[tuple[int, str, bytes]]:
-    """Yields (number from 1, kind of field, value) of every line that is recognised."""
+    """Yields (1-based number, kind of field, value) of every recognized line."""
     for number, line in enumerate(_LINE_END.split(text), 1):
         content = line[:_MAX_LINE].partition(b"#")[0].strip(_BLANK)
         name, colon, value = content.partition(b":")
@@ -176,63 +177,63 @@ def _field_name(value: bytes) -> bytes:
     if value[:1] == b"*" and (len(value) == 1 or value[1:2].isspace()):
         return b"*"
     name = _NAME_END.split(value, maxsplit=1)[0].lower()
-    # A star inside a name has no meaning.
+    # A star is significant only at the start of a name.
     return name[:1] + name[1:].replace(b"*", b"")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """One pattern: `parts` are the texts between the stars; `end` means that the last one ends the path."""
+    """A path pattern: `parts` are the texts between the stars; `end` anchors the last one at the end of the path."""
 
     parts: tuple[str, ...]
     end: bool
 
     def matches(self, path: str) -> bool:
-        """Returns whether the pattern matches a path of the same form."""
+        """Returns whether the pattern matches a path in the same normalization."""
         first, *rest = self.parts
         if not path.startswith(first):
             return False
         if not rest:
             return not self.end or len(path) == len(first)
         last = rest.pop() if self.end else ""
-        at = len(first)
-        # The leftmost match of every part leaves the most room for the following ones: no backtracking, linear time.
+        position = len(first)
+        # The leftmost match of each part leaves the most text for the others: linear time without backtracking.
         for part in rest:
-            at = path.find(part, at)
-            if at < 0:
+            position = path.find(part, position)
+            if position < 0:
                 return False
-            at += len(part)
-        return not self.end or (len(path) - len(last) >= at and path.endswith(last))
+            position += len(part)
+        return not self.end or (len(path) - len(last) >= position and path.endswith(last))
 
 
-def _split(text: str) -> tuple[list[str], bool]:
-    """Returns the texts between the stars of a pattern, not normalised yet, and whether it has an end.
+def _split(pattern: str) -> tuple[list[str], bool]:
+    """Returns the texts between the stars of a pattern, not normalized, and whether it is anchored at the end.
 
     >>> _split("/a/**/b*.pdf$")
     (['/a/', '/b', '.pdf'], True)
     """
-    end = text.endswith("$")
-    first, *rest = (text[:-1] if end else text).split("*")
-    # Stars in a row are one; an empty last part is kept, as it allows a longer path.
+    end = pattern.endswith("$")
+    first, *rest = (pattern[:-1] if end else pattern).split("*")
+    # Consecutive stars are equivalent to one; an empty last part is kept, because it allows a longer path.
     return [first, *(part for part in rest[:-1] if part), *rest[-1:]], end
 
 
 def _literal(text: str) -> str:
-    """Returns the letter-by-letter form: escapes in capitals, and what a URL parser would escape, escaped."""
+    """Normalizes for literal matching: escapes in upper case, and characters escaped that a URL parser would escape."""
     if text.isascii() and "%" not in text:
-        return quote(text, safe=_KEEP)
-    pieces = re.split(r"([^\x00-\x7f]+)", _ESCAPE.sub(lambda found: found[0].upper(), text))
-    return "".join(piece if index % 2 else quote(piece, safe=_KEEP) for index, piece in enumerate(pieces))
+        return quote(text, safe=_SAFE)
+    pieces = re.split(r"([^\x00-\x7f]+)", _ESCAPE.sub(lambda match: match[0].upper(), text))
+    return "".join(piece if index % 2 else quote(piece, safe=_SAFE) for index, piece in enumerate(pieces))
 
 
-def _equal(text: str) -> str:
-    """Returns the form in which escapes are equal to the character they encode."""
-    plain = _EQUAL.sub(lambda found: chr(int(found[0][1:], 16)), text)
-    return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=_KEEP)
+def _equivalent(text: str) -> str:
+    """Normalizes for RFC 9309: escapes are equivalent to the characters they encode."""
+    plain = _EQUIVALENT.sub(lambda match: chr(int(match[0][1:], 16)), text)
+    return quote(_ESCAPE.sub(lambda match: match[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=_SAFE)
 
 
 def _path_of(url: str) -> str:
-    """Returns path, parameters and query of a URL, also of one without scheme or host; "/" where it has none."""
+    """Returns path, parameters and query of a URL, which may lack scheme and host; "/" if it has no path."""
     start = 2 if url.startswith("//") else 0
     early = _PATH_START.search(url, start)
     scheme = url.find("://", start)
@@ -248,39 +249,39 @@ def _path_of(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Rule(_Pattern):
-    """One Allow or Disallow; of those that match the one of the highest priority decides."""
+    """One Allow or Disallow rule; the matching rule with the highest priority decides."""
 
     allow: bool
     priority: int
 
 
-_Known = dict[tuple[str, bytes, _Form], list[_Rule]]
+_RuleCache = dict[tuple[str, bytes, _Normalization], list[_Rule]]
 
 
 class _RuleSet:
-    """The rules of some groups in both forms, in the order in which the first match decides.
+    """The rules of some groups in both normalizations, in order of precedence: the first match decides.
 
-    It remembers the answer for the last path: several crawlers of a file share their rules.
+    The result for the last path is cached, because several crawlers of a file share their rules.
 
     Args:
-        groups: those groups.
-        known: rules by line, shared by all sets of one file.
+        groups: the groups.
+        cache: parsed rules by line, shared by all sets of one file.
     """
 
-    def __init__(self, groups: list[_Group], known: _Known) -> None:
+    def __init__(self, groups: list[_RobotsGroup], cache: _RuleCache) -> None:
         lines = dict.fromkeys(line for group in groups for line in group.rules)
         self.escaped = any(b"%" in value or not value.isascii() for _, value in lines)
-        self._literal = _sorted(lines, known, _literal)
-        self._equal = _sorted(lines, known, _equal) if self.escaped else self._literal
-        self._last: dict[_Form, tuple[str, _Rule | None]] = {}
+        self._literal = _sorted_rules(lines, cache, _literal)
+        self._equivalent = _sorted_rules(lines, cache, _equivalent) if self.escaped else self._literal
+        self._last: dict[_Normalization, tuple[str, _Rule | None]] = {}
 
-    def first(self, path: str, form: _Form) -> _Rule | None:
-        """Returns the first rule that matches a path of a form, or None."""
-        known = self._last.get(form)
-        if known is None or known[0] != path:
-            rules = self._literal if form is _literal else self._equal
-            known = self._last[form] = path, next((rule for rule in rules if rule.matches(path)), None)
-        return known[1]
+    def first(self, path: str, form: _Normalization) -> _Rule | None:
+        """Returns the first rule that matches a normalized path, or None."""
+        cached = self._last.get(form)
+        if cached is None or cached[0] != path:
+            rules = self._literal if form is _literal else self._equivalent
+            cached = self._last[form] = path, next((rule for rule in rules if rule.matches(path)), None)
+        return cached[1]
 
 
 class _Rules:
@@ -288,44 +289,46 @@ class _Rules:
 
     def __init__(self, sets: list[_RuleSet]) -> None:
         self._sets = sets
-        self._escaped = any(one.escaped for one in sets)
+        self._escaped = any(rules.escaped for rules in sets)
 
     def allow(self, url: str) -> bool:
         path = _path_of(url)
-        if not self._decided(_literal(path), _literal):
+        if not self._allows_form(_literal(path), _literal):
             return False
         if not self._escaped and "%" not in path and path.isascii():
             return True
-        return self._decided(_equal(path), _equal)
+        return self._allows_form(_equivalent(path), _equivalent)
 
-    def _decided(self, path: str, form: _Form) -> bool:
-        firsts = [rule for one in self._sets if (rule := one.first(path, form))]
-        return min(firsts, key=_order).allow if firsts else True
+    def _allows_form(self, path: str, form: _Normalization) -> bool:
+        firsts = [rule for rules in self._sets if (rule := rules.first(path, form))]
+        return min(firsts, key=_precedence).allow if firsts else True
 
 
 class Robots:
     """The rules of one robots.txt for one crawler.
 
     Args:
-        body: the file's bytes; lines above 512 KiB are not read (RFC 9309, 2.5).
-        agent: the crawler's product token. Only rules for it and for AI crawlers are kept: this bounds the memory
-            for many hosts, and for a file of 18,000 names over 18,000 rules.
+        body: the bytes of the file; lines after the first 512 KiB are ignored (RFC 9309, 2.5).
+        agent: the crawler's product token. Only rules for it and for AI crawlers are stored, which bounds the memory
+            for many hosts, and for a file with 18,000 names above 18,000 rules.
     """
 
     def __init__(self, body: bytes, agent: str) -> None:
-        texts = _readings(body)
-        groups, self.sitemaps, licenses = _parsed(texts[0])
-        files = [groups, *(_parsed(text)[0] for text in texts[1:])]
-        known: _Known = {}
-        self._rules = [_Rules([_RuleSet(chosen, known)]) for file in files for chosen in _chosen(agent, file)]
-        self._against_ai = [rules for file in files for rules in _against_ai(file, known)]
+        texts = _interpretations(body)
+        groups, self.sitemaps, licenses = _parse(texts[0])
+        files = [groups, *(_parse(text)[0] for text in texts[1:])]
+        cache: _RuleCache = {}
+        self._rules = [
+            _Rules([_RuleSet(matching, cache)]) for file in files for matching in _matching_groups(agent, file)
+        ]
+        self._ai_rules = [rules for file in files for rules in _ai_rules(file, cache)]
         names = _names_of(agent, groups)
         own = [group for group in groups if names & group.names.keys()]
-        self._delay = _delay(_chosen(agent, groups)[0], names or {b"*"})
-        # For a crawler that is named without a training signal the signals for "*" apply.
+        self._delay = _longest_delay(_matching_groups(agent, groups)[0], names or {b"*"})
+        # If the crawler is named without a training signal, the signals for "*" apply.
         self._signals = _signals(own, names) or _signals(groups, {b"*"})
-        # Terms of all groups for this crawler or for "*". The list is limited, as it is searched for every page.
-        self._stated = list(islice(_stated(groups, names | {b"*"}), _MOST_TERMS))
+        # Terms of all groups for this crawler or for "*". The list is limited, because it is searched for every page.
+        self._signal_lines = list(islice(_signal_lines(groups, names | {b"*"}), _MOST_TERMS))
         self._licenses = licenses[:_MOST_TERMS]
 
     def allows(self, url: str) -> bool:
@@ -339,24 +342,24 @@ class Robots:
     def ai_optout(self, url: str) -> bool:
         """Returns whether the site excludes `url` from AI training.
 
-        Either a group names one of `AI_AGENTS` (never "*" alone) and disallows the URL to it, or the Content-Signal
-        (contentsignals.org) or Content-Usage (IETF aipref) that applies to this crawler says ai-train=no. Of several
-        signals the one with the longest path counts, then the one that refuses.
+        A site does if a group names one of `AI_AGENTS` ("*" alone does not count) and disallows the URL, or if the
+        Content-Signal (contentsignals.org) or Content-Usage (IETF aipref) for this crawler has ai-train=no. Of several
+        signals the one with the longest path applies, then the one that refuses.
         """
-        if any(not rules.allow(url) for rules in self._against_ai):
+        if any(not rules.allow(url) for rules in self._ai_rules):
             return True
         path = _path_of(url)
         return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
 
     def terms(self, url: str) -> list[tuple[str, str]]:
-        """Returns the terms of use for `url`, as (field in lower case, value) of each line.
+        """Returns the terms of use for `url` as (field in lower case, value), one for each line.
 
-        License (RSL 1.0) applies to the whole site, whatever group it is in.
+        License (RSL 1.0) applies to the whole site, regardless of its group.
         """
-        if not (self._stated or self._licenses):
+        if not (self._signal_lines or self._licenses):
             return []
         path = _path_of(url)
-        terms = [(name, text) for name, text in self._stated if path.startswith(_start_of(text))]
+        terms = [(name, text) for name, text in self._signal_lines if path.startswith(_signal_prefix(text))]
         return terms + [(_LICENSE, address) for address in self._licenses]
 
 
@@ -364,10 +367,10 @@ class Decision(NamedTuple):
     """The rule that decides about a URL.
 
     Attributes:
-        allowed: whether it may be fetched.
-        line: number of the rule's line, from 1; 0 where no rule matches.
-        rule: the rule as parsed, "Disallow: /a"; "" where no rule matches.
-        group: names of the rule's group, as one text.
+        allowed: whether the URL may be fetched.
+        line: 1-based line number of the rule; 0 if no rule matches.
+        rule: the rule as parsed, "Disallow: /a"; "" if no rule matches.
+        group: names of the rule's group, separated by commas.
     """
 
     allowed: bool
@@ -376,22 +379,23 @@ class Decision(NamedTuple):
     group: str = ""
 
 
-def decided_by(body: bytes, agent: str, url: str) -> Decision:
-    """Returns which rule of a robots.txt decides whether a crawler may fetch `url`; agrees with `Robots.allows`."""
-    decisions = [_decision(chosen, url) for text in _readings(body) for chosen in _chosen(agent, _parsed(text)[0])]
+def deciding_rule(body: bytes, agent: str, url: str) -> Decision:
+    """Returns the rule of a robots.txt that decides whether a crawler may fetch `url`; agrees with `Robots.allows`."""
+    files = (_parse(text)[0] for text in _interpretations(body))
+    decisions = [_decision(matching, url) for groups in files for matching in _matching_groups(agent, groups)]
     return next((decision for decision in decisions if not decision.allowed), decisions[0])
 
 
-def ai_optout_by(body: bytes, url: str) -> Decision:
-    """Returns the rule for an AI crawler that forbids `url`; an allowing decision if there is none."""
-    files = (_parsed(text)[0] for text in _readings(body))
-    decisions = (_decision(chosen, url) for groups in files for chosen in _for_ai(groups))
+def ai_optout_rule(body: bytes, url: str) -> Decision:
+    """Returns the rule for an AI crawler that disallows `url`, or an allowing decision if there is none."""
+    files = (_parse(text)[0] for text in _interpretations(body))
+    decisions = (_decision(matching, url) for groups in files for matching in _ai_groups(groups))
     return next((decision for decision in decisions if not decision.allowed), Decision(allowed=True))
 
 
-def _decision(groups: list[_Group], url: str) -> Decision:
-    path, known = _path_of(url), [Decision(allowed=True)]
-    for form in (_literal, _equal):
+def _decision(groups: list[_RobotsGroup], url: str) -> Decision:
+    path, decisions = _path_of(url), [Decision(allowed=True)]
+    for form in (_literal, _equivalent):
         candidates = [
             (rule, number, f"{verb.capitalize()}: {value.decode('utf-8', 'replace')}", group)
             for group in groups
@@ -401,27 +405,27 @@ def _decision(groups: list[_Group], url: str) -> Decision:
         candidates.sort(key=lambda candidate: (-candidate[0].priority, not candidate[0].allow))
         for rule, number, text, group in candidates:
             if rule.matches(form(path)):
-                listed = b", ".join(group.names).decode("latin-1")
-                known.append(Decision(rule.allow, number, text, listed))
+                names = b", ".join(group.names).decode("latin-1")
+                decisions.append(Decision(rule.allow, number, text, names))
                 break
-    # A URL must pass both forms.
-    return next((decision for decision in known if not decision.allowed), known[-1])
+    # A URL must pass in both normalizations.
+    return next((decision for decision in decisions if not decision.allowed), decisions[-1])
 
 
-def _chosen(agent: str, groups: list[_Group]) -> list[list[_Group]]:
-    """Returns the groups that apply to `agent`, in lists: a URL must be allowed by the rules of each list."""
+def _matching_groups(agent: str, groups: list[_RobotsGroup]) -> list[list[_RobotsGroup]]:
+    """Returns the groups that apply to `agent`, as lists: the rules of each list must allow a URL."""
     names = _names_of(agent, groups)
     starred = {b"*" + _token(name) for name in names or {agent.encode("utf-8", "replace")}}
     own = [group for group in groups if names & group.names.keys()]
-    meant = [group for group in groups if starred & group.names.keys() - {b"*"}]
-    chosen = [own or [group for group in groups if b"*" in group.names]]
-    return [*chosen, meant] if meant else chosen
+    starred_groups = [group for group in groups if starred & group.names.keys() - {b"*"}]
+    lists = [own or [group for group in groups if b"*" in group.names]]
+    return [*lists, starred_groups] if starred_groups else lists
 
 
-def _names_of(agent: str, groups: list[_Group]) -> set[bytes]:
-    """Returns the names in the file that mean `agent`.
+def _names_of(agent: str, groups: list[_RobotsGroup]) -> set[bytes]:
+    """Returns the names in the file that match `agent`.
 
-    A product token is compared as Google does: equal up to the first character that a token cannot contain. Any other
+    A product token is compared as in Google's parser: up to the first character that a token cannot contain. Any other
     agent (with a version, a comment, other letters) matches the longest name that occurs in it.
     """
     token = agent.strip().encode("utf-8", "replace").lower()
@@ -435,33 +439,33 @@ def _names_of(agent: str, groups: list[_Group]) -> set[bytes]:
 
 
 def _token(name: bytes) -> bytes:
-    found = _TOKEN.match(name.decode("latin-1"))
-    return found[0].encode() if found else b""
+    match = _TOKEN.match(name.decode("latin-1"))
+    return match[0].encode() if match else b""
 
 
-def _against_ai(groups: list[_Group], known: _Known) -> list[_Rules]:
+def _ai_rules(groups: list[_RobotsGroup], cache: _RuleCache) -> list[_Rules]:
     """Returns the rules for every AI crawler that the file names.
 
-    Groups for the same crawlers are one set, so that the work grows with the file, not with the file times crawlers.
+    Groups for the same crawlers share one set, so that the cost does not grow with the number of crawlers.
     """
-    shared: dict[frozenset[str], list[_Group]] = {}
+    shared: dict[frozenset[str], list[_RobotsGroup]] = {}
     for group in groups:
         if agents := _ai_agents(group):
             shared.setdefault(agents, []).append(group)
-    sets = {agents: _RuleSet(members, known) for agents, members in shared.items()}
+    sets = {agents: _RuleSet(members, cache) for agents, members in shared.items()}
     of_agent: dict[str, list[frozenset[str]]] = {}
     for agents in sets:
         for agent in agents:
             of_agent.setdefault(agent, []).append(agents)
-    return [_Rules([sets[one] for one in several]) for several in set(map(tuple, of_agent.values()))]
+    return [_Rules([sets[agents] for agents in keys]) for keys in set(map(tuple, of_agent.values()))]
 
 
-def _ai_agents(group: _Group) -> frozenset[str]:
+def _ai_agents(group: _RobotsGroup) -> frozenset[str]:
     return frozenset(name.decode("latin-1").removeprefix("*") for name in group.names) & AI_AGENTS
 
 
-def _for_ai(groups: list[_Group]) -> list[list[_Group]]:
-    """Returns the groups of every AI crawler that the file names, each list once."""
+def _ai_groups(groups: list[_RobotsGroup]) -> list[list[_RobotsGroup]]:
+    """Returns the groups of every AI crawler that the file names, without duplicate lists."""
     of_agent: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
         for agent in _ai_agents(group):
@@ -469,10 +473,10 @@ def _for_ai(groups: list[_Group]) -> list[list[_Group]]:
     return [[groups[number] for number in numbers] for numbers in sorted(set(map(tuple, of_agent.values())))]
 
 
-def _delay(groups: list[_Group], names: set[bytes]) -> float | None:
+def _longest_delay(groups: list[_RobotsGroup], names: set[bytes]) -> float | None:
     delays = []
     for group in groups:
-        for value in (value for above, value in group.delays if group.addresses(names, above)):
+        for value in (value for above, value in group.delays if group.names_any(names, above)):
             try:
                 delay = float(value.replace(b",", b".").split()[0])
             except (ValueError, IndexError):
@@ -482,53 +486,53 @@ def _delay(groups: list[_Group], names: set[bytes]) -> float | None:
     return max(delays, default=None)
 
 
-def _signals(groups: list[_Group], names: set[bytes]) -> list[tuple[str, bool]]:
+def _signals(groups: list[_RobotsGroup], names: set[bytes]) -> list[tuple[str, bool]]:
     """Returns (path prefix, whether training is refused) of every signal, in order of precedence."""
     signals = []
-    for _, text in _stated(groups, names):
+    for _, text in _signal_lines(groups, names):
         answers = [answer.lower() for answer in _TRAINING.findall(text)]
         if answers:
-            signals.append((_start_of(text), bool({"no", "n"} & set(answers))))
+            signals.append((_signal_prefix(text), bool({"no", "n"} & set(answers))))
     return sorted(signals, key=lambda signal: (-len(signal[0]), not signal[1]))
 
 
-def _stated(groups: list[_Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
-    """Yields (field, value) of every signal for a crawler of one of `names`, or above all groups."""
+def _signal_lines(groups: list[_RobotsGroup], names: set[bytes]) -> Iterator[tuple[str, str]]:
+    """Yields (field, value) of every signal for a crawler with one of `names`, or above all groups."""
     for group in groups:
         for above, name, value in group.signals:
-            if not above or group.addresses(names, above):
+            if not above or group.names_any(names, above):
                 yield name, value.decode("latin-1")
 
 
-def _start_of(text: str) -> str:
-    """Returns the prefix of the paths to which a signal applies."""
+def _signal_prefix(text: str) -> str:
+    """Returns the path prefix to which a signal applies."""
     return text.split()[0] if text.startswith("/") else "/"
 
 
-def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> list[_Rule]:
-    """Returns the rules in the order in which the first match decides: longest first, Allow before Disallow."""
+def _sorted_rules(lines: Iterable[tuple[str, bytes]], cache: _RuleCache, form: _Normalization) -> list[_Rule]:
+    """Returns the rules in order of precedence: longest first, Allow before Disallow."""
     rules: list[_Rule] = []
     for verb, value in lines:
-        parsed_rules = known.get((verb, value, form))
+        parsed_rules = cache.get((verb, value, form))
         if parsed_rules is None:
-            parsed_rules = known[verb, value, form] = _rules(verb == _RULES[0], value, form)
+            parsed_rules = cache[verb, value, form] = _rules(verb == _RULES[0], value, form)
         rules += parsed_rules
-    return sorted(rules, key=_order)
+    return sorted(rules, key=_precedence)
 
 
-def _order(rule: _Rule) -> tuple[int, bool]:
+def _precedence(rule: _Rule) -> tuple[int, bool]:
     return -rule.priority, not rule.allow
 
 
-def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
+def _rules(allow: bool, value: bytes, form: _Normalization) -> list[_Rule]:
     if not value or (allow and form is _literal and _UNESCAPED.search(value)):
-        return []  # an empty rule matches nothing; nor does, letter by letter, what a URL has only as an escape
-    pattern = quote(value, safe=_KEEP)
+        return []  # an empty rule matches nothing; nor does a literal character that a URL has only as an escape
+    pattern = quote(value, safe=_SAFE)
     if not allow and pattern[0] not in "/*":
         pattern = f"/{pattern}"  # "Disallow: private" was meant as a path
     rules = [_rule(allow, pattern, form)]
     if not allow and pattern.endswith("$"):
-        # A "$" may be meant literally; of a Disallow both readings apply.
+        # A "$" may be meant literally; for a Disallow both interpretations apply.
         rules.append(_Rule(tuple(form(pattern).split("*")), False, allow=False, priority=len(pattern)))
     directory, slash, name = pattern.rpartition("/")
     if allow and slash and name.startswith("index.htm"):
@@ -536,7 +540,7 @@ def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
     return rules
 
 
-def _rule(allow: bool, pattern: str, form: _Form) -> _Rule:
+def _rule(allow: bool, pattern: str, form: _Normalization) -> _Rule:
     parts, end = _split(pattern)
     return _Rule(tuple(map(form, parts)), end, allow, len(pattern))
 
@@ -545,10 +549,10 @@ class Reservations:
     """The reservations of one tdmrep.json.
 
     Args:
-        body: the file's bytes.
+        body: the bytes of the file.
 
     Raises:
-        ValueError: it is not a JSON array.
+        ValueError: the file is not a JSON array.
 
     >>> file = Reservations(b'[{"location": "/*.jpg$", "tdm-reservation": 0}, {"location": "/", "tdm-reservation": 1}]')
     >>> file.reserves("http://h/a"), file.reserves("http://h/a.jpg")
@@ -568,23 +572,23 @@ class Reservations:
         for rule in rules:
             location = rule.get("location") if isinstance(rule, dict) else None
             if isinstance(location, str):
-                stated = tuple((name, str(rule[name])[:_MAX_VALUE]) for name in _STATED if name in rule)
-                self._rules.append((_location(location), _is_one(rule.get("tdm-reservation")), stated))
+                properties = tuple((name, str(rule[name])[:_MAX_VALUE]) for name in _TDM_PROPERTIES if name in rule)
+                self._rules.append((_location_pattern(location), _is_one(rule.get("tdm-reservation")), properties))
 
     def reserves(self, url: str) -> bool:
-        """Returns whether the file reserves `url` from mining; False where no rule matches."""
-        path = _equal(_path_of(url))
+        """Returns whether the file reserves `url` from mining; False if no rule matches."""
+        path = _equivalent(_path_of(url))
         return next((reserved for pattern, reserved, _ in self._rules if pattern.matches(path)), False)
 
     def terms(self, url: str) -> tuple[tuple[str, str], ...]:
         """Returns the properties of the rule for `url`, as (property, value): reservation and policy."""
-        path = _equal(_path_of(url))
-        return next((stated for pattern, _, stated in self._rules if pattern.matches(path)), ())
+        path = _equivalent(_path_of(url))
+        return next((properties for pattern, _, properties in self._rules if pattern.matches(path)), ())
 
 
-def _location(location: str) -> _Pattern:
+def _location_pattern(location: str) -> _Pattern:
     parts, end = _split(location)
-    return _Pattern(tuple(map(_equal, parts)), end)
+    return _Pattern(tuple(map(_equivalent, parts)), end)
 
 
 def _is_one(value: object) -> bool:

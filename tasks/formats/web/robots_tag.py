@@ -1,8 +1,8 @@
 """Parser of X-Robots-Tag headers and robots meta elements.
 
 The directives are those of Google's robots meta specification (noindex, nofollow, none, noarchive, unavailable_after)
-and of the artists' sites that began to refuse AI training in 2022 (noai, noimageai, noml). They are separated by
-commas; real pages use semicolons and blanks as well ("noindex nofollow").
+and those that artists' sites introduced in 2022 to refuse AI training (noai, noimageai, noml). They are separated by
+commas; some pages use semicolons or blanks ("noindex nofollow").
 """
 
 import re
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-# Directives with a value after a colon; any other name before a colon is a crawler's.
+# Directives with a value after a colon; any other name before a colon is that of a crawler.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _ITEM_END = re.compile(r"[,;]")
-# The comma after a weekday is part of the date, which is the same without both.
+# The comma after a weekday is part of the date; weekday and comma can be removed without changing the date.
 _WEEKDAY = re.compile(r"(unavailable_after\s{0,9}:)\s{0,9}[a-z]{3,9}\s{0,9},")
 _NOAI = frozenset({"noai", "noml"})
 
 
 @dataclass(frozen=True)
 class Directives:
-    """Prohibitions of robots meta tags or X-Robots-Tag headers.
+    """Directives of robots meta tags or X-Robots-Tag headers; each prohibits one use of the page.
 
     Attributes:
         noindex: storing the page.
         nofollow: following its links.
         noarchive: showing it from an archive.
         noai: training on it.
-        noimageai: training on its images; has no effect where only text is kept.
+        noimageai: training on its images; has no effect, because only text is kept.
     """
 
     noindex: bool = False
@@ -53,17 +53,17 @@ _NOTHING = Directives()
 
 
 def directives(values: Iterable[str], agent: str, now: datetime | None = None, *, names: bool = True) -> Directives:
-    """Reads X-Robots-Tag headers or robots meta contents.
+    """Parses X-Robots-Tag headers or robots meta contents.
 
     Within one header a crawler's name ("otherbot: noindex, nofollow") applies to all directives up to the next name;
     "*" applies to all crawlers. The strictest directive wins. An `unavailable_after` before `now` is a noindex; one
     that cannot be parsed is ignored.
 
     Args:
-        values: of the headers, or of the content attributes.
+        values: values of the headers or content attributes.
         agent: our product token, or "" for none.
-        now: the time of the request; by default this moment.
-        names: whether crawlers may be named within a value: in headers, not in meta elements.
+        now: time of the request; the current time by default.
+        names: whether a value may name crawlers: True for headers, False for meta elements.
 
     >>> directives(["noarchive", "googlebot: noindex", "nofollow"], "sluice")
     Directives(noindex=False, nofollow=True, noarchive=True, noai=False, noimageai=False)
@@ -107,17 +107,17 @@ def _ours(values: Iterable[str], agent: str, names: bool) -> Iterator[tuple[str,
 
 
 def _valued(name: str, value: str) -> Iterator[tuple[str, str]]:
-    """Yields a directive with its value, and directives that follow without a comma."""
+    """Yields a directive with its value, and the directives after it that lack a comma."""
     yield name, value.strip()
-    # The first word is never a directive itself: "max-image-preview: none".
+    # The first word is the value, never a directive: "max-image-preview: none".
     yield from ((word, "") for word in value.split()[1:])
 
 
 def _date(text: str) -> datetime | None:
-    """Reads a date of RFC 822, RFC 850 or ISO 8601; without a zone it counts as UTC."""
-    for read in (datetime.fromisoformat, parsedate_to_datetime):
+    """Parses a date in the format of RFC 822, RFC 850 or ISO 8601; UTC if it has no time zone."""
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
-            date = read(text.upper())
+            date = parse(text.upper())
         except (ValueError, TypeError, IndexError, OverflowError):
             continue
         return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -1,25 +1,25 @@
-"""Scope: which URLs a crawl covers, by host, prefix and pattern."""
+"""Scope of a crawl: the URLs that it covers, by host, prefix and pattern."""
 
 import re
 from collections.abc import Iterable
 
-from tasks.formats.documents.tombstones import NOTHING, TAKEDOWN, Tombstones
+from tasks.formats.documents.tombstones import NO_TOMBSTONES, TAKEDOWN, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, bare
 
-_KNOWN_HOSTS = 1 << 16
+_MAX_CACHED_HOSTS = 1 << 16
 
 
 class Scope:
-    """Which URLs a crawl covers.
+    """The set of URLs that a crawl covers.
 
     Args:
-        entries: "host", "host:port" or "*.domain" (the domain itself and all below it).
-        prefixes: URL prefixes; of a host that one of them names, only what begins with one of them is covered. Like
-            the hosts they hold for http and https, with and without "www.".
-        include_pattern: regular expression that a URL must hold somewhere; "" admits all.
-        exclude_pattern: regular expression that a URL must hold nowhere; "" excludes none.
-        taken_down: URLs and domains outside, whatever else covers them.
+        entries: "host", "host:port" or "*.domain" (the domain and its subdomains).
+        prefixes: URL prefixes; on a host with prefixes, only URLs with one of them are covered. Like hosts, prefixes
+            apply to http and https, with and without "www.".
+        include_pattern: regular expression that must match somewhere in a URL; "" admits all.
+        exclude_pattern: regular expression that must not match anywhere in a URL; "" excludes none.
+        taken_down: URLs and domains that are never covered.
 
     >>> scope = Scope(["www.example.com", "*.example.org"], prefixes=["https://example.com/docs/"])
     >>> scope.covers("https://example.com/docs/a"), scope.covers("http://a.b.example.org/"), scope.covers("http://b.net/")
@@ -34,7 +34,7 @@ class Scope:
         prefixes: Iterable[str] = (),
         include_pattern: str = "",
         exclude_pattern: str = "",
-        taken_down: Tombstones = NOTHING,
+        taken_down: Tombstones = NO_TOMBSTONES,
     ) -> None:
         entries = list(entries)
         self._hosts = frozenset(bare(entry) for entry in entries if not entry.startswith("*."))
@@ -47,7 +47,7 @@ class Scope:
         self._exclude = re.compile(exclude_pattern) if exclude_pattern else None
         self._taken_down = taken_down
         self._plain = not (self._prefixes or include_pattern or exclude_pattern or taken_down.urls)
-        self._known: dict[str, bool] = {}
+        self._covered_hosts: dict[str, bool] = {}
 
     @classmethod
     def of(
@@ -58,32 +58,32 @@ class Scope:
         include_pattern: str = "",
         exclude_pattern: str = "",
     ) -> "Scope":
-        """Returns the scope of a crawl: the hosts named, or else the hosts of its canonical seeds, and the prefixes."""
+        """Returns the scope of a crawl: the given hosts, or if there are none those of its canonical seeds."""
         hosts = list(include_hosts) or [authority(seed) for seed in seeds]
         return cls(hosts, prefixes, include_pattern, exclude_pattern)
 
     def covers(self, url: str, host: str = "") -> bool:
-        """Tells whether a canonical URL lies within; `host` is its `authority` where the caller has it."""
+        """Returns whether a canonical URL is covered; `host` is its `authority` if the caller has it."""
         host = host or authority(url)
-        covered = self._known.get(host)
+        covered = self._covered_hosts.get(host)
         if covered is None:
             covered = self.covers_host(host)
-            if len(self._known) < _KNOWN_HOSTS:
-                self._known[host] = covered
+            if len(self._covered_hosts) < _MAX_CACHED_HOSTS:
+                self._covered_hosts[host] = covered
         return covered and (self._plain or not self._refused_by(url, host))
 
     @property
     def is_open(self) -> bool:
-        """Whether it covers hosts that are not named."""
+        """Whether the scope covers hosts that it does not name."""
         return bool(self._domains)
 
     @property
-    def named(self) -> frozenset[str]:
-        """The hosts that are named, without "www."."""
+    def named_hosts(self) -> frozenset[str]:
+        """The hosts that the scope names, without "www."."""
         return self._hosts.union(self._prefixes)
 
     def refusal(self, url: str) -> str:
-        """Returns what keeps a canonical URL out: a setting ("include_hosts", ...) or "takedown"; "" for nothing."""
+        """Returns why a canonical URL is not covered: a setting ("include_hosts", ...) or "takedown"; "" if it is."""
         host = authority(url)
         if self._taken_down.covers_url(url):
             return TAKEDOWN
@@ -92,12 +92,12 @@ class Scope:
         return self._refused_by(url, host)
 
     @property
-    def looks_at_urls(self) -> bool:
-        """Whether more than the host decides."""
+    def depends_on_url(self) -> bool:
+        """Whether coverage depends on more than the host."""
         return not self._plain
 
     def covers_host(self, host: str) -> bool:
-        """Tells whether any URL of a host (its `authority`) can lie within."""
+        """Returns whether any URL of a host (its `authority`) can be covered."""
         name = bare(host)
         named = name in self._hosts or name in self._prefixes or f".{host}".endswith(self._domains)
         return named and not self._taken_down.covers_host(host)

@@ -1,7 +1,7 @@
-"""Look-ups in what was made: from pages to training steps and back, from texts to pages, takedowns, model cards.
+"""Look-ups in artifacts: from pages to training steps and back, from texts to pages, takedowns, model cards.
 
-    lineage (records) ─► graph.Chain (artifacts of one lineage, opened) ─► trace, explain, inspect ─► text
+    lineage (records) ─► graph.LineageReader (opened artifacts of one lineage) ─► trace, explain, inspect ─► text
 
-`audit` reads all takedowns of a recipe and what is current; `cards` describes a model from the records it comes from.
-Answers are dataclasses; `to_json` is what `--json` prints.
+`audit` checks current artifacts for the takedowns of a recipe; `cards` describes a model from the records of its
+lineage. Answers are dataclasses; `--json` prints their `to_json`.
 """

@@ -1,15 +1,13 @@
-"""Audit of takedowns: all of a recipe, and for what is current the proof that nothing of them is in it.
+"""Audit of takedowns: lists all takedowns of a recipe and checks that current artifacts contain nothing of them.
 
-Reads all takedowns, and of the newest crawl DB, documents, chunks, plan, examples and dedup index the URLs, ids and
-sequences: what the next cycle, the next tokens, and the next training and fine-tuning read. Nothing is taken from a
-report: every row is looked at. Of all models it lists what they have read: they cannot forget it, so it does not count
-as present.
+Reads all takedowns, and every URL, id and sequence of the newest crawl DB, documents, chunks, plan, examples and dedup
+index, which the next cycle, tokens, training and fine-tuning will read. It does not rely on earlier reports. For models
+it lists what they have read. A model cannot forget, so this does not count as present.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,12 +17,13 @@ from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
 from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
-from tasks.formats.documents.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
+from tasks.formats.documents.tombstones import TAKEDOWN, Lift, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.formats.tokens.readings import EXAMPLES
+from tasks.run.result import Json
 from tasks.stages.crawl.storage.crawldb import URLS_FILE
-from tasks.stages.takedown.report import CHUNKS, MODELS, described, of_artifact
+from tasks.stages.takedown.report import CHUNKS, MODELS, ArtifactReport, artifact_report, of_artifact
 
-_AGAIN = {
+_REMEDIES = {
     "crawldb": "run crawl again: its next cycle lists none of them, and marks them",
     "documents": "run corpus again, with a new version",
     "plan": "run tokens again, with a new version",
@@ -35,8 +34,8 @@ _AGAIN = {
 
 
 @dataclass(frozen=True)
-class Request:
-    """A takedown: by kind the number of values that are still in force of it, and of those that it lifts."""
+class TakedownRequest:
+    """A takedown, with the numbers of its values that are still in force and of values that it lifts, by kind."""
 
     takedown: str
     date: str
@@ -47,8 +46,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A current artifact: how many URLs or documents that are taken down are present in it, and some examples."""
+class ArtifactCheck:
+    """Number of URLs or documents in a current artifact that are taken down, and some of them.
+
+    `says` is the result as text. If it is not known what the artifact contains, `present` is at least 1.
+    """
 
     artifact: str
     kind: str
@@ -59,56 +61,58 @@ class Checked:
 
 @dataclass(frozen=True)
 class Audit:
-    """All takedowns of a recipe, and what of them is in its newest artifacts.
+    """All takedowns of a recipe, and checks of its newest artifacts.
 
     Attributes:
-        recipe: its name.
-        takedowns: all of them, oldest first.
+        recipe: name of the recipe.
+        takedowns: all takedowns, oldest first.
         in_force: number of values in force, by kind.
-        values: these values, by kind.
-        checked: what is current.
-        models: those that have read any, as a report of a takedown describes them.
+        values: the values in force, by kind.
+        checked: checks of the current artifacts.
+        models: models that have read values in force, or of which this is not known.
     """
 
     recipe: str
-    takedowns: list[Request]
+    takedowns: list[TakedownRequest]
     in_force: dict[str, int]
     values: dict[str, list[str]]
-    checked: list[Checked]
-    models: list[dict[str, Any]]
+    checked: list[ArtifactCheck]
+    models: list[ArtifactReport]
 
     @property
     def absent(self) -> bool:
-        """Whether nothing current has any of it."""
-        return not any(one.present for one in self.checked)
+        """Whether no current artifact contains a value in force."""
+        return not any(check.present for check in self.checked)
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON has them."""
-        found = asdict(self)
-        models = found.pop("models")
-        return {**found, "absent": self.absent, "models": models}
+    def to_json(self) -> Json:
+        """Returns the fields and `absent` as JSON values."""
+        fields = asdict(self)
+        models = fields.pop("models")
+        return {**fields, "absent": self.absent, "models": models}
 
     def text(self) -> str:
-        """Returns it as text."""
+        """Returns the audit as text."""
         lines = []
-        for one in self.takedowns:
-            by = f" for {one.requested_by}" if one.requested_by else ""
-            lifts = f", lifts {_counts(one.lifts)}" if one.lifts else ""
-            why = f": {one.reason}" if one.reason else ""
-            lines.append(f"{one.date or 'no date':26} {one.takedown}  {_counts(one.new)}{lifts}{by}{why}")
+        for request in self.takedowns:
+            by = f" for {request.requested_by}" if request.requested_by else ""
+            lifts = f", lifts {_counts(request.lifts)}" if request.lifts else ""
+            reason = f": {request.reason}" if request.reason else ""
+            lines.append(
+                f"{request.date or 'no date':26} {request.takedown}  {_counts(request.new)}{lifts}{by}{reason}"
+            )
         lines.append(f"in force: {_counts(self.in_force)}" if lines else f"{self.recipe} has no takedown")
         lines.append("")
-        for checked in self.checked:
-            lines.append(f"{checked.artifact:40} {checked.says}")
-            lines += [f"    {example}" for example in checked.examples]
-        lines += [f"{one['artifact']:40} {_reading(one)}" for one in self.models]
+        for check in self.checked:
+            lines.append(f"{check.artifact:40} {check.says}")
+            lines += [f"    {example}" for example in check.examples]
+        lines += [f"{model['artifact']:40} {_model_text(model)}" for model in self.models]
         if not self.checked:
             lines.append("nothing was made yet")
         return "\n".join(lines)
 
 
 def audit(store: Store, recipe: str) -> Audit:
-    """Returns all takedowns of a recipe, and what of them is in its newest artifacts.
+    """Lists all takedowns of a recipe and checks its newest artifacts for them.
 
     Raises:
         InputError: an artifact cannot be read.
@@ -116,55 +120,54 @@ def audit(store: Store, recipe: str) -> Audit:
     heads = in_force(store, recipe)
     stones, lifted = read(heads), read_lifted(heads)
     tombstones = Tombstones.of(stones)
-    checked = [*_crawldbs(store, recipe, tombstones), *_newest(store, recipe, tombstones)]
+    checks = [*_check_crawldbs(store, recipe, tombstones), *_check_newest(store, recipe, tombstones)]
+    kinds = sorted({stone.kind for stone in stones})
     return Audit(
         recipe=recipe,
-        takedowns=[_request(one, stones, lifted) for one in _by_date(store, recipe)],
+        takedowns=[_request(takedown, stones, lifted) for takedown in _by_date(store, recipe)],
         in_force=dict(Counter(stone.kind for stone in stones)),
-        values={
-            kind: [one.value for one in stones if one.kind == kind] for kind in sorted({one.kind for one in stones})
-        },
-        checked=[*checked, *_indexes(store, recipe, tombstones)],
+        values={kind: [stone.value for stone in stones if stone.kind == kind] for kind in kinds},
+        checked=[*checks, *_check_dedup_index(store, recipe, tombstones)],
         models=_models(store, recipe, tombstones),
     )
 
 
 def _by_date(store: Store, recipe: str) -> list[Artifact]:
-    made = versions_of(store, f"{recipe}/{TAKEDOWN}")
-    return sorted(made, key=lambda one: (one.record.config["date"], one.address))
+    takedowns = versions_of(store, f"{recipe}/{TAKEDOWN}")
+    return sorted(takedowns, key=lambda takedown: (takedown.record.config["date"], takedown.address))
 
 
-def _request(one: Artifact, stones: list[Tombstone], lifted: list[Lifted]) -> Request:
-    config, address = one.record.config, str(one.address)
-    return Request(
+def _request(takedown: Artifact, stones: list[Tombstone], lifted: list[Lift]) -> TakedownRequest:
+    config, address = takedown.record.config, str(takedown.address)
+    return TakedownRequest(
         takedown=address,
         date=config["date"],
         requested_by=config["requested_by"],
         reason=config["reason"],
         new=dict(Counter(stone.kind for stone in stones if stone.takedown == address)),
-        lifts=dict(Counter(gone.kind for gone in lifted if gone.lifted_by == address)),
+        lifts=dict(Counter(value.kind for value in lifted if value.lifted_by == address)),
     )
 
 
-def _models(store: Store, recipe: str, tombstones: Tombstones) -> list[dict[str, Any]]:
-    """Returns all models that have read some of it, or of which it is not known, by version."""
-    made = (of_artifact(one, tombstones) for kind in MODELS for one in versions_of(store, f"{recipe}/{kind}"))
-    return [described(one) for one in made if one.rows or one.problem] if tombstones else []
+def _models(store: Store, recipe: str, tombstones: Tombstones) -> list[ArtifactReport]:
+    """Returns all models that have read values in force, or of which this is not known, by version."""
+    models = (of_artifact(model, tombstones) for kind in MODELS for model in versions_of(store, f"{recipe}/{kind}"))
+    return [artifact_report(model) for model in models if model.rows or model.problem] if tombstones else []
 
 
-def _reading(one: dict[str, Any]) -> str:
-    if one["problem"]:
-        return f"not known: {one['problem']}"
-    steps = f", {one['first_step']} .. {one['last_step']}" if one["steps"] else ""
-    began = f"; began with the weights of {', '.join(one['through'])}" if "through" in one else ""
+def _model_text(model: ArtifactReport) -> str:
+    if model["problem"]:
+        return f"not known: {model['problem']}"
+    steps = f", {model['first_step']} .. {model['last_step']}" if model["steps"] else ""
+    began = f"; began with the weights of {', '.join(model['through'])}" if "through" in model else ""
     return (
-        f"has read {one['documents']:,} in {one['steps']:,} steps{steps}; "
-        f"seen by the states of steps {', '.join(map(str, one['checkpoints'])) or 'none'}{began}"
+        f"has read {model['documents']:,} in {model['steps']:,} steps{steps}; "
+        f"seen by the states of steps {', '.join(map(str, model['checkpoints'])) or 'none'}{began}"
     )
 
 
-def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Checked]:
-    """Yields what can still be fetched by the crawl DB of the newest cycle, for each of its partitions."""
+def _check_crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[ArtifactCheck]:
+    """Checks the URLs that the crawl DB of the newest cycle can still fetch, in each of its partitions."""
     warc = newest(store, f"{recipe}/warc")
     prefix = f"{recipe}/crawldb/"
     for ref in warc.record.inputs if warc else ():
@@ -172,35 +175,35 @@ def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Che
             artifact = Artifact.open_at(store, ArtifactId.parse(ref.address))
             rows = artifact.table(URLS_FILE, ["url"], pc.field("next_due").is_valid())
             urls = [url for url in rows.column("url").to_pylist() if tombstones.covers_url(url)]
-            yield _checked(artifact, "crawldb", urls)
+            yield _check(artifact, "crawldb", urls)
 
 
-def _newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Checked]:
+def _check_newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[ArtifactCheck]:
     for kind in ("documents", CHUNKS, "plan", EXAMPLES):
         artifact = newest(store, f"{recipe}/{kind}")
         if artifact:
-            found = of_artifact(artifact, tombstones)
-            yield _checked(artifact, kind, [f"{row['url']} ({row['id']})" for row in found.rows], found.problem)
+            affected = of_artifact(artifact, tombstones)
+            yield _check(artifact, kind, [f"{row['url']} ({row['id']})" for row in affected.rows], affected.problem)
 
 
-def _indexes(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Checked]:
-    """Yields what of it the newest dedup index knows, where the recipe has one: documents, and their copies."""
+def _check_dedup_index(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[ArtifactCheck]:
+    """Checks the documents in the newest dedup index and their copies, if the recipe has an index."""
     artifact = newest(store, f"{recipe}/{dedup_index.KIND}")
     if artifact:
         index = DedupIndex.open(artifact)
-        held = (table for number in range(index.count) for table in (index.names(number), index.copies(number)))
-        found = [row for table in held for row in table.filter(pa.array(tombstones.mask(table))).to_pylist()]
-        yield _checked(artifact, dedup_index.KIND, [f"{row['url']} ({row['id']})" for row in found])
+        tables = (table for number in range(index.count) for table in (index.names(number), index.copies(number)))
+        rows = [row for table in tables for row in table.filter(pa.array(tombstones.mask(table))).to_pylist()]
+        yield _check(artifact, dedup_index.KIND, [f"{row['url']} ({row['id']})" for row in rows])
 
 
-def _checked(artifact: Artifact, kind: str, present: list[str], problem: str = "") -> Checked:
+def _check(artifact: Artifact, kind: str, present: list[str], problem: str = "") -> ArtifactCheck:
     if problem:
         says = f"not known: {problem}"
     elif present:
-        says = f"present: {len(present):,}, made before the takedown: {_AGAIN[kind]}"
+        says = f"present: {len(present):,}, made before the takedown: {_REMEDIES[kind]}"
     else:
         says = "absent"
-    return Checked(str(artifact.address), kind, len(present) or int(bool(problem)), present[:3], says)
+    return ArtifactCheck(str(artifact.address), kind, len(present) or int(bool(problem)), present[:3], says)
 
 
 def _counts(numbers: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Cards of trained and fine-tuned models, made of the records they come from: what was read and left out, and how.
+"""Cards of trained and fine-tuned models, made from the records of their lineage.
 
 Reads records, `run.json`, `model.json` and `scores.json`, and the funnel of the documents.
 """
@@ -11,19 +11,19 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.pages import model_card, table
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.tokens.exposure import Exposure, of_checkpoint, origin_refs
+from tasks.formats.tokens.exposure import Exposure, checkpoint_exposure, origin_refs
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.stages.consolidate.funnel import STEPS, totals
 
 Artifacts = Mapping[str, Artifact]
+"""A model and the artifacts that it was made from, by kind (`tasks.run.lineage.chain`)."""
 
 
 def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
-    """Returns the card in Markdown, with the metadata that the Hugging Face hub reads.
+    """Returns the card of a trained or registered fine-tuned model in Markdown, with metadata for the Hugging Face hub.
 
     Args:
-        artifacts: the checkpoint, or a registered fine-tuned model, and all that it was made from, by kind
-            (`tasks.run.lineage.chain`).
+        artifacts: the checkpoint, or a registered fine-tuned model, with its lineage.
         takedowns: the takedowns in force.
     """
     if REGISTERED in artifacts:
@@ -37,7 +37,7 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         "Training": _training(checkpoint, run, model),
         "Scores": _scores(artifacts),
         "Takedowns and opt-outs": _left_out(artifacts, takedowns),
-        "Made from": [f"- {kind}: `{one.address}` {one.record.fingerprint[:16]}" for kind, one in artifacts.items()],
+        "Made from": _made_from(artifacts),
     }
     tokens = run["steps"] * run["batch_size"] * run["seq_len"]
     about = [
@@ -49,21 +49,26 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     return HEADER + text
 
 
+def _made_from(artifacts: Artifacts) -> list[str]:
+    return [
+        f"- {kind}: `{artifact.address}` {artifact.record.fingerprint[:16]}" for kind, artifact in artifacts.items()
+    ]
+
+
 def _sources(artifacts: Artifacts, run: Mapping[str, Any]) -> list[str]:
     anneal = run.get("anneal", {}).get("weights", {})
-    read = sorted({*run["weights"], *anneal})
     head = ["source", "share of the batches", *(["in the last steps"] if anneal else []), "sequences there are"]
-    shares = [[run["weights"], *([anneal] if anneal else [])]] * len(read)
+    weights = [run["weights"], *([anneal] if anneal else [])]
     rows = [
-        [name, *(f"{of.get(name, 0):.1%}" for of in weights), f"{run['sequences'].get(name, 0):,}"]
-        for name, weights in zip(read, shares, strict=True)
+        [name, *(f"{shares.get(name, 0):.1%}" for shares in weights), f"{run['sequences'].get(name, 0):,}"]
+        for name in sorted({*run["weights"], *anneal})
     ]
     decided = "The mixture was decided by canaries." if "mixture" in artifacts else "The mixture was set in the recipe."
     return [*table(head, rows), "", decided]
 
 
 def filters_of(artifacts: Artifacts) -> list[str]:
-    """Returns a line for each filter of the documents with its limits, and for what else was done to them."""
+    """Returns lines of the card: each filter of the documents with its limits, and other changes to the documents."""
     if "documents" not in artifacts:
         return []
     settings = artifacts["documents"].record.config
@@ -83,15 +88,15 @@ def _duplicates(artifacts: Artifacts) -> list[str]:
 
 
 def _further(artifacts: Artifacts, settings: Mapping[str, Any]) -> list[str]:
-    """Returns what was done to texts, and which evaluation sets were looked for in them."""
+    """Returns lines for changes to texts, and for the evaluation sets that were searched in them."""
     lines = ["- personal data that was found is masked"] if settings.get("mask_pii") else []
     if settings.get("drop_lines"):
         lines.append("- lines that the rules of C4 drop are cut")
     if settings.get("cut_repeated"):
         lines.append("- paragraphs that the corpus repeats are cut")
     if "contamination" in artifacts:
-        sets = [one["name"] for one in artifacts["contamination"].record.config.get("sets", ())]
-        lines.append(f"- documents with items of these evaluation sets are left out: {', '.join(sets) or 'none'}")
+        names = [entry["name"] for entry in artifacts["contamination"].record.config.get("sets", ())]
+        lines.append(f"- documents with items of these evaluation sets are left out: {', '.join(names) or 'none'}")
     return lines
 
 
@@ -104,8 +109,8 @@ def _funnel(artifacts: Artifacts) -> list[str]:
     if documents is None or "funnel.parquet" not in documents.files(""):
         return []
     rows = totals(documents.table("funnel.parquet"), ["step", "reason"])
-    shown = [[row["step"], row["reason"], f"{row['documents']:,}"] for row in rows if row["step"] in STEPS]
-    return table(["last step", "reason", "documents"], shown)
+    cells = [[row["step"], row["reason"], f"{row['documents']:,}"] for row in rows if row["step"] in STEPS]
+    return table(["last step", "reason", "documents"], cells)
 
 
 def _training(checkpoint: Artifact, run: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
@@ -127,63 +132,66 @@ def _scores(artifacts: Artifacts) -> list[str]:
     if "scores" not in artifacts:
         return []
     scores = json.loads(artifacts["scores"].read("scores.json"))
-    rows = [[name, f"{of['bpb']:.4f}", f"{of['unigram_bpb']:.4f}"] for name, of in sorted(scores["sources"].items())]
-    rows.append(["mean", f"{scores['bpb']:.4f}", f"{scores['unigram_bpb']:.4f}"])
+    results = [*sorted(scores["sources"].items()), ("mean", scores)]
+    rows = [[name, f"{result['bpb']:.4f}", f"{result['unigram_bpb']:.4f}"] for name, result in results]
     text = ["Bits per byte of held-out text:", "", *table(["source", "model", "unigram model"], rows)]
     return text + _task_scores(scores.get("tasks", ()))
 
 
 def _task_scores(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the table of the tasks of the last milestone: each metric with its standard error over items."""
-    last = max((one["step"] for one in tasks), default=0)
+    last = max((task["step"] for task in tasks), default=0)
     rows = [
         [
-            one["task"],
-            f"{one['shots']}",
-            f"{one['items']:,}",
-            ", ".join(f"{name} {of['value']:.4f} ± {of['stderr']:.4f}" for name, of in sorted(one["metrics"].items())),
-            "not looked for" if one["contamination"] is None else f"{one['contamination']['items']:,}",
+            task["task"],
+            f"{task['shots']}",
+            f"{task['items']:,}",
+            ", ".join(
+                f"{name} {metric['value']:.4f} ± {metric['stderr']:.4f}"
+                for name, metric in sorted(task["metrics"].items())
+            ),
+            "not looked for" if task["contamination"] is None else f"{task['contamination']['items']:,}",
         ]
-        for one in tasks
-        if one["step"] == last
+        for task in tasks
+        if task["step"] == last
     ]
     head = ["task", "examples", "items", "metrics", "items in what was read"]
     return ["", "Tasks, each with the standard error over its items:", "", *table(head, rows)] if rows else []
 
 
-def refused(warc: Artifact) -> dict[str, int]:
-    """Returns by reason how many fetches of a crawl cycle ended because a page or its site does not want to be read."""
+def disallowed_fetches(warc: Artifact) -> dict[str, int]:
+    """Returns the number of fetches of a crawl cycle that a page or its site disallowed, by reason."""
     counts = dict.fromkeys(("robots_denied", "noindex", "ai_optout"), 0)
     for ref in warc.record.inputs:
-        found = Artifact.find(warc.store, ArtifactId.parse(ref.address)) if ref.role == "segments" else None
+        segment = Artifact.find(warc.store, ArtifactId.parse(ref.address)) if ref.role == "segments" else None
         for reason in counts:
-            counts[reason] += found.record.rejected.get(reason, 0) if found else 0
+            counts[reason] += segment.record.rejected.get(reason, 0) if segment else 0
     return counts
 
 
 def _left_out(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> list[str]:
-    lines = taken_down(artifacts["checkpoint"], takedowns)
+    lines = takedown_lines(artifacts["checkpoint"], takedowns)
     if "warc" in artifacts:
         settings = artifacts["warc"].record.config
-        honoured = ", ".join(settings.get("ai_optouts", ())) or "none"
-        lines.append(f"- robots.txt was obeyed; opt-outs from training that were honoured: {honoured}")
-        ended = refused(artifacts["warc"])
-        lines += [f"- {count:,} fetches ended with {reason}" for reason, count in ended.items() if count]
+        optouts = ", ".join(settings.get("ai_optouts", ())) or "none"
+        lines.append(f"- robots.txt was obeyed; opt-outs from training that were honoured: {optouts}")
+        counts = disallowed_fetches(artifacts["warc"])
+        lines += [f"- {count:,} fetches ended with {reason}" for reason, count in counts.items() if count]
     return lines
 
 
 HEADER = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n"
-"""What the Hugging Face hub reads of a card."""
+"""Metadata of a card for the Hugging Face hub."""
 
 
-def taken_down(model: Artifact, takedowns: Sequence[Artifact]) -> list[str]:
-    """Returns numbers, never what is taken down: the card is public."""
+def takedown_lines(model: Artifact, takedowns: Sequence[Artifact]) -> list[str]:
+    """Returns lines about takedowns with numbers only, because the card is public."""
     stones = Tombstones.read(takedowns)
     lines = [
         f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents "
         "are taken down today"
     ]
-    exposure = of_checkpoint(model, stones) if stones else Exposure()
+    exposure = checkpoint_exposure(model, stones) if stones else Exposure()
     if exposure.rows:
         lines.append(f"- the model has learned from {len(exposure.rows):,} documents that are taken down today")
     if exposure.problem:
@@ -193,34 +201,34 @@ def taken_down(model: Artifact, takedowns: Sequence[Artifact]) -> list[str]:
 
 
 REGISTERED = "tuned_model"
-"""Kind of the artifacts that are registered fine-tuned models."""
+"""Kind of registered fine-tuned models."""
 
 
 def tuned_card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
-    """Returns the card in Markdown, with the metadata that the Hugging Face hub reads.
+    """Returns the card of a fine-tuned model in Markdown, with metadata for the Hugging Face hub.
 
     Args:
-        artifacts: the fine-tuned model and all that it was made from, by kind (`tasks.run.lineage.chain`).
+        artifacts: the fine-tuned model with its lineage.
         takedowns: the takedowns in force.
     """
     model = artifacts[TUNED]
-    run, described = (json.loads(model.read(name)) for name in ("run.json", "model.json"))
+    run, model_json = (json.loads(model.read(name)) for name in ("run.json", "model.json"))
     sections = {
         "Base": [f"- `{ref.address}` {ref.fingerprint[:16]}" for ref in origin_refs(model)],
         "Examples": _examples(artifacts[EXAMPLES]) if EXAMPLES in artifacts else [],
         "Tuning": _tuning(model, run),
         "Scores": _tuned_scores(artifacts),
         "Template": ["```json", json.dumps(run["template"], indent=1, ensure_ascii=False), "```"],
-        "Takedowns": taken_down(model, takedowns),
-        "Made from": [f"- {kind}: `{one.address}` {one.record.fingerprint[:16]}" for kind, one in artifacts.items()],
+        "Takedowns": takedown_lines(model, takedowns),
+        "Made from": _made_from(artifacts),
     }
     about = [
-        f"A decoder of {described['parameters']['total']:,} parameters in the Llama layout, fine-tuned by Sluice from "
+        f"A decoder of {model_json['parameters']['total']:,} parameters in the Llama layout, fine-tuned by Sluice from "
         f"`{run['base']}`. It has seen sequences of at most {run['seq_len']:,} tokens, and answers the messages of its "
         "chat template: `apply_chat_template` gives the tokens that it was trained on."
     ]
-    filled = {name: rows for name, rows in sections.items() if rows}
-    return HEADER + model_card(f"Fine-tuned model of {model.address}", about, filled)
+    nonempty = {name: rows for name, rows in sections.items() if rows}
+    return HEADER + model_card(f"Fine-tuned model of {model.address}", about, nonempty)
 
 
 def _examples(examples: Artifact) -> list[str]:
@@ -243,9 +251,9 @@ def _is_chunks(address: str) -> bool:
 
 def _tuning(model: Artifact, run: Mapping[str, Any]) -> list[str]:
     settings = model.record.config
-    shown = {name: settings[name] for name in ("steps", "batch_size", "seed", "precision")}
+    run_settings = {name: settings[name] for name in ("steps", "batch_size", "seed", "precision")}
     method = "direct preference optimisation" if run["loss"] == "dpo" else "cross-entropy of the responses"
-    lines = [f"- {method}", f"- {_values(shown)}", f"- optimizer: {_values(settings['optim'])}"]
+    lines = [f"- {method}", f"- {_values(run_settings)}", f"- optimizer: {_values(settings['optim'])}"]
     if lora := run["lora"]:
         how = "in 4 bits (NF4), and the weights here are rounded so" if lora["base"] == "nf4" else "in fp32"
         lines.append(f"- adapters: {_values(lora)}; the base was kept {how}")
@@ -255,7 +263,7 @@ def _tuning(model: Artifact, run: Mapping[str, Any]) -> list[str]:
 
 
 def _tuned_scores(artifacts: Artifacts) -> list[str]:
-    """Returns the table of base and model, without its heading, where they were compared."""
+    """Returns the table that compares the model with its base, without heading; [] if they were not compared."""
     if "tuned_scores" not in artifacts:
         return []
     return artifacts["tuned_scores"].read("comparison.md").decode().strip().split("\n")[2:]

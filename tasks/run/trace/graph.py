@@ -1,11 +1,11 @@
-"""The artifacts of one lineage, opened for look-ups: what is needed of them is read when it is first needed.
+"""The artifacts of one lineage, opened for look-ups and read lazily.
 
-Reads committed artifacts only, those of them that exist: extracted, attributes, contamination, paragraphs, documents,
-chunks, shards, plan and checkpoint. Which versions belong together is read from the records, from the checkpoint
-upwards (`tasks.run.lineage`), and not inferred from equal names.
+Reads committed artifacts only, as far as they exist: extracted, attributes, contamination, paragraphs, documents,
+chunks, shards, plan and checkpoint. Records determine which versions belong together, starting at the checkpoint
+(`tasks.run.lineage`), not equal names.
 
-Kept documents are found in the document index, sequences by binary search in the plan. Of a remote store, only the
-blocks with these are fetched, and of Parquet files the columns that are shown.
+Kept documents are found in the document index, sequences by binary search in the plan. From a remote store, only the
+blocks that are needed are fetched, and of Parquet files only the columns that are needed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,32 +17,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.core.groups import named_in
+from tasks.core.groups import group_refs
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
-from tasks.formats.documents.key_index import OWN_FOLDER, KeyIndex
+from tasks.formats.documents.key_index import PART_KEYS_FOLDER, KeyIndex
 from tasks.formats.tokens.exposure import origin_of, origin_ref
-from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.index import DocumentIndex, IndexEntry
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
 from tasks.run import lineage
-from tasks.stages.chunks.structure import Pages
+from tasks.stages.chunks.structure import PageLayout
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _IN_FLIGHT = 32
-"""Look-ups at once: each waits for some blocks one after the other."""
+"""Concurrent look-ups; each waits for several blocks in sequence."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Capture:
-    """The capture of a document, as the extracted documents have it."""
+class DocumentCapture:
+    """The capture of a document: columns of the extracted documents."""
 
     id: str
     url: str
@@ -55,13 +55,13 @@ class Capture:
     warc_offset: int | None
 
 
-CAPTURE = list(Capture.__dataclass_fields__)
+CAPTURE = list(DocumentCapture.__dataclass_fields__)
 """The columns that describe a document's capture."""
 
 
 @dataclass(frozen=True)
-class Item:
-    """An evaluation item in a document: its set and number, the share of its words that are there, and how many."""
+class ItemMatch:
+    """An evaluation item in a document: set and number of the item, share and number of its words in the document."""
 
     set: str
     item: str
@@ -70,8 +70,8 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Repeat:
-    """A paragraph in a document, in code points, and how many documents and domains have it."""
+class RepeatedParagraph:
+    """A paragraph of a document, in code points, with the numbers of documents and domains that contain it."""
 
     begin: int
     end: int
@@ -80,8 +80,8 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """A chunk of a document, in code points; `reason` and `duplicate_of` of one that was rejected, else the others."""
+class DocumentChunk:
+    """A chunk of a document, in code points. Rejected chunks have `reason` and `duplicate_of`, kept ones the others."""
 
     id: str
     start: int
@@ -95,26 +95,29 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Contents:
-    """What is known of a document's contents; [] where nothing was looked for."""
+    """Evaluation items, repeated paragraphs and chunks of a document; [] if they were not searched."""
 
-    items: list[Item]
-    """The largest share first."""
-    repeats: list[Repeat]
-    chunks: list[Chunk]
+    items: list[ItemMatch]
+    """Items with the largest share first."""
+    repeats: list[RepeatedParagraph]
+    chunks: list[DocumentChunk]
 
 
 @dataclass(frozen=True)
-class Chain:
-    """The artifacts of one lineage, by kind; kinds that have not been made are missing."""
+class LineageReader:
+    """Reads the artifacts of one lineage, by kind; kinds that have not been made are missing."""
 
     recipe: str
     artifacts: dict[str, Artifact]
 
     @classmethod
-    def follow(cls, store: Store, recipe: str, version: str) -> "Chain":
-        """Finds the last artifact made at a version and everything it was made from; raises InputError.
+    def follow(cls, store: Store, recipe: str, version: str) -> "LineageReader":
+        """Finds the last artifact made at a version and all artifacts that it was made from.
 
-        A version that has a fine-tuned model and trained none itself goes on with the base: what that was made from.
+        If the version has a fine-tuned model but no trained one, the artifacts of its base model are included.
+
+        Raises:
+            InputError: the version has no artifact, or a base model is gone.
         """
         artifacts = lineage.chain(store, recipe, version)
         tuned = artifacts.get(TUNED)
@@ -132,25 +135,25 @@ class Chain:
 
     @property
     def models(self) -> list[Artifact]:
-        """The trained and the fine-tuned model, as far as they have been made."""
+        """The trained and the fine-tuned model, as far as they exist."""
         return [self.artifacts[kind] for kind in ("checkpoint", TUNED) if kind in self.artifacts]
 
-    def before(self) -> "list[Earlier]":
+    def origins(self) -> "list[OriginRun]":
         """Returns the runs that the model comes from, nearest first: each began from the weights of the next one."""
-        found: list[Earlier] = []
+        runs: list[OriginRun] = []
         checkpoint = self.artifacts.get("checkpoint")
         while checkpoint and (ref := origin_ref(checkpoint)):
             try:
                 checkpoint = origin_of(checkpoint)
                 assert checkpoint is not None
-                found.append(Earlier(ref.address, Chain._of_run(checkpoint)))
+                runs.append(OriginRun(ref.address, LineageReader._of_run(checkpoint)))
             except InputError as error:
-                found.append(Earlier(ref.address, None, error.cause))
+                runs.append(OriginRun(ref.address, None, error.cause))
                 break
-        return found
+        return runs
 
     @classmethod
-    def _of_run(cls, checkpoint: Artifact) -> "Chain":
+    def _of_run(cls, checkpoint: Artifact) -> "LineageReader":
         artifacts = lineage.chain_of(checkpoint)
         for kind in ("shards", "plan"):
             if kind not in artifacts:
@@ -159,7 +162,7 @@ class Chain:
 
     @cached_property
     def index(self) -> DocumentIndex | None:
-        """Where each kept document lies; None before encoding."""
+        """The document index, which locates kept documents in the shards; None before encoding."""
         return DocumentIndex(self.artifacts["shards"]) if "shards" in self.artifacts else None
 
     @cached_property
@@ -169,7 +172,7 @@ class Chain:
 
     @cached_property
     def plan(self) -> Plan | None:
-        """Which sequences contain which documents; None before packing."""
+        """The plan, which assigns documents to sequences; None before packing."""
         return Plan.by_ranges(self.artifacts["plan"]) if "plan" in self.artifacts else None
 
     @cached_property
@@ -181,18 +184,18 @@ class Chain:
 
     @cached_property
     def readings(self) -> Readings:
-        """Which steps read which document."""
+        """The index of which steps read which documents."""
         return Readings(self.index, self.plan, self.artifacts.get("checkpoint"))
 
     @property
     def measured(self) -> dict[str, dict[str, str]]:
-        """Where what each annotator has measured lies (`tasks.core.groups`), and its fingerprint."""
+        """Address and fingerprint of the group (`tasks.core.groups`) of each annotator."""
         attributes = self.artifacts.get("attributes")
-        refs = named_in(attributes) if attributes else {}
+        refs = group_refs(attributes) if attributes else {}
         return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
 
-    def entries_of(self, url: str) -> list[Entry]:
-        """Returns where the kept documents of a URL lie."""
+    def entries_of(self, url: str) -> list[IndexEntry]:
+        """Returns the index entries of the kept documents of a URL."""
         return self.index.by_url(url) if self.index else []
 
     def url(self, shard: str, row: int) -> str:
@@ -202,57 +205,60 @@ class Chain:
     def rows(
         self, kind: str, folder: str, column: str, values: Sequence[str], columns: list[str]
     ) -> list[tuple[str, tuple[Any, ...]]]:
-        """Returns (part, values of `columns`) of rows of a Parquet folder with one of some values in a column.
+        """Returns (part, values of `columns`) for rows of a Parquet folder in which `column` has one of `values`.
 
-        None where the kind has not been made. Without an index of its rows, every part is looked into.
+        [] if there is no artifact of this kind. Every part is searched if the artifact has no index of its rows.
 
         Args:
-            kind: of the artifact.
-            folder: of the artifact, such as "kept/".
+            kind: kind of the artifact.
+            folder: folder of the artifact, such as "kept/".
             column: "url" or "id".
-            values: what it has in the rows that are wanted.
+            values: values to look up.
             columns: the columns to return.
         """
         artifact = self.artifacts.get(kind)
         if artifact is None:
             return []
         paths = artifact.files(folder)
-        if artifact.files(f"{OWN_FOLDER}/"):
+        if artifact.files(f"{PART_KEYS_FOLDER}/"):
             index = KeyIndex(artifact)
             parts = {index.parts[part] for value in values for part, _ in index.find(column, value)[1]}
             paths = [path for path in paths if path.removeprefix(folder).removesuffix(".parquet") in parts]
         tables = many(lambda path: artifact.rows(path, column, values, columns), paths)
         names = (path.removeprefix(folder).removesuffix(".parquet") for path in paths)
-        found = ((name, table.to_pylist()) for name, table in zip(names, tables, strict=True))
-        return [(name, tuple(row[of] for of in columns)) for name, rows in found for row in rows]
+        return [
+            (name, tuple(row[key] for key in columns))
+            for name, table in zip(names, tables, strict=True)
+            for row in table.to_pylist()
+        ]
 
-    def captures(self, column: str, values: Sequence[str]) -> list[Capture]:
-        """Returns the captures with one of some values in a column, "url" or "id"."""
-        return [Capture(*row) for _, row in self.rows("extracted", "documents/", column, values, CAPTURE)]
+    def captures(self, column: str, values: Sequence[str]) -> list[DocumentCapture]:
+        """Returns the captures in which `column`, "url" or "id", has one of `values`."""
+        return [DocumentCapture(*row) for _, row in self.rows("extracted", "documents/", column, values, CAPTURE)]
 
-    def capture(self, kind: str, folder: str, part: str, doc_id: str) -> Capture | None:
-        """Returns the capture of one document from its part; None when the part does not contain it."""
+    def capture(self, kind: str, folder: str, part: str, doc_id: str) -> DocumentCapture | None:
+        """Returns the capture of one document from its part; None if the part does not contain the document."""
         rows = self._rows_of(kind, folder, part, doc_id, CAPTURE)
-        return Capture(**rows[0]) if rows else None
+        return DocumentCapture(**rows[0]) if rows else None
 
     def contents(self, part: str, doc_id: str) -> Contents:
-        """Returns what is known of the contents of one document of a part; repeats and chunks as they stand in it."""
+        """Returns the contents of one document of a part; repeats and chunks are in document order."""
         items = self._rows_of(CONTAMINATION, MATCHES, part, doc_id, ["set", "item", "share", "words"])
         repeats = self._rows_of(PARAGRAPHS, REPEATS, part, doc_id, ["begin", "end", "documents", "domains"])
-        place = ["id", "start", "end"]
-        kept = self._rows_of(CHUNKS, CHUNKS, part, doc_id, [*place, "headings", "pages", "tokens"], "document")
-        gone = self._rows_of(CHUNKS, "rejected", part, doc_id, [*place, "reason", "duplicate_of"], "document")
-        chunks = [Chunk(**row) for row in (*kept, *gone)]
+        range_ = ["id", "start", "end"]
+        kept = self._rows_of(CHUNKS, CHUNKS, part, doc_id, [*range_, "headings", "pages", "tokens"], "document")
+        rejected = self._rows_of(CHUNKS, "rejected", part, doc_id, [*range_, "reason", "duplicate_of"], "document")
+        chunks = [DocumentChunk(**row) for row in (*kept, *rejected)]
         return Contents(
-            [Item(**row) for row in items],
-            [Repeat(**row) for row in repeats],
+            [ItemMatch(**row) for row in items],
+            [RepeatedParagraph(**row) for row in repeats],
             sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)),
         )
 
     def _rows_of(
         self, kind: str, folder: str, part: str, doc_id: str, columns: list[str], key: str = "id"
     ) -> list[dict[str, Any]]:
-        """Returns the rows of one document in its part; [] where the kind or the part has not been made."""
+        """Returns the rows of one document in its part; [] if the artifact or the part does not exist."""
         artifact = self.artifacts.get(kind)
         path = f"{folder}/{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
@@ -260,10 +266,10 @@ class Chain:
         rows: list[dict[str, Any]] = artifact.rows(path, key, [doc_id], columns).to_pylist()
         return rows
 
-    def pages(self, entry: Entry, start: int, length: int) -> list[int]:
-        """Returns the numbers of the pages that `length` tokens of a document from `start` on stand on, in order.
+    def pages(self, entry: IndexEntry, start: int, length: int) -> list[int]:
+        """Returns the numbers of the pages with the `length` tokens of a document from `start` on, ascending.
 
-        [] for a document without pages. A token that is a part of a letter counts as all of it.
+        [] for a document without pages. A token that is part of a character counts as the whole character.
         """
         pages = self._layout(entry)
         if pages is None:
@@ -274,28 +280,36 @@ class Chain:
         begin, end = (len(self.tokenizer.decode(tokens[:count].tolist())) for count in (start, start + length))
         return sorted({box["page"] for box in pages.boxes(begin, end)})
 
-    def _layout(self, entry: Entry) -> Pages | None:
-        """Returns where the kept text of a document stands; None where it has no layout."""
+    def _layout(self, entry: IndexEntry) -> PageLayout | None:
+        """Returns the layout of the kept text of a document; None if it has none."""
         uid = entry.uid.hex()
-        found = self._rows_of("extracted", "layout", entry.part, uid, ["layout"])
-        if not found or "documents" not in self.artifacts:
+        layouts = self._rows_of("extracted", "layout", entry.part, uid, ["layout"])
+        if not layouts or "documents" not in self.artifacts:
             return None
-        before = self._rows_of("extracted", "documents", entry.part, uid, ["text"])
+        extracted = self._rows_of("extracted", "documents", entry.part, uid, ["text"])
         kept = self._rows_of("documents", "kept", entry.part, uid, ["text"])
-        return Pages(before[0]["text"], kept[0]["text"], found[0]["layout"]) if before and kept else None
+        if not extracted or not kept:
+            return None
+        return PageLayout(extracted[0]["text"], kept[0]["text"], layouts[0]["layout"])
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """A run from whose weights a later one began: its checkpoint, and its artifacts, or why they are not known."""
+class OriginRun:
+    """A run from whose weights a later one began.
+
+    Attributes:
+        checkpoint: id of its checkpoint.
+        reader: its artifacts; None if they are gone.
+        problem: why they are gone, or "".
+    """
 
     checkpoint: str
-    chain: Chain | None
+    reader: LineageReader | None
     problem: str = ""
 
 
 def many(look_up: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Returns the results of look-ups in the order of the items; many wait for a remote store at once."""
+    """Returns the results of look-ups in the order of the items; look-ups run concurrently, for remote stores."""
     items = list(items)
     if len(items) < 2:
         return list(map(look_up, items))

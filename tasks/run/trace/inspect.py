@@ -1,11 +1,10 @@
-"""Inspection of tokens: a shard, a sequence with its documents told apart, or the batch of a step.
+"""Inspection of tokens: a shard, a sequence with the documents in it, or the batch of a step.
 
-Reads `shards`, `tokenizer` and, for a sequence or a step, `plan` and `checkpoint`; only the documents that are shown.
+Reads `shards`, `tokenizer` and, for a sequence or a step, `plan` and `checkpoint`; of documents only those shown.
 """
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,8 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.run.trace.graph import Chain
+from tasks.run.result import Json
+from tasks.run.trace.graph import LineageReader
 
 _SEQUENCE = re.compile(r"([\w.-]+):(\d+)")
 _STEP = re.compile(r"step:(\d+)")
@@ -24,9 +24,10 @@ _WIDTH = 96
 
 @dataclass(frozen=True)
 class Stretch:
-    """A run of tokens of one document: where it is from, its first token ids, and all of its text.
+    """A run of consecutive tokens of one document, with the first token ids and the whole text.
 
-    `pos` is where it begins in its sequence; None for the first tokens of a document in a shard.
+    `start` is its first token, counted in the document; `pos` the same, counted in the sequence, or None outside of a
+    sequence.
     """
 
     id: str
@@ -39,19 +40,21 @@ class Stretch:
     text: str
     pos: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON has them."""
-        found = asdict(self)
-        return found if self.pos is not None else {name: value for name, value in found.items() if name != "pos"}
+    def to_json(self) -> Json:
+        """Returns the fields as JSON values, without `pos` if it is None."""
+        fields = asdict(self)
+        if self.pos is None:
+            del fields["pos"]
+        return fields
 
     def lines(self) -> list[str]:
-        """Returns it as text."""
-        place = "" if self.pos is None else f"at {self.pos:,}: "
+        """Returns the stretch as lines of text."""
+        position = "" if self.pos is None else f"at {self.pos:,}: "
         text = " ".join(self.text.split())
         last = self.start + self.length - 1
         return [
             "",
-            f"  {place}{self.url or self.id}  tokens {self.start:,} .. {last:,} of row {self.row:,}",
+            f"  {position}{self.url or self.id}  tokens {self.start:,} .. {last:,} of row {self.row:,}",
             f"    {' '.join(map(str, self.tokens))}{' ..' if self.length > len(self.tokens) else ''}",
             f"    {text if len(text) <= _WIDTH else text[: _WIDTH - 3] + '...'}",
         ]
@@ -59,7 +62,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ShardView:
-    """What a shard contains; `length_quantiles` are tokens per document: least, quartiles, most."""
+    """Contents of a shard; `length_quantiles` are tokens per document: minimum, quartiles, maximum."""
 
     shard: str
     format: TokenFormat
@@ -69,18 +72,18 @@ class ShardView:
     length_quantiles: list[int]
     first_documents: list[Stretch]
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON has them."""
-        found = {"kind": "shard", **vars(self), **vars(self.format)}
-        del found["format"]
-        return {**found, "first_documents": [one.to_json() for one in self.first_documents]}
+    def to_json(self) -> Json:
+        """Returns the fields, and those of the format, as JSON values."""
+        fields = {"kind": "shard", **vars(self), **vars(self.format)}
+        del fields["format"]
+        return {**fields, "first_documents": [document.to_json() for document in self.first_documents]}
 
     def text(self) -> str:
-        """Returns it as text."""
+        """Returns the view as text."""
         lines = [
             f"shard {self.shard}: {self.documents:,} documents, {self.tokens:,} tokens of a vocabulary of "
             f"{self.format.vocab_size:,}, {self.bytes_of_text / max(1, self.tokens):.2f} bytes per token",
-            f"  tokens per document (least, quartiles, most): {', '.join(f'{n:,}' for n in self.length_quantiles)}",
+            f"  tokens per document (min, quartiles, max): {', '.join(f'{n:,}' for n in self.length_quantiles)}",
             f"  end-of-text {self.format.eos_id}, tokenizer {self.format.tokenizer_sha256[:12]}",
         ]
         return "\n".join(lines + [line for document in self.first_documents for line in document.lines()])
@@ -88,7 +91,7 @@ class ShardView:
 
 @dataclass(frozen=True)
 class SequenceView:
-    """A sequence of a plan, and what of which documents is in it."""
+    """A sequence of a plan, and the parts of documents in it."""
 
     source: str
     sequence: int
@@ -96,20 +99,20 @@ class SequenceView:
     padding: int
     slices: list[Stretch]
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON has them."""
-        return {"kind": "sequence", **vars(self), "slices": [one.to_json() for one in self.slices]}
+    def to_json(self) -> Json:
+        """Returns the fields as JSON values."""
+        return {"kind": "sequence", **vars(self), "slices": [part.to_json() for part in self.slices]}
 
     def text(self) -> str:
-        """Returns it as text."""
+        """Returns the view as text."""
         padding = f", {self.padding:,} of them padding" if self.padding else ""
         head = f"{self.source} sequence {self.sequence:,}: {self.seq_len:,} tokens{padding}"
-        return "\n".join([head, *(line for piece in self.slices for line in piece.lines())])
+        return "\n".join([head, *(line for part in self.slices for line in part.lines())])
 
 
 @dataclass(frozen=True)
 class BatchRow:
-    """A sequence of a batch: its documents, and its tokens without padding."""
+    """A sequence of a batch, with the numbers of documents, of tokens without padding, and of padding tokens."""
 
     source: str
     sequence: int
@@ -127,44 +130,44 @@ class BatchView:
     seq_len: int
     sequences: list[BatchRow]
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON has them."""
+    def to_json(self) -> Json:
+        """Returns the fields as JSON values."""
         return {"kind": "batch", **asdict(self)}
 
     def text(self) -> str:
-        """Returns it as text."""
+        """Returns the view as a table."""
         head = f"{'source':<16} {'sequence':>12} {'epoch':>5} {'documents':>9} {'tokens':>8} {'padding':>8}"
         lines = [f"step {self.step:,}: {len(self.sequences)} sequences of {self.seq_len:,} tokens", "", head]
         for row in self.sequences:
-            place = f"{row.source:<16} {row.sequence:>12,} {row.epoch:>5}"
-            lines.append(f"{place} {row.documents:>9,} {row.tokens:>8,} {row.padding:>8,}")
+            sequence = f"{row.source:<16} {row.sequence:>12,} {row.epoch:>5}"
+            lines.append(f"{sequence} {row.documents:>9,} {row.tokens:>8,} {row.padding:>8,}")
         return "\n".join(lines)
 
 
-def inspect(store: Store, recipe: str, version: str, what: str) -> ShardView | SequenceView | BatchView:
-    """Returns what a shard, a sequence or a batch contains.
+def inspect(store: Store, recipe: str, version: str, query: str) -> ShardView | SequenceView | BatchView:
+    """Returns the contents of a shard, a sequence or a batch.
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
-        version: version at which the chain of artifacts starts.
-        what: name of a shard ("web-train-00000-000"), a sequence ("web:17") or a step ("step:120").
+        version: version of the model, or of the last artifact that exists.
+        query: name of a shard ("web-train-00000-000"), a sequence ("web:17") or a step ("step:120").
 
     Raises:
-        InputError: there is no such thing, or it has not been made.
+        InputError: the shard, sequence or step does not exist.
     """
-    chain = Chain.follow(store, recipe, version)
-    if "shards" not in chain.artifacts:
+    reader = LineageReader.follow(store, recipe, version)
+    if "shards" not in reader.artifacts:
         raise InputError(f"{recipe}@{version} has no token shards", "run the stage encode first")
-    if match := _STEP.fullmatch(what):
-        return _batch(chain, int(match[1]))
-    if match := _SEQUENCE.fullmatch(what):
-        return _sequence(chain, match[1], int(match[2]))
-    return _shard(chain, what)
+    if match := _STEP.fullmatch(query):
+        return _batch(reader, int(match[1]))
+    if match := _SEQUENCE.fullmatch(query):
+        return _sequence(reader, match[1], int(match[2]))
+    return _shard(reader, query)
 
 
-def _shard(chain: Chain, name: str) -> ShardView:
-    shard = chain.shards.shard(name)
+def _shard(reader: LineageReader, name: str) -> ShardView:
+    shard = reader.shards.shard(name)
     lengths = shard.lengths
     quantiles = np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1]).astype(int).tolist() if shard.rows else []
     return ShardView(
@@ -174,31 +177,31 @@ def _shard(chain: Chain, name: str) -> ShardView:
         tokens=shard.n_tokens,
         bytes_of_text=int(shard.n_bytes.sum()),
         length_quantiles=quantiles,
-        first_documents=[_stretch(chain, name, row, 0, int(lengths[row])) for row in range(min(_SHOWN, shard.rows))],
+        first_documents=[_stretch(reader, name, row, 0, int(lengths[row])) for row in range(min(_SHOWN, shard.rows))],
     )
 
 
-def _sequence(chain: Chain, source: str, seq_id: int) -> SequenceView:
-    plan = _plan(chain)
+def _sequence(reader: LineageReader, source: str, seq_id: int) -> SequenceView:
+    plan = _plan(reader)
     try:
         rows = plan.slices(source, seq_id).tolist()
     except IndexError as error:
-        raise InputError(str(error), "name one of these") from None
+        raise InputError(str(error), "choose one of these") from None
     slices, pos = [], 0
     for number, row, offset, length in rows:
         name = plan.shards[number]
-        start = offset - chain.shards.shard(name).token_offset(row)
-        slices.append(_stretch(chain, name, row, start, length, pos))
+        start = offset - reader.shards.shard(name).token_offset(row)
+        slices.append(_stretch(reader, name, row, start, length, pos))
         pos += length
     return SequenceView(source, seq_id, plan.seq_len, plan.seq_len - pos, slices)
 
 
-def _batch(chain: Chain, step: int) -> BatchView:
-    run, order, plan = chain.readings.run, chain.readings.order, _plan(chain)
+def _batch(reader: LineageReader, step: int) -> BatchView:
+    run, order, plan = reader.readings.run, reader.readings.order, _plan(reader)
     if run is None or order is None:
-        raise InputError(f"nothing was trained of {chain.recipe} at this version", "run the stage train first")
+        raise InputError(f"nothing was trained of {reader.recipe} at this version", "run the stage train first")
     if step >= run["steps"]:
-        raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
+        raise InputError(f"the run has no step {step}", f"its steps are 0 to {run['steps'] - 1}")
     sequences = []
     for source, seq_id, epoch in order.batch(step):
         slices = plan.slices(source, seq_id)
@@ -207,14 +210,14 @@ def _batch(chain: Chain, step: int) -> BatchView:
     return BatchView(step, plan.seq_len, sequences)
 
 
-def _plan(chain: Chain) -> Plan:
-    if chain.plan is None:
-        raise InputError(f"nothing was packed of {chain.recipe} at this version", "run the stage pack first")
-    return chain.plan
+def _plan(reader: LineageReader) -> Plan:
+    if reader.plan is None:
+        raise InputError(f"nothing was packed of {reader.recipe} at this version", "run the stage pack first")
+    return reader.plan
 
 
-def _stretch(chain: Chain, name: str, row: int, start: int, length: int, pos: int | None = None) -> Stretch:
-    shard = chain.shards.shard(name)
+def _stretch(reader: LineageReader, name: str, row: int, start: int, length: int, pos: int | None = None) -> Stretch:
+    shard = reader.shards.shard(name)
     uid, tokens = shard.uid(row), shard.slice(row, start, length).tolist()
-    text = chain.tokenizer.decode(tokens, skip_special_tokens=False)
-    return Stretch(uid.hex(), chain.url(name, row), name, row, start, length, tokens[:_EXCERPT_TOKENS], text, pos)
+    text = reader.tokenizer.decode(tokens, skip_special_tokens=False)
+    return Stretch(uid.hex(), reader.url(name, row), name, row, start, length, tokens[:_EXCERPT_TOKENS], text, pos)

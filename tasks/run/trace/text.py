@@ -1,138 +1,138 @@
-"""Text of traces and explanations, for a terminal and the page in Airflow."""
+"""Traces and explanations as text, for a terminal and the page in Airflow."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tasks.formats.documents.examples import ExampleSource
 from tasks.formats.tokens.readings import Reading
 from tasks.formats.tokens.shard import TRAIN
-from tasks.run.trace.graph import Capture, Chunk, Contents
+from tasks.run.trace.graph import Contents, DocumentCapture, DocumentChunk
 from tasks.run.trace.trace import (
     Document,
     LineageTrace,
-    OtherRun,
     PageTrace,
-    Row,
-    Run,
+    RelatedRun,
     StepTrace,
     Trace,
+    TrainingRun,
     TunedStepTrace,
 )
 
 if TYPE_CHECKING:
-    from tasks.run.trace.explain import Explanation, Span
+    from tasks.run.trace.explain import ExplainedSpan, Explanation
 
 SHOWN = 12
-"""Entries of a list that are shown."""
+"""Longest list that is shown in full."""
 
 _WIDTH = 100
 _SPAN_WIDTH = 300
-_WITHHELD = "taken down, or it or its shard had spoilt that step"
-_WITHHELD_EXAMPLE = "taken down, or it had spoilt that step"
+_WITHHELD = "taken down, or it or its shard spoiled that step"
+_WITHHELD_EXAMPLE = "taken down, or it spoiled that step"
 
 
-def render(found: Trace) -> str:
+def render(trace: Trace) -> str:
     """Returns the result of `tasks.run.trace.trace.trace` as text."""
-    if isinstance(found, TunedStepTrace):
-        return "\n".join(_tuned_step(found))
-    assert isinstance(found, LineageTrace)
-    lineage = found.lineage
-    if isinstance(found, StepTrace):
-        lines = _step(found)
+    if isinstance(trace, TunedStepTrace):
+        return "\n".join(_tuned_step(trace))
+    assert isinstance(trace, LineageTrace)
+    lineage = trace.lineage
+    if isinstance(trace, StepTrace):
+        lines = _step(trace)
     else:
-        assert isinstance(found, PageTrace)
-        lines = _page(found) if found.count is None else _domain(found, found.count)
-    for one in lineage.before:
-        lines += ["", f"before: {one.model}, from whose weights the run began", *_before(one)]
-    lines += tunings(found.tuned if isinstance(found, PageTrace) else ())
+        assert isinstance(trace, PageTrace)
+        lines = _page(trace) if trace.count is None else _domain(trace, trace.count)
+    for run in lineage.before:
+        lines += ["", f"before: {run.model}, from whose weights the run began", *_origin_run(run)]
+    lines += render_tuned(trace.tuned if isinstance(trace, PageTrace) else ())
     groups = ", ".join(f"{ref['group']} ({ref['fingerprint'][:12]})" for ref in lineage.measured.values())
-    requests = f" ({found.requests:,} requests)" if found.requests else ""
+    requests = f" ({trace.requests:,} requests)" if trace.requests else ""
     lines += ["", f"read from: {', '.join(lineage.artifacts.values())}{requests}"]
     return "\n".join([*lines, *([f"measured as: {groups}"] if groups else [])])
 
 
-def _page(found: PageTrace) -> list[str]:
-    lines = [found.asked]
-    for document in found.documents:
-        lines += ["", *_document(document, found.lineage.run)]
-    for lost in found.captures_without_document:
-        lines += ["", f"capture {lost.record_id or lost.url}: gave no document ({lost.reason})"]
+def _page(trace: PageTrace) -> list[str]:
+    lines = [trace.asked]
+    for document in trace.documents:
+        lines += ["", *_document(document, trace.lineage.run)]
+    for capture in trace.captures_without_document:
+        lines += ["", f"capture {capture.record_id or capture.url}: gave no document ({capture.reason})"]
     if len(lines) == 1:
         lines += ["", "never captured: neither a document nor a rejected capture has this address"]
     return lines
 
 
-def _domain(found: PageTrace, count: int) -> list[str]:
-    lines = [f"{found.asked.removeprefix('domain:')} and the hosts below it: {count:,} kept documents"]
-    for document in found.documents:
-        lines += ["", document.url, *_document(document, found.lineage.run)]
-    left = count - len(found.documents)
-    return [*lines, "", f"and {left:,} more: --all shows them"] if left else lines
+def _domain(trace: PageTrace, count: int) -> list[str]:
+    lines = [f"{trace.asked.removeprefix('domain:')} and the hosts below it: {count:,} kept documents"]
+    for document in trace.documents:
+        lines += ["", document.url, *_document(document, trace.lineage.run)]
+    more = count - len(trace.documents)
+    return [*lines, "", f"and {more:,} more: --all shows them"] if more else lines
 
 
-def _before(one: OtherRun) -> Iterator[str]:
-    """Yields what an earlier run read, from whose weights the model comes."""
-    if one.run is None:
-        yield f"  not known  {one.problem}"
-    elif one.documents is None:
-        yield f"  steps      {one.run.steps:,}"
+def _origin_run(run: RelatedRun) -> Iterator[str]:
+    """Yields what a run that the model comes from has read."""
+    if run.run is None:
+        yield f"  not known  {run.problem}"
+    elif run.documents is None:
+        yield f"  steps      {run.run.steps:,}"
     else:
-        for document in one.documents:
-            yield from _document(document, one.run)
-        if not one.documents:
-            yield f"  steps      none of the {one.run.steps:,} steps read it"
-        if (left := (one.count or 0) - len(one.documents)) > 0:
-            yield f"and {left:,} more: --all shows them"
+        for document in run.documents:
+            yield from _document(document, run.run)
+        if not run.documents:
+            yield f"  steps      none of the {run.run.steps:,} steps read it"
+        if (more := (run.count or 0) - len(run.documents)) > 0:
+            yield f"and {more:,} more: --all shows them"
 
 
-def tunings(found: Iterable[OtherRun]) -> list[str]:
-    """Returns what fine-tuned models have read (`PageTrace.tuned`), as lines."""
+def render_tuned(runs: Iterable[RelatedRun]) -> list[str]:
+    """Returns, as lines, what fine-tuned models have read (`PageTrace.tuned`)."""
     lines = []
-    for one in found:
-        lines += ["", f"fine-tuned: {one.model}, begun from {' <- '.join(one.bases)}"]
-        if one.run is None:
-            lines.append(f"  not known  {one.problem}")
+    for run in runs:
+        lines += ["", f"fine-tuned: {run.model}, begun from {' <- '.join(run.bases)}"]
+        if run.run is None:
+            lines.append(f"  not known  {run.problem}")
             continue
-        if not one.documents:
-            lines.append(f"  steps      none of the {one.run.steps:,} steps read it")
-        for document in one.documents or ():
-            lines += _document(document, one.run)
+        if not run.documents:
+            lines.append(f"  steps      none of the {run.run.steps:,} steps read it")
+        for document in run.documents or ():
+            lines += _document(document, run.run)
     return lines
 
 
-def _document(document: Document, run: Run | None) -> Iterator[str]:
-    """Yields what became of a document and who read it, in a run of training or fine-tuning; None: nothing has run."""
-    of = f"document {document.id} of source {document.source}"
-    yield f"{of}  {document.url}" if document.fate == "learned" else of
+def _document(document: Document, run: TrainingRun | None) -> Iterator[str]:
+    """Yields the fate of a document, and the steps of a run that read it; `run` is None if nothing was trained."""
+    head = f"document {document.id} of source {document.source}"
+    yield f"{head}  {document.url}" if document.fate == "learned" else head
     if document.capture and document.capture.warc_file:
         yield _capture(document.capture)
     if document.rejection:
-        why = document.rejection
-        copy = f", a copy of {why.duplicate_of}" if why.duplicate_of else ""
-        yield f"  rejected   {', '.join(why.reasons)}{copy}"
+        rejection = document.rejection
+        copy = f", a copy of {rejection.duplicate_of}" if rejection.duplicate_of else ""
+        yield f"  rejected   {', '.join(rejection.reasons)}{copy}"
     if document.fate == "extracted":
-        yield "  extracted  not yet judged: the stage consolidate has not run"
-    if document.place:
-        yield f"  kept       {document.place.n_tokens:,} tokens in {document.place.shard}, row {document.place.row:,}"
+        yield "  extracted  not filtered yet: the stage consolidate has not run"
+    if position := document.position:
+        yield f"  kept       {position.n_tokens:,} tokens in {position.shard}, row {position.row:,}"
     if document.contents:
         yield from _contents(document.contents)
     if document.examples:
-        pages = sorted({page for one in document.examples for page in one.pages or ()})
+        pages = sorted({page for example in document.examples for page in example.pages or ()})
         yield f"  examples   {len(document.examples):,} chunks{f', of page {some(pages)}' if pages else ''}"
-    if document.place and document.place.split != TRAIN:
+    if document.position and document.position.split != TRAIN:
         yield "  held out   measures bits per byte; no step reads it"
     elif document.reading:
         yield from _readers(document.reading, run, _WITHHELD_EXAMPLE if document.examples else _WITHHELD)
 
 
-def _capture(capture: Capture) -> str:
+def _capture(capture: DocumentCapture) -> str:
     offset, at = capture.warc_offset, capture.fetched_at
-    place = "in a file without places to begin at" if offset is None else f"at byte {offset:,}"
+    position = "in a file without random access" if offset is None else f"at byte {offset:,}"
     fetched = f", fetched {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
-    return f"  capture    {capture.warc_file} {place}{fetched}"
+    return f"  capture    {capture.warc_file} {position}{fetched}"
 
 
-def _readers(reading: Reading, run: Run | None, withheld: str) -> Iterator[str]:
-    """Yields the sequences that have a document, the steps that read it and the checkpoints that saw it."""
+def _readers(reading: Reading, run: TrainingRun | None, withheld: str) -> Iterator[str]:
+    """Yields the sequences with a document, the steps that read it and the checkpoints after them."""
     yield f"  sequences  {some(reading.sequences)}"
     if reading.withheld_from is not None:
         yield f"  withheld   from step {reading.withheld_from:,} on: {withheld}"
@@ -142,8 +142,8 @@ def _readers(reading: Reading, run: Run | None, withheld: str) -> Iterator[str]:
         yield f"  steps      none of the {run.steps:,} steps read it"
     else:
         yield f"  steps      {_steps(reading)}"
-        seen_by = [f"step-{count:08d}" for count in reading.checkpoints]
-        yield f"  seen by    {', '.join(seen_by) or 'no checkpoint'}"
+        checkpoints = [f"step-{count:08d}" for count in reading.checkpoints]
+        yield f"  seen by    {', '.join(checkpoints) or 'no checkpoint'}"
 
 
 def _steps(reading: Reading) -> str:
@@ -152,125 +152,128 @@ def _steps(reading: Reading) -> str:
 
 
 def _contents(contents: Contents) -> Iterator[str]:
-    """Yields the evaluation items that a document contains, what it repeats, and its chunks."""
+    """Yields a document's evaluation items, repeated paragraphs and chunks."""
     items, repeats = contents.items, contents.repeats
     if items:
-        shown = [f"{one.set} {one.item} ({one.share:.0%}, {one.words:,} words)" for one in items[:SHOWN]]
+        first = [f"{match.set} {match.item} ({match.share:.0%}, {match.words:,} words)" for match in items[:SHOWN]]
         more = [f"and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
-        yield f"  contains   {', '.join([*shown, *more])}"
+        yield f"  contains   {', '.join([*first, *more])}"
     if repeats:
-        documents, domains = max((one.documents, one.domains) for one in repeats)
+        documents, domains = max((paragraph.documents, paragraph.domains) for paragraph in repeats)
         most = f"the most common of {documents:,} documents on {domains:,} domains"
         yield f"  repeats    {len(repeats):,} paragraphs, {most}"
     yield from _chunks(contents.chunks)
 
 
-def _chunks(chunks: Sequence[Chunk]) -> Iterator[str]:
-    """Yields a line for each of a document's first chunks: its place, and what is in it or why it was rejected."""
+def _chunks(chunks: Sequence[DocumentChunk]) -> Iterator[str]:
+    """Yields a line for each of a document's first chunks: its range, and its contents or why it was rejected."""
     if not chunks:
         return
-    yield f"  chunks     {sum(one.reason is None for one in chunks):,} of {len(chunks):,} kept"
-    for one in chunks[:SHOWN]:
-        if one.reason is not None:
-            what = f"rejected: {one.reason}{f' of {one.duplicate_of}' if one.duplicate_of else ''}"
+    yield f"  chunks     {sum(chunk.reason is None for chunk in chunks):,} of {len(chunks):,} kept"
+    for chunk in chunks[:SHOWN]:
+        if chunk.reason is not None:
+            text = f"rejected: {chunk.reason}{f' of {chunk.duplicate_of}' if chunk.duplicate_of else ''}"
         else:
-            pages = f", page {some(one.pages)}" if one.pages else ""
-            what = f"{one.tokens:,} tokens{pages}{', in ' if one.headings else ''}{' > '.join(one.headings or ())}"
-        yield f"    {one.id}  {one.start:,} .. {one.end - 1:,}  {what}"
+            pages = f", page {some(chunk.pages)}" if chunk.pages else ""
+            headings = f", in {' > '.join(chunk.headings)}" if chunk.headings else ""
+            text = f"{chunk.tokens:,} tokens{pages}{headings}"
+        yield f"    {chunk.id}  {chunk.start:,} .. {chunk.end - 1:,}  {text}"
     if len(chunks) > SHOWN:
         yield f"    and {len(chunks) - SHOWN:,} more"
 
 
-def _step(found: StepTrace) -> list[str]:
-    assert found.lineage.run is not None
-    skipped = f", skipped ({found.skipped}): it did not change the model" if found.skipped else ""
+def _step(trace: StepTrace) -> list[str]:
+    assert trace.lineage.run is not None
+    skipped = f", skipped ({trace.skipped}): it did not change the model" if trace.skipped else ""
     lines = [
-        f"step {found.step:,} of {found.lineage.run.steps:,}: {len(found.sequences)} sequences, "
-        f"first in checkpoint step-{found.first_checkpoint:08d}{skipped}"
+        f"step {trace.step:,} of {trace.lineage.run.steps:,}: {len(trace.sequences)} sequences, "
+        f"first in checkpoint step-{trace.first_checkpoint:08d}{skipped}"
     ]
-    left = 0
-    for sequence in found.sequences:
+    more = 0
+    for sequence in trace.sequences:
         if sequence.slices is None:
-            left += 1
+            more += 1
             continue
         lines += ["", f"{sequence.source} sequence {sequence.sequence:,}, epoch {sequence.epoch}"]
-        for one in sequence.slices:
-            pages = f", page {some(one.pages)}" if one.pages else ""
-            text = f"withheld: {_WITHHELD}" if one.withheld else " ".join(one.text.split())
-            lines.append(f"  {one.url or one.id}  tokens {one.start:,} .. {one.start + one.length - 1:,}{pages}")
+        for part in sequence.slices:
+            pages = f", page {some(part.pages)}" if part.pages else ""
+            text = f"withheld: {_WITHHELD}" if part.withheld else " ".join(part.text.split())
+            lines.append(f"  {part.url or part.id}  tokens {part.start:,} .. {part.start + part.length - 1:,}{pages}")
             lines.append(f"    {text[:_WIDTH]}")
-    return [*lines, "", f"and {left:,} more sequences: --all shows their pages"] if left else lines
+    return [*lines, "", f"and {more:,} more sequences: --all shows their pages"] if more else lines
 
 
-def _tuned_step(found: TunedStepTrace) -> Iterator[str]:
-    skipped = ", skipped: it did not change the model" if found.skipped else ""
-    begun = " <- ".join(found.bases)
-    yield f"step {found.step} of {found.model}, begun from {begun}: {len(found.rows)} rows{skipped}"
-    for row in found.rows:
-        gone = ", withheld: taken down, or it had spoilt a step" if row.withheld else ""
-        yield f"  sequence {row.sequence}  {_origin(row)}{gone}"
-        for box in row.origin.get("boxes") or ():
-            place = ", ".join(f"{box[name]:.0f}" for name in ("x0", "y0", "x1", "y1"))
-            yield f"    page {box['page']}, box {place}"
+def _tuned_step(trace: TunedStepTrace) -> Iterator[str]:
+    skipped = ", skipped: it did not change the model" if trace.skipped else ""
+    bases = " <- ".join(trace.bases)
+    yield f"step {trace.step} of {trace.model}, begun from {bases}: {len(trace.rows)} rows{skipped}"
+    for row in trace.rows:
+        withheld = f", withheld: {_WITHHELD_EXAMPLE}" if row.withheld else ""
+        yield f"  sequence {row.sequence}  {_example_source(row.source)}{withheld}"
+        for box in row.source.get("boxes") or ():
+            corners = ", ".join(f"{box[name]:.0f}" for name in ("x0", "y0", "x1", "y1"))
+            yield f"    page {box['page']}, box {corners}"
 
 
-def _origin(row: Row) -> str:
-    origin = row.origin
-    if "file" in origin:
-        named = f" ({origin['id']})" if origin["id"] else ""
-        return f"{origin['file']} line {origin['line']:,}{named}"
-    pages = f", page {some(origin['pages'])}" if origin.get("pages") else ""
-    return f"{origin['url']}{pages}  chunk {origin['chunk']} of document {origin['document']}"
+def _example_source(source: ExampleSource) -> str:
+    if "file" in source:
+        row_id = f" ({source['id']})" if source["id"] else ""
+        return f"{source['file']} line {source['line']:,}{row_id}"
+    pages = f", page {some(source['pages'])}" if source.get("pages") else ""
+    return f"{source['url']}{pages}  chunk {source['chunk']} of document {source['document']}"
 
 
 def some(numbers: Sequence[int]) -> str:
-    """Returns the first numbers of a list, and how many more there are.
+    """Formats the first numbers of a list, and the count of further ones.
 
     >>> some([1, 2000]), some([])
     ('1, 2,000', 'none')
     """
-    shown = ", ".join(f"{number:,}" for number in numbers[:SHOWN])
-    return f"{shown} and {len(numbers) - SHOWN:,} more" if len(numbers) > SHOWN else shown or "none"
+    first = ", ".join(f"{number:,}" for number in numbers[:SHOWN])
+    return f"{first} and {len(numbers) - SHOWN:,} more" if len(numbers) > SHOWN else first or "none"
 
 
-def render_explanation(found: "Explanation") -> str:
+def render_explanation(explanation: "Explanation") -> str:
     """Returns the result of `tasks.run.trace.explain.explain` as text."""
-    tokens, least = f"{found.training_tokens:,} training tokens", found.min_tokens
-    if found.spans:
-        shown = "" if len(found.spans) == found.spans_found else f", the {len(found.spans)} rarest are shown"
-        lines = [f"{found.spans_found} spans of {least} tokens or more stand verbatim in the {tokens}{shown}"]
+    count, total = len(explanation.spans), explanation.spans_found
+    length, tokens = explanation.min_tokens, f"{explanation.training_tokens:,} training tokens"
+    if count:
+        shown = "" if count == total else f", the {count} rarest are shown"
+        lines = [f"{total} spans of {length} tokens or more occur verbatim in the {tokens}{shown}"]
     else:
-        lines = [f"no span of {least} tokens or more stands verbatim in the {tokens}"]
-    for span in found.spans:
-        lines += ["", *_explained(span, found.run)]
-    return "\n".join([*lines, "", f"read from: {', '.join(found.artifacts.values())}"])
+        lines = [f"no span of {length} tokens or more occurs verbatim in the {tokens}"]
+    for span in explanation.spans:
+        lines += ["", *_span(span, explanation.run)]
+    return "\n".join([*lines, "", f"read from: {', '.join(explanation.artifacts.values())}"])
 
 
-def _explained(span: "Span", run: Run | None) -> Iterator[str]:
+def _span(span: "ExplainedSpan", run: TrainingRun | None) -> Iterator[str]:
     text = " ".join(span.text.split())
     text = text if len(text) <= _SPAN_WIDTH else f"{text[: _SPAN_WIDTH // 2]} … {text[-_SPAN_WIDTH // 2 :]}"
-    followed = sum(len(document.starts) for document in span.documents)
-    places = f"{span.count:,} times" if span.count != 1 else "once"
-    rest = f", {followed} of them shown" if followed < span.count else ""
+    shown = sum(len(document.starts) for document in span.documents)
+    occurrences = f"{span.count:,} times" if span.count != 1 else "once"
+    rest = f", {shown} of them shown" if shown < span.count else ""
     yield f'characters {span.start:,} .. {span.end - 1:,}: "{text}"'
-    yield f"  {span.tokens:,} tokens, {span.bits:,.0f} bits; stands there {places}{rest}"
+    yield f"  {span.tokens:,} tokens, {span.bits:,.0f} bits; occurs {occurrences}{rest}"
     for document in span.documents:
         yield f"  {document.url or document.id}  from token {some(document.starts)}"
         yield f"    {_read_by(document.reading, run)}"
         for checkpoint, reading in document.before.items():
-            yield f"    before: {checkpoint} read the page in {_first_seen(reading)}"
+            yield f"    before: {checkpoint} read the page in {_steps_and_checkpoint(reading)}"
 
 
-def _read_by(reading: Reading, run: Run | None) -> str:
+def _read_by(reading: Reading, run: TrainingRun | None) -> str:
     sequences = f"sequences {some(reading.sequences)}"
     if not reading.sequences:
         return "in no training sequence"
     if run is None:
         return f"{sequences}; nothing was trained from them yet"
-    return _first_seen(reading) if reading.steps else f"{sequences}; none of the {run.steps:,} steps read them"
+    return (
+        _steps_and_checkpoint(reading) if reading.steps else f"{sequences}; none of the {run.steps:,} steps read them"
+    )
 
 
-def _first_seen(reading: Reading) -> str:
+def _steps_and_checkpoint(reading: Reading) -> str:
     first = min(reading.checkpoints, default=None)
-    seen = "no checkpoint has seen it" if first is None else f"first seen by step-{first:08d}"
-    return f"steps {_steps(reading)}; {seen}"
+    checkpoint = "no checkpoint has seen it" if first is None else f"first seen by step-{first:08d}"
+    return f"steps {_steps(reading)}; {checkpoint}"

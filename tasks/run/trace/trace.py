@@ -5,18 +5,19 @@
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
     step of a fine-tuning -> rows -> chunks and pages
 
-Reads committed artifacts through a `Chain` (`tasks.run.trace.graph`). Of a model that began from the weights of
-another, the same is looked up in the run of that one, and so on (`before`). The fine-tuned models that come from the
-traced one, or have read some of the traced documents, are looked through in all recipes of the store (`tuned`): their
-artifacts `finetuned` (`run.json`, `loss.jsonl`, `withheld.json`) and the examples that their records name.
+Reads committed artifacts through a `LineageReader` (`tasks.run.trace.graph`). If a model began from the weights of
+another one, the run of that model is searched too, and so on (`before`). Fine-tuned models of all recipes in the store
+are searched if they come from the traced model or have read traced documents (`tuned`), with their artifacts
+`finetuned` (`run.json`, `loss.jsonl`, `withheld.json`) and the examples in their records.
 
-Only captures that gave no document are looked for in the URL column of all parts.
+Only captures without a document require a scan of the URL column of all parts.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from itertools import islice
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,15 +27,17 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.documents.examples import ExampleSource
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import origin_refs
-from tasks.formats.tokens.index import Entry
+from tasks.formats.tokens.index import IndexEntry
 from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.readings import TUNED, ExampleReadings, Reading, by_document
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import host_name, is_public_suffix
-from tasks.run.trace.graph import Capture, Chain, Contents, many
+from tasks.run.result import Json
+from tasks.run.trace.graph import Contents, DocumentCapture, LineageReader, many
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
@@ -43,39 +46,36 @@ _DOMAIN = "domain:"
 _EXCERPT_TOKENS = 48
 
 MOST_SEQUENCES = 32
-"""Sequences of a step whose pages are shown, unless all are wanted."""
+"""Default number of sequences of a step whose pages are shown."""
 
 MOST_DOCUMENTS = 100
-"""Documents of a domain that are shown, unless all are wanted."""
+"""Default number of documents of a domain that are shown."""
 
-Covers = Callable[[pa.Table], NDArray[np.bool_]]
-"""Returns which rows of a table with id and url of documents are meant."""
+DocumentMask = Callable[[pa.Table], NDArray[np.bool_]]
+"""Maps a table with id and url of documents to a mask of the traced ones, shape (rows,)."""
 
-LookUp = Callable[[Chain], "tuple[Sequence[Document] | None, int | None]"]
-"""Returns what a run has of it: documents, None where none are looked for; and their count, of a domain."""
-
-Json = dict[str, Any]
-"""What `to_json` returns: the answer as `--json` prints it."""
+LookUp = Callable[[LineageReader], "tuple[Sequence[Document] | None, int | None]"]
+"""Returns the traced documents in a lineage, None if the trace is not of documents; and their total for a domain."""
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """Settings of a training run."""
 
     steps: int
     settings: Mapping[str, object]
-    """As `run.json` has them: `Readings.settings`."""
+    """The settings of `run.json` that `Readings.settings` selects."""
 
     @classmethod
-    def of(cls, chain: Chain) -> "Run | None":
-        """Returns the run of a chain; None where nothing was trained."""
-        settings = chain.readings.settings
+    def of(cls, reader: LineageReader) -> "TrainingRun | None":
+        """Returns the training run of a lineage; None if nothing was trained."""
+        settings = reader.readings.settings
         return cls(settings["steps"], settings) if settings else None
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the tokens of a kept document lie: its row of a shard of a split."""
+class ShardRow:
+    """Position of the tokens of a kept document: a row in a shard of a split."""
 
     split: str
     shard: str
@@ -85,7 +85,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a document was not kept; `reason` is the first of the reasons."""
+    """Reasons why a document was rejected; `reason` is the first of them."""
 
     reason: str
     reasons: list[str]
@@ -93,8 +93,8 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Learned:
-    """An example made of a document: its chunk, and the pages on which that stands; None without pages."""
+class LearnedExample:
+    """An example made from a document: its chunk, and the pages with the chunk; None for documents without pages."""
 
     chunk: str
     pages: list[int] | None
@@ -102,74 +102,74 @@ class Learned:
 
 @dataclass(frozen=True)
 class Document:
-    """A document, what became of it, and who read it: steps of a training, or of a fine-tuning (`examples`).
+    """A document, its fate, and the steps of training or fine-tuning that read it.
 
     Attributes:
-        fate: "kept", "rejected", "extracted": judged by nothing yet; "learned": some of it became examples.
-        place: of a kept document.
-        rejection: of a rejected document.
-        reading: of a kept or learned document.
-        capture: where its record has one.
-        contents: where they were looked for.
-        examples: of a learned document.
+        fate: "kept"; "rejected"; "extracted": not filtered yet; "learned": parts of it became examples.
+        position: for a kept document.
+        rejection: for a rejected document.
+        reading: for a kept or learned document.
+        capture: None if it is not known.
+        contents: None if they were not read.
+        examples: for a learned document.
     """
 
     id: str
     url: str
     source: str
     fate: Literal["kept", "rejected", "extracted", "learned"]
-    place: Place | None = None
+    position: ShardRow | None = None
     rejection: Rejection | None = None
     reading: Reading | None = None
-    capture: Capture | None = None
+    capture: DocumentCapture | None = None
     contents: Contents | None = None
-    examples: tuple[Learned, ...] = ()
+    examples: tuple[LearnedExample, ...] = ()
 
     def to_json(self, trained: bool) -> Json:
-        """Returns it as JSON has it; `trained`: whether there is a run, whose skipped steps are named."""
+        """Returns the document as JSON; `trained`: whether there is a training run and so skipped steps are known."""
         head = {"id": self.id, "url": self.url, "source": self.source}
         reading = _reading_json(self.reading, trained) if self.reading else {}
         if self.fate == "learned":
-            return {**head, "examples": [asdict(one) for one in self.examples], **reading}
-        found = {**(asdict(self.capture) if self.capture else {}), **head, "fate": self.fate}
-        for part in (self.place, self.rejection):
-            found |= asdict(part) if part else {}
-        return {**found, **reading, **(_contents_json(self.contents) if self.contents else {})}
+            return {**head, "examples": [asdict(example) for example in self.examples], **reading}
+        fields = {**(asdict(self.capture) if self.capture else {}), **head, "fate": self.fate}
+        for part in (self.position, self.rejection):
+            fields |= asdict(part) if part else {}
+        return {**fields, **reading, **(_contents_json(self.contents) if self.contents else {})}
 
 
 @dataclass(frozen=True)
-class OtherRun:
-    """What the run of another model has read of what is traced.
+class RelatedRun:
+    """The traced documents that the run of another model has read.
 
-    Of a run that the traced model began from, or of a fine-tuned model that came later.
+    The other model is one whose weights the traced model began from, or a fine-tuned model.
 
     Attributes:
-        model: its id.
-        bases: the models that it comes from, nearest first; of a fine-tuned one.
-        problem: why it is not known what it has read, or "".
-        run: None where it is not known.
-        documents: None where nothing is looked for, as for a step.
-        count: of a domain: how many documents there are, of which `documents` are some.
+        model: id of the model.
+        bases: for a fine-tuned model, the models that it comes from, nearest first.
+        problem: why it is not known what the model has read, or "".
+        run: the run; None if it is not known.
+        documents: the documents; None if the trace is not of documents, but of a step.
+        count: for a domain, the total number of documents, of which `documents` are the first.
     """
 
     model: str
     bases: tuple[str, ...] = ()
     problem: str = ""
-    run: Run | None = None
+    run: TrainingRun | None = None
     documents: tuple[Document, ...] | None = None
     count: int | None = None
 
 
 @dataclass(frozen=True)
 class Trace:
-    """An answer: what was asked, and how many requests it has made of a remote store."""
+    """The result of a trace: the query, its kind, and the number of requests to a remote store."""
 
     asked: str
     kind: str
     requests: int = field(default=0, kw_only=True)
 
     def to_json(self) -> Json:
-        """Returns the answer as JSON has it."""
+        """Returns the trace as JSON."""
         return {"asked": self.asked, "kind": self.kind, **self._body(), "requests": self.requests}
 
     def _body(self) -> Json:
@@ -178,53 +178,59 @@ class Trace:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The artifacts that an answer was read from.
+    """The artifacts that a trace was read from.
 
     Attributes:
-        recipe: its name.
-        artifacts: their ids, by kind.
-        measured: by annotator, group and fingerprint of what it has measured.
-        run: None where nothing was trained.
-        before: what the runs that the model comes from have read, nearest first.
+        recipe: name of the recipe.
+        artifacts: ids of the artifacts, by kind.
+        measured: address and fingerprint of the group of each annotator.
+        run: the training run; None if nothing was trained.
+        before: the runs that the model comes from, nearest first.
     """
 
     recipe: str
     artifacts: dict[str, str]
     measured: dict[str, dict[str, str]]
-    run: Run | None
-    before: tuple[OtherRun, ...]
+    run: TrainingRun | None
+    before: tuple[RelatedRun, ...]
 
     @classmethod
-    def of(cls, chain: Chain, look_up: LookUp) -> "Lineage":
-        """Returns the artifacts of a chain, and what `look_up` finds in the runs that its model comes from."""
+    def of(cls, reader: LineageReader, look_up: LookUp) -> "Lineage":
+        """Describes the artifacts of a reader, and applies `look_up` to the runs that its model comes from."""
         before = []
-        for one in chain.before():
-            documents, count = look_up(one.chain) if one.chain else (None, None)
-            run = Run.of(one.chain) if one.chain else None
-            found = None if documents is None else tuple(documents)
-            before.append(OtherRun(one.checkpoint, problem=one.problem, run=run, documents=found, count=count))
-        return cls(chain.recipe, chain.addresses, chain.measured, Run.of(chain), tuple(before))
+        for origin in reader.origins():
+            documents, count = look_up(origin.reader) if origin.reader else (None, None)
+            before.append(
+                RelatedRun(
+                    model=origin.checkpoint,
+                    problem=origin.problem,
+                    run=TrainingRun.of(origin.reader) if origin.reader else None,
+                    documents=None if documents is None else tuple(documents),
+                    count=count,
+                )
+            )
+        return cls(reader.recipe, reader.addresses, reader.measured, TrainingRun.of(reader), tuple(before))
 
 
 @dataclass(frozen=True)
 class LineageTrace(Trace):
-    """An answer from the artifacts of one lineage."""
+    """A trace through the artifacts of one lineage."""
 
     lineage: Lineage
 
     def _body(self) -> Json:
-        found = self.lineage
-        head = {"recipe": found.recipe, "artifacts": found.artifacts, "measured": found.measured}
-        before = [_before_json(one) for one in found.before]
-        return {**head, "run": found.run and found.run.settings, **self._found(), "before": before}
+        lineage = self.lineage
+        head = {"recipe": lineage.recipe, "artifacts": lineage.artifacts, "measured": lineage.measured}
+        before = [_origin_json(run) for run in lineage.before]
+        return {**head, "run": lineage.run and lineage.run.settings, **self._result(), "before": before}
 
-    def _found(self) -> Json:
+    def _result(self) -> Json:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Lost:
-    """A capture that gave no document, and why."""
+class FailedCapture:
+    """A capture that gave no document, and the reason."""
 
     record_id: str | None
     url: str
@@ -233,41 +239,44 @@ class Lost:
 
 @dataclass(frozen=True)
 class PageTrace(LineageTrace):
-    """Documents of a URL, of an id, or of a domain (`count` is that of all of its documents), and who read them.
+    """Documents of a URL, an id or a domain, and the runs that read them.
 
     Attributes:
-        captures_without_document: of a URL or id.
-        tuned: the fine-tuned models that come from the model, or have read some of the documents.
+        documents: the documents; for a domain, the first of them.
+        tuned: fine-tuned models that come from the model, or have read some of the documents.
+        captures_without_document: for a URL or id.
+        count: for a domain, the total number of documents.
     """
 
     documents: tuple[Document, ...]
-    tuned: tuple[OtherRun, ...]
-    captures_without_document: tuple[Lost, ...] = ()
+    tuned: tuple[RelatedRun, ...]
+    captures_without_document: tuple[FailedCapture, ...] = ()
     count: int | None = None
 
-    def _found(self) -> Json:
-        found = {"documents": [one.to_json(self.lineage.run is not None) for one in self.documents]}
+    def _result(self) -> Json:
+        documents = [document.to_json(self.lineage.run is not None) for document in self.documents]
         if self.count is not None:
-            return {"count": self.count, **found}
-        return {**found, "captures_without_document": [asdict(one) for one in self.captures_without_document]}
+            return {"count": self.count, "documents": documents}
+        captures = [asdict(capture) for capture in self.captures_without_document]
+        return {"documents": documents, "captures_without_document": captures}
 
     def _body(self) -> Json:
-        return {**super()._body(), "tuned": [_tuned_json(one) for one in self.tuned]}
+        return {**super()._body(), "tuned": [_tuned_json(run) for run in self.tuned]}
 
 
 @dataclass(frozen=True)
-class Slice:
-    """What a sequence has of a document.
+class SequenceSlice:
+    """The part of a document in a sequence.
 
     Attributes:
-        id: of the document.
-        url: of the document.
+        id: id of the document.
+        url: URL of the document.
         start: first token, counted in the document.
         length: number of tokens.
-        pos: where it begins in the sequence.
-        withheld: nothing of it was read: it was taken down before, or it or its shard had spoilt steps.
-        pages: of the file that it stands on; [] for a document without pages.
-        text: the beginning of what the model read.
+        pos: first token, counted in the sequence.
+        withheld: whether the step did not read it, because it was taken down or because it or its shard spoiled steps.
+        pages: numbers of the pages with it; [] for a document without pages.
+        text: the beginning of the text that the model read.
     """
 
     id: str
@@ -280,186 +289,199 @@ class Slice:
     text: str
 
     def to_json(self) -> Json:
-        """Returns the fields as JSON has them."""
-        left_out = {name for name in ("withheld", "pages") if not getattr(self, name)}
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        """Returns the fields as JSON values, without `withheld` and `pages` if these are empty."""
+        omitted = {name for name in ("withheld", "pages") if not getattr(self, name)}
+        return {name: value for name, value in asdict(self).items() if name not in omitted}
 
 
 @dataclass(frozen=True)
 class StepSequence:
-    """A sequence of a step; `slices` of those that are shown."""
+    """A sequence of a step; `slices` is None if its pages are not shown."""
 
     source: str
     sequence: int
     epoch: int
-    slices: tuple[Slice, ...] | None = None
+    slices: tuple[SequenceSlice, ...] | None = None
 
     def to_json(self) -> Json:
-        """Returns the fields as JSON has them."""
-        found = {"source": self.source, "sequence": self.sequence, "epoch": self.epoch}
-        return found if self.slices is None else {**found, "slices": [one.to_json() for one in self.slices]}
+        """Returns the fields as JSON values."""
+        fields = {"source": self.source, "sequence": self.sequence, "epoch": self.epoch}
+        return fields if self.slices is None else {**fields, "slices": [part.to_json() for part in self.slices]}
 
 
 @dataclass(frozen=True)
 class StepTrace(LineageTrace):
-    """A step with the pages that its sequences are made of; `skipped` is why it did not change the model, or ""."""
+    """A step with the pages in its sequences; `skipped` is why it did not change the model, or ""."""
 
     step: int
     skipped: str
     first_checkpoint: int | None
     sequences: tuple[StepSequence, ...]
 
-    def _found(self) -> Json:
-        found = {"step": self.step, "skipped": self.skipped, "first_checkpoint": self.first_checkpoint}
-        return {**found, "sequences": [one.to_json() for one in self.sequences]}
+    def _result(self) -> Json:
+        step = {"step": self.step, "skipped": self.skipped, "first_checkpoint": self.first_checkpoint}
+        return {**step, "sequences": [sequence.to_json() for sequence in self.sequences]}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of a step of a fine-tuning: its sequence, and where it is from (`Examples.source`)."""
+class ExampleRow:
+    """An example that a step of a fine-tuning read, with its sequence and its source."""
 
     sequence: int
-    origin: Mapping[str, Any]
+    source: ExampleSource
     withheld: bool
 
 
 @dataclass(frozen=True)
 class TunedStepTrace(Trace):
-    """A step of a fine-tuning with its rows, in the order of the batch; `bases` are where the model comes from."""
+    """A step of a fine-tuning with its examples in the order of the batch; `bases` as in `RelatedRun`."""
 
     model: str
     bases: tuple[str, ...]
     step: int
     skipped: bool
-    rows: tuple[Row, ...]
+    rows: tuple[ExampleRow, ...]
 
     def _body(self) -> Json:
         rows = [
-            {"sequence": row.sequence, **row.origin, **({"withheld": True} if row.withheld else {})}
+            {"sequence": row.sequence, **row.source, **({"withheld": True} if row.withheld else {})}
             for row in self.rows
         ]
-        found = {"model": self.model, "bases": list(self.bases), "step": self.step, "skipped": self.skipped}
-        return {**found, "rows": rows}
+        step = {"model": self.model, "bases": list(self.bases), "step": self.step, "skipped": self.skipped}
+        return {**step, "rows": rows}
 
 
-def trace(store: Store, recipe: str, version: str, what: str, everything: bool = False) -> Trace:
+def trace(store: Store, recipe: str, version: str, query: str, everything: bool = False) -> Trace:
     """Traces a URL, a document id (32 hex digits), a domain ("domain:example.org") or a step ("step:120", "tuned:42").
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
-        version: version of the model, or of what has been made.
-        what: see above.
-        everything: whether all documents of a domain and the pages of all sequences of a step are shown.
+        version: version of the model, or of the last artifact that exists.
+        query: a URL, document id, domain or step, see above.
+        everything: whether to show all documents of a domain, or the pages of all sequences of a step.
 
     Raises:
-        InputError: nothing of the recipe has been made, or there is no such step or domain.
+        InputError: the version has no artifact, or there is no such step or domain.
     """
-    before = store.requests
-    found: Trace
-    if match := _STEP.fullmatch(what):
-        found = trace_step(store, recipe, version, int(match[1]), None if everything else MOST_SEQUENCES)
-    elif what.startswith(_TUNED_STEP):
-        found = trace_tuned(store, recipe, version, _tuned_step(what))
-    elif _ID.fullmatch(what):
-        found = _trace_document(store, recipe, version, what)
-    elif what.startswith(_DOMAIN):
-        name = what.removeprefix(_DOMAIN)
-        found = trace_domain(store, recipe, version, name, None if everything else MOST_DOCUMENTS)
+    requests = store.requests
+    result: Trace
+    if match := _STEP.fullmatch(query):
+        result = trace_step(store, recipe, version, int(match[1]), None if everything else MOST_SEQUENCES)
+    elif query.startswith(_TUNED_STEP):
+        result = trace_tuned(store, recipe, version, _tuned_step(query))
+    elif _ID.fullmatch(query):
+        result = _trace_document(store, recipe, version, query)
+    elif query.startswith(_DOMAIN):
+        name = query.removeprefix(_DOMAIN)
+        result = trace_domain(store, recipe, version, name, None if everything else MOST_DOCUMENTS)
     else:
-        found = _trace_url(store, recipe, version, what)
-    return replace(found, requests=store.requests - before)
+        result = _trace_url(store, recipe, version, query)
+    return replace(result, requests=store.requests - requests)
 
 
 def _trace_url(store: Store, recipe: str, version: str, url: str) -> PageTrace:
     """Traces every capture of a URL."""
-    chain = Chain.follow(store, recipe, version)
+    reader = LineageReader.follow(store, recipe, version)
     urls = sorted({url, canonical(url) or url})
-    lost = chain.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
+    failed = reader.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
 
-    def kept(of: Chain) -> list[Document]:
-        return [_kept(of, entry) for spelling in urls for entry in of.entries_of(spelling)]
+    def kept_documents(lineage: LineageReader) -> list[Document]:
+        return [_kept_document(lineage, entry) for spelling in urls for entry in lineage.entries_of(spelling)]
 
-    found = kept(chain)
-    seen = {document.id for document in found}
-    found += [document for document in _not_kept(chain, "url", urls) if document.id not in seen]
+    documents = kept_documents(reader)
+    kept_ids = {document.id for document in documents}
+    documents += [document for document in _not_kept(reader, "url", urls) if document.id not in kept_ids]
     return PageTrace(
-        *(url, "url", Lineage.of(chain, lambda of: (kept(of), None))),
-        documents=tuple(found),
-        tuned=tuple(_tunings_of(chain, _is_in("url", urls))),
-        captures_without_document=tuple(Lost(*row) for _, row in lost),
+        *(url, "url", Lineage.of(reader, lambda lineage: (kept_documents(lineage), None))),
+        documents=tuple(documents),
+        tuned=tuple(_tuned_runs(reader, _is_in("url", urls))),
+        captures_without_document=tuple(FailedCapture(*row) for _, row in failed),
     )
 
 
 def _trace_document(store: Store, recipe: str, version: str, doc_id: str) -> PageTrace:
     """Traces one document."""
-    chain = Chain.follow(store, recipe, version)
+    reader = LineageReader.follow(store, recipe, version)
 
-    def kept(of: Chain) -> list[Document]:
-        entry = of.index.by_uid(bytes.fromhex(doc_id)) if of.index else None
-        return [_kept(of, entry)] if entry else []
+    def kept_documents(lineage: LineageReader) -> list[Document]:
+        entry = lineage.index.by_uid(bytes.fromhex(doc_id)) if lineage.index else None
+        return [_kept_document(lineage, entry)] if entry else []
 
     return PageTrace(
-        *(doc_id, "document", Lineage.of(chain, lambda of: (kept(of), None))),
-        documents=tuple(kept(chain) or _not_kept(chain, "id", [doc_id])),
-        tuned=tuple(_tunings_of(chain, _is_in("id", [doc_id]))),
+        *(doc_id, "document", Lineage.of(reader, lambda lineage: (kept_documents(lineage), None))),
+        documents=tuple(kept_documents(reader) or _not_kept(reader, "id", [doc_id])),
+        tuned=tuple(_tuned_runs(reader, _is_in("id", [doc_id]))),
     )
 
 
 def trace_domain(store: Store, recipe: str, version: str, name: str, most: int | None = MOST_DOCUMENTS) -> PageTrace:
     """Traces the kept documents of a host and of all hosts below it, without their captures.
 
-    The first `most` documents in the order of the shards, or all.
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        version: version of the model, or of the last artifact that exists.
+        name: a host name.
+        most: number of documents to trace, in the order of the shards; None for all.
 
     Raises:
-        InputError: it is no name of a host or is a public suffix, or nothing was encoded.
+        InputError: the name is not a host name or is a public suffix, or nothing was encoded.
     """
     domain = _host(name)
-    chain = Chain.follow(store, recipe, version)
-    if chain.index is None:
+    reader = LineageReader.follow(store, recipe, version)
+    if reader.index is None:
         raise InputError(f"nothing of {recipe}@{version} was encoded", "run the stage encode first")
 
-    def kept(of: Chain) -> tuple[list[Document], int]:
-        count, entries = of.index.by_domain(domain, most) if of.index else (0, [])
-        return many(lambda entry: _in_shards(of, entry), entries), count
+    def kept_documents(lineage: LineageReader) -> tuple[list[Document], int]:
+        count, entries = lineage.index.by_domain(domain, most) if lineage.index else (0, [])
+        return many(lambda entry: _in_shards(lineage, entry), entries), count
 
-    documents, count = kept(chain)
+    documents, count = kept_documents(reader)
     return PageTrace(
-        *(f"{_DOMAIN}{domain}", "domain", Lineage.of(chain, kept)),
+        *(f"{_DOMAIN}{domain}", "domain", Lineage.of(reader, kept_documents)),
         documents=tuple(documents),
-        tuned=tuple(_tunings_of(chain, Tombstones(domains=frozenset([domain])).mask)),
+        tuned=tuple(_tuned_runs(reader, Tombstones(domains=frozenset([domain])).mask)),
         count=count,
     )
 
 
 def trace_step(store: Store, recipe: str, version: str, step: int, most: int | None = MOST_SEQUENCES) -> StepTrace:
-    """Returns the sequences of a step (from 0); the first `most`, or all, with the pages they are made of.
+    """Traces a training step to its sequences and pages.
+
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        version: version of the model.
+        step: 0-based.
+        most: number of sequences whose pages are read; None for all.
 
     Raises:
-        InputError: nothing was trained, or the run had fewer steps.
+        InputError: nothing was trained, or the run has fewer steps.
     """
-    chain = Chain.follow(store, recipe, version)
-    run, order = chain.readings.run, chain.readings.order
+    reader = LineageReader.follow(store, recipe, version)
+    run, order = reader.readings.run, reader.readings.order
     if run is None or order is None:
         raise InputError(f"nothing was trained as {recipe}@{version}", "run the stage train first")
     if step >= run["steps"]:
-        raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
+        raise InputError(f"the run has no step {step}", f"its steps are 0 to {run['steps'] - 1}")
     sequences = [StepSequence(source, number, epoch) for source, number, epoch in order.batch(step)]
-    shown = sequences[:most]
+    detailed = sequences[:most]
     sequences[:most] = [
-        replace(one, slices=tuple(slices)) for one, slices in zip(shown, _slices(chain, shown, step), strict=True)
+        replace(sequence, slices=tuple(slices))
+        for sequence, slices in zip(detailed, _slices(reader, detailed, step), strict=True)
     ]
     return StepTrace(
-        *(f"step:{step}", "step", Lineage.of(chain, lambda of: (None, None))),
+        *(f"step:{step}", "step", Lineage.of(reader, lambda lineage: (None, None))),
         step=step,
-        skipped=chain.readings.why_skipped(step),
+        skipped=reader.readings.why_skipped(step),
         first_checkpoint=min((count for count in run["checkpoint_steps"] if count > step), default=None),
         sequences=tuple(sequences),
     )
 
 
 def trace_tuned(store: Store, recipe: str, version: str, step: int) -> TunedStepTrace:
-    """Returns what a step of a fine-tuning has read.
+    """Traces a step of a fine-tuning to its examples.
 
     Args:
         store: store of the artifacts.
@@ -478,179 +500,184 @@ def trace_tuned(store: Store, recipe: str, version: str, step: int) -> TunedStep
     for _, sequence, _ in readings.order.batch(step):
         for number in readings.examples.numbers(sequence):
             blank = readings.blank_from(number)
-            origin = readings.examples.source(readings.examples[number])
-            rows.append(Row(sequence, origin, blank is not None and blank <= step))
+            source = readings.examples.source(readings.examples[number])
+            rows.append(ExampleRow(sequence, source, blank is not None and blank <= step))
     skipped = step in readings.skipped_steps
     return TunedStepTrace(f"tuned:{step}", "tuned", str(model.address), _bases(model), step, skipped, tuple(rows))
 
 
-def _tuned_step(asked: str) -> int:
-    number = asked.removeprefix(_TUNED_STEP)
+def _tuned_step(query: str) -> int:
+    number = query.removeprefix(_TUNED_STEP)
     if not number.isdecimal():
-        raise InputError(f'"{asked}" names no step', "write it as tuned:42")
+        raise InputError(f'"{query}" is not a step', "write it as tuned:42")
     return int(number)
 
 
-def _kept(chain: Chain, entry: Entry) -> Document:
-    """Returns a kept document: its capture, where its tokens lie, and every step and checkpoint that saw it."""
+def _kept_document(reader: LineageReader, entry: IndexEntry) -> Document:
+    """Returns a kept document with its capture, the position of its tokens, and the steps that read it."""
     doc_id = entry.uid.hex()
-    capture = chain.capture("documents", "kept", entry.part, doc_id)
-    return replace(_in_shards(chain, entry), capture=capture, contents=chain.contents(entry.part, doc_id))
+    capture = reader.capture("documents", "kept", entry.part, doc_id)
+    return replace(_in_shards(reader, entry), capture=capture, contents=reader.contents(entry.part, doc_id))
 
 
-def _in_shards(chain: Chain, entry: Entry) -> Document:
+def _in_shards(reader: LineageReader, entry: IndexEntry) -> Document:
     """Returns a kept document without its capture."""
     source, split = parse_shard_name(entry.shard)
-    place = Place(split, entry.shard, entry.row, entry.n_tokens)
-    reading = chain.readings.of(entry.shard, entry.row)
-    return Document(entry.uid.hex(), entry.url, source, "kept", place, reading=reading)
+    position = ShardRow(split, entry.shard, entry.row, entry.n_tokens)
+    reading = reader.readings.of(entry.shard, entry.row)
+    return Document(entry.uid.hex(), entry.url, source, "kept", position, reading=reading)
 
 
-def _not_kept(chain: Chain, column: str, values: Sequence[str]) -> list[Document]:
-    """Returns documents that were rejected, or that nothing has judged yet."""
-    if "documents" not in chain.artifacts:
-        found = chain.captures(column, values)
-        return [Document(one.id, one.url, one.source, "extracted", capture=one) for one in found]
+def _not_kept(reader: LineageReader, column: str, values: Sequence[str]) -> list[Document]:
+    """Returns documents that were rejected or, before `consolidate`, only extracted."""
+    if "documents" not in reader.artifacts:
+        captures = reader.captures(column, values)
+        return [Document(capture.id, capture.url, capture.source, "extracted", capture=capture) for capture in captures]
     columns = ["id", "url", "source", "reason", "reasons", "duplicate_of"]
     return [
         Document(
             *(doc_id, url, source, "rejected"),
-            rejection=Rejection(*why),
-            capture=chain.capture("extracted", "documents", part, doc_id),
-            contents=chain.contents(part, doc_id),
+            rejection=Rejection(*rejection),
+            capture=reader.capture("extracted", "documents", part, doc_id),
+            contents=reader.contents(part, doc_id),
         )
-        for part, (doc_id, url, source, *why) in chain.rows("documents", "rejected/", column, values, columns)
+        for part, (doc_id, url, source, *rejection) in reader.rows("documents", "rejected/", column, values, columns)
     ]
 
 
-def _slices(chain: Chain, sequences: Sequence[StepSequence], step: int) -> list[list[Slice]]:
-    """Returns the slices of sequences of a step, with the page and the beginning of the text that it read of each."""
-    plan, index = chain.plan, chain.index
+def _slices(reader: LineageReader, sequences: Sequence[StepSequence], step: int) -> list[list[SequenceSlice]]:
+    """Returns the slices of each sequence of a step, with their pages and the beginning of the text that was read."""
+    plan, index = reader.plan, reader.index
     assert plan is not None
     assert index is not None
-    slices = [one.tolist() for one in many(lambda one: plan.slices(one.source, one.sequence), sequences)]
-    flat = [(plan.shards[number], *rest) for one in slices for number, *rest in one]
+    plan_slices = [
+        slices.tolist() for slices in many(lambda sequence: plan.slices(sequence.source, sequence.sequence), sequences)
+    ]
+    flat = [(plan.shards[number], *rest) for slices in plan_slices for number, *rest in slices]
     entries = index.at([(shard, row) for shard, row, *_ in flat])
-    blanks = [first_blank(chain.readings.marks, shard, row) for shard, row, *_ in flat]
+    blanks = [first_blank(reader.readings.marks, shard, row) for shard, row, *_ in flat]
     withheld = [blank is not None and step >= blank for blank in blanks]
     ranges = [
-        (shard, offset, 0 if gone else min(length, _EXCERPT_TOKENS))
-        for (shard, _, offset, length), gone in zip(flat, withheld, strict=True)
+        (shard, offset, 0 if is_withheld else min(length, _EXCERPT_TOKENS))
+        for (shard, _, offset, length), is_withheld in zip(flat, withheld, strict=True)
     ]
-    texts = map(chain.tokenizer.decode, (one.tolist() for one in index.tokens(ranges, plan.format.dtype)))
-    stretches = zip(entries, flat, strict=True)
-    pages = many(lambda one: chain.pages(one[0], one[1][2] - one[0].offset, one[1][3]), stretches)
-    found = zip(entries, withheld, texts, pages, strict=True)
-    shown = []
-    for one in slices:
-        pos, inside = 0, list[Slice]()
-        for _, _, offset, length in one:
-            entry, gone, text, numbers = next(found)
-            start = offset - entry.offset
-            inside.append(Slice(entry.uid.hex(), entry.url, start, length, pos, gone, numbers, text))
+    tokens = index.tokens(ranges, plan.format.dtype)
+    texts = [reader.tokenizer.decode(excerpt.tolist()) for excerpt in tokens]
+    in_documents = [
+        (entry, offset - entry.offset, length) for entry, (_, _, offset, length) in zip(entries, flat, strict=True)
+    ]
+    pages = many(lambda part: reader.pages(*part), in_documents)
+    details = zip(in_documents, withheld, texts, pages, strict=True)
+    result = []
+    for slices in plan_slices:
+        pos, parts = 0, list[SequenceSlice]()
+        for (entry, start, length), is_withheld, text, numbers in islice(details, len(slices)):
+            parts.append(SequenceSlice(entry.uid.hex(), entry.url, start, length, pos, is_withheld, numbers, text))
             pos += length
-        shown.append(inside)
-    return shown
+        result.append(parts)
+    return result
 
 
 def _host(name: str) -> str:
-    """Returns a host's name in canonical form; raises InputError."""
+    """Returns a host name in canonical form; raises InputError."""
     host = host_name(f"http://{name.strip()}/") if not set("/?#@") & set(name) else None
     if not host:
-        raise InputError(f'"{name}" is no name of a host', "write it as domain:example.org")
+        raise InputError(f'"{name}" is not a host name', "write it as domain:example.org")
     if is_public_suffix(host):
         raise InputError(f"{host} is a public suffix, under which anyone can register", "name a domain below it")
     return host
 
 
-def _is_in(column: str, values: Sequence[str]) -> Covers:
-    """Returns what covers the documents with one of some values in a column, "id" or "url"."""
+def _is_in(column: str, values: Sequence[str]) -> DocumentMask:
+    """Returns the mask of documents in which a column, "id" or "url", has one of `values`."""
 
-    def covers(rows: pa.Table) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = pc.is_in(rows.column(column), pa.array(values, pa.string())).to_numpy()
-        return found
+    def mask(documents: pa.Table) -> NDArray[np.bool_]:
+        matches: NDArray[np.bool_] = pc.is_in(documents.column(column), pa.array(values, pa.string())).to_numpy()
+        return matches
 
-    return covers
+    return mask
 
 
-def _tunings_of(chain: Chain, covers: Covers) -> list[OtherRun]:
-    """Returns the fine-tuned models that come from the model of a chain, or have read some of its documents."""
-    store = next(iter(chain.artifacts.values())).store
-    found = many(lambda model: _tuning(model, chain, covers), _tuned_models(store))
-    return [one for one in found if one]
+def _tuned_runs(reader: LineageReader, mask: DocumentMask) -> list[RelatedRun]:
+    """Returns the fine-tuned models that come from the model of a lineage, or have read traced documents."""
+    store = next(iter(reader.artifacts.values())).store
+    runs = many(lambda model: _tuned_run(model, reader, mask), _tuned_models(store))
+    return [run for run in runs if run]
 
 
 def _tuned_models(store: Store) -> list[Artifact]:
-    """Returns all fine-tuned models of a store, by recipe and version; lists folders, and not all files in them."""
+    """Returns all fine-tuned models of a store, by recipe and version; lists folders, not all files in them."""
     recipes = store.folders()
     kinds = many(store.folders, recipes)
-    having = [f"{recipe}/{TUNED}" for recipe, found in zip(recipes, kinds, strict=True) if TUNED in found]
-    versions = zip(having, many(store.folders, having), strict=True)
-    made = many(
-        lambda address: Artifact.find(store, address), [ArtifactId(a, b) for a, found in versions for b in found]
-    )
-    return [model for model in made if model]
+    names = [f"{recipe}/{TUNED}" for recipe, folders in zip(recipes, kinds, strict=True) if TUNED in folders]
+    versions = zip(names, many(store.folders, names), strict=True)
+    addresses = [ArtifactId(name, version) for name, folders in versions for version in folders]
+    return [model for model in many(lambda address: Artifact.find(store, address), addresses) if model]
 
 
-def _tuning(model: Artifact, chain: Chain, covers: Covers) -> OtherRun | None:
-    found = OtherRun(str(model.address), _bases(model))
-    related = _comes_from(model, chain)
+def _tuned_run(model: Artifact, reader: LineageReader, mask: DocumentMask) -> RelatedRun | None:
+    run = RelatedRun(str(model.address), _bases(model))
+    is_related = _comes_from(model, reader)
     try:
         readings = ExampleReadings(model)
-        read = by_document(readings.examples, readings.examples.where(covers))
+        examples_of = by_document(readings.examples, readings.examples.where(mask))
     except (InputError, FileNotFoundError) as error:
-        return replace(found, problem=str(error)) if related else None
-    if not read and not related:
+        return replace(run, problem=str(error)) if is_related else None
+    if not examples_of and not is_related:
         return None
     documents = []
-    for page, numbers in read.items():
-        origins = (readings.examples.source(readings.examples[number]) for number in numbers)
-        examples = tuple(Learned(one["chunk"], one.get("pages")) for one in origins)
+    for page, numbers in examples_of.items():
+        sources = (readings.examples.source(readings.examples[number]) for number in numbers)
+        examples = tuple(LearnedExample(source["chunk"], source.get("pages")) for source in sources)
         reading = readings.of(numbers)
         documents.append(Document(page.id, page.url, page.source, "learned", reading=reading, examples=examples))
-    return replace(found, run=Run(readings.run["steps"], readings.run), documents=tuple(documents))
+    return replace(run, run=TrainingRun(readings.run["steps"], readings.run), documents=tuple(documents))
 
 
 def _bases(model: Artifact) -> tuple[str, ...]:
     return tuple(ref.address for ref in origin_refs(model))
 
 
-def _comes_from(model: Artifact, chain: Chain) -> bool:
-    """Returns whether a model is that of a chain, or began from its weights."""
-    ours = {(one.record.fingerprint, one.record.content) for one in chain.models}
-    before = {(ref.fingerprint, ref.content) for ref in origin_refs(model)}
-    return bool(ours & {(model.record.fingerprint, model.record.content), *before})
+def _comes_from(model: Artifact, reader: LineageReader) -> bool:
+    """Returns whether a model is one of the lineage's models, or began from the weights of one."""
+    own = {(artifact.record.fingerprint, artifact.record.content) for artifact in reader.models}
+    origins = {(ref.fingerprint, ref.content) for ref in origin_refs(model)}
+    return bool(own & {(model.record.fingerprint, model.record.content), *origins})
 
 
 def _reading_json(reading: Reading, trained: bool) -> Json:
-    found: Json = {name: getattr(reading, name) for name in ("sequences", "steps", "checkpoints")}
+    fields: Json = {name: getattr(reading, name) for name in ("sequences", "steps", "checkpoints")}
     if trained:
-        found["skipped_steps"] = reading.skipped_steps
-    return found if not trained or reading.withheld_from is None else {**found, "withheld_from": reading.withheld_from}
+        fields["skipped_steps"] = reading.skipped_steps
+        if reading.withheld_from is not None:
+            fields["withheld_from"] = reading.withheld_from
+    return fields
 
 
 def _contents_json(contents: Contents) -> Json:
-    kept, rejected = ("headings", "pages", "tokens"), ("reason", "duplicate_of")
-    chunks = [
-        {name: value for name, value in asdict(one).items() if name not in (rejected if one.reason is None else kept)}
-        for one in contents.chunks
-    ]
-    found = {**asdict(contents), "chunks": chunks}
-    return {name: rows for name, rows in found.items() if rows}
+    kept_only, rejected_only = ("headings", "pages", "tokens"), ("reason", "duplicate_of")
+    chunks = []
+    for chunk in contents.chunks:
+        omitted = rejected_only if chunk.reason is None else kept_only
+        chunks.append({name: value for name, value in asdict(chunk).items() if name not in omitted})
+    fields = {**asdict(contents), "chunks": chunks}
+    return {name: rows for name, rows in fields.items() if rows}
 
 
-def _before_json(one: OtherRun) -> Json:
-    found: Json = {"checkpoint": one.model, "problem": one.problem}
-    if one.run is None:
-        return found
-    found["run"] = one.run.settings
-    found |= {} if one.count is None else {"count": one.count}
-    documents = one.documents
-    return found if documents is None else {**found, "documents": [document.to_json(True) for document in documents]}
+def _origin_json(run: RelatedRun) -> Json:
+    fields: Json = {"checkpoint": run.model, "problem": run.problem}
+    if run.run is None:
+        return fields
+    fields["run"] = run.run.settings
+    if run.count is not None:
+        fields["count"] = run.count
+    if run.documents is not None:
+        fields["documents"] = [document.to_json(True) for document in run.documents]
+    return fields
 
 
-def _tuned_json(one: OtherRun) -> Json:
-    documents = [document.to_json(True) for document in one.documents or ()]
-    steps = one.run.steps if one.run else 0
-    head = {"model": one.model, "bases": list(one.bases), "steps": steps, "problem": one.problem}
+def _tuned_json(run: RelatedRun) -> Json:
+    documents = [document.to_json(True) for document in run.documents or ()]
+    steps = run.run.steps if run.run else 0
+    head = {"model": run.model, "bases": list(run.bases), "steps": steps, "problem": run.problem}
     return {**head, "documents": documents}

@@ -1,15 +1,15 @@
 """Tracking of stage runs in MLflow: one experiment per recipe, one run per stage run, one parent run per DAG run.
 
-Only this package imports mlflow (1.5 CPU-seconds, so inside functions). Tracking is optional: a stage continues when
-the server is down. What is to be sent of a stage run is a message (`Message`); unsent ones may stay in the outbox for
-days, and are sent by the next stage that reaches the server, or by `python -m tasks sync`.
+Only this package imports mlflow, inside functions because the import takes 1.5 CPU-seconds. Tracking is optional: a
+stage continues if the server is down. A `Message` has the data to send about a stage run. Unsent messages may stay in
+the outbox for days; they are sent by the next stage that reaches the server, or by `python -m tasks sync`.
 """
 
 import json
 from dataclasses import asdict, dataclass, field
 
 TRAINING_VIEW = "workflowType=machine_learning"
-"""Query of the URL of an MLflow page that selects the view of model training."""
+"""URL query of an MLflow page that selects the view for model training."""
 
 __all__ = ["TrackingContext"]
 
@@ -19,10 +19,10 @@ class TrackingContext:
     """MLflow server, experiment and parent run of stage runs.
 
     Args:
-        uri: the server; empty: no tracking.
-        experiment: experiment name, the recipe's.
-        parent_key: identity of the parent run ("<dag id>/<run id>"); empty: no parent.
-        tags: further tags of the runs (dag id, run id, try number).
+        uri: URI of the server; "" for no tracking.
+        experiment: name of the experiment, the recipe's name.
+        parent_key: identity of the parent run, "<dag id>/<run id>"; "" for no parent.
+        tags: additional tags of the runs (DAG id, run id, try number).
         description: description of the experiment, in Markdown.
     """
 
@@ -35,10 +35,11 @@ class TrackingContext:
 
 @dataclass
 class Message:
-    """All that remains to be sent about one stage run; sent items are removed.
+    """The data still to be sent about one stage run; sent items are removed.
 
-    `name` is that of the stage, with its member; `about` is the purpose of the stage in a sentence; `aliases` are those
-    of registered models, with the id of the artifact.
+    `name` is the name of the stage, with its member. `about` is the purpose of the stage in one sentence. `registered`
+    is (folder of the artifact, name) of a model to register. `aliases` are ids of artifacts of registered models, by
+    alias. `metrics` are (name, value, time in ms, step). `files` are base64 by name.
     """
 
     context: TrackingContext
@@ -69,10 +70,10 @@ class Message:
 
 
 def run_url(message: Message) -> str:
-    """Returns the URL of a message's run, or "" while there is none.
+    """Returns the URL of a message's run, or "" if the run does not exist yet.
 
-    MLflow 3 shows an experiment in a view for GenAI or for model training. The browser stores the choice for all
-    experiments and starts with GenAI, whatever the kind of the experiment; only the URL overrides it.
+    MLflow 3 shows an experiment in a view for GenAI or for model training. The browser stores one choice for all
+    experiments, and the default is GenAI whatever the kind of the experiment. Only the URL overrides it.
     """
     if not message.run_id:
         return ""

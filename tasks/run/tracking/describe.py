@@ -1,16 +1,16 @@
-"""Descriptions on the pages of MLflow: of an experiment, of the run of a DAG, and of the run of a stage.
+"""Descriptions on MLflow pages: of an experiment, of the run of a DAG, and of the run of a stage.
 
-Reads a recipe, records of artifacts and the tags of experiments and runs; writes Markdown, deterministic, as the tag
-`mlflow.note.content`. A description that a person has written is kept: a tag with the digest of the last description
-written here distinguishes them. Of several stages that end at the same time the last one writes for all, since the
-outcome of each is a tag of its own.
+Reads a recipe, records of artifacts and the tags of experiments and runs; writes deterministic Markdown to the tag
+`mlflow.note.content`. Descriptions written by people are kept: they differ from the digest of the last description
+written here, which is in another tag. The outcome of each stage is a separate tag, so if several stages end at the same
+time, the last one writes a description with all outcomes.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import Record
+from tasks.core.artifact import ArtifactRecord
 from tasks.core.digest import sha256_of
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
@@ -18,21 +18,21 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
 
 NEWEST = "sluice.newest."
-"""Prefix of the tags of an experiment with the outcome of the newest run of each stage."""
+"""Prefix of tags of an experiment: the outcome of the newest run of each stage."""
 
 STAGE = "sluice.came_to."
-"""Prefix of the tags of a DAG run's run with the outcomes of its stages, by stage and member."""
+"""Prefix of tags of a DAG run: the outcome of each of its stages, by stage and member."""
 
 HEADLINES = ("publish", "consolidate", "pack", "decide", "evaluate")
 """Stages whose newest result is shown on the page of the experiment: pages, funnel, tokens, mixture, scores."""
 
 LONGEST = 4500
-"""Longest description in characters; a tag of an experiment is limited to 5,000."""
+"""Longest description in characters; MLflow limits tags of experiments to 5,000."""
 
-_SHOWN = 4
+_LONGEST_LIST = 4
 
 NOTE = "mlflow.note.content"
-_OURS = "sluice.note"
+_DIGEST = "sluice.note"
 
 
 def on_run(client: Any, run_id: str, text: str) -> None:
@@ -47,7 +47,7 @@ def on_dag_run(client: Any, run_id: str, key: str, name: str, outcome: str) -> N
     _write(tags, dag_run(key, tags), partial(client.set_tag, run_id))
 
 
-def on_experiment(client: Any, experiment_id: str, description: str, record: Record | None = None) -> None:
+def on_experiment(client: Any, experiment_id: str, description: str, record: ArtifactRecord | None = None) -> None:
     """Writes the description of an experiment; `record` is that of a stage's newest artifact, if there is one."""
     if record and record.stage in HEADLINES:
         newest = f"`{record.artifact}`: {outcome(record)}"
@@ -56,39 +56,39 @@ def on_experiment(client: Any, experiment_id: str, description: str, record: Rec
     _write(tags, experiment(description, tags), partial(client.set_experiment_tag, experiment_id))
 
 
-def recipe(described: Recipe) -> str:
-    """Returns the description of a recipe: its sources, and the layout of its runs."""
-    crawl, files = described.of(CrawlConfig), described.of(ExtractConfig).files
+def recipe(config: Recipe) -> str:
+    """Returns the description of a recipe: its sources, and the structure of its runs."""
+    crawl, files = config.of(CrawlConfig), config.of(ExtractConfig).files
     sources = []
     if crawl.enabled:
         seeds = [*crawl.seeds, *crawl.seed_files]
-        sources.append(f"a crawl from {_listed([f'`{seed}`' for seed in seeds])}" if seeds else "a crawl")
+        sources.append(f"a crawl from {_enumerate([f'`{seed}`' for seed in seeds])}" if seeds else "a crawl")
     sources += [f"`{source.name}` ({source.kind}: `{source.path}`)" for source in files]
     return (
-        f"The recipe **{described.name}** of Sluice: from {_listed(sources) or 'no source yet'} to documents, tokens "
+        f"The recipe **{config.name}** of Sluice: from {_enumerate(sources) or 'no source yet'} to documents, tokens "
         "and a trained language model.\n\n"
         "One run for each run of a DAG, and under it one for each stage: its inputs as datasets, its settings as "
-        "parameters, what became of its rows and what it measured as metrics, its pictures and pages as artifacts."
+        "parameters, its row counts and measurements as metrics, its pictures and pages as artifacts."
     )
 
 
 def experiment(description: str, tags: Mapping[str, str]) -> str:
-    """Returns the description of an experiment: that of its recipe (`recipe`), and the newest results in its tags."""
+    """Returns the description of an experiment: that of its recipe (`recipe`), and the newest results from its tags."""
     lines = [f"- **{stage}** {tags[NEWEST + stage]}" for stage in HEADLINES if NEWEST + stage in tags]
     return _cut("\n".join([description, *(["", "Newest results:", "", *lines] if lines else [])]))
 
 
 def dag_run(key: str, tags: Mapping[str, str]) -> str:
-    """Returns the description of the run of a DAG, `key` = "<dag id>/<run id>": the outcomes of its stages so far."""
+    """Returns the description of a DAG run ("<dag id>/<run id>"): the outcomes of its stages so far, from its tags."""
     dag, _, run = key.partition("/")
     outcomes = {name.removeprefix(STAGE): text for name, text in tags.items() if name.startswith(STAGE)}
-    order = {stage: place for place, stage in enumerate(STAGES)}
+    order = {stage: number for number, stage in enumerate(STAGES)}
     names = sorted(outcomes, key=lambda name: (order.get(name.split()[0], len(order)), name))
     lines = [f"- **{name}** {outcomes[name]}" for name in names]
     return _cut("\n".join([f"The run `{run}` of the DAG `{dag}`; its stages are the runs under it.", "", *lines]))
 
 
-def stage(about: str, record: Record | None) -> str:
+def stage(about: str, record: ArtifactRecord | None) -> str:
     """Returns the description of the run of a stage.
 
     Args:
@@ -97,23 +97,24 @@ def stage(about: str, record: Record | None) -> str:
     """
     if record is None:
         return about
-    made_from = _listed([f"`{ref.address}`" for ref in record.inputs])
+    made_from = _enumerate([f"`{ref.address}`" for ref in record.inputs])
     lines = [about, "", f"Made `{record.artifact}`{f' from {made_from}' if made_from else ''}.", "", outcome(record)]
     return _cut("\n".join(lines))
 
 
-def outcome(record: Record) -> str:
-    """Returns the outcome of a stage in one line: its note, and its row counts."""
-    gone = sorted(record.rejected.items(), key=lambda item: (-item[1], item[0]))
-    why = f" ({_listed([f'{reason} {count:,}' for reason, count in gone])})" if gone else ""
-    rejected = f", {sum(record.rejected.values()):,} rejected{why}" if gone else ""
+def outcome(record: ArtifactRecord) -> str:
+    """Returns the outcome of a stage in one line: its note and its row counts."""
+    counts = sorted(record.rejected.items(), key=lambda item: (-item[1], item[0]))
+    reasons = _enumerate([f"{reason} {count:,}" for reason, count in counts])
+    rejected = f", {sum(record.rejected.values()):,} rejected ({reasons})" if counts else ""
     rows = f"{record.rows_in:,} rows in, {record.rows_out:,} out{rejected}" if record.rows_in or record.rows_out else ""
     return "; ".join(part for part in (record.note, rows) if part) or "done"
 
 
-def _listed(words: list[str]) -> str:
-    more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
-    *several, last = [*words[:_SHOWN], *more] or [""]
+def _enumerate(items: list[str]) -> str:
+    """Returns "a, b and c", or the first items and the number of further ones."""
+    more = [f"{len(items) - _LONGEST_LIST} more"] if len(items) > _LONGEST_LIST else []
+    *several, last = [*items[:_LONGEST_LIST], *more] or [""]
     return f"{', '.join(several)} and {last}" if several else last
 
 
@@ -123,9 +124,9 @@ def _cut(text: str) -> str:
 
 def _write(tags: Mapping[str, str], text: str, set_tag: Callable[[str, str], None]) -> None:
     current = tags.get(NOTE, "")
-    if text in ("", current) or (current and tags.get(_OURS) != _digest(current)):
+    if text in ("", current) or (current and tags.get(_DIGEST) != _digest(current)):
         return
-    set_tag(_OURS, _digest(text))
+    set_tag(_DIGEST, _digest(text))
     set_tag(NOTE, text)
 
 

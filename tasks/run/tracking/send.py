@@ -1,7 +1,7 @@
 """Sending to MLflow: the runs of stages, their metrics and files, registered models, and the outbox.
 
-Every call may be repeated: runs are found again by their key, models by their fingerprint. A registered model has its
-card, and its lineage as tags. Messages that could not be sent, because the server was down, wait in `.outbox/` of the
+Every call may be repeated: runs are found by their key, models by their fingerprint. A registered model has its card,
+and its lineage as tags. Messages that could not be sent because the server was down are kept in `.outbox/` of the
 store; each is removed when it has been sent.
 """
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId, Record
+from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
@@ -28,11 +28,11 @@ from tasks.run.tracking import Message, TrackingContext, describe, run_url
 log = logging.getLogger("sluice.tracking")
 
 _FOLDER = "model"
-"""Folder of a model's files in the artifact of the stage `register`."""
+"""Folder with the files of a model in an artifact of the stage `register`."""
 
-_BATCH = 900  # MLflow takes 1,000 metrics in one call
-_TEXT = 450  # longest parameter and tag that every backend takes
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # as MLflow's UI calls model training
+_BATCH = 900  # MLflow accepts at most 1,000 metrics in one call
+_TEXT = 450  # longest parameter or tag that every backend accepts
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # model training, in MLflow's UI
 
 _FLUSH_S = 3.0
 
@@ -40,7 +40,7 @@ OUTBOX = ".outbox"
 
 
 class StageRun(Listener):
-    """The MLflow run of one stage run; buffers while the server does not answer."""
+    """The MLflow run of one stage run; buffers data while the server does not respond."""
 
     def __init__(self, context: TrackingContext, key: str, name: str, about: str = "") -> None:
         self.message = Message(context, key, name, about)
@@ -48,17 +48,17 @@ class StageRun(Listener):
         self._down = False
 
     def open(self) -> str:
-        """Creates or finds the run; returns its URL, or "" when MLflow is down."""
+        """Creates or finds the run; returns its URL, or "" if MLflow is down."""
         self._attempt(lambda: open_run(self.message))
         return self.url
 
     @property
     def url(self) -> str:
-        """URL of the run in the MLflow UI, or "" while there is none."""
+        """URL of the run in the MLflow UI, or "" if the run does not exist yet."""
         return run_url(self.message)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """See `Listener.metrics`; sent every few seconds."""
+        """See `Listener.metrics`; metrics are sent every few seconds."""
         now = int(time.time() * 1000)
         self.message.metrics += [(name, float(value), now, step) for name, value in values.items()]
         if time.monotonic() - self._flushed > _FLUSH_S and not self._down:
@@ -70,7 +70,7 @@ class StageRun(Listener):
         self.message.files[name] = base64.b64encode(data).decode()
 
     def close(self, status: str, artifact: Artifact | None, error: str = "") -> bool:
-        """Sends the rest and ends the run; returns whether everything was sent."""
+        """Sends the remaining data and ends the run; returns whether everything was sent."""
         self.message.status = status
         self.message.error = error
         self.message.artifact = str(artifact.address) if artifact else ""
@@ -79,10 +79,10 @@ class StageRun(Listener):
     def _attempt(self, send: Callable[[], None]) -> bool:
         try:
             send()
-        except Exception as error:  # a failure of tracking must not fail the stage
+        except Exception as error:  # an error in tracking must not fail the stage
             if not self._down:
                 log.warning(
-                    "MLflow at %s does not answer (%s); the run goes on and is sent later",
+                    "MLflow at %s does not respond (%s); the run continues and is sent later",
                     self.message.context.uri,
                     _one_line(error),
                 )
@@ -93,7 +93,7 @@ class StageRun(Listener):
 
 
 def keep_message(store: Store, message: Message) -> None:
-    """Writes a message to the outbox; it replaces an earlier one about the same run."""
+    """Writes a message to the outbox, replacing an earlier one about the same run."""
     name = sha256_of(message.key.encode())[:24]
     with store.write(f"{OUTBOX}/{name}.json") as file:
         file.write(message.to_json())
@@ -105,10 +105,9 @@ def waiting_messages(store: Store) -> int:
 
 
 def send_messages(store: Store) -> int:
-    """Sends all messages; returns their number.
+    """Sends all messages in the outbox; returns their number.
 
-    Raises:
-        Exception: of the MLflow client; unsent messages stay in the outbox.
+    Raises the exceptions of the MLflow client; unsent messages stay in the outbox.
     """
     sent = 0
     for path in store.list(OUTBOX):
@@ -118,12 +117,12 @@ def send_messages(store: Store) -> int:
         store.remove(path)
         sent += 1
     if sent:
-        log.info("sent %d stage runs of the outbox to MLflow", sent)
+        log.info("sent %d stage runs from the outbox to MLflow", sent)
     return sent
 
 
 def deliver(message: Message, artifact: Artifact | None) -> None:
-    """Sends all of `message` and ends the run; may be repeated. Raises the exceptions of the MLflow client."""
+    """Sends a message and ends its run; may be repeated. Raises the exceptions of the MLflow client."""
     client = open_run(message)
     run_id = message.run_id.partition("/")[2]
     send_metrics(message)
@@ -166,7 +165,7 @@ def open_run(message: Message) -> Any:
 
 
 def send_metrics(message: Message) -> None:
-    """Sends the metrics of `message`, and removes them from it."""
+    """Sends the metrics of a message and removes them from it."""
     from mlflow.entities import Metric
 
     client = open_run(message)
@@ -177,16 +176,16 @@ def send_metrics(message: Message) -> None:
 
 
 def register(client: Any, name: str, folder_name: str, run_id: str, artifact: Artifact) -> str:
-    """Returns the version of the registered model `name` that has this artifact; creates it of a folder if need be."""
+    """Returns the version of the registered model `name` for this artifact; creates it if it is missing."""
     import mlflow.pyfunc
     from mlflow.exceptions import MlflowException
 
     from tasks.run import lineage
-    from tasks.run.trace.cards import card  # reads tables, which a process that registers nothing spares
+    from tasks.run.trace.cards import card  # slow to import, and most stages register nothing
 
-    known = f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"
-    if found := client.search_model_versions(known):
-        return str(found[0].version)
+    query = f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"
+    if versions := client.search_model_versions(query):
+        return str(versions[0].version)
     with scratch_folder() as folder:
         data = folder / "data"
         data.mkdir()
@@ -205,20 +204,20 @@ def register(client: Any, name: str, folder_name: str, run_id: str, artifact: Ar
     if initial := json.loads(artifact.read(f"{folder_name}/lineage.json")).get("initial"):
         tags["sluice.initial"] = f"{initial['artifact']} {initial['fingerprint'][:16]}"
     source = f"{client.get_run(run_id).info.artifact_uri}/model"
-    made = client.create_model_version(name, source, run_id=run_id, tags={
+    version = client.create_model_version(name, source, run_id=run_id, tags={
         "sluice.fingerprint": artifact.record.fingerprint, "sluice.artifact": artifact.record.artifact, **tags
     })  # fmt: skip
-    return str(made.version)
+    return str(version.version)
 
 
 def set_aliases(client: Any, message: Message, run_id: str, decision: Artifact) -> None:
-    """Gives the registered models of a message their aliases; a version that MLflow has missed is created first.
+    """Gives registered models the aliases in a message; creates model versions that MLflow does not have yet.
 
-    The store has the decisions, and MLflow mirrors the newest one: a message that is sent late moves no alias back.
+    Only the newest decision in the store sets aliases, so a message that is sent late does not move an alias back.
     """
-    last = newest(decision.store, decision.address.name)
-    if last and last.record.content != decision.record.content:
-        log.info("[%s] gives no alias: %s is newer", decision.address, last.address)
+    latest = newest(decision.store, decision.address.name)
+    if latest and latest.record.content != decision.record.content:
+        log.info("[%s] sets no alias: %s is newer", decision.address, latest.address)
         return
     for alias, address in sorted(message.aliases.items()):
         model = Artifact.find(decision.store, ArtifactId.parse(address))
@@ -230,25 +229,25 @@ def set_aliases(client: Any, message: Message, run_id: str, decision: Artifact) 
 
 
 def _signature() -> Any:
-    """Returns the parameters of a request, the fields of `Sampling`: MLflow ignores those that no signature names."""
+    """Returns a signature with the fields of `Sampling`; MLflow ignores parameters that have no signature."""
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ParamSchema, ParamSpec
 
     from tasks.trainer.inference import Sampling  # imports torch
 
-    kinds = {int: "long", float: "double"}
-    usual = Sampling().model_dump()
-    return ModelSignature(params=ParamSchema([ParamSpec(name, kinds[type(of)], of) for name, of in usual.items()]))
+    types = {int: "long", float: "double"}
+    defaults = Sampling().model_dump().items()
+    return ModelSignature(params=ParamSchema([ParamSpec(name, types[type(value)], value) for name, value in defaults]))
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yields a temporary folder, which is removed afterwards."""
+    """Yields a temporary folder and removes it afterwards."""
     with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as name:
         yield Path(name)
 
 
-def _describe(client: Any, message: Message, record: Record | None) -> None:
+def _describe(client: Any, message: Message, record: ArtifactRecord | None) -> None:
     experiment, _, run_id = message.run_id.partition("/")
     if record:
         describe.on_run(client, run_id, describe.stage(message.about, record))
@@ -259,7 +258,7 @@ def _describe(client: Any, message: Message, record: Record | None) -> None:
 
 
 def _client(uri: str) -> Any:
-    # The defaults would delay a stage for minutes when the server is down.
+    # With the defaults, a stage would be delayed for minutes if the server is down.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -271,22 +270,22 @@ def _client(uri: str) -> Any:
 def _experiment(client: Any, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found:
-        for tag in _KIND.keys() - found.tags.keys():
-            client.set_experiment_tag(found.experiment_id, tag, _KIND[tag])
-        return str(found.experiment_id)
+    experiment = client.get_experiment_by_name(name)
+    if experiment:
+        for tag in _KIND.keys() - experiment.tags.keys():
+            client.set_experiment_tag(experiment.experiment_id, tag, _KIND[tag])
+        return str(experiment.experiment_id)
     try:
         return str(client.create_experiment(name, tags=_KIND))
-    except MlflowException:  # a concurrent task was faster
+    except MlflowException:  # another task has just created it
         return str(client.get_experiment_by_name(name).experiment_id)
 
 
 def _find_or_create(client: Any, experiment: str, tag: str, value: str, name: str, tags: dict[str, str]) -> str:
     quoted = value.replace("'", "")
-    found = client.search_runs([experiment], f"tags.`{tag}` = '{quoted}'", max_results=1, order_by=["start_time ASC"])
-    if found:
-        return str(found[0].info.run_id)
+    runs = client.search_runs([experiment], f"tags.`{tag}` = '{quoted}'", max_results=1, order_by=["start_time ASC"])
+    if runs:
+        return str(runs[0].info.run_id)
     run = client.create_run(experiment, tags={**tags, tag: quoted}, run_name=name)
     return str(run.info.run_id)
 
@@ -300,13 +299,13 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
 
     record = artifact.record
     now = int(record.finished.timestamp() * 1000)
-    numbers = {**record.metrics, "rows_in": record.rows_in, "rows_out": record.rows_out, "bytes": record.bytes,
+    metrics = {**record.metrics, "rows_in": record.rows_in, "rows_out": record.rows_out, "bytes": record.bytes,
                "seconds": (record.finished - record.started).total_seconds(),
                **{f"rejected.{reason}": count for reason, count in record.rejected.items()}}  # fmt: skip
     client.log_batch(
         run_id,
-        metrics=[Metric(_key(name), float(value), now, 0) for name, value in numbers.items()],
-        params=[Param(name, value) for name, value in _flat(record.config)],
+        metrics=[Metric(_key(name), float(value), now, 0) for name, value in metrics.items()],
+        params=[Param(name, value) for name, value in _flatten(record.config)],
         tags=[RunTag(f"sluice.{name}", value) for name, value in _tags(record).items()],
     )
     client.log_inputs(
@@ -327,7 +326,7 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
     _send_file(client, run_id, "artifact.json", record.model_dump_json(indent=1).encode())
 
 
-def _tags(record: Record) -> dict[str, str]:
+def _tags(record: ArtifactRecord) -> dict[str, str]:
     return {
         "artifact": record.artifact,
         "fingerprint": record.fingerprint,
@@ -337,10 +336,10 @@ def _tags(record: Record) -> dict[str, str]:
     }
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value)
             yield _key(f"{prefix}{name}"), text[:_TEXT]
@@ -353,7 +352,7 @@ def _key(name: str) -> str:
 def _send_file(client: Any, run_id: str, name: str, data: bytes) -> None:
     with scratch_folder() as folder:
         file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)  # a name may have folders: "cards/quality.md"
+        file.parent.mkdir(parents=True, exist_ok=True)  # a name may contain folders: "cards/quality.md"
         file.write_bytes(data)
         client.log_artifact(run_id, str(file), os.path.dirname(name) or None)
 

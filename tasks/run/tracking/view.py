@@ -1,10 +1,10 @@
-"""MLflow's server with another default: a browser without a stored choice of the view gets that of model training.
+"""MLflow's server with the view for model training as default.
 
-MLflow 3 shows every experiment, of whatever kind, in the view that the browser has stored, and starts with the one for
-GenAI: usage, quality and tool calls, of which training has none. The choice is in the browser's local storage, so a
-script in the page sets it where there is none; the switch in the UI works as before.
+MLflow 3 shows experiments of any kind in the view that the browser has stored, and its default is the view for GenAI:
+usage, quality and tool calls, which training does not have. The choice is in the browser's local storage, so a script
+in the page sets it if it is not set. The switch in the UI works as before.
 
-Run as `mlflow server --app-name sluice` (an entry point of MLflow's group `mlflow.app`).
+Run as `mlflow server --app-name sluice` (an entry point in MLflow's group `mlflow.app`).
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ _SCRIPT = b"""<script>(function () {
 
 
 @pages.after_request  # type: ignore[untyped-decorator]
-def _choose(response: Response) -> Any:
-    """Inserts the script into MLflow's one page, before its own."""
+def _insert_script(response: Response) -> Any:
+    """Inserts the script into MLflow's single page, before MLflow's own scripts."""
     if request.method == "GET" and request.path.endswith("/") and response.mimetype == "text/html":
         response.direct_passthrough = False
         response.set_data(response.get_data().replace(b"<head>", b"<head>" + _SCRIPT, 1))
-        # The entity tag is that of the file; a page that the browser has cached under it has no script.
+        # The entity tag is that of the original file, so the browser may have cached the page without the script.
         response.headers.pop("ETag", None)
         response.headers.pop("Last-Modified", None)
     return response

@@ -1,4 +1,4 @@
-"""Stage annotate: documents -> attributes beside them; documents are neither changed nor dropped."""
+"""Stage annotate: documents -> attributes of them; documents are neither changed nor dropped."""
 
 from typing import Any
 
@@ -38,16 +38,16 @@ class AnnotateConfig(Config):
 
     @model_validator(mode="after")
     def _in_order(self) -> "AnnotateConfig":
-        wrong = []
+        errors = []
         for position, name in enumerate(self.use):
             current = annotator(name, self.settings[name])
             for other in dict.fromkeys((*current.reads, *current.needs)):
                 if other in self.use[position:]:
-                    wrong.append(f"{name} reads what {other} finds: put {other} before {name} in use")
+                    errors.append(f"{name} reads the attributes of {other}: put {other} before {name} in use")
                 elif other in current.needs and other not in self.use:
-                    wrong.append(f"{name} cannot do without {other}: put {other} before {name} in use")
-        if wrong:
-            raise Problems(wrong)
+                    errors.append(f"{name} needs {other}: put {other} before {name} in use")
+        if errors:
+            raise Problems(errors)
         return self
 
 

@@ -1,8 +1,7 @@
 """One pass of annotators over the documents of a part; the annotators share the splits of a text.
 
-Reads one part of `extracted`, and of existing groups the columns that the annotators read. Writes one part of every
-missing group (`tasks.core.groups`), each committed on its own: a killed pass resumes at the first group of the first
-part that is missing.
+Reads one part of `extracted`, and the columns of existing groups that the annotators read. Writes one part of every
+missing group (`tasks.core.groups`). Each is committed separately, so a killed pass resumes at the first missing one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.groups import KIND, path_of
 from tasks.core.part import POISON, Part, commit_part
 from tasks.filters.base import Annotator
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
-from tasks.formats.documents.document import mark_of, marked, same_mark
+from tasks.formats.documents.document import check_ids_digest, ids_digest, with_ids_digest
 from tasks.stages.annotate import AnnotateConfig
 
 _COLUMNS = ["id", "text", "source", "url"]
@@ -28,15 +27,15 @@ _ERROR = pa.field("error", pa.string())
 
 @dataclass(frozen=True)
 class Pass:
-    """The job description that is sent to workers. Picklable; its size does not depend on the number of parts.
+    """Arguments that are sent to workers. Picklable; the size does not depend on the number of parts.
 
     Attributes:
         config: the stage's settings.
         extracted: the documents.
         models: artifacts with trained models, by kind.
-        folders: folder in the store of each group, existing or to be written, by annotator in the order of `use`.
-        fingerprints: of the groups that the pass writes, by annotator.
-        attempt: id of the attempt that writes.
+        folders: folder in the store of each group, existing or not, by annotator in the order of `use`.
+        fingerprints: fingerprints of the groups that the pass writes, by annotator.
+        attempt: id of the writing attempt.
     """
 
     config: AnnotateConfig
@@ -47,68 +46,68 @@ class Pass:
     attempt: str
 
 
-class Found(NamedTuple):
-    """Results of one annotator, row by row: the error, null on success, and the attributes, null on failure."""
+class AnnotatorResult(NamedTuple):
+    """Results of one annotator by row: the error (null on success) and the attributes (null on failure)."""
 
     errors: pa.StringArray
     column: pa.StructArray
 
-    def slice(self, start: int, length: int) -> "Found":
+    def slice(self, start: int, length: int) -> "AnnotatorResult":
         """Returns the results of the rows `start` to `start + length`."""
-        return Found(self.errors.slice(start, length), self.column.slice(start, length))
+        return AnnotatorResult(self.errors.slice(start, length), self.column.slice(start, length))
 
 
-def reads_of(reader: Annotator, among: Sequence[str]) -> list[str]:
-    """Returns the annotators of `among` whose attributes `reader` reads."""
-    return [other for other in among if other in (*reader.reads, *reader.needs)]
+def reads_of(reader: Annotator, names: Sequence[str]) -> list[str]:
+    """Returns those of the annotators `names` whose attributes `reader` reads."""
+    return [name for name in names if name in (*reader.reads, *reader.needs)]
 
 
 def models_of(reader: Annotator, inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
-    """Returns the artifacts with trained models that an annotator reads, by kind; missing ones are left out."""
+    """Returns the artifacts with trained models that an annotator reads, by kind; missing ones are omitted."""
     return {kind: inputs[kind] for kind in sorted(reader.trained()) if kind in inputs}
 
 
 def measure_part(work: Pass, task: tuple[str, Sequence[str]]) -> dict[str, PartRecord]:
-    """Measures the documents of one part; runs on a worker.
+    """Annotates the documents of one part; runs on a worker.
 
     Args:
         work: the pass.
-        task: name of the part, and the groups to measure, in the order of `use`.
+        task: name of the part, and the groups to write, in the order of `use`.
 
     Returns:
-        the records of the groups' parts, by annotator.
+        records of the written parts, by annotator.
     """
     name, missing = task
     annotators = {group: annotator(group, work.config.settings[group]) for group in missing}
     for current in annotators.values():
         current.prepare(models_of(current, work.models))
     documents = work.extracted.table(f"documents/{name}.parquet", columns=_COLUMNS).combine_chunks()
-    read = {other for current in annotators.values() for other in reads_of(current, list(work.folders))}
-    known = {other: _read(work, other, name, documents) for other in sorted(read - set(missing))}
-    results: dict[str, list[Found]] = {group: [] for group in missing}
+    reads = {other for current in annotators.values() for other in reads_of(current, list(work.folders))}
+    existing = {other: _read_group(work, other, name, documents) for other in sorted(reads - set(missing))}
+    results: dict[str, list[AnnotatorResult]] = {group: [] for group in missing}
     for start, length in batches(documents, work.config.batch_bytes):
-        before = {other: found.slice(start, length) for other, found in known.items()}
-        for group, found in measured(documents.slice(start, length), annotators, before).items():
-            results[group].append(found)
+        existing_slices = {other: result.slice(start, length) for other, result in existing.items()}
+        for group, result in run_annotators(documents.slice(start, length), annotators, existing_slices).items():
+            results[group].append(result)
     ids = documents.column("id")
     return {group: _commit(work, group, name, ids, annotators[group], results[group]) for group in missing}
 
 
-def _read(work: Pass, other: str, name: str, documents: pa.Table) -> Found:
+def _read_group(work: Pass, other: str, name: str, documents: pa.Table) -> AnnotatorResult:
     """Reads one part of an existing group."""
     store, path = work.extracted.store, f"{work.folders[other]}/{path_of(name)}"
     table = parquet.read(store.local(path)).combine_chunks()
-    same_mark(mark_of(documents.column("id")), table, f"{work.extracted.address} and {path}")
-    return Found(*(table.column(column).combine_chunks() for column in (_ERROR.name, other)))
+    check_ids_digest(ids_digest(documents.column("id")), table, f"{work.extracted.address} and {path}")
+    return AnnotatorResult(*(table.column(column).combine_chunks() for column in (_ERROR.name, other)))
 
 
 def _commit(
-    work: Pass, group: str, name: str, ids: pa.ChunkedArray, author: Annotator, results: Sequence[Found]
+    work: Pass, group: str, name: str, ids: pa.ChunkedArray, author: Annotator, results: Sequence[AnnotatorResult]
 ) -> PartRecord:
     part = Part(work.extracted.store, work.folders[group], name, work.attempt)
-    errors = pa.chunked_array([found.errors for found in results], _ERROR.type)
-    column = pa.chunked_array([found.column for found in results], author.type())
-    table = marked(pa.table([errors, column], schema=pa.schema([_ERROR, pa.field(group, author.type())])), ids)
+    errors = pa.chunked_array([result.errors for result in results], _ERROR.type)
+    column = pa.chunked_array([result.column for result in results], author.type())
+    table = with_ids_digest(pa.table([errors, column], schema=pa.schema([_ERROR, pa.field(group, author.type())])), ids)
     part.count_in(len(ids))
     part.table(KIND, table.combine_chunks())
     part.metric(POISON, len(ids) - table.column(_ERROR.name).null_count)
@@ -116,10 +115,9 @@ def _commit(
 
 
 def batches(documents: pa.Table, limit: int) -> Iterator[tuple[int, int]]:
-    """Splits a table into batches of about `limit` bytes of text; a longer document is a batch of its own.
+    """Yields first row and number of rows of batches with about `limit` bytes of text.
 
-    Returns:
-        first row and number of rows of each.
+    A longer document is a batch of its own.
     """
     sizes = pc.binary_length(documents.column("text")).to_pylist()
     start = batch_size = 0
@@ -132,50 +130,55 @@ def batches(documents: pa.Table, limit: int) -> Iterator[tuple[int, int]]:
         yield start, len(sizes) - start
 
 
-def measured(documents: pa.Table, annotators: Mapping[str, Annotator], before: Mapping[str, Found]) -> dict[str, Found]:
+def run_annotators(
+    documents: pa.Table, annotators: Mapping[str, Annotator], existing: Mapping[str, AnnotatorResult]
+) -> dict[str, AnnotatorResult]:
     """Runs annotators in sequence on some documents.
 
     Args:
-        documents: `_COLUMNS`.
-        annotators: by name, in execution order.
-        before: results of other annotators on these documents, by name.
+        documents: table with `_COLUMNS`.
+        annotators: annotators by name, in execution order.
+        existing: results of other annotators on these documents, by name.
 
     Returns:
         results by annotator.
     """
     batch, names = _batch(documents), list(annotators)
-    found = dict(before)
+    results = dict(existing)
     for position, (name, current) in enumerate(annotators.items()):
-        # The splits of a document of 16 MB take hundreds of megabytes: freed before models allocate theirs.
-        batch.keep_for(names[position:])
-        read = {other: found[other] for other in reads_of(current, list(found))}
-        found[name] = _measured(documents, current, read, batch)
-    return {name: found[name] for name in names}
+        # The splits of a document of 16 MB take hundreds of megabytes; they are freed before models allocate memory.
+        batch.free_unread_splits(names[position:])
+        read = {other: results[other] for other in reads_of(current, list(results))}
+        results[name] = _run_annotator(documents, current, read, batch)
+    return {name: results[name] for name in names}
 
 
-def _measured(documents: pa.Table, current: Annotator, read: Mapping[str, Found], batch: Batch | None = None) -> Found:
-    """Runs one annotator; bisects the batch to find documents on which it, or an annotator that it reads, fails."""
-    failed = [other for other, found in read.items() if found.errors.null_count < len(found.errors)]
+def _run_annotator(
+    documents: pa.Table, current: Annotator, read: Mapping[str, AnnotatorResult], batch: DocumentBatch | None = None
+) -> AnnotatorResult:
+    """Runs one annotator; if it fails, bisects the batch to find the documents on which it fails.
+
+    Documents on which an annotator that it reads has failed count as failures of this one.
+    """
+    failed = [other for other, result in read.items() if result.errors.null_count < len(result.errors)]
     cause = f"not measured: {', '.join(failed)} failed"
     if not failed:
         try:
             batch = batch or _batch(documents)
-            batch.show({other: found.column for other, found in read.items()})
-            return Found(pa.nulls(len(batch), pa.string()), current.annotate(batch))
-        except Exception as error:  # one document must not stop a part
+            batch.set_annotations({other: result.column for other, result in read.items()})
+            return AnnotatorResult(pa.nulls(len(batch), pa.string()), current.annotate(batch))
+        except Exception as error:  # one document must not fail a part
             cause = f"{type(error).__name__}: {error}"[:500]
     rows = documents.num_rows
     if rows == 1:
-        return Found(pa.array([cause], pa.string()), pa.array([None], current.type()))
-    halves = [
-        _measured(
-            documents.slice(start, length), current, {name: found.slice(start, length) for name, found in read.items()}
-        )
-        for start, length in ((0, rows // 2), (rows // 2, rows - rows // 2))
-    ]
-    return Found(*(pa.concat_arrays(pair) for pair in zip(*halves, strict=True)))
+        return AnnotatorResult(pa.array([cause], pa.string()), pa.array([None], current.type()))
+    halves = []
+    for start, length in ((0, rows // 2), (rows // 2, rows - rows // 2)):
+        half = {name: result.slice(start, length) for name, result in read.items()}
+        halves.append(_run_annotator(documents.slice(start, length), current, half))
+    return AnnotatorResult(*(pa.concat_arrays(pair) for pair in zip(*halves, strict=True)))
 
 
-def _batch(documents: pa.Table) -> Batch:
+def _batch(documents: pa.Table) -> DocumentBatch:
     texts, sources, urls = (documents.column(name).to_pylist() for name in _COLUMNS[1:])
-    return Batch(texts, sources, urls, column=documents.column("text").combine_chunks())
+    return DocumentBatch(texts, sources, urls, column=documents.column("text").combine_chunks())

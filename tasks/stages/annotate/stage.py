@@ -1,17 +1,17 @@
 """Stage annotate: documents -> attributes, measured in one pass by the annotators whose groups are missing.
 
-Reads `extracted`, and the trained models that annotators declare. The column of one annotator is a group, an artifact
-of its own (`tasks.core.groups`): `<recipe>/measured/<annotator>@<version>`, with the part names and the row order of
-the documents, so that dedup and consolidate join by position. The fingerprint of a group covers what affects it: the
-documents, the annotator's code and settings, the models and files that it reads, and the groups that it reads. A new
-annotator therefore costs its own pass, and a changed setting the pass of the annotators that read it.
+Reads `extracted`, and the trained models that annotators declare. The column of an annotator is a group, an artifact of
+its own (`tasks.core.groups`): `<recipe>/measured/<annotator>@<version>`, with the part names and row order of the
+documents, so that dedup and consolidate join by position. The fingerprint of a group depends on everything that affects
+it: the documents, the annotator's version and settings, and the models, files and groups that it reads. So adding an
+annotator only runs this annotator, and changing a setting only runs the annotators that depend on it.
 
 Writes the groups that exist neither at this version nor at the source version, and `attributes`: its record refers to
 all groups of the version, and `groups.json` lists their content hashes.
 
-Documents are neither changed nor dropped, and no limit is applied: a changed limit costs the join of consolidate. A
-document on which an annotator fails keeps its row, with a null and the error; annotators that do not read the failed
-attributes still process it.
+Documents are neither changed nor dropped, and no limit is applied, so a changed limit only reruns consolidate. A
+document on which an annotator fails keeps its row, with null attributes and the error; annotators that do not read
+these attributes still process it.
 """
 
 import json
@@ -30,7 +30,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config, changes, sha256_of_json
 from tasks.core.engine import Engine
 from tasks.core.errors import DriftError, InputError
-from tasks.core.groups import KIND, address_of, named_in, path_of, ref_to, unchanged_groups
+from tasks.core.groups import KIND, address_of, group_refs, path_of, ref_to, unchanged_groups
 from tasks.core.ledger import Ledger
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report
@@ -42,8 +42,8 @@ from tasks.stages.annotate.measure import Pass, measure_part, models_of, reads_o
 log = logging.getLogger("sluice.annotate")
 
 VERSION = 6
-"""Of the pass and of the splits that all annotators share; raising it recomputes every group. Changes of one annotator
-raise its own version (`Annotator.version`)."""
+"""Version of the pass and of the shared splits; incrementing it recomputes every group. For a change of one annotator,
+increment `Annotator.version`."""
 
 EXTERNAL = "annotator:"
 """Prefix of the role of an annotator's external files."""
@@ -52,7 +52,7 @@ GROUPS = "groups.json"
 
 
 class Group(Config):
-    """Settings in the record of a group: with the documents they determine its content."""
+    """Settings in the record of a group, which determine its content together with the documents."""
 
     annotator: str
     code: int
@@ -61,12 +61,12 @@ class Group(Config):
     reads: dict[str, str]
     """Fingerprints of the groups that the annotator reads, by annotator."""
     models: dict[str, str]
-    """Hashes of the trained models that it reads, by kind and name; other models of the same artifact do not count."""
+    """Hashes of the trained models that it reads, by kind and name; other models of the artifact are not included."""
 
 
 @dataclass(frozen=True)
 class RequestedGroup:
-    """A group that the settings request; `inputs` are those of its record except for the groups that it reads."""
+    """A group that the settings request; `inputs` are those of its record without the groups that it reads."""
 
     group: Group
     inputs: tuple[InputRef, ...]
@@ -79,15 +79,15 @@ class RequestedGroup:
 
 
 def external(config: AnnotateConfig) -> dict[str, list[str]]:
-    """Returns the external files that annotators read, by role `annotator:<name>`."""
-    found = {name: annotator(name, config.settings[name]).external() for name in config.use}
-    return {f"{EXTERNAL}{name}": paths for name, paths in found.items() if paths}
+    """Returns the paths of external files that annotators read, by role `annotator:<name>`."""
+    paths_by_name = {name: annotator(name, config.settings[name]).external() for name in config.use}
+    return {f"{EXTERNAL}{name}": paths for name, paths in paths_by_name.items() if paths}
 
 
 def code(config: AnnotateConfig) -> dict[str, str]:
-    """Returns the versions of annotators, by name, of those that differ from `Annotator.version`."""
-    found = {name: annotator(name, config.settings[name]).version for name in config.use}
-    return {name: str(version) for name, version in found.items() if version != Annotator.version}
+    """Returns the versions of annotators, by name, that differ from the default of `Annotator.version`."""
+    versions = {name: annotator(name, config.settings[name]).version for name in config.use}
+    return {name: str(version) for name, version in versions.items() if version != Annotator.version}
 
 
 def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -95,17 +95,17 @@ def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) 
 
     Raises:
         InputError: a model is missing, or annotators failed on too many documents.
-        DriftError: a group of this version exists with another fingerprint, and an artifact refers to it.
+        DriftError: a group of this version has another fingerprint, and an artifact refers to it.
     """
-    groups = _requested(config, inputs)
-    existing = _existing(groups, output)
+    groups = _requested_groups(config, inputs)
+    existing = _existing_groups(groups, output)
     missing = {name: _output(output, group) for name, group in groups.items() if name not in existing}
     note = _note(existing, list(missing), output.version)
     log.info("[%s] %s", output.address, note)
     parts = [part.name for part in inputs["extracted"].parts]
     _measure(_pass(config, inputs, existing, missing, output), parts, missing, output, engine)
     for name, group_output in missing.items():
-        if artifact := _committed(groups[name], group_output, existing):
+        if artifact := _commit_group(groups[name], group_output, existing):
             existing[name] = artifact
     _refuse_poison(groups, existing, missing, output, parts)
     _write_index(groups, existing, output)
@@ -120,7 +120,7 @@ def _output(output: Output, group: RequestedGroup) -> Output:
 
 
 def _note(existing: Mapping[str, Artifact], missing: Sequence[str], version: str) -> str:
-    """Returns a sentence: the groups to compute, and the versions of the existing ones."""
+    """Returns a note with the groups to compute, and the versions of the existing ones."""
     clauses = [f"measures {', '.join(missing) or 'nothing'}"]
     for other in sorted({group.address.version for group in existing.values()}):
         names = ", ".join(name for name, group in existing.items() if group.address.version == other)
@@ -143,12 +143,12 @@ def _pass(
 
 
 def _measure(work: Pass, parts: Sequence[str], missing: Mapping[str, Output], output: Output, engine: Engine) -> None:
-    """Writes the parts that the missing groups lack, each in one pass over its documents."""
-    lacking = {part: [name for name, group in missing.items() if part not in group.committed] for part in parts}
-    tasks = [(part, names) for part, names in lacking.items() if names]
+    """Writes the missing parts of the missing groups, with one pass over the documents of each part."""
+    groups_by_part = {part: [name for name, group in missing.items() if part not in group.committed] for part in parts}
+    tasks = [(part, names) for part, names in groups_by_part.items() if names]
     done, rows = len(parts) - len(tasks), 0
     if missing and done:
-        log.info("[%s] %d of %d parts are there already", output.address, done, len(parts))
+        log.info("[%s] %d of %d parts exist already", output.address, done, len(parts))
     for _, records in engine.map(partial(measure_part, work), tasks):
         for name, record in records.items():
             missing[name].committed[record.name] = record
@@ -156,14 +156,14 @@ def _measure(work: Pass, parts: Sequence[str], missing: Mapping[str, Output], ou
         output.progress(done, len(parts), f"{rows:,} rows by {', '.join(records)} on {engine.name}")
 
 
-def _committed(group: RequestedGroup, output: Output, existing: Mapping[str, Artifact]) -> Artifact | None:
+def _commit_group(group: RequestedGroup, output: Output, existing: Mapping[str, Artifact]) -> Artifact | None:
     """Commits a group; returns None and keeps its parts if it, or a group that it reads, has too many failures.
 
-    The other groups are committed all the same and need no second pass.
+    Other groups are committed independently and need no second pass.
     """
     parts = output.committed.values()
-    sound = _poison(parts) <= output.max_bad_share * sum(part.rows_in for part in parts)
-    if not sound or not all(name in existing for name in group.group.reads):
+    acceptable = _poison(parts) <= output.max_bad_share * sum(part.rows_in for part in parts)
+    if not acceptable or not all(name in existing for name in group.group.reads):
         return None
     refs = [*group.inputs, *(ref_to(existing[name], name) for name in group.group.reads)]
     return commit(output, "annotate", VERSION, group.group, refs, Report())
@@ -201,7 +201,7 @@ def _refuse_poison(
 
 
 def _write_index(groups: Mapping[str, RequestedGroup], existing: Mapping[str, Artifact], output: Output) -> None:
-    """Writes the content hash of each group and neither its id nor its fingerprint: equal groups give equal bytes."""
+    """Writes the content hash of each group, without its id and fingerprint, so that equal groups give equal bytes."""
     if GROUPS in output.committed:
         return
     index = [{"annotator": name, "content": existing[name].record.content} for name in groups]
@@ -212,7 +212,7 @@ def _write_index(groups: Mapping[str, RequestedGroup], existing: Mapping[str, Ar
         file.write(json.dumps(index, indent=1).encode() + b"\n")
 
 
-def _requested(config: AnnotateConfig, inputs: Inputs) -> dict[str, RequestedGroup]:
+def _requested_groups(config: AnnotateConfig, inputs: Inputs) -> dict[str, RequestedGroup]:
     """Returns the groups that the settings request, by annotator in the order of `use`."""
     requested: dict[str, RequestedGroup] = {}
     for name in config.use:
@@ -231,7 +231,7 @@ def _requested(config: AnnotateConfig, inputs: Inputs) -> dict[str, RequestedGro
         )
         files = [inputs.external[role]] if (role := f"{EXTERNAL}{name}") in inputs.external else []
         documents = inputs["extracted"].ref("extracted")
-        # `group` has the hashes of the models that are read: other models in the same artifact do not count.
+        # `group` has the hashes of the models that it reads; other models in the artifact do not affect it.
         group_fingerprint = fingerprint("annotate", VERSION, name, group, [documents, *files])
         refs = (documents, *(artifact.ref(kind) for kind, artifact in models.items()), *files)
         requested[name] = RequestedGroup(group, refs, group_fingerprint)
@@ -239,51 +239,51 @@ def _requested(config: AnnotateConfig, inputs: Inputs) -> dict[str, RequestedGro
 
 
 def _hash_of(artifact: Artifact, model: str) -> str:
-    """Returns a hash of the files of one model in an artifact, or of all files if `model` is ""."""
+    """Returns a hash of the files of one model in an artifact; of all files if `model` is ""."""
     prefix = f"{model}/" if model else ""
     files = [entry for part in artifact.parts for entry in part.files if entry.path.startswith(prefix)]
     return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))
 
 
-def _existing(groups: Mapping[str, RequestedGroup], output: Output) -> dict[str, Artifact]:
+def _existing_groups(groups: Mapping[str, RequestedGroup], output: Output) -> dict[str, Artifact]:
     """Returns the groups that exist with the requested fingerprint, by annotator.
 
-    Looks for them at this version, where an interrupted run may have left some, and at the source version. Removes a
-    group of this version that exists with another fingerprint and that no `attributes` artifact refers to.
+    They may be at this version, from an interrupted run, or at the source version. A group of this version that has
+    another fingerprint and to which no `attributes` artifact refers is removed.
 
     Raises:
-        DriftError: a group exists with another fingerprint at this version, and an artifact refers to it.
+        DriftError: a group of this version has another fingerprint, and an artifact refers to it.
     """
-    found, earlier = {}, [unchanged_groups(attributes) for attributes in output.before]
+    matching_groups, earlier = {}, [unchanged_groups(attributes) for attributes in output.source_artifacts]
     for name, group in groups.items():
         own = Artifact.find(output.store, address_of(output.address, name))
         if own and own.record.fingerprint != group.fingerprint:
             _clear(own, group, output)
             own = None
-        candidates = (own, *(existing.get(name) for existing in earlier))
+        candidates = (own, *(groups_before.get(name) for groups_before in earlier))
         matching = (other for other in candidates if other and other.record.fingerprint == group.fingerprint)
         if artifact := next(matching, None):
-            found[name] = artifact
-    return found
+            matching_groups[name] = artifact
+    return matching_groups
 
 
 def _clear(own: Artifact, group: RequestedGroup, output: Output) -> None:
-    users = [artifact for artifact in Ledger(output.store, output.address.name) if _is_made_of(artifact, own)]
+    users = [artifact for artifact in Ledger(output.store, output.address.name) if _refers_to(artifact, own)]
     if users:
         raise DriftError(
             f"{own.address} exists with another fingerprint: {_difference(own, group)}; "
-            f"{users[0].address} is made of it",
+            f"{users[0].address} refers to it",
             "give this run another version (recipe `version`, --version, or the form's field), or delete both",
         )
-    log.warning("[%s] clearing what was measured differently: %s", own.address, _difference(own, group))
+    log.warning("[%s] removing measurements with other settings or inputs: %s", own.address, _difference(own, group))
     own.remove()
 
 
-def _is_made_of(attributes: Artifact, group: Artifact) -> bool:
-    return str(group.address) in {ref.address for ref in named_in(attributes).values()}
+def _refers_to(attributes: Artifact, group: Artifact) -> bool:
+    return str(group.address) in {ref.address for ref in group_refs(attributes).values()}
 
 
 def _difference(own: Artifact, group: RequestedGroup) -> str:
     for path, old, new in changes(own.record.config, group.group.model_dump(mode="json"), ""):
         return f"{path} was {old!r} and is {new!r}"
-    return "its documents, files or stage version are not what they were"
+    return "its documents, files or stage version have changed"

@@ -1,20 +1,20 @@
 """Canaries: small models trained on candidate mixtures, and the statistical decision between the mixtures.
 
-arms (which mixtures) -> canary (one small model per mixture and seed) -> decide (promote, or keep the current one)
+arms (select the mixtures) -> canary (one small model per mixture and seed) -> decide (promote, or keep the current one)
 """
 
 from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, faults
-from tasks.core.stage_spec import Input, Previous, StageSpec
+from tasks.core.config import Config, Problems, field_errors
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 
 
 class CanaryConfig(Config):
-    """One cycle of canaries."""
+    """Settings of one cycle of canaries."""
 
     current: dict[str, float] = {}
     """The current mixture: share of the sequences of a batch by source; sums to 1. An arm replaces it only if it is
@@ -26,7 +26,7 @@ class CanaryConfig(Config):
     """Mixtures in every cycle: natural, uniform, and the current one without each of its sources in turn."""
     spread: tuple[float, float] = (0.5, 5.0)
     """Range of the concentration of the sampled mixtures: each is Dirichlet(s * sources * natural) with log(s) drawn
-    evenly between the logarithms of these. Small values give extreme mixtures."""
+    uniformly between the logarithms of these values. Small values give extreme mixtures."""
     repetition_cap: float = Field(default=4.0, gt=0)
     """Maximum number of epochs of one source in an arm; beyond four, repetition has little value (Muennighoff et al.
     2023, "Scaling Data-Constrained Language Models")."""
@@ -34,7 +34,7 @@ class CanaryConfig(Config):
     """Seed of the sampled mixtures."""
 
     seeds: tuple[int, ...] = (0, 1)
-    """Each arm is trained once per seed; a seed sets the initial weights and the order, the same for all arms."""
+    """Each arm is trained once per seed; a seed determines the initial weights and the data order for all arms."""
     steps: int = Field(default=120, ge=1)
     """Optimizer steps of each small run."""
     batch_size: int = Field(default=16, ge=1)
@@ -46,19 +46,19 @@ class CanaryConfig(Config):
     model: ModelConfig = ModelConfig(layers=2, dim=64, heads=4, kv_heads=2)
     """The small model."""
     optim: OptimConfig = OptimConfig(warmup_steps=10)
-    """Its optimizer."""
+    """Optimizer of the small model."""
     heldout_tokens: int = Field(default=200_000, ge=1)
     """Maximum number of held-out tokens per source on which an arm is scored."""
 
     target: dict[str, float] = {}
-    """The objective: weight of the held-out bits per byte by source, whatever `[pack] by` is; sums to 1. Empty: equal
+    """The objective: weight of the held-out bits per byte by source, regardless of `[pack] by`; sums to 1. Empty: equal
     weights."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Simultaneous confidence, over all arms of a cycle, of the intervals that must exclude 0."""
     guard_share: float = Field(default=0.02, ge=0)
-    """Tolerated relative increase of the bits per byte of a guarded source against the current mixture."""
+    """Tolerated relative increase of the bits per byte of a guarded source over the current mixture."""
     guarded: tuple[str, ...] = ()
-    """Sources of documents, whatever `[pack] by` is, that must not regress; empty: all of them."""
+    """Sources of documents that must not regress, regardless of `[pack] by`; empty: all of them."""
 
     @field_validator("current", "target")
     @classmethod
@@ -71,7 +71,9 @@ class CanaryConfig(Config):
     @classmethod
     def _several_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) < 2 or len(set(seeds)) < len(seeds):
-            raise ValueError("name at least two different seeds: one run cannot tell a better mixture from luck")
+            raise ValueError(
+                "name at least two different seeds: one run cannot distinguish a better mixture from chance"
+            )
         return seeds
 
     @field_validator("spread")
@@ -86,7 +88,7 @@ class CanaryConfig(Config):
         try:
             self.training(self.seeds[0])
         except ValidationError as error:
-            raise Problems(": ".join(filter(None, fault)) for fault in faults(error)) from None
+            raise Problems(": ".join(filter(None, fault)) for fault in field_errors(error)) from None
         return self
 
     def training(self, seed: int) -> TrainConfig:
@@ -106,7 +108,7 @@ class CanaryConfig(Config):
 
 
 _PLAN = Input("plan", files=("plan/",))
-"""A plan that is made again, because of a takedown that met none of it, is the same plan."""
+"""Only the content counts: a plan packed again after a takedown of other documents is the same plan."""
 
 STAGES = (
     StageSpec(
@@ -117,7 +119,7 @@ STAGES = (
         section="canary",
         module="arms",
         inputs={"plan": _PLAN},
-        previous={"previous": Previous("mixture", completed_by="mixture")},
+        previous={"previous": PreviousInput("mixture", completed_by="mixture")},
     ),
     StageSpec(
         "canary",

@@ -1,11 +1,11 @@
-"""Stage decide: results of the arms -> the mixture to train with, and the reason.
+"""Stage decide: results of the arms -> the mixture for training, and the reason.
 
 Reads `arms` and `canaries` (every arm's `result.json`); writes `mixture.json` {weights, winner, current, interval,
 promoted, reason, confidence, target, arms, response} and `report.md`, a table of the arms, and logs `response.png` to
 the tracker.
 
-An arm is promoted only if the interval of its paired difference is above 0 and no guarded source regresses; otherwise
-the current mixture is kept. See `statistics` for the intervals and for the fit.
+An arm is promoted only if the interval of its paired difference is above 0 and no guarded source regresses. Otherwise
+the current mixture is kept. See `statistics` for the intervals and the fit.
 """
 
 import io
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import resolved
+from tasks.formats.tokens.mixture import grid_weights
 from tasks.stages.canary import CanaryConfig, statistics
 from tasks.stages.canary.arms import ARMS, RESULT
 
@@ -72,17 +72,17 @@ def decide(config: CanaryConfig, arms: list[dict[str, Any]], results: list[dict[
     if len(arms) > 1:
         comparisons = statistics.compare(bpb, names, sources, target, config.confidence, config.guard_share, guarded)
     promoted = statistics.winner(comparisons)
-    shown = promoted or min(comparisons, key=lambda comparison: (comparison.mean, comparison.arm), default=None)
-    winner = shown.arm if shown else names[0]
-    kept = promoted.arm if promoted else names[0]
+    best = promoted or min(comparisons, key=lambda comparison: (comparison.mean, comparison.arm), default=None)
+    winner = best.arm if best else names[0]
+    selected = promoted.arm if promoted else names[0]
     goal = np.array([target.get(source, 0.0) for source in sources])
     return {
-        "weights": next(arm["weights"] for arm in arms if arm["arm"] == kept),
+        "weights": next(arm["weights"] for arm in arms if arm["arm"] == selected),
         "winner": winner,
         "current": names[0],
-        "interval": [round(edge, 6) for edge in shown.interval] if shown else [0.0, 0.0],
+        "interval": [round(edge, 6) for edge in best.interval] if best else [0.0, 0.0],
         "promoted": promoted is not None,
-        "reason": _reason(promoted, shown, names[0], config),
+        "reason": _reason(promoted, best, names[0], config),
         "confidence": config.confidence,
         "target": {source: round(weight, 6) for source, weight in sorted(target.items())},
         "arms": _rows(arms, bpb, sources, bpb.mean(1) @ goal, comparisons),
@@ -111,19 +111,19 @@ def _table(
 
 
 def _reason(
-    promoted: statistics.Comparison | None, shown: statistics.Comparison | None, current: str, config: CanaryConfig
+    promoted: statistics.Comparison | None, best: statistics.Comparison | None, current: str, config: CanaryConfig
 ) -> str:
-    sure = f"{config.confidence:.0%}"
+    confidence = f"{config.confidence:.0%}"
     if promoted:
         low, high = promoted.interval
-        return f"{promoted.arm} replaces {current}: lower by {low:.4f} to {high:.4f} bits per byte, {sure} sure"
-    if shown is None:
+        return f"{promoted.arm} replaces {current}: lower by {low:.4f} to {high:.4f} bits per byte, {confidence} sure"
+    if best is None:
         return f"{current} stays: there was no other arm"
-    low, high = shown.interval
-    if shown.better:
-        paid = ", ".join(f"{source} {share:+.1%}" for source, share in sorted(shown.regressions.items()))
-        return f"{current} stays: {shown.arm} is better on the target, but guarded sources pay for it ({paid})"
-    return f"{current} stays: {shown.arm} is not surely better, {low:.4f} to {high:.4f} bits per byte, {sure} sure"
+    low, high = best.interval
+    if best.better:
+        regressions = ", ".join(f"{source} {share:+.1%}" for source, share in sorted(best.regressions.items()))
+        return f"{current} stays: {best.arm} is better on the target, but guarded sources pay for it ({regressions})"
+    return f"{current} stays: {best.arm} is not surely better, {low:.4f} to {high:.4f} bits per byte, {confidence} sure"
 
 
 def _rows(
@@ -136,16 +136,16 @@ def _rows(
     by_arm = {comparison.arm: comparison for comparison in comparisons}
     rows = []
     for index, arm in enumerate(arms):
-        compared = by_arm.get(arm["arm"])
-        regressions = compared.regressions if compared else {}
+        comparison = by_arm.get(arm["arm"])
+        regressions = comparison.regressions if comparison else {}
         means = bpb[index].mean(0)
         rows.append(
             {
                 **{key: arm[key] for key in ("arm", "kind", "weights")},
                 "target_bpb": round(float(scores[index]), 6),
                 "bpb": {source: round(float(value), 6) for source, value in zip(sources, means, strict=True)},
-                "difference": round(compared.difference, 6) if compared else 0.0,
-                "interval": [round(edge, 6) for edge in compared.interval] if compared else [0.0, 0.0],
+                "difference": round(comparison.difference, 6) if comparison else 0.0,
+                "interval": [round(edge, 6) for edge in comparison.interval] if comparison else [0.0, 0.0],
                 "regressions": {source: round(share, 6) for source, share in sorted(regressions.items())},
             }
         )
@@ -159,35 +159,45 @@ def _response(
     sources: list[str],
     target: dict[str, float],
 ) -> dict[str, Any] | None:
-    """Returns the summary of the fit; None if there are too few arms or sources for one.
+    """Returns the summary of the fit, or None without one.
 
-    Nor is there one where the arms weight another column than the source (`[pack] by`), by which they are measured.
+    There is none for too few arms or sources, nor if the arms weight another column (`[pack] by`) than the source, by
+    which they are measured.
     """
     weights = np.array([[arm["weights"].get(source, 0.0) for source in sources] for arm in arms])
     if len(arms) < 3 or len(sources) < 2 or not weights.any():
         return None
-    fitted = statistics.fit(weights, bpb, sources, target)
+    response = statistics.fit(weights, bpb, sources, target)
     # Bounded by the largest share of each source in any arm: the fit must not extrapolate.
-    best = fitted.best(weights.max(0))
+    best = response.best(weights.max(0))
     return {
-        "rank_agreement": None if fitted.rank_agreement is None else round(fitted.rank_agreement, 4),
-        "proposed_weights": resolved(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
-        "proposed_bpb": round(float(fitted.predict(best[None])[0]), 6),
-        "forms": dict(zip(sources, fitted.forms, strict=True)),
+        "rank_agreement": None if response.rank_agreement is None else round(response.rank_agreement, 4),
+        "proposed_weights": grid_weights(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
+        "proposed_bpb": round(float(response.predict(best[None])[0]), 6),
+        "forms": dict(zip(sources, response.forms, strict=True)),
         "worth": {
             source: None if row is None else dict(zip(sources, np.round(row, 4).tolist(), strict=True))
-            for source, row in zip(sources, fitted.worth, strict=True)
+            for source, row in zip(sources, response.worth, strict=True)
         },
-        "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(arms, fitted.left_out, strict=True)},
+        "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(arms, response.left_out, strict=True)},
     }
 
 
 def markdown(decision: dict[str, Any]) -> str:
-    """Returns the report: the decision in a sentence, a row for every arm, and a summary of the fit over the arms."""
+    """Returns the report in Markdown: the decision in a sentence, a row per arm, and a summary of the fit."""
     sources = sorted(decision["arms"][0]["weights"])
-    measured = sorted(decision["arms"][0]["bpb"])
-    sure = f"{decision['confidence']:.0%}"
-    head = ["arm", "kind", *sources, "target bpb", "lower than current by", f"{sure} interval", *measured, "verdict"]
+    bpb_sources = sorted(decision["arms"][0]["bpb"])
+    confidence = f"{decision['confidence']:.0%}"
+    head = [
+        "arm",
+        "kind",
+        *sources,
+        "target bpb",
+        "lower than current by",
+        f"{confidence} interval",
+        *bpb_sources,
+        "verdict",
+    ]
     lines = [
         "# Canary mixtures",
         "",
@@ -201,12 +211,12 @@ def markdown(decision: dict[str, Any]) -> str:
         _row(["---"] * len(head)),
     ]
     for row in sorted(decision["arms"], key=lambda arm: (arm["target_bpb"], arm["arm"])):
-        lines.append(_row(_cells(row, decision, sources, measured)))
+        lines.append(_row(_cells(row, decision, sources, bpb_sources)))
     lines += ["", *_fit(decision), ""]
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any], decision: dict[str, Any], sources: list[str], measured: list[str]) -> list[str]:
+def _cells(row: dict[str, Any], decision: dict[str, Any], sources: list[str], bpb_sources: list[str]) -> list[str]:
     is_current = row["arm"] == decision["current"]
     low, high = row["interval"]
     return [
@@ -216,7 +226,7 @@ def _cells(row: dict[str, Any], decision: dict[str, Any], sources: list[str], me
         f"{row['target_bpb']:.4f}",
         "" if is_current else f"{row['difference']:+.4f}",
         "" if is_current else f"{low:+.4f} .. {high:+.4f}",
-        *(f"{row['bpb'][source]:.4f}" for source in measured),
+        *(f"{row['bpb'][source]:.4f}" for source in bpb_sources),
         _verdict(row, decision),
     ]
 
@@ -252,7 +262,7 @@ def _fit(decision: dict[str, Any]) -> list[str]:
 
 
 def _worth(worth: dict[str, dict[str, float] | None]) -> list[str]:
-    """Returns the table of the worth of a token of one source to another; empty if no source has the power form."""
+    """Returns the table of the worth of tokens of one source for another; empty if no source has the power form."""
     rows = {source: row for source, row in sorted(worth.items()) if row is not None}
     if not rows:
         return []
@@ -272,7 +282,7 @@ def _row(cells: list[str]) -> str:
 
 
 def figure(decision: dict[str, Any]) -> bytes:
-    """Returns a PNG: each arm's difference with its interval, and the target against the weight of each source."""
+    """Returns a PNG plot: each arm's difference with its interval, and the target against each source's weight."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -291,7 +301,7 @@ def figure(decision: dict[str, Any]) -> bytes:
     return data.getvalue()
 
 
-def _colour(row: dict[str, Any], decision: dict[str, Any]) -> str:
+def _color(row: dict[str, Any], decision: dict[str, Any]) -> str:
     if row["arm"] == decision["current"]:
         return "#333333"
     if row["arm"] == decision["winner"]:
@@ -303,8 +313,8 @@ def _draw_differences(axes: Any, decision: dict[str, Any]) -> None:
     rows = sorted(decision["arms"], key=lambda arm: (-arm["target_bpb"], arm["arm"]))
     for y, row in enumerate(rows):
         low, high = row["interval"]
-        axes.plot([low, high], [y, y], color=_colour(row, decision), linewidth=2)
-        axes.plot(row["difference"], y, "o", color=_colour(row, decision))
+        axes.plot([low, high], [y, y], color=_color(row, decision), linewidth=2)
+        axes.plot(row["difference"], y, "o", color=_color(row, decision))
     axes.axvline(0, color="#333333", linewidth=0.8, linestyle="--")
     axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['kind']})" for row in rows], fontsize=8)
     axes.set_xlabel("lower than current by, bits per byte")
@@ -312,7 +322,7 @@ def _draw_differences(axes: Any, decision: dict[str, Any]) -> None:
 
 def _draw_source(axes: Any, decision: dict[str, Any], source: str) -> None:
     for row in decision["arms"]:
-        axes.plot(row["weights"][source], row["target_bpb"], "o", color=_colour(row, decision))
+        axes.plot(row["weights"][source], row["target_bpb"], "o", color=_color(row, decision))
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel(f"weight of {source}")
     axes.tick_params(labelsize=8)

@@ -3,9 +3,9 @@
 Reads `arms`, `shards` and `plan`; the member's name determines arm and seed. Writes `result.json`: {arm, seed, kind,
 weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb, loss_curve [[step, loss], ...]}.
 
-Of documents that are taken down before it starts it reads nothing, even where the plan has them (`notice`);
-`withheld.json` then says so, and the record names the takedowns.
-A canary trains on one node, whatever the place allots to training; it resumes as training does (`recovery`).
+Documents that were taken down before the start are not read, even if the plan contains them (`notice`);
+`withheld.json` then lists them, and the record lists the takedowns as inputs.
+A canary trains on one node, regardless of the place's nodes for training; it resumes like a training (`recovery`).
 
 Seeds are paired: with the same seed, every arm has the same initial weights and the same order within each source, so
 that arms differ only in their mixture.
@@ -31,7 +31,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.notice import Notice, obeyed
+from tasks.trainer.data.notice import TakedownNotice, takedown_refs
 from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import METRICS, read_metrics
@@ -53,8 +53,8 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         recovery = Recovery(output, fence.run, ())
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
-        notice = Notice(output, partial(withheld_rows, inputs["shards"]), fence.run)
-        notice.look()
+        notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
+        notice.update()
         _train(spec, output, recovery, fence)
         bpb = _measure(config, inputs["shards"], spec, plan)
         target = targets(config, plan.summary)
@@ -70,17 +70,17 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         with output.part(RESULT, conserved=False) as part:
             with part.file(RESULT) as file:
                 file.write(json.dumps(result, indent=1, sort_keys=True).encode() + b"\n")
-            if met := notice.met():
+            if content := notice.marks_content():
                 with part.file(marks.FILE) as file:
-                    file.write(met)
+                    file.write(content)
             part.metric("target_bpb", float(result["target_bpb"]))
             for source, value in bpb.items():
                 part.metric(f"bpb/{source}", value)
     metrics = dict(output.committed[RESULT].metrics)
     path = f"{output.address.path}/{marks.FILE}"
-    met = output.store.read(path) if output.store.exists(path) else b""
+    content = output.store.read(path) if output.store.exists(path) else b""
     note = f"{metrics['target_bpb']:.4f} bits per byte on the target"
-    return Report(metrics=metrics, note=note, inputs=obeyed(output.store, met))
+    return Report(metrics=metrics, note=note, inputs=takedown_refs(output.store, content))
 
 
 def _arm(inputs: Inputs, name: str) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def _arm(inputs: Inputs, name: str) -> dict[str, Any]:
     for arm in arms:
         if arm["arm"] == name:
             return dict(arm)
-    known = ", ".join(arm["arm"] for arm in arms)
-    raise InputError(f'{inputs["arms"].address} has no arm "{name}"', f"known are: {known}")
+    names = ", ".join(arm["arm"] for arm in arms)
+    raise InputError(f'{inputs["arms"].address} has no arm "{name}"', f"it has {names}")
 
 
 def _spec(config: CanaryConfig, inputs: Inputs, run: Path, weights: dict[str, float], seed: int) -> TrainSpec:
@@ -110,17 +110,17 @@ def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) ->
 
 
 def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan) -> dict[str, float]:
-    """Returns bits per byte of every source that has held-out text."""
+    """Returns the bits per byte of every source that has held-out text."""
     folder = Path(spec.out) / "model"
     folder.mkdir(exist_ok=True)
-    described = model_file.describe(config.model, plan.format, plan.seq_len)
-    (folder / model_file.FILE).write_text(json.dumps(described, sort_keys=True))
+    description = model_file.describe(config.model, plan.format, plan.seq_len)
+    (folder / model_file.FILE).write_text(json.dumps(description, sort_keys=True))
     weights = folder / MODEL
     weights.unlink(missing_ok=True)
     weights.symlink_to((Path(spec.out) / "checkpoints" / name_of(config.steps) / MODEL).resolve())
     sources = [source for source, count in sorted(plan.summary["heldout_documents"].items()) if count]
-    # Only these shards are fetched as whole files.
-    heldout = shards.restricted(tuple(f"{SHARDS}/{source}-{HELDOUT}-" for source in sources))
+    # Whole files are fetched for these shards only.
+    heldout = shards.restricted_to(tuple(f"{SHARDS}/{source}-{HELDOUT}-" for source in sources))
     bpb = evaluate_bpb(str(folder), heldout, sources, config.heldout_tokens, plan.seq_len)
     return {source: round(value, 6) for source, value in sorted(bpb.items())}
 

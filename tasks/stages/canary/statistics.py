@@ -3,15 +3,15 @@
 Pure functions over arrays.
 
 Comparison. Every arm is trained with the same few seeds. Two or three seeds do not suffice to estimate a variance per
-arm, but all arms together do: a seed shifts all arms alike (pairing), so after subtraction of the means of arms and of
+arm, but all arms together do: a seed shifts all arms equally (pairing), so after subtraction of the means of arms and
 seeds, the residuals have a common variance s^2 with (arms - 1)(seeds - 1) degrees of freedom (two-way layout without
 replication). The interval of an arm's mean paired difference is  mean +- c * sqrt(2 s^2 / seeds).
 
 c is Dunnett's two-sided quantile (Dunnett 1955, "A multiple comparison procedure for comparing several treatments with
 a control"), not Student's: the best of many arms is selected, and all share the current mixture as their control. The
-probability that a cycle of equal arms promotes any of them is therefore at most (1 - confidence) / 2: 2.0 to 2.5 % of
-2,000 simulated cycles of 2 to 16 arms. The cost of the pooled variance: if one arm is three times as noisy as the
-others, it becomes 4 to 6 %.
+probability that a cycle of equal arms promotes one of them is therefore at most (1 - confidence) / 2: 2.0 to 2.5 % of
+2,000 simulated cycles of 2 to 16 arms. The disadvantage of the pooled variance is that the probability becomes 4 to 6 %
+if one arm is three times as noisy as the others.
 
 Response of bits per byte to the mixture. Two forms are fitted to each source, and the one with the smaller
 leave-one-out error is kept:
@@ -22,7 +22,7 @@ leave-one-out error is kept:
                  (Ye et al. 2024, "Data Mixing Laws", arXiv 2403.16952)
 
 With 16 arms of three sources, two seeds and noise of 0.2 %, the power form proposes a mixture within L1 0.10 of a
-planted optimum in 30 of 30 simulated cycles. Ridge on logarithms of the weights, tried before, had a median of 0.16: it
+planted optimum in 30 of 30 simulated cycles. Ridge regression on the logarithms of the weights had a median of 0.16: it
 cannot express that sources substitute for one another.
 
 The fit proposes a mixture; it does not promote one. Only an arm that was trained can be promoted.
@@ -49,8 +49,8 @@ Curve = Callable[[Floats], Floats]
 _EPSILON = 1e-3
 _USUAL_EXPONENT, _USUAL_WORTH = 0.1, 0.05
 
-_PULL = 3e-3
-"""Strength of the prior of the power form's parameters, in units of log(bpb) per factor e: about the noise of a run, so
+_PRIOR = 3e-3
+"""Strength of the prior of the power form's parameters, in log(bpb) per factor of e: about the noise of a run, so
 that measurements outweigh it."""
 
 _RIDGE = 1e-4
@@ -58,7 +58,7 @@ _RIDGE = 1e-4
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of an arm with the current mixture. Differences are current minus arm: above 0 the arm is better."""
+    """Comparison of an arm with the current mixture. Differences are current minus arm: positive means better."""
 
     arm: str
     mean: float
@@ -96,7 +96,7 @@ def compare(
         arms: names of the arms.
         sources: names of the sources.
         target: weight in the target by source.
-        confidence: simultaneous, of all intervals.
+        confidence: simultaneous confidence of all intervals.
         guard_share: tolerated relative increase of a guarded source.
         guarded: the guarded sources.
 
@@ -141,8 +141,8 @@ def winner(comparisons: Sequence[Comparison]) -> Comparison | None:
 def dunnett(arms: int, freedom: int, confidence: float) -> float:
     """Returns c such that P(|T_1| <= c, ..., |T_arms| <= c) = confidence.
 
-    T_i are Student variables with `freedom` degrees of freedom and mutual correlation 1/2, as the differences of
-    `arms` equally large groups to one control are. Dunnett's integral by quadrature: over the control's mean
+    T_i are Student variables with `freedom` degrees of freedom and mutual correlation 1/2, like the differences between
+    `arms` equally large groups and one control. Computes Dunnett's integral by quadrature: over the control's mean
     (Gauss-Hermite) and over the estimate of the standard deviation (Gauss-Legendre in its quantiles).
 
     >>> round(dunnett(1, 10, 0.95), 3)  # one arm: Student's t
@@ -185,21 +185,21 @@ class Response:
         values: Floats = np.exp(np.stack([curve(weights) for curve in self.curves], axis=1)) @ self.target
         return values
 
-    def best(self, most: Floats) -> Floats:
-        """Returns the weights that minimise the predicted target, shape (sources,).
+    def best(self, limits: Floats) -> Floats:
+        """Returns the weights that minimize the predicted target, shape (sources,).
 
         Args:
-            most: upper bound of each source's weight, shape (sources,); the sum is at least 1.
+            limits: upper bound of each source's weight, shape (sources,); the sum is at least 1.
         """
         count = len(self.sources)
         starts = np.random.default_rng(0).dirichlet(np.ones(count), 4096)
-        starts = np.concatenate([starts[(starts <= most).all(1)], [most / most.sum()]])
+        starts = np.concatenate([starts[(starts <= limits).all(1)], [limits / limits.sum()]])
         starts = starts[np.argsort(self.predict(starts), kind="stable")[:4]]
         optima = [
             minimize(
                 lambda weights: float(self.predict(weights[None])[0]),
                 start,
-                bounds=[(0.0, min(1.0, limit)) for limit in most.tolist()],
+                bounds=[(0.0, min(1.0, limit)) for limit in limits.tolist()],
                 constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
                 method="SLSQP",
             )
@@ -212,24 +212,24 @@ class Response:
 
 
 def fit(weights: Floats, bpb: Floats, sources: Sequence[str], target: Mapping[str, float]) -> Response:
-    """Fits the response.
+    """Fits the response of the bits per byte to the mixture.
 
     Args:
-        weights: of each arm, shape (arms, sources), at least 3 arms.
+        weights: weights of the arms, shape (arms, sources), at least 3 arms.
         bpb: bits per byte of each arm, mean over seeds, shape (arms, sources).
         sources: names of the sources.
         target: source -> weight in the target.
     """
     goal = np.array([target.get(source, 0.0) for source in sources])
-    chosen = [_choose(weights, np.log(bpb[:, own]), own) for own in range(len(sources))]
-    left_out = np.exp(np.stack([choice.left_out for choice in chosen], axis=1)) @ goal
+    choices = [_choose(weights, np.log(bpb[:, own]), own) for own in range(len(sources))]
+    left_out = np.exp(np.stack([choice.left_out for choice in choices], axis=1)) @ goal
     agreement = float(spearmanr(left_out, bpb @ goal).statistic)
     return Response(
         sources=tuple(sources),
         target=goal,
-        curves=tuple(choice.curve for choice in chosen),
-        forms=tuple(choice.form for choice in chosen),
-        worth=tuple(choice.curve.worth if isinstance(choice.curve, Power) else None for choice in chosen),
+        curves=tuple(choice.curve for choice in choices),
+        forms=tuple(choice.form for choice in choices),
+        worth=tuple(choice.curve.worth if isinstance(choice.curve, Power) else None for choice in choices),
         left_out=left_out,
         rank_agreement=agreement if np.isfinite(agreement) else None,
     )
@@ -272,10 +272,10 @@ class Power:
 
 
 def fit_power(weights: Floats, y: Floats, own: int) -> Power:
-    """Fits the power form to log(bpb) of source number `own` by penalised least squares."""
+    """Fits the power form to log(bpb) of source number `own` by penalized least squares."""
     count = weights.shape[1]
     others = [index for index in range(count) if index != own]
-    usual = np.log([_USUAL_EXPONENT, *([_USUAL_WORTH] * len(others))])
+    prior = np.log([_USUAL_EXPONENT, *([_USUAL_WORTH] * len(others))])
 
     def curve(parameters: Floats) -> Power:
         worth = np.ones(count)
@@ -283,10 +283,10 @@ def fit_power(weights: Floats, y: Floats, own: int) -> Power:
         return Power(float(parameters[0]), float(np.exp(parameters[1])), worth)
 
     def errors(parameters: Floats) -> Floats:
-        return np.concatenate([curve(parameters)(weights) - y, _PULL * (parameters[1:] - usual)])
+        return np.concatenate([curve(parameters)(weights) - y, _PRIOR * (parameters[1:] - prior)])
 
-    start = np.concatenate([[y.mean()], usual])
-    # Without bounds a flat response drives an exponent to 0 and a worth to infinity.
+    start = np.concatenate([[y.mean()], prior])
+    # Without bounds, a flat response drives the exponent to 0 and a worth to infinity.
     low, high = np.full(len(start), -9.0), np.full(len(start), 3.0)
     low[0], high[0] = -np.inf, np.inf
     return curve(least_squares(errors, start, bounds=(low, high), max_nfev=50).x)
@@ -297,19 +297,19 @@ class Exponential:
     """The exponential form of one source: a level at the mean of the arms, and a slope per source."""
 
     level: float
-    centre: Floats
+    center: Floats
     slopes: Floats
 
     def __call__(self, weights: Floats) -> Floats:
         """See `Curve`."""
-        values: Floats = self.level + (weights - self.centre) @ self.slopes
+        values: Floats = self.level + (weights - self.center) @ self.slopes
         return values
 
 
 def fit_exponential(weights: Floats, y: Floats, own: int) -> Exponential:
-    """Fits the exponential form by ridge regression with a free level; `own` has a slope like the others."""
+    """Fits the exponential form by ridge regression with a free level; the source `own` has a slope like the others."""
     arms, count = weights.shape
-    centre = weights.mean(0)
-    centred = weights - centre
-    slopes = np.linalg.solve(centred.T @ centred + arms * _RIDGE * np.eye(count), centred.T @ (y - y.mean()))
-    return Exponential(float(y.mean()), centre, slopes)
+    center = weights.mean(0)
+    centered = weights - center
+    slopes = np.linalg.solve(centered.T @ centered + arms * _RIDGE * np.eye(count), centered.T @ (y - y.mean()))
+    return Exponential(float(y.mean()), center, slopes)

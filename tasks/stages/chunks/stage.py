@@ -1,20 +1,20 @@
-"""Stage chunks: kept documents -> chunks for fine-tuning, cut along their structure to a budget of tokens.
+"""Stage chunks: kept documents -> chunks for fine-tuning, cut along their structure within a token budget.
 
-Reads `documents` (kept/), of `extracted` the layout of paged documents and their texts, `tokenizer`, and the takedowns
-in force (`takedowns`), whose documents give no chunk. Writes
+Reads `documents` (kept/), `tokenizer`, layouts and texts of paged documents in `extracted`, and the takedowns in force
+(`takedowns`), whose documents have no chunks. Writes
 
     cut/ runs/               the chunks of each part (`cut`); not in the artifact
-    copies/<range>.bin       every chunk with the text of another one that is kept (COPY), by row; not in the artifact
-    chunks/<part>.parquet    the chunks that are kept (`tasks.formats.documents.chunks.CHUNK`)
+    copies/<range>.bin       every chunk with the text of another, kept chunk (COPY), by row; not in the artifact
+    chunks/<part>.parquet    the kept chunks (`tasks.formats.documents.chunks.CHUNK`)
     rejected/<part>.parquet  the others, with reasons (`tasks.formats.documents.chunks.REJECTED`)
 
 in three steps on workers:
 
-    cut      per part             the one pass over the texts
-    compare  per range of hashes  equal texts
-    keep     per part             what becomes of each chunk
+    cut      per part             the only pass over the texts
+    compare  per range of hashes  finds equal texts
+    keep     per part             writes kept and rejected chunks
 
-Rows in are chunks that were cut; each goes out or is rejected with one reason.
+Rows in are all chunks; each is a row out, or is rejected for one reason.
 """
 
 from collections.abc import Iterable
@@ -34,27 +34,28 @@ from tasks.formats.dedup.document_ids import HALVES, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.chunks import CHUNK, KIND, REJECTED
 from tasks.stages.chunks import ChunksConfig
-from tasks.stages.chunks.cut import KEPT, RUN, Job, cut_part
+from tasks.stages.chunks.cut import KEPT, RUN, CutJob, cut_part
 
 VERSION = 2
 
 COPY = np.dtype([("key", "<u8"), ("of", HALVES)])
-"""A chunk that is not kept: its row in `cut/` as a row id, and the id of the chunk that is."""
+"""Record of a duplicate chunk: its row in `cut/` as a row id, and the id of the kept chunk."""
 
 DUPLICATE = "duplicate"
 
 
 def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Cuts all kept documents; raises InputError where there is none."""
+    """Cuts all kept documents into chunks; raises InputError if there are none."""
     documents, extracted = inputs["documents"], inputs["extracted"]
     names = documents.names(KEPT)
-    taken_down = tuple(one.folder for one in inputs.many("takedowns")) if "takedowns" in inputs else ()
-    job = Job(config, documents.folder, extracted.folder, inputs["tokenizer"].folder, taken_down)
-    paged = {*extracted.names("layout/")}
+    takedowns = tuple(takedown.folder for takedown in inputs.many("takedowns")) if "takedowns" in inputs else ()
+    job = CutJob(config, documents.folder, extracted.folder, inputs["tokenizer"].folder, takedowns)
+    with_layouts = {*extracted.names("layout/")}
     runs = Buckets("runs", len(names))
     own = ArtifactFolder(output.store, output.address, output.address.path)
     specs = [
-        PartSpec(f"cut-{name}", (number, name, runs.path(number), name in paged)) for number, name in enumerate(names)
+        PartSpec(f"cut-{name}", (number, name, runs.path(number), name in with_layouts))
+        for number, name in enumerate(names)
     ]
     cut = output.map_parts(engine, partial(cut_part, job), specs, conserved=False)
     if not _sum(cut, "documents"):
@@ -82,7 +83,7 @@ def _metrics(cut: Iterable[PartRecord], kept: Iterable[PartRecord]) -> dict[str,
         "chunks": float(sum(record.rows_out for record in kept)),
         "tokens": _sum(kept, "tokens"),
         **{tier: _sum(kept, tier) for tier in ("gold", "silver")},
-        **{f"rejected/{name}": float(sum(one.rejected.get(name, 0) for one in kept)) for name in reasons},
+        **{f"rejected/{name}": float(sum(record.rejected.get(name, 0) for record in kept)) for name in reasons},
     }
 
 
@@ -96,54 +97,54 @@ def compare_part(own: ArtifactFolder, runs: Buckets, copies: Buckets, part: Part
     """Writes one range of hashes; runs on a worker.
 
     Args:
-        own: the stage's artifact.
+        own: folder of the stage's artifact.
         runs: names of its runs.
-        copies: names of the files that are written.
-        part: receives them.
-        number: of the range.
+        copies: names of the written files.
+        part: receives the file.
+        number: number of the range.
     """
     sorted_runs.write(
-        part, copies.path(number), [copied(sorted_runs.read_bucket(own, runs.paths(), RUN, number, copies.count))]
+        part, copies.path(number), [find_copies(sorted_runs.read_bucket(own, runs.paths(), RUN, number, copies.count))]
     )
 
 
-def copied(runs: NDArray[np.void]) -> NDArray[np.void]:
-    """Returns COPY of all chunks but one of each text, sorted by row.
+def find_copies(runs: NDArray[np.void]) -> NDArray[np.void]:
+    """Returns the COPY records of all chunks except one per text, sorted by row.
 
-    The chunk of a gold document is kept before others, of equal ones that with the lowest id: so it depends neither on
-    the parts nor on their order.
+    Chunks of gold documents are preferred, then the lowest id, so that the result depends neither on the parts nor on
+    their order.
 
     Args:
-        runs: records of RUN.
+        runs: RUN records.
     """
     order = np.lexsort((runs["id"][:, 1], runs["id"][:, 0], runs["rank"], runs["rest"], runs["key"]))
     runs = runs[order]
     new = np.ones(len(runs), np.bool_)
     new[1:] = (runs["key"][1:] != runs["key"][:-1]) | (runs["rest"][1:] != runs["rest"][:-1])
     kept = np.maximum.accumulate(np.where(new, np.arange(len(runs)), 0))
-    found = np.empty(int((~new).sum()), COPY)
-    found["key"], found["of"] = runs["row"][~new], runs["id"][kept][~new]
-    return sorted_runs.by_key(found)
+    records = np.empty(int((~new).sum()), COPY)
+    records["key"], records["of"] = runs["row"][~new], runs["id"][kept][~new]
+    return sorted_runs.by_key(records)
 
 
-def keep_part(own: ArtifactFolder, copies: Buckets, part: Part, given: tuple[int, str]) -> None:
-    """Writes the part with a number and a name; runs on a worker."""
-    number, name = given
+def keep_part(own: ArtifactFolder, copies: Buckets, part: Part, item: tuple[int, str]) -> None:
+    """Writes the kept and rejected chunks of a part, given by number and name; runs on a worker."""
+    number, name = item
     cut = own.table(f"cut/{name}.parquet")
-    found = sorted_runs.read_range(own, copies.paths(), COPY, *range_of(number))
+    records = sorted_runs.read_range(own, copies.paths(), COPY, *range_of(number))
     keepers = np.full(cut.num_rows, None, object)
-    keepers[row_of(found["key"])] = document_ids.unpack(found["of"]).to_pylist()
+    keepers[row_of(records["key"])] = document_ids.unpack(records["of"]).to_pylist()
     of = pa.array(keepers, pa.string())
     reasons = pc.if_else(pc.is_valid(of), DUPLICATE, cut.column("reason").combine_chunks())
-    stays = pc.equal(reasons, "")
+    is_kept = pc.equal(reasons, "")
     part.count_in(cut.num_rows)
-    kept = cut.filter(stays).select(CHUNK.names).combine_chunks()
+    kept = cut.filter(is_kept).select(CHUNK.names).combine_chunks()
     part.table(KIND, kept)
-    gone = cut.append_column("duplicate_of", of)
-    gone = gone.set_column(gone.schema.get_field_index("reason"), REJECTED.field("reason"), reasons)
-    gone = gone.filter(pc.invert(stays)).select(REJECTED.names).combine_chunks()
-    part.table("rejected", gone, out=False)
-    for reason in gone.column("reason").to_pylist():
+    rejected = cut.append_column("duplicate_of", of)
+    rejected = rejected.set_column(rejected.schema.get_field_index("reason"), REJECTED.field("reason"), reasons)
+    rejected = rejected.filter(pc.invert(is_kept)).select(REJECTED.names).combine_chunks()
+    part.table("rejected", rejected, out=False)
+    for reason in rejected.column("reason").to_pylist():
         part.reject(reason)
     part.metric("tokens", pc.sum(kept.column("tokens")).as_py() or 0)
     for tier in kept.column("tier").to_pylist():

@@ -1,14 +1,14 @@
-"""Stage train_classifiers: labelled text, reference text and a sample of the crawl -> classifiers.
+"""Stage train_classifiers: labeled text, reference text and a sample of the crawl -> classifiers.
 
 Reads `extracted` (documents/) and external files. Writes, for each classifier of the recipe, the model
 (`<name>/model.bin`, `.ftz` or `weights.json`), `<name>/model.json` (labels and settings of inference),
-`<name>/scores.json` (held-out scores and baselines) and `<name>/card.md`; and `index.json`, their names and headline
+`<name>/scores.json` (held-out scores and baselines) and `<name>/card.md`; and `index.json` with all names and headline
 scores. Logs the cards to the tracker.
 
-The recipe of a quality classifier is DCLM's (Li et al., arXiv 2406.11794, section 4.4): fastText on word pairs,
+A quality classifier is trained as in DCLM (Li et al., arXiv 2406.11794, section 4.4): fastText with word pairs,
 reference text against a sample of the crawl. Every classifier is a part, so a killed stage resumes at the first missing
-one. They are trained in sequence in this process: fastText needs minutes for 200,000 texts, and only a single thread
-gives the same bytes every time.
+one. Classifiers are trained in sequence in this process: fastText needs minutes for 200,000 texts, and only a single
+thread is reproducible.
 """
 
 import json
@@ -22,22 +22,22 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.pages import model_card, table
 from tasks.core.stage import Inputs, Output, Report
-from tasks.filters.learned.fasttext import MEANING
+from tasks.filters.learned.fasttext import DESCRIPTION
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings
-from tasks.stages.classifiers.texts import Example, Examples, files_of, gather
-from tasks.stages.classifiers.training import Trained, baselines, scores_of, train
+from tasks.stages.classifiers.texts import LabeledText, TextSplit, files_of, gather
+from tasks.stages.classifiers.training import TrainedClassifier, baselines, scores_of, train
 
 log = logging.getLogger("sluice.classifiers")
 
 VERSION = 3
 INDEX = "index.json"
-"""Also the name of its part: not a valid name of a classifier."""
+"""Also the name of its part; it is not a valid name of a classifier."""
 SCORES = "scores.json"
 CARD = "card.md"
 
 
 def external(config: ClassifiersConfig) -> dict[str, list[str]]:
-    """Returns the external files that the stage reads, by role `texts/<name>`; their bytes enter the fingerprint."""
+    """Returns the external files that the stage reads, by role `texts/<name>`."""
     return {
         f"texts/{settings.name}": sorted({file.local() for file in files_of(settings)}) for settings in config.train
     }
@@ -47,12 +47,12 @@ def run(config: ClassifiersConfig, inputs: Inputs, output: Output, engine: Engin
     """Trains the missing classifiers.
 
     Raises:
-        InputError: texts are missing or not readable, or a label has too few.
+        InputError: texts are missing or unreadable, or a label has too few texts.
     """
     for done, settings in enumerate(config.train):
         output.progress(done, len(config.train), settings.name)
         if settings.name not in output.committed:
-            _make(settings, inputs["extracted"], output, engine)
+            _train(settings, inputs["extracted"], output, engine)
     names = [settings.name for settings in config.train]
     for name in names:
         output.log_file(f"card-{name}.md", output.store.read(f"{output.address.path}/{name}/{CARD}"))
@@ -60,14 +60,14 @@ def run(config: ClassifiersConfig, inputs: Inputs, output: Output, engine: Engin
     if INDEX not in output.committed:
         with output.part(INDEX, conserved=False) as part, part.file(INDEX) as file:
             file.write(_json({"classifiers": names, "metrics": metrics}))
-    shown = [f"{name} {metrics[f'{name}_auc']:.3f}" for name in names]
-    note = f"held-out AUC: {', '.join(shown)}" if shown else "the recipe describes no classifier"
+    headlines = [f"{name} {metrics[f'{name}_auc']:.3f}" for name in names]
+    note = f"held-out AUC: {', '.join(headlines)}" if headlines else "the recipe describes no classifier"
     return Report(metrics=metrics, note=note)
 
 
-def _make(settings: ClassifierSettings, extracted: Artifact, output: Output, engine: Engine) -> None:
+def _train(settings: ClassifierSettings, extracted: Artifact, output: Output, engine: Engine) -> None:
     examples = gather(settings, extracted, engine)
-    log.info("[%s] %d texts to learn from, %d held out", settings.name, len(examples.train), len(examples.heldout))
+    log.info("[%s] %d training texts, %d held out", settings.name, len(examples.train), len(examples.heldout))
     trained = train(settings, examples.train, examples.heldout, output.scratch)
     scores = _scores(settings, examples, trained)
     page = card(settings, examples, scores, sha256_of(trained.data))
@@ -77,8 +77,8 @@ def _make(settings: ClassifierSettings, extracted: Artifact, output: Output, eng
         for reason, count in examples.rejected.items():
             part.reject(reason, count)
         files = {
-            trained.meaning.file: trained.data,
-            MEANING: _json(trained.meaning.model_dump(mode="json")),
+            trained.description.file: trained.data,
+            DESCRIPTION: _json(trained.description.model_dump(mode="json")),
             SCORES: _json(scores),
             CARD: page.encode(),
         }
@@ -101,15 +101,15 @@ def headline(scores: dict[str, Any], train: int, heldout: int) -> dict[str, floa
     }
 
 
-def _scores(settings: ClassifierSettings, examples: Examples, trained: Trained) -> dict[str, Any]:
-    labels = trained.meaning.labels
+def _scores(settings: ClassifierSettings, examples: TextSplit, trained: TrainedClassifier) -> dict[str, Any]:
+    labels = trained.description.labels
     base = baselines(labels, _lengths(examples.train), _lengths(examples.heldout), settings.positive)
     truth = [example.label for example in examples.heldout]
     return scores_of(labels, truth, trained.probabilities, settings.positive, base)
 
 
-def _lengths(examples: list[Example]) -> list[tuple[str, int]]:
-    # Length of what the classifier reads: texts are cut to `chars` for the baseline as for the classifier.
+def _lengths(examples: list[LabeledText]) -> list[tuple[str, int]]:
+    # Lengths of the truncated texts, so that the baseline has the same input as the classifier.
     return [(example.label, len(example.text)) for example in examples]
 
 
@@ -117,42 +117,42 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def card(settings: ClassifierSettings, examples: Examples, scores: dict[str, Any], sha256: str) -> str:
+def card(settings: ClassifierSettings, examples: TextSplit, scores: dict[str, Any], sha256: str) -> str:
     """Returns the card as Markdown.
 
     Args:
-        settings: of the classifier.
+        settings: settings of the classifier.
         examples: training and held-out texts.
-        scores: result of `tasks.stages.classifiers.training.scores_of`.
-        sha256: of the model's file, hex.
+        scores: the result of `tasks.stages.classifiers.training.scores_of`.
+        sha256: hash of the model's file, hex.
     """
     sections = {
-        "Model": _how(settings, sha256),
-        "Data": _data(settings, examples),
-        "Held-out scores": _heldout(settings, scores),
-        "Intended use and limits": _use(settings),
+        "Model": _model_section(settings, sha256),
+        "Data": _data_section(settings, examples),
+        "Held-out scores": _heldout_section(settings, scores),
+        "Intended use and limits": _use_section(settings),
     }
     return model_card(settings.name, [settings.purpose or "(The recipe states no purpose.)"], sections)
 
 
-def _how(settings: ClassifierSettings, sha256: str) -> list[str]:
+def _model_section(settings: ClassifierSettings, sha256: str) -> list[str]:
     kind = {
         "fasttext": "fastText (Joulin et al., arXiv 1607.01759), one thread",
         "signals": "logistic regression over signals of the surface (tasks.filters.learned.signals)",
     }[settings.method]
     score = f'the probability of the label "{settings.positive}"' if settings.positive else "the likeliest label"
-    shown = settings.model_dump(mode="json", include={settings.method, "ridge", "chars", "seed", "heldout_share"})
+    options = settings.model_dump(mode="json", include={settings.method, "ridge", "chars", "seed", "heldout_share"})
     if settings.method == "fasttext":
-        shown.pop("ridge")
+        options.pop("ridge")
     return [
         f"- Kind: {kind}",
         f"- Gives: {score}, from the first {settings.chars:,} characters of a text",
-        f"- Settings: `{json.dumps(shown, sort_keys=True)}`",
+        f"- Settings: `{json.dumps(options, sort_keys=True)}`",
         f"- sha256 of the file: `{sha256}`",
     ]
 
 
-def _data(settings: ClassifierSettings, examples: Examples) -> list[str]:
+def _data_section(settings: ClassifierSettings, examples: TextSplit) -> list[str]:
     trained, heldout = _counts(examples.train), _counts(examples.heldout)
     rows = [
         [label, source, f"{trained[label, source]:,}", f"{heldout[label, source]:,}"]
@@ -172,11 +172,11 @@ def _data(settings: ClassifierSettings, examples: Examples) -> list[str]:
     ]
 
 
-def _counts(examples: Sequence[Example]) -> Counter[tuple[str, str]]:
+def _counts(examples: Sequence[LabeledText]) -> Counter[tuple[str, str]]:
     return Counter((example.label, example.source) for example in examples)
 
 
-def _heldout(settings: ClassifierSettings, scores: dict[str, Any]) -> list[str]:
+def _heldout_section(settings: ClassifierSettings, scores: dict[str, Any]) -> list[str]:
     contrast = (
         f'of "{settings.positive}" against the rest' if settings.positive else "of each label against the rest, mean"
     )
@@ -202,7 +202,7 @@ def _heldout(settings: ClassifierSettings, scores: dict[str, Any]) -> list[str]:
     return [*lines, "", "Likeliest label (columns) of each true one (rows):", "", *table(["", *names], confusion)]
 
 
-def _use(settings: ClassifierSettings) -> list[str]:
+def _use_section(settings: ClassifierSettings) -> list[str]:
     against_crawl = (
         "- It tells the reference text from this crawl, by any sign that does: topic, length, house style. A low score "
         "is no proof of a bad page."

@@ -1,7 +1,7 @@
 """Training and held-out texts of a classifier: reading, sampling of the crawl, removal of copies, split.
 
-Reads external JSON lines and `extracted` (documents/). The result depends only on the texts and the settings, not on
-the order of files or the number of workers.
+Reads external JSON lines and `extracted` (documents/). The result depends only on the texts and settings, not on the
+order of files or the number of workers.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ _HASHES = 2**64
 
 
 @dataclass(frozen=True)
-class Example:
-    """One labelled text.
+class LabeledText:
+    """A text with its label.
 
     Attributes:
-        text: cleaned, and cut to the characters that the classifier reads.
+        text: the cleaned text, truncated to the characters that the classifier reads.
         label: its label.
-        key: hash of the normalised text, equal for copies.
-        group: its group, which is never divided by the split; "" for none.
+        key: hash of the normalized text, equal for copies.
+        group: its group, which the split never divides; "" for none.
         source: name of its file, or "crawl".
     """
 
@@ -49,26 +49,26 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Examples:
-    """The texts of one classifier.
+class TextSplit:
+    """The training and held-out texts of a classifier.
 
     Attributes:
         train: training texts, in the order of their hashes.
-        heldout: held-out texts; disjoint from `train` in texts and groups.
-        rejected: texts left out, by reason.
-        files: sha256 (hex) of each file that was read, by path.
-        read: texts read.
+        heldout: held-out texts, which have no text or group in common with `train`.
+        rejected: number of rejected texts, by reason.
+        files: sha256 (hex) of each file, by path.
+        read: number of texts read.
     """
 
-    train: list[Example]
-    heldout: list[Example]
+    train: list[LabeledText]
+    heldout: list[LabeledText]
     rejected: dict[str, int]
     files: dict[str, str]
     read: int
 
 
 def files_of(settings: ClassifierSettings) -> list[SourceFile]:
-    """Returns all files of a classifier's texts; raises as `tasks.formats.documents.external_files.find` does."""
+    """Returns all files of a classifier's texts; raises like `tasks.formats.documents.external_files.find`."""
     return [file for texts in settings.texts for file in _files(settings, texts)]
 
 
@@ -76,20 +76,20 @@ def _files(settings: ClassifierSettings, texts: Texts) -> list[SourceFile]:
     return find(texts.path, f'the classifier "{settings.name}"')
 
 
-def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Engine) -> Examples:
-    """Reads and samples the texts of one classifier, drops copies and contradictions, and splits the rest.
+def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Engine) -> TextSplit:
+    """Reads and samples the texts of a classifier, drops copies and contradictions, and splits the rest.
 
     Args:
-        settings: of the classifier.
-        extracted: the crawl's documents; None if the settings use none of them.
-        engine: executes the sampling.
+        settings: settings of the classifier.
+        extracted: the documents; None if the settings do not use them.
+        engine: runs the sampling.
 
     Raises:
-        InputError: a file is missing or not readable, or a label has no training or no held-out text.
+        InputError: a file is missing or unreadable, or a label has no training or no held-out text.
     """
     files: dict[str, str] = {}
     rejected: Counter[str] = Counter()
-    examples: list[Example] = []
+    examples: list[LabeledText] = []
     for texts in settings.texts:
         for file in _files(settings, texts):
             files[file.path] = sha256_of_file(file.local())
@@ -101,48 +101,49 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
     if settings.crawl and extracted:
         examples += _draw(settings.crawl, settings, extracted, engine)
     read = len(examples) + rejected.total()
-    kept = _capped(settings, list(_without_copies(examples, rejected)), rejected)
-    units = {_unit(example) for example in kept if _share(settings, "split", _unit(example)) < settings.heldout_share}
-    train = [example for example in kept if _unit(example) not in units]
-    heldout = [example for example in kept if _unit(example) in units]
+    examples = _capped(settings, list(_without_copies(examples, rejected)), rejected)
+    units = {_unit(example) for example in examples}
+    heldout_units = {unit for unit in units if _share(settings, "split", unit) < settings.heldout_share}
+    train = [example for example in examples if _unit(example) not in heldout_units]
+    heldout = [example for example in examples if _unit(example) in heldout_units]
     _check_labels(settings, train, heldout)
-    return Examples(train, heldout, dict(sorted(rejected.items())), files, read)
+    return TextSplit(train, heldout, dict(sorted(rejected.items())), files, read)
 
 
-def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]:
+def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[LabeledText | str]:
     """Yields an example for each row of a file, or the reason why the row is rejected."""
     name = file.path.rpartition("/")[2]
-    unnamed: Counter[str] = Counter()
+    unmapped: Counter[str] = Counter()
     for number, row in parsed_rows(file):
         try:
-            text, written, group = _fields(texts, row)
-            label = texts.relabel.get(written, "") if texts.relabel else written
-            unnamed[written] += not label
+            text, raw_label, group = _fields(texts, row)
+            label = texts.relabel.get(raw_label, "") if texts.relabel else raw_label
+            unmapped[raw_label] += not label
             example = (_example(text, chars, label, group, name) or "empty") if label else "other_label"
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{file.path}, line {number}: no row with a text and a label ({type(error).__name__}: {error})",
-                "mend the file, or name its fields: text_field, label_field, group_field",
+                "correct the file, or name its fields: text_field, label_field, group_field",
             ) from None
         yield example
-    if unnamed := +unnamed:
-        most = ", ".join(f"{label!r} ({count:,})" for label, count in unnamed.most_common(5))
-        log.warning("%s: left out %s texts whose label relabel does not name: %s", file.path, unnamed.total(), most)
+    if unmapped := +unmapped:
+        most = ", ".join(f"{label!r} ({count:,})" for label, count in unmapped.most_common(5))
+        log.warning("%s: skipped %s texts whose label is not in relabel: %s", file.path, unmapped.total(), most)
 
 
 def _fields(texts: Texts, row: dict[str, Any]) -> tuple[str, str, str]:
-    """Returns text, label as written and group of a row; raises KeyError, TypeError or ValueError."""
+    """Returns the text, the label as in the file, and the group of a row; raises KeyError, TypeError or ValueError."""
     text = row[texts.text_field]
     if not isinstance(text, str | None):
-        raise TypeError(f'the field "{texts.text_field}" holds no text')
+        raise TypeError(f'the field "{texts.text_field}" is not text')
     label = texts.label or _plain(row[texts.label_field])
     group = f"{texts.group_field}={_plain(row[texts.group_field])}" if texts.group_field else ""
     return text or "", label, group
 
 
 def _plain(value: Any) -> str:
-    # A label may be a number or a boolean in the file; in a recipe it is a string. A column of integers with a missing
-    # value is written as floats.
+    # A label may be a number or a boolean in the file, but is a string in a recipe. Some programs write a column of
+    # integers with missing values as floats.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     plain = value if isinstance(value, str) else json.dumps(value)
@@ -150,17 +151,17 @@ def _plain(value: Any) -> str:
     return plain
 
 
-def _example(text: str, chars: int, label: str, group: str, source: str) -> Example | None:
-    # Cut twice: cleaning a book to read its first page would take longer than all the rest.
+def _example(text: str, chars: int, label: str, group: str, source: str) -> LabeledText | None:
+    # Truncated before cleaning as well, because cleaning a whole book for its first page would take too long.
     text = clean(text[: 2 * chars])[:chars]
     normalised = normalise(text)
     if not normalised:
         return None
-    return Example(text, label, hashlib.blake2b(normalised.encode(), digest_size=16).hexdigest(), group, source)
+    return LabeledText(text, label, hashlib.blake2b(normalised.encode(), digest_size=16).hexdigest(), group, source)
 
 
-def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, engine: Engine) -> list[Example]:
-    """Returns the documents with the lowest hashes of their ids. Two passes: ids first, then the sampled texts."""
+def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, engine: Engine) -> list[LabeledText]:
+    """Returns the documents with the lowest hashes of their ids, in two passes: over the ids, then over their texts."""
     paths = extracted.files("documents/")
     ranked: list[tuple[int, str]] = []
     for _, rows in engine.map(partial(_ranks, extracted.folder, crawl, settings.seed), paths):
@@ -170,11 +171,11 @@ def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, 
             f"{extracted.address} has no document of the sources {', '.join(crawl.sources)}",
             f"name others under crawl.sources of the classifier {settings.name}",
         )
-    chosen = [doc_id for _, doc_id in ranked]
-    sample: list[Example] = []
-    for _, examples in engine.map(partial(_texts, extracted.folder, crawl, settings.chars, chosen), paths):
-        sample += examples
-    return sample
+    sample = [doc_id for _, doc_id in ranked]
+    sampled_texts: list[LabeledText] = []
+    for _, examples in engine.map(partial(_texts, extracted.folder, crawl, settings.chars, sample), paths):
+        sampled_texts += examples
+    return sampled_texts
 
 
 def _ranks(extracted: ArtifactFolder, crawl: CrawlTexts, seed: int, path: str) -> list[tuple[int, str]]:
@@ -183,8 +184,8 @@ def _ranks(extracted: ArtifactFolder, crawl: CrawlTexts, seed: int, path: str) -
     return sorted((hash64(f"classifiers/{seed}/{doc_id}"), doc_id) for doc_id in ids)[: crawl.documents]
 
 
-def _texts(extracted: ArtifactFolder, crawl: CrawlTexts, chars: int, chosen: list[str], path: str) -> list[Example]:
-    table = extracted.table(path, columns=["host", "text"], filters=pc.field("id").isin(chosen))
+def _texts(extracted: ArtifactFolder, crawl: CrawlTexts, chars: int, sample: list[str], path: str) -> list[LabeledText]:
+    table = extracted.table(path, columns=["host", "text"], filters=pc.field("id").isin(sample))
     rows = zip(table.column("host").to_pylist(), table.column("text").to_pylist(), strict=True)
     examples = (_example(text, chars, crawl.label, _group(crawl, host), "crawl") for host, text in rows)
     return [example for example in examples if example]
@@ -194,9 +195,9 @@ def _group(crawl: CrawlTexts, host: str) -> str:
     return f"host={host}" if crawl.split_by == "host" else ""
 
 
-def _without_copies(examples: Iterable[Example], rejected: Counter[str]) -> Iterator[Example]:
-    """Yields each text once; drops texts that occur under several labels."""
-    by_key: dict[str, list[Example]] = defaultdict(list)
+def _without_copies(examples: Iterable[LabeledText], rejected: Counter[str]) -> Iterator[LabeledText]:
+    """Yields each text once; drops texts that occur with several labels."""
+    by_key: dict[str, list[LabeledText]] = defaultdict(list)
     for example in examples:
         by_key[example.key].append(example)
     for copies in by_key.values():
@@ -207,20 +208,20 @@ def _without_copies(examples: Iterable[Example], rejected: Counter[str]) -> Iter
         yield min(copies, key=lambda example: (example.group, example.source, example.text))
 
 
-def _capped(settings: ClassifierSettings, examples: list[Example], rejected: Counter[str]) -> list[Example]:
+def _capped(settings: ClassifierSettings, examples: list[LabeledText], rejected: Counter[str]) -> list[LabeledText]:
     """Returns the examples in the order of their hashes, at most `max_per_label` of each label."""
-    kept: list[Example] = []
-    taken: Counter[str] = Counter()
+    selected: list[LabeledText] = []
+    counts: Counter[str] = Counter()
     for example in sorted(examples, key=lambda item: (_share(settings, "order", item.key), item.key)):
-        if settings.max_per_label is not None and taken[example.label] >= settings.max_per_label:
+        if settings.max_per_label is not None and counts[example.label] >= settings.max_per_label:
             rejected["over_max"] += 1
             continue
-        taken[example.label] += 1
-        kept.append(example)
-    return kept
+        counts[example.label] += 1
+        selected.append(example)
+    return selected
 
 
-def _unit(example: Example) -> str:
+def _unit(example: LabeledText) -> str:
     return example.group or example.key
 
 
@@ -229,23 +230,23 @@ def _share(settings: ClassifierSettings, purpose: str, key: str) -> float:
     return hash64(f"{purpose}/{settings.seed}/{key}") / _HASHES
 
 
-def _check_labels(settings: ClassifierSettings, train: list[Example], heldout: list[Example]) -> None:
+def _check_labels(settings: ClassifierSettings, train: list[LabeledText], heldout: list[LabeledText]) -> None:
     labels = {example.label for example in (*train, *heldout)}
     if len(labels) < 2 or (settings.positive and settings.positive not in labels):
-        found = ", ".join(sorted(labels)) or "none"
+        label_list = ", ".join(sorted(labels)) or "none"
         raise InputError(
-            f'the texts of the classifier {settings.name} bear too few labels (positive: "{settings.positive}", found: '
-            f"{found})",
+            f'the texts of the classifier {settings.name} have too few labels (positive: "{settings.positive}", found: '
+            f"{label_list})",
             "add texts of another label, or correct label, relabel and positive",
         )
     if settings.method == "signals" and len(labels) > 2:
         raise InputError(
-            f"the classifier {settings.name} has {len(labels)} labels, and signals tell two apart",
-            "join them by relabel, or use the method fasttext",
+            f"the classifier {settings.name} has {len(labels)} labels, but the method signals supports two",
+            "merge labels with relabel, or use the method fasttext",
         )
-    for side, examples in (("to learn from", train), ("held out", heldout)):
+    for side, examples in (("to train on", train), ("held out", heldout)):
         if missing := sorted(labels - {example.label for example in examples}):
             raise InputError(
                 f'the classifier {settings.name} has no text of the label "{missing[0]}" {side}',
-                'add texts or groups of it, change heldout_share or seed, or (of the crawl) set split_by = "document"',
+                'add texts or groups of it, change heldout_share or seed, or (for the crawl) set split_by = "document"',
             )

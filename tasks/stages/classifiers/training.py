@@ -1,7 +1,7 @@
-"""Training of one classifier, and its scores on held-out texts beside those of trivial baselines.
+"""Training of a classifier, and its scores and those of trivial baselines on held-out texts.
 
-Writes fastText's input file to a scratch folder. The bytes of the model are the same for the same texts and settings,
-because a single thread applies the updates in a fixed order.
+Writes fastText's input file to a scratch folder. The same texts and settings give the same bytes, because a single
+thread applies the updates in a fixed order.
 """
 
 import math
@@ -15,61 +15,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.filters.learned.fasttext import LABEL, FastText, Meaning, line_of
+from tasks.filters.learned.fasttext import LABEL, FastText, ModelDescription, line_of
 from tasks.filters.learned.signals import fit, matrix
 from tasks.stages.classifiers import ClassifierSettings, FastTextSettings
-from tasks.stages.classifiers.texts import Example
+from tasks.stages.classifiers.texts import LabeledText
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedClassifier:
     """A trained classifier.
 
     Attributes:
-        meaning: its description, with the name of its file.
+        description: labels and settings of inference, with the name of the model's file.
         data: the bytes of that file.
-        probabilities: of each label for each held-out text, shape (n texts, n labels).
+        probabilities: probability of each label for each held-out text, shape (n_texts, n_labels).
     """
 
-    meaning: Meaning
+    description: ModelDescription
     data: bytes
     probabilities: NDArray[Any]
 
 
-def train(settings: ClassifierSettings, learn: Sequence[Example], heldout: Sequence[Example], scratch: str) -> Trained:
+def train(
+    settings: ClassifierSettings, learn: Sequence[LabeledText], heldout: Sequence[LabeledText], scratch: str
+) -> TrainedClassifier:
     """Trains on `learn` and predicts `heldout`.
 
     Args:
-        settings: of the classifier.
+        settings: settings of the classifier.
         learn: training texts.
         heldout: held-out texts.
         scratch: an existing folder on this machine.
 
     Raises:
-        InputError: fastText cannot learn from these texts with these settings.
+        InputError: fastText cannot train on these texts with these settings.
     """
     labels = tuple(sorted({example.label for example in learn}))
     if settings.method == "signals":
         return _signals(settings, labels, learn, heldout)
     name = "model.ftz" if settings.fasttext.quantised else "model.bin"
-    meaning = Meaning(method="fasttext", file=name, labels=labels, positive=settings.positive, chars=settings.chars)
+    description = ModelDescription(
+        method="fasttext", file=name, labels=labels, positive=settings.positive, chars=settings.chars
+    )
     model_file = os.path.join(scratch, name)
-    _fasttext(settings, meaning, learn, scratch, model_file)
-    # Predicted from the written file with the class that annotators use.
-    probabilities = FastText(model_file, meaning).probabilities(example.text for example in heldout)
+    _fasttext(settings, description, learn, scratch, model_file)
+    # The written file is loaded with the class that annotators use.
+    probabilities = FastText(model_file, description).probabilities(example.text for example in heldout)
     with open(model_file, "rb") as file:
-        return Trained(meaning, file.read(), probabilities)
+        return TrainedClassifier(description, file.read(), probabilities)
 
 
 def _fasttext(
-    settings: ClassifierSettings, meaning: Meaning, learn: Sequence[Example], scratch: str, model_file: str
+    settings: ClassifierSettings,
+    description: ModelDescription,
+    learn: Sequence[LabeledText],
+    scratch: str,
+    model_file: str,
 ) -> None:
     import fasttext
 
-    number = {label: f"{LABEL}{index}" for index, label in enumerate(meaning.labels)}
+    number = {label: f"{LABEL}{index}" for index, label in enumerate(description.labels)}
     text_file = os.path.join(scratch, "texts.txt")
     with open(text_file, "w", encoding="utf-8") as file:
         for example in learn:
@@ -81,7 +89,7 @@ def _fasttext(
     except (RuntimeError, ValueError) as error:
         raise InputError(
             f"fastText cannot train the classifier {settings.name} ({error})",
-            "lower its learning_rate where numbers overflow; set quantised = false where the model is too small for it",
+            "lower learning_rate if numbers overflow; set quantised = false if the model is too small for it",
         ) from error
     model.save_model(model_file)
 
@@ -98,29 +106,29 @@ def _options(settings: ClassifierSettings) -> dict[str, Any]:
         "bucket": options.buckets,
         "minCount": options.min_count,
         "seed": settings.seed,
-        "thread": 1,  # threads update shared weights without locks, in an order that varies
+        "thread": 1,  # several threads would update shared weights in an arbitrary order
         "verbose": 0,
     }
 
 
 def _signals(
-    settings: ClassifierSettings, labels: tuple[str, ...], learn: Sequence[Example], heldout: Sequence[Example]
-) -> Trained:
-    meaning = Meaning(
+    settings: ClassifierSettings, labels: tuple[str, ...], learn: Sequence[LabeledText], heldout: Sequence[LabeledText]
+) -> TrainedClassifier:
+    description = ModelDescription(
         method="signals", file="weights.json", labels=labels, positive=settings.positive, chars=settings.chars
     )
     positive = np.array([example.label == settings.positive for example in learn])
     weights = fit(matrix((example.text for example in learn), settings.chars), positive, settings.ridge)
-    chance = weights.probabilities(matrix((example.text for example in heldout), settings.chars))
-    columns = [chance if label == settings.positive else 1 - chance for label in labels]
-    return Trained(meaning, weights.model_dump_json(indent=1).encode() + b"\n", np.column_stack(columns))
+    probability = weights.probabilities(matrix((example.text for example in heldout), settings.chars))
+    columns = [probability if label == settings.positive else 1 - probability for label in labels]
+    return TrainedClassifier(description, weights.model_dump_json(indent=1).encode() + b"\n", np.column_stack(columns))
 
 
 def auc(positive: Sequence[bool] | NDArray[np.bool_], scores: Sequence[float] | NDArray[Any]) -> float:
-    """Returns the area under the ROC curve: the share of pairs whose positive text scores higher, ties half.
+    """Returns the area under the ROC curve: the share of pairs whose positive text scores higher; a tie counts half.
 
-    By ranks: Hanley and McNeil, Radiology 143 (1982), the statistic of Mann and Whitney. NaN if one of the two classes
-    is empty.
+    Computed from ranks, as the Mann-Whitney statistic: Hanley and McNeil, Radiology 143 (1982). NaN if one of the two
+    classes is empty.
 
     >>> auc([True, True, False], [0.9, 0.4, 0.4])
     0.75
@@ -136,7 +144,7 @@ def auc(positive: Sequence[bool] | NDArray[np.bool_], scores: Sequence[float] | 
 
 
 def auc_error(value: float, n_positive: int, n_negative: int) -> float:
-    """Returns the standard error of an AUC, by the formula of Hanley and McNeil (1982)."""
+    """Returns the standard error of an AUC by the formula of Hanley and McNeil (1982)."""
     above, below = value / (2 - value), 2 * value**2 / (1 + value)
     variance = value * (1 - value)
     variance += (n_positive - 1) * (above - value**2) + (n_negative - 1) * (below - value**2)
@@ -144,7 +152,7 @@ def auc_error(value: float, n_positive: int, n_negative: int) -> float:
 
 
 def at_thresholds(positive: NDArray[np.bool_], scores: NDArray[Any]) -> list[dict[str, float]]:
-    """Returns precision, recall and the share of texts above each of THRESHOLDS; precision is 1 if no text is above."""
+    """Returns precision, recall and the share of texts at or above each of THRESHOLDS; precision is 1 for no text."""
     rows = []
     for threshold in THRESHOLDS:
         above = scores >= np.float32(threshold)
@@ -172,16 +180,16 @@ def scores_of(
     Args:
         labels: the labels, in the order of the columns of `probabilities`.
         truth: the label of each held-out text.
-        probabilities: shape (n texts, n labels).
+        probabilities: shape (n_texts, n_labels).
         positive: the label whose probability is the score, or "".
-        baseline: result of `baselines`.
+        baseline: the result of `baselines`.
     """
     true_label = np.array([labels.index(label) for label in truth])
     predicted = probabilities.argmax(axis=1)
     confusion = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(confusion, (true_label, predicted), 1)
     by_label = {label: auc(true_label == column, probabilities[:, column]) for column, label in enumerate(labels)}
-    found: dict[str, Any] = {
+    scores: dict[str, Any] = {
         "heldout": dict(sorted(Counter(truth).items())),
         "positive": positive,
         "auc": round(by_label[positive] if positive else float(np.mean(list(by_label.values()))), _DIGITS),
@@ -194,11 +202,11 @@ def scores_of(
         column = list(labels).index(positive)
         is_positive = true_label == column
         error = auc_error(by_label[positive], int(is_positive.sum()), int((~is_positive).sum()))
-        found |= {
+        scores |= {
             "auc_standard_error": round(error, _DIGITS),
             "thresholds": at_thresholds(is_positive, probabilities[:, column]),
         }
-    return found
+    return scores
 
 
 def baselines(
@@ -212,24 +220,26 @@ def baselines(
     Args:
         labels: all labels.
         train: label and length of each training text.
-        heldout: the same of each held-out text.
-        positive: the label whose probability is the score, or "" for the mean over labels.
+        heldout: label and length of each held-out text.
+        positive: the label whose probability is the score; "": the score is the mean over labels.
     """
-    commonest = Counter(label for label, _ in train).most_common()
-    best = min(label for label, count in commonest if count == commonest[0][1])
-    mean = {label: float(np.mean([math.log1p(size) for other, size in train if other == label])) for label in labels}
+    by_frequency = Counter(label for label, _ in train).most_common()
+    majority = min(label for label, count in by_frequency if count == by_frequency[0][1])
+    length_of = {
+        label: float(np.mean([math.log1p(size) for other, size in train if other == label])) for label in labels
+    }
     overall = float(np.mean([math.log1p(size) for _, size in train]))
     sizes = np.array([size for _, size in heldout], dtype=np.float64)
     by_label = {
         # The sign is that of the correlation between label and length in the training texts.
-        label: auc([other == label for other, _ in heldout], sizes if mean[label] >= overall else -sizes)
+        label: auc([other == label for other, _ in heldout], sizes if length_of[label] >= overall else -sizes)
         for label in labels
     }
     length = by_label[positive] if positive else float(np.mean(list(by_label.values())))
     return {
         "majority": {
-            "label": best,
-            "accuracy": round(sum(label == best for label, _ in heldout) / len(heldout), _DIGITS),
+            "label": majority,
+            "accuracy": round(sum(label == majority for label, _ in heldout) / len(heldout), _DIGITS),
             "auc": 0.5,
         },
         "length": {"auc": round(length, _DIGITS)},

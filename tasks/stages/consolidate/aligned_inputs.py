@@ -1,7 +1,7 @@
 """Join of documents, attributes, duplicates, contamination and repeated paragraphs by position.
 
-Reads these inputs of the stage and the groups of the attributes (`tasks.core.groups`). Every read checks that the
-ids agree: with another row order, documents would get the verdicts of others.
+Reads these inputs of the stage and the groups of the attributes (`tasks.core.groups`). Every read checks that the ids
+match, because with another row order documents would get the verdicts of others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,30 +25,30 @@ from tasks.formats.documents.document import (
     CONTAMINATION,
     PARAGRAPHS,
     REPEATED,
-    found_in,
-    mark_of,
-    repeated_in,
-    same_mark,
-    same_rows,
+    check_ids_digest,
+    check_same_ids,
+    contamination_column,
+    ids_digest,
+    repeats_column,
 )
 from tasks.formats.documents.tombstones import Tombstones
 
 PAGED = "paged"
-"""Column of `AlignedParts.part`: whether a document is of a paged file (PDF), from a folder or captured by a crawl."""
+"""Column of `AlignedParts.part`: whether a document is from a paged file (PDF), in a folder or captured by a crawl."""
 
 RECAPTURED = "recaptured"
 """Metric of dedup: documents of pages with several captures."""
 
 
-class Measured(NamedTuple):
+class AnnotatorGroup(NamedTuple):
     """The group of one annotator, and whether the annotator failed on any document."""
 
     files: ArtifactFolder
     failed: bool
 
 
-class Numbered(NamedTuple):
-    """A part by its number in row ids (`tasks.formats.dedup.document_ids`); `earlier`: of the dedup index."""
+class NumberedPart(NamedTuple):
+    """A part with its number in row ids (`tasks.formats.dedup.document_ids`), and whether it is of the dedup index."""
 
     number: int
     name: str
@@ -57,17 +57,17 @@ class Numbered(NamedTuple):
 
 @dataclass(frozen=True)
 class AlignedParts:
-    """Access to the inputs part by part and to this stage's files. Picklable; its size does not depend on the parts."""
+    """Access to the inputs by part and to this stage's files. Picklable; the size does not depend on the parts."""
 
     extracted: ArtifactFolder
     duplicates: ArtifactFolder
-    groups: Mapping[str, Measured]
+    groups: Mapping[str, AnnotatorGroup]
     store: Store
     folder: str
     takedowns: tuple[ArtifactFolder, ...] = ()
     contamination: ArtifactFolder | None = None
     paragraphs: ArtifactFolder | None = None
-    layouts: bool = False
+    has_layouts: bool = False
     """Whether any part has paged files."""
 
     def part(
@@ -82,35 +82,40 @@ class AlignedParts:
             copies: columns of the duplicates to read, including "id"; None for all.
 
         Returns:
-            documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on a
-            document; null for none), `paged`, and a column for each annotator of `judged`: null where any annotator
-            failed. Where such were looked for, they also have `contaminated` (`tasks.formats.documents.document`) and
-            `repeated_paragraphs` (`tasks.formats.documents.document`).
+            documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on
+            the document; null for none), `paged`, and a column for each annotator of `judged`, null if any annotator
+            failed. If the stage has these inputs, they also have `contaminated` and `repeated_paragraphs`
+            (`tasks.formats.documents.document`).
 
         Raises:
             InputError: ids or their order differ.
         """
-        rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
-        found = self._found(name, rows, judged).append_column(PAGED, self._paged(name, rows.column("id")))
+        document_rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
+        attributes = self._attributes(name, document_rows, judged)
+        attributes = attributes.append_column(PAGED, self._is_paged(name, document_rows.column("id")))
         if self.contamination:
-            found = found.append_column(CONTAMINATED, found_in(self.contamination, name, rows.column("id")))
+            attributes = attributes.append_column(
+                CONTAMINATED, contamination_column(self.contamination, name, document_rows.column("id"))
+            )
         if self.paragraphs:
-            found = found.append_column(REPEATED, repeated_in(self.paragraphs, name, rows.column("id")))
+            attributes = attributes.append_column(
+                REPEATED, repeats_column(self.paragraphs, name, document_rows.column("id"))
+            )
         duplicates = self.duplicates.table(f"duplicates/{name}.parquet", columns=copies)
-        same_rows(rows, duplicates, f"{self.extracted.address} and {self.duplicates.address}, {name}")
-        return rows, found, duplicates
+        check_same_ids(document_rows, duplicates, f"{self.extracted.address} and {self.duplicates.address}, {name}")
+        return document_rows, attributes, duplicates
 
-    def _found(self, name: str, documents: pa.Table, judged: Sequence[str]) -> pa.Table:
-        """Reads attributes; see `part`. Of other annotators than `judged` only errors are read."""
+    def _attributes(self, name: str, documents: pa.Table, judged: Sequence[str]) -> pa.Table:
+        """Reads the attributes; see `part`. For annotators other than `judged`, only errors are read."""
         errors = pa.chunked_array([pa.nulls(documents.num_rows, pa.string())])
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
-        mark = mark_of(documents.column("id"))
+        mark = ids_digest(documents.column("id"))
         for annotator, group in self.groups.items():
             files, failed = group
             names = [*(["error"] if failed else []), *([annotator] if annotator in judged else [])]
             if names:
                 table = files.table(path_of(name), columns=names)
-                same_mark(mark, table, f"{self.extracted.address} and {files.address}, {name}")
+                check_ids_digest(mark, table, f"{self.extracted.address} and {files.address}, {name}")
                 columns |= {column: table.column(column) for column in names}
                 errors = pc.coalesce(errors, columns.pop("error")) if failed else errors
         if errors.null_count < len(errors):
@@ -118,10 +123,10 @@ class AlignedParts:
             columns = {other: _without(column.combine_chunks(), failed_on) for other, column in columns.items()}
         return pa.table({"id": documents.column("id"), "error": errors, **{other: columns[other] for other in judged}})
 
-    def _paged(self, name: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Returns which documents of one part are of paged files."""
+    def _is_paged(self, name: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Returns which documents of one part are from paged files."""
         path = f"layout/{name}.parquet"
-        if not self.layouts or not self.extracted.store.exists(f"{self.extracted.path}/{path}"):
+        if not self.has_layouts or not self.extracted.store.exists(f"{self.extracted.path}/{path}"):
             return pa.chunked_array([pa.repeat(False, len(ids))])
         return pc.is_in(ids, value_set=self.extracted.table(path, columns=["id"]).column("id").combine_chunks())
 
@@ -132,15 +137,15 @@ class AlignedParts:
         return stones.mask(self.extracted.table(f"documents/{name}.parquet", columns=["id", "url"]))
 
     def earlier(self, name: str) -> pa.Table:
-        """Returns the documents of one part of the dedup index that this version bears on."""
+        """Returns the documents of one part of the dedup index that have a copy or a newer capture in this version."""
         return self.duplicates.table(f"earlier/{name}.parquet")
 
     def takedown_mask(self, documents: pa.Table) -> NDArray[np.bool_]:
         """Returns which of some documents (id, url) are taken down, shape (rows,)."""
         return Tombstones.read(self.takedowns).mask(documents)
 
-    def refused(self, name: str) -> pa.Table:
-        """Returns source and reason of the captures and files that extract rejected in one part."""
+    def extract_rejections(self, name: str) -> pa.Table:
+        """Returns source and reason of the captures and files of one part that extract rejected."""
         return self.extracted.table(f"rejected/{name}.parquet", columns=["source", "reason"])
 
     @property
@@ -175,10 +180,10 @@ class AlignedInputs:
     def names(self) -> list[str]:
         """Returns the part names of all inputs; raises InputError if they differ."""
         documents = self.extracted.names("documents/")
-        measured = ((group, f"{KIND}/") for group in self.groups.values())
-        looked_for = ((self.contamination, f"{CONTAMINATION}/"), (self.paragraphs, f"{PARAGRAPHS}/"))
-        looked_at = [(artifact, folder) for artifact, folder in looked_for if artifact]
-        for artifact, folder in (*measured, (self.duplicates, "duplicates/"), *looked_at):
+        group_folders = ((group, f"{KIND}/") for group in self.groups.values())
+        optional_inputs = ((self.contamination, f"{CONTAMINATION}/"), (self.paragraphs, f"{PARAGRAPHS}/"))
+        present_inputs = [(artifact, folder) for artifact, folder in optional_inputs if artifact]
+        for artifact, folder in (*group_folders, (self.duplicates, "duplicates/"), *present_inputs):
             if artifact.names(folder) != documents:
                 raise InputError(
                     f"{artifact.address} has other parts than {self.extracted.address}",
@@ -190,34 +195,37 @@ class AlignedInputs:
         """Returns dedup's files of verified pairs, by the number of their bucket.
 
         Raises:
-            InputError: it is the result of an earlier Sluice.
+            InputError: an earlier version of Sluice wrote the artifact.
         """
         if RECAPTURED not in self.duplicates.record.metrics:
             raise InputError(
-                f"{self.duplicates.address} has no captures of pages, as an earlier Sluice wrote it",
+                f"{self.duplicates.address} has no captures of pages, because an earlier version of Sluice wrote it",
                 "run dedup again at another version",
             )
         return self.duplicates.files("pairs/")
 
     def recaptured(self) -> int:
-        """Returns how many documents are of pages with several captures."""
+        """Returns the number of documents of pages with several captures."""
         return int(self.duplicates.record.metrics[RECAPTURED])
 
-    def numbered(self) -> list[Numbered]:
-        """Returns all parts with documents, those of the dedup index first, as dedup has numbered them."""
-        earlier = [Numbered(number, name, True) for number, name in enumerate(self.duplicates.names("earlier/"))]
-        return [*earlier, *(Numbered(number, name, False) for number, name in enumerate(self.names(), len(earlier)))]
+    def numbered(self) -> list[NumberedPart]:
+        """Returns all parts with documents in the order of dedup's numbers: first those of the dedup index."""
+        earlier = [NumberedPart(number, name, True) for number, name in enumerate(self.duplicates.names("earlier/"))]
+        return [
+            *earlier,
+            *(NumberedPart(number, name, False) for number, name in enumerate(self.names(), len(earlier))),
+        ]
 
-    def measured(self, name: str) -> pa.Schema:
-        """Returns the fields of all annotators' columns, as in one part."""
+    def attribute_schema(self, name: str) -> pa.Schema:
+        """Returns the columns of all annotators, according to one part."""
         schemas = [(annotator, parquet.schema(group.local(path_of(name)))) for annotator, group in self.groups.items()]
         return pa.schema([schema.field(annotator) for annotator, schema in schemas])
 
     @cached_property
     def parts(self) -> AlignedParts:
-        """Access to the inputs part by part."""
+        """Access to the inputs by part."""
         groups = {
-            annotator: Measured(group.folder, bool(group.record.metrics.get(POISON)))
+            annotator: AnnotatorGroup(group.folder, bool(group.record.metrics.get(POISON)))
             for annotator, group in self.groups.items()
         }
         return AlignedParts(
@@ -226,14 +234,16 @@ class AlignedInputs:
             groups=groups,
             store=self.store,
             folder=self.folder,
-            takedowns=tuple(one.folder for one in self.takedowns),
+            takedowns=tuple(takedown.folder for takedown in self.takedowns),
             contamination=self.contamination.folder if self.contamination else None,
             paragraphs=self.paragraphs.folder if self.paragraphs else None,
-            layouts=bool(self.extracted.files("layout/")),
+            has_layouts=bool(self.extracted.files("layout/")),
         )
 
 
-def _without(found: pa.StructArray, failed_on: pa.BooleanArray) -> pa.StructArray:
+def _without(attributes: pa.StructArray, failed_on: pa.BooleanArray) -> pa.StructArray:
     """Returns attributes with nulls where any annotator failed; the fields of a null struct keep their values."""
-    fields = [found.field(index) for index in range(found.type.num_fields)]
-    return pa.StructArray.from_arrays(fields, fields=list(found.type), mask=pc.or_(failed_on, pc.is_null(found)))
+    fields = [attributes.field(index) for index in range(attributes.type.num_fields)]
+    return pa.StructArray.from_arrays(
+        fields, fields=list(attributes.type), mask=pc.or_(failed_on, pc.is_null(attributes))
+    )

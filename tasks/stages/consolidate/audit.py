@@ -1,9 +1,9 @@
 """Audit page: sample documents of every verdict, for manual review.
 
-`samples` selects documents of one part on a worker; `page` renders the samples of all parts as HTML, the file
-`audit.html` of the artifact, also logged to MLflow. Ids are hashes, so the smallest ids of a reason are a random
-sample, the same on any number of workers. Personal data in excerpts is masked as in kept documents. Samples are of
-bounded size: the beginning of a text, and of measured lists only the length.
+`choose` and `samples` select documents of one part on a worker; `page` renders the samples of all parts as HTML, the
+file `audit.html` of the artifact, also logged to MLflow. Ids are hashes, so the documents with the smallest ids of a
+reason are a random sample, the same with any number of workers. Personal data in excerpts is masked as in kept
+documents. Samples have a bounded size: the beginning of the text, and lists of measurements as their lengths.
 """
 
 import json
@@ -38,8 +38,8 @@ _UNITS = ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
 def choose(reasons: Sequence[Sequence[str]], ids: Sequence[str], most: int) -> list[int]:
     """Returns the rows to show: those with the smallest ids, for each first reason and for kept documents."""
     by_reason: dict[str, list[tuple[str, int]]] = {}
-    for row, (why, identity) in enumerate(zip(reasons, ids, strict=True)):
-        by_reason.setdefault(why[0] if why else "", []).append((identity, row))
+    for row, (row_reasons, doc_id) in enumerate(zip(reasons, ids, strict=True)):
+        by_reason.setdefault(row_reasons[0] if row_reasons else "", []).append((doc_id, row))
     return [row for reason in sorted(by_reason) for _, row in sorted(by_reason[reason])[:most]]
 
 
@@ -50,20 +50,20 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
         documents: id, url and source.
         judged: the annotators' columns to show.
         reasons: all reasons of each document.
-        texts: their texts, masked; "" is not shown.
+        texts: their masked texts; "" is not shown.
     """
     measured = [_rounded(row) for row in _lists_as_lengths(judged).to_pylist()]
     for row in measured:
         for name in (CONTAMINATED, REPEATED):
             if row.get(name, "") is None:
-                del row[name]  # most documents contain no item, and repeat nothing
+                del row[name]  # most documents have neither items nor repeated paragraphs
     return pa.table(
         {
-            "reason": [why[0] if why else "" for why in reasons],
+            "reason": [row_reasons[0] if row_reasons else "" for row_reasons in reasons],
             "id": documents.column("id"),
             "url": [_beginning(url, _URL_CHARS) for url in documents.column("url").to_pylist()],
             "source": documents.column("source"),
-            "reasons": pa.array([list(why) for why in reasons], pa.list_(pa.string())),
+            "reasons": pa.array([list(row_reasons) for row_reasons in reasons], pa.list_(pa.string())),
             "measured": [json.dumps(row, sort_keys=True, ensure_ascii=False, default=str) for row in measured],
             "text": [_beginning(text, _CHARS) for text in texts],
         }
@@ -71,7 +71,7 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
 
 
 def merge(tables: Iterable[pa.Table], most: int) -> pa.Table:
-    """Merges the samples of all parts to at most `most` per reason; memory is bounded by these and one part's."""
+    """Merges the samples of all parts to at most `most` per reason; memory is bounded by these and those of a part."""
     merged = SAMPLE.empty_table()
     for table in tables:
         rows = pa.concat_tables([merged, table])
@@ -80,18 +80,18 @@ def merge(tables: Iterable[pa.Table], most: int) -> pa.Table:
     return merged
 
 
-def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
+def page(funnel: pa.Table, hosts: pa.Table, sampled: pa.Table) -> bytes:
     """Returns the page as HTML in UTF-8, without scripts and external resources.
 
-    It contains neither recipe nor version, so that the same documents give the same bytes under any name.
+    It has neither recipe name nor version, so that the same documents give the same bytes under any name.
     """
     by_reason: dict[str, list[Mapping[str, Any]]] = {}
-    for row in shown.to_pylist():
+    for row in sampled.to_pylist():
         by_reason.setdefault(row["reason"], []).append(row)
     counts = {row["reason"]: row["documents"] for row in totals(funnel, ["reason"])}
     total, kept = sum(counts.values()), counts.get("", 0)
     gold = sum(row["documents"] for row in totals(funnel, ["tier"]) if row["tier"] == GOLD)
-    described = {
+    context = {
         "kept": (kept, total, _share(kept, total)),
         "gold": gold,
         "sources": _sources(funnel),
@@ -107,7 +107,7 @@ def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
             for reason, rows in sorted(by_reason.items())
         ],
     }  # fmt: skip
-    return template(__package__, "audit.html").render(described).encode("utf-8", "replace")
+    return template(__package__, "audit.html").render(context).encode("utf-8", "replace")
 
 
 def _sources(funnel: pa.Table) -> list[dict[str, Any]]:
@@ -141,14 +141,17 @@ def _languages(funnel: pa.Table) -> list[tuple[str, int, int, str]]:
     kept = {row["language"]: row["documents"] for row in totals(funnel, ["step", "language"]) if row["step"] == KEPT}
     rows = [(row["language"], row["documents"], kept.get(row["language"], 0)) for row in totals(funnel, ["language"])]
     rows.sort(key=lambda row: -row[1])
-    return [(language or "(no text)", total, stays, _share(stays, total)) for language, total, stays in rows]
+    return [
+        (language or "(no text)", total, kept_documents, _share(kept_documents, total))
+        for language, total, kept_documents in rows
+    ]
 
 
 def _document(row: Mapping[str, Any]) -> dict[str, Any]:
     measured = json.loads(row["measured"])
-    # A reason begins with the name of its filter; the filter's attributes are shown first.
-    decided = {name: found for name, found in measured.items() if row["reason"].startswith(name)}
-    others = {name: found for name, found in measured.items() if name not in decided}
+    # A reason begins with the name of its filter; the attributes of this filter are shown first.
+    decided = {name: values for name, values in measured.items() if row["reason"].startswith(name)}
+    others = {name: values for name, values in measured.items() if name not in decided}
     return {
         "url": row["url"],
         "source": row["source"],
@@ -161,8 +164,8 @@ def _document(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(measured: Mapping[str, Any]) -> list[str]:
     lines = []
-    for name, found in sorted(measured.items()):
-        fields = found.items() if isinstance(found, dict) else [("", found)]
+    for name, values in sorted(measured.items()):
+        fields = values.items() if isinstance(values, dict) else [("", values)]
         lines.append(f"{name}: " + " · ".join(f"{field} {_plain(value)}".strip() for field, value in fields))
     return lines
 
@@ -189,14 +192,14 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _lists_as_lengths(judged: pa.Table) -> pa.Table:
-    """Replaces lists by their lengths: a list may have an entry for each line of a text."""
-    for place, name in enumerate(judged.column_names):
-        whole = judged.column(place).combine_chunks()
-        names = [field.name for field in whole.type]
-        fields = [pc.struct_field(whole, field) for field in names]
-        short = [pc.list_value_length(column) if pa.types.is_list(column.type) else column for column in fields]
-        shortened = pa.StructArray.from_arrays(short, names=names, mask=pc.is_null(whole))
-        judged = judged.set_column(place, name, shortened)
+    """Replaces lists with their lengths, because a list may have an entry for each line of a text."""
+    for index, name in enumerate(judged.column_names):
+        column = judged.column(index).combine_chunks()
+        names = [field.name for field in column.type]
+        fields = [pc.struct_field(column, field) for field in names]
+        short = [pc.list_value_length(field) if pa.types.is_list(field.type) else field for field in fields]
+        shortened = pa.StructArray.from_arrays(short, names=names, mask=pc.is_null(column))
+        judged = judged.set_column(index, name, shortened)
     return judged
 
 

@@ -1,20 +1,20 @@
-"""Settings of the consolidate stage. A change costs the join, not a new pass over the texts.
+"""Settings of the consolidate stage. A change only reruns the join, without a new pass over the texts.
 
-Limits of the filters are general ones, and those of a kind of source or of one source laid over them:
+Limits of the filters are general, and can be overridden for a kind of source or for one source:
 
-    [consolidate.limits.gopher_quality]        # general: for all sources that filters judge
+    [consolidate.limits.gopher_quality]        # general: for all filtered sources
     min_words = 30
 
-    [consolidate.limits.pdf.gopher_quality]    # over those, for sources of this kind (`[[extract.files]] kind`)
+    [consolidate.limits.pdf.gopher_quality]    # overrides those for sources of this kind (`[[extract.files]] kind`)
     min_letters = 0.5
 
-    [consolidate.limits.papers.gopher_quality] # over both, for one source
+    [consolidate.limits.papers.gopher_quality] # overrides both for one source
     min_words = 200
 
-A table of a kind or source stays as short as it was given, so that a general limit that changes later reaches all
-sources without a limit of their own. The name of a filter is always the filter's table.
+Tables of a kind or source are stored without defaults, so that a later change of a general limit applies to all sources
+that do not override it. A table with the name of a filter is always the table of that filter.
 
-Light to import, because DAG files read recipes at parse time.
+Imports no heavy modules, because DAG files read recipes at parse time.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,10 +23,10 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.core.config import Config, Problems, nearest
-from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_of, known, require_unique
+from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_names, filter_of, require_unique
 
 Limits: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Limits by filter; those of a recipe (`consolidate.limits`) also hold such tables by kind or source."""
+"""Limits by filter; `consolidate.limits` of a recipe also has such tables by kind or source."""
 
 _KEY = "consolidate.limits"
 _PAGED_KIND = "pdf"
@@ -35,7 +35,7 @@ SILVER, GOLD = "silver", "gold"
 """The tiers of kept documents."""
 
 _WEB = "web"
-"""The crawl as a source, and its kind."""
+"""Name of the crawl as a source, and its kind."""
 
 # Prefixes of Arrow's names of numeric and boolean types.
 _NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
@@ -45,59 +45,59 @@ class ConsolidateConfig(Config):
     """Filters, deduplication, masking and tiers."""
 
     filters: tuple[str, ...] = ("language", "gopher_quality", "gopher_repetition")
-    """Filters in the precedence of their reasons; the annotators that they read must be in `[annotate] use`."""
+    """Filters in order of precedence of their reasons; the annotators that they read must be in `[annotate] use`."""
 
     limits: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
     """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults. Tables of
-    a kind of source or of one source lie over them: `[consolidate.limits.pdf.gopher_quality] min_letters = 0.5`."""
+    a kind of source or of one source override them: `[consolidate.limits.pdf.gopher_quality] min_letters = 0.5`."""
 
     sources: tuple[str, ...] | None = ("web",)
-    """Sources that are filtered, except `trusted` ones; None for all. A recipe's default: the crawl, files of kind
-    "warc", which come from the web, and sources that `limits` names; without a crawl, all sources. Gopher's rules were
-    designed for web prose: code has few stop words and many symbols, so their general limits reject every one of 551
+    """Sources that are filtered, except `trusted` ones; None for all. The default of a recipe is the crawl, files of
+    kind "warc", which come from the web, and sources with tables in `limits`; without a crawl, all sources. Gopher's
+    rules are designed for web prose: code has few stop words and many symbols, so their general limits reject all 551
     files of Python's standard library."""
 
     kinds: dict[str, str] = Field(default={}, exclude_if=lambda kinds: not kinds)
-    """Kind of each source, for limits by kind. Filled in from [extract]."""
+    """Kind of each source, for limits by kind; filled in from [extract]."""
 
     dedup: bool = True
     """Drop duplicates of documents that pass the filters, as `duplicate_exact` and `duplicate_near`, and all but the
     newest capture of a page that passes, as `duplicate_page`."""
 
     contaminated: Literal["drop", "keep"] = Field(default="drop", exclude_if=lambda value: value == "drop")
-    """What becomes of documents that contain an item of `[decontaminate]`, of whatever source: `drop` rejects them as
-    `contaminated`; `keep` leaves them to the report of that stage, and to the scores of a model that has read them."""
+    """Treatment of documents of any source that contain an item of `[decontaminate]`: `drop` rejects them as
+    `contaminated`; `keep` keeps them, and they appear only in the report of that stage and in evaluation scores."""
 
     contaminated_share: float = Field(default=0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
-    """Share of an item's n-grams from which a document counts as contaminated; 0: one n-gram is enough, as for GPT-3.
-    A document that quotes a sentence of an item stays with a share of 0.5."""
+    """Minimum share of an item's n-grams in a contaminated document; 0: one n-gram is enough, as for GPT-3. With 0.5, a
+    document that quotes one sentence of an item is kept."""
 
     repeated_share: float = Field(default=0.5, ge=0, le=1, exclude_if=lambda share: share == 0.5)
-    """Share of its characters in repeated paragraphs (`[paragraphs]`) above which a document of a filtered source goes
-    as `repeated_paragraphs`; 1: none goes for its share."""
+    """Maximum share of characters in repeated paragraphs (`[paragraphs]`); documents of filtered sources with a larger
+    share are dropped as `repeated_paragraphs`. 1: no limit."""
 
     cut_repeated: int = Field(default=0, ge=0, exclude_if=lambda words: words == 0)
-    """Cut the repeated paragraphs out of documents of filtered sources that are kept, and reject as
-    `repeated_paragraphs` those of which fewer than so many words would be left; 0: cut nothing."""
+    """Remove repeated paragraphs from kept documents of filtered sources, and drop, as `repeated_paragraphs`, documents
+    that would have fewer than this number of words left; 0: remove nothing."""
 
     mask_pii: bool = True
-    """Replace personal data found by the annotator `pii` with its kind in angle brackets, such as `<email>`."""
+    """Replace personal data (annotator `pii`) with its kind in angle brackets, such as `<email>`."""
 
     drop_lines: bool = False
     """Remove the lines that C4's rules drop (menus, cookie notices, headings) from documents of filtered sources. The
     filter `c4` must be in use with `min_sentences` of at least 1, so that no text loses all its lines."""
 
     gold: dict[str, float] = {}
-    """Marks of the tier gold: minimum values of numeric or boolean (1) attributes, by annotator and field joined by a
-    dot, such as `"classifier.quality" = 0.6`. Without marks, only trusted sources are gold. Other kept documents are
+    """Criteria of the tier gold: minimum values of numeric or boolean (1) attributes, by annotator and field joined by
+    a dot, such as `"classifier.quality" = 0.6`. Without any, only trusted sources are gold. Other kept documents are
     silver."""
 
     trusted: tuple[str, ...] = ()
-    """Sources whose documents are gold and not filtered: they are dropped only as duplicates or where an annotator
-    failed. Personal data in them is masked as in all others."""
+    """Sources whose documents are gold and not filtered: they are dropped only as duplicates, if they are contaminated
+    or taken down, or if an annotator failed. Personal data is masked as in all others."""
 
     samples: int = Field(default=5, ge=0, le=1000)
-    """Documents per reason, and of the kept ones, on the audit page."""
+    """Number of documents on the audit page per reason, and of kept documents."""
 
     @field_validator("filters")
     @classmethod
@@ -131,11 +131,11 @@ class ConsolidateConfig(Config):
             if name == "c4" and table.get("min_sentences", 1) < 1:
                 raise ValueError(f"drop_lines needs {at}.min_sentences of 1 or more: a text could lose all its lines")
         if drop_lines and info.data.get("cut_repeated"):
-            raise ValueError("drop_lines and cut_repeated together could take all lines of a text: use one of them")
+            raise ValueError("drop_lines and cut_repeated together could remove all lines of a text: use one of them")
         return drop_lines
 
     def tables(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-        """Yields the dotted path of every table of limits, its filter, and the limits in it; see `limits.tables`."""
+        """Yields the dotted path, the filter and the limits of every table of limits; see `limit_tables`."""
         return limit_tables(self.filters, self.limits)
 
     def limits_of(self, source: str, paged: bool = False) -> dict[str, dict[str, Any]]:
@@ -143,7 +143,7 @@ class ConsolidateConfig(Config):
 
         Args:
             source: name of the source.
-            paged: for its PDF files, which a crawl captures beside pages; they have the limits of kind "pdf".
+            paged: return those of its PDF files, which have the limits of kind "pdf" in any source.
         """
         return limits_of(self.filters, self.limits, source, _PAGED_KIND if paged else self.kinds.get(source, ""))
 
@@ -159,17 +159,17 @@ class ConsolidateConfig(Config):
         return tuple(name for name in judged if name not in self.trusted)
 
     def misplaced_limits(self, kinds: Collection[str]) -> Iterator[str]:
-        """Yields every table of limits that no document could meet; see `limits.misplaced`.
+        """Yields an error for every table of limits that applies to no document; see `misplaced_limits`.
 
         Args:
-            kinds: kinds that sources can have, beyond those of this recipe.
+            kinds: kinds that sources can have, in addition to those of this recipe.
         """
         sources = tuple(self.kinds) if self.sources is None else self.sources
         judged = set(sources) - set(self.trusted)
         return misplaced_limits(self.filters, self.limits, self.kinds, {*kinds, *self.kinds.values()}, judged)
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
-        """Yields annotator, field and minimum of every mark of `gold`."""
+        """Yields annotator, field and minimum of every criterion of `gold`."""
         for name, least in self.gold.items():
             annotator, _, field = name.partition(".")
             yield annotator, field, least
@@ -179,7 +179,7 @@ class ConsolidateConfig(Config):
         return tuple(dict.fromkeys(name for name, _ in self._readers()))
 
     def _readers(self) -> Iterator[tuple[str, str]]:
-        """Yields each annotator that is read, with the setting that reads it."""
+        """Yields each annotator whose column is read, and the setting that reads it."""
         yield from ((name, "filters") for name in self.filters)
         yield from ((name, "gold") for name, _, _ in self.marks())
         if self.mask_pii:
@@ -188,37 +188,37 @@ class ConsolidateConfig(Config):
     def unmeasured(
         self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
     ) -> Iterator[tuple[str, str]]:
-        """Yields an error and its remedy for each attribute that is read and not measured.
+        """Yields an error and its remedy for each attribute that is read but not measured.
 
         Args:
             measured: the annotators that have a column.
             fields_of: returns the fields of an annotator's column, with Arrow's names of their types.
         """
         for name, setting in dict.fromkeys(self._readers()):
-            if name not in (names := known()):
+            if name not in (names := filter_names()):
                 yield f'consolidate.{setting}: no annotator "{name}"', nearest(name, names)
             elif name not in measured:
-                way_out = "set mask_pii = false" if setting == "mask_pii" else f"take it out of consolidate.{setting}"
-                yield f'consolidate.{setting}: "{name}" is not measured', f'add "{name}" to annotate.use, or {way_out}'
-        yield from self._unbounded(measured, fields_of)
-        yield from self._unmarked(measured, fields_of)
+                other = "set mask_pii = false" if setting == "mask_pii" else f"take it out of consolidate.{setting}"
+                yield f'consolidate.{setting}: "{name}" is not measured', f'add "{name}" to annotate.use, or {other}'
+        yield from self._score_errors(measured, fields_of)
+        yield from self._gold_errors(measured, fields_of)
 
-    def _unbounded(
+    def _score_errors(
         self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
     ) -> Iterator[tuple[str, str]]:
-        """Yields errors and remedies of limits on models that the recipe defines."""
+        """Yields errors and remedies of limits on scores whose names the recipe defines."""
         for at, name, table in self.tables():
             if name not in SCORE_SETTINGS or name not in measured:
                 continue
-            hint, fields = f"annotate.settings.{name}.{SCORE_SETTINGS[name]} says what is", fields_of(name)
+            hint, fields = f"annotate.settings.{name}.{SCORE_SETTINGS[name]} lists the scores", fields_of(name)
             for bound in ("at_least", "at_most"):
                 for model in (model for model in table.get(bound, ()) if model not in fields):
                     yield f'{at}.{bound}: "{model}" is not measured ({hint})', nearest(model, fields)
 
-    def _unmarked(
+    def _gold_errors(
         self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
     ) -> Iterator[tuple[str, str]]:
-        """Yields errors and remedies of the marks of `gold`."""
+        """Yields errors and remedies of `gold`."""
         for annotator, field, _ in self.marks():
             if annotator not in measured:
                 continue
@@ -226,64 +226,66 @@ class ConsolidateConfig(Config):
             if field not in fields:
                 yield f'{at}: {annotator} measures no "{field}"', nearest(field, fields)
             elif not fields[field].startswith(_NUMBERS):
-                yield f"{at} is no number ({fields[field]})", "name a number, or a truth value"
+                yield f"{at} is not a number ({fields[field]})", "name a numeric or boolean field"
 
 
-def completed_limits(filters: tuple[str, ...], given: Limits) -> dict[str, dict[str, Any]]:
-    """Returns the limits of a recipe: general ones of all `filters` with defaults, others as they were given.
+def completed_limits(filters: tuple[str, ...], limits: Limits) -> dict[str, dict[str, Any]]:
+    """Returns the limits of a recipe: general ones of all `filters` with defaults, others unchanged.
 
     Raises:
-        Problems: filters or limits are unknown, out of range or of another type, or a filter is not in use.
+        Problems: filters or limits are unknown, out of range or of the wrong type, or a filter is not in use.
     """
-    own = {name: table for name, table in given.items() if _is_scope(name, table)}
-    wrong: list[str] = []
-    found: dict[str, dict[str, Any]] = {}
+    scoped = {name: table for name, table in limits.items() if _is_scope(name, table)}
+    errors: list[str] = []
+    completed: dict[str, dict[str, Any]] = {}
     try:
-        general = {name: table for name, table in given.items() if name not in own}
-        found = complete(filter_of, filters, general, ("consolidate.filters", _KEY))
+        general = {name: table for name, table in limits.items() if name not in scoped}
+        completed = complete(filter_of, filters, general, ("consolidate.filters", _KEY))
     except Problems as problems:
-        wrong += problems.messages
-    for scope, table in sorted(own.items()):
+        errors += problems.messages
+    for scope, table in sorted(scoped.items()):
         try:
-            found[scope] = _short(scope, filters, found, table)
+            completed[scope] = _checked_overrides(scope, filters, completed, table)
         except Problems as problems:
-            wrong += problems.messages
-    if wrong:
-        raise Problems(wrong)
-    return found
+            errors += problems.messages
+    if errors:
+        raise Problems(errors)
+    return completed
 
 
 def _is_scope(name: str, table: Mapping[str, Any]) -> bool:
-    """Returns whether a table holds the limits of a kind or source: tables by filter, or nothing."""
-    return name not in known() and all(isinstance(limits, Mapping) for limits in table.values())
+    """Returns whether a table has the limits of a kind or source: tables by filter, or nothing."""
+    return name not in filter_names() and all(isinstance(limits, Mapping) for limits in table.values())
 
 
-def _short(scope: str, filters: tuple[str, ...], general: Limits, table: Limits) -> dict[str, dict[str, Any]]:
+def _checked_overrides(
+    scope: str, filters: tuple[str, ...], general: Limits, table: Limits
+) -> dict[str, dict[str, Any]]:
     """Returns the limits of a kind or source without defaults, checked alone and together with the general ones."""
-    wrong: list[str] = []
-    short: dict[str, dict[str, Any]] = {}
+    errors: list[str] = []
+    checked: dict[str, dict[str, Any]] = {}
     for name, limits in table.items():
         try:
-            alone = filter_of(name, limits).model_dump(mode="json", exclude_unset=True)
-            if alone and name not in filters:
+            overrides = filter_of(name, limits).model_dump(mode="json", exclude_unset=True)
+            if overrides and name not in filters:
                 raise Problems(
                     [
                         f"limits of {name}, which is not in use: name it in consolidate.filters, or take them out "
                         f"(--set {_KEY}.{scope}.{name}={{}})"
                     ]
                 )
-            if alone:
-                filter_of(name, {**general.get(name, {}), **alone})
-                short[name] = alone
+            if overrides:
+                filter_of(name, {**general.get(name, {}), **overrides})
+                checked[name] = overrides
         except Problems as problems:
-            wrong += [f".{scope}{text}" if text.startswith(".") else f".{scope}: {text}" for text in problems.messages]
-    if wrong:
-        raise Problems(wrong)
-    return short
+            errors += [f".{scope}{text}" if text.startswith(".") else f".{scope}: {text}" for text in problems.messages]
+    if errors:
+        raise Problems(errors)
+    return checked
 
 
 def limit_tables(filters: tuple[str, ...], limits: Limits) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yields the dotted path of every table of limits, its filter, and the limits in it, general ones first."""
+    """Yields the dotted path, the filter and the limits of every table of limits, general ones first."""
     yield from ((f"{_KEY}.{name}", name, limits[name]) for name in filters)
     for scope in limit_scopes(filters, limits):
         yield from ((f"{_KEY}.{scope}.{name}", name, table) for name, table in limits[scope].items())
@@ -295,12 +297,12 @@ def limit_scopes(filters: tuple[str, ...], limits: Limits) -> list[str]:
 
 
 def limits_of(filters: tuple[str, ...], limits: Limits, source: str, kind: str) -> dict[str, dict[str, Any]]:
-    """Returns the complete limits of each filter for a source of a kind: its own before its kind's before others."""
-    several = [
+    """Returns the complete limits of each filter for a source: general ones, overridden by its kind's and its own."""
+    layers = [
         limits,
         *(limits[scope] for scope in dict.fromkeys((kind, source)) if scope in limit_scopes(filters, limits)),
     ]
-    return {name: {key: value for one in several for key, value in one.get(name, {}).items()} for name in filters}
+    return {name: {key: value for layer in layers for key, value in layer.get(name, {}).items()} for name in filters}
 
 
 def misplaced_limits(
@@ -310,20 +312,18 @@ def misplaced_limits(
     known_kinds: Collection[str],
     judged: Collection[str],
 ) -> Iterator[str]:
-    """Yields every table of limits that no document could meet, as "where: what: what to do".
+    """Yields an error, "where: defect: remedy", for every table of limits that applies to no document.
 
     Args:
         filters: the filters in use.
         limits: the limits of a recipe.
         kinds: kind of each source of the recipe.
         known_kinds: kinds that sources can have.
-        judged: sources that filters judge.
+        judged: the filtered sources.
     """
     for scope in limit_scopes(filters, limits):
         names = {*kinds, *known_kinds}
         if scope not in names:
-            yield f'{_KEY}: no filter, source or kind of source "{scope}": {nearest(scope, {*names, *known()})}'
+            yield f'{_KEY}: no filter, source or kind of source "{scope}": {nearest(scope, {*names, *filter_names()})}'
         elif scope in kinds and scope not in {*judged, *known_kinds}:
-            yield (
-                f'{_KEY}.{scope}: filters do not judge "{scope}": add it to consolidate.sources, or take its limits out'
-            )
+            yield (f'{_KEY}.{scope}: "{scope}" is not filtered: add it to consolidate.sources, or take its limits out')

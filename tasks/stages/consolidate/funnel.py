@@ -1,7 +1,7 @@
 """Funnel: number of documents by source, language, step and reason, from capture to kept; as tables, a figure and CSV.
 
-Pure functions: tables of parts, and their sums. The documents of a source over all rows are its captures: each is
-counted exactly once.
+Pure functions that compute the tables of parts and their sums. Each capture is counted in exactly one row, so the sum
+over all rows of a source is its number of captures.
 """
 
 import io
@@ -24,12 +24,12 @@ EXTRACT, LANGUAGE, QUALITY, DECONTAMINATE, DEDUP, KEPT = STEPS = (
 FUNNEL = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
-        pa.field("language", pa.string(), nullable=False),  # "" where there is no text
+        pa.field("language", pa.string(), nullable=False),  # "" if there is no text
         pa.field("step", pa.string(), nullable=False),  # one of STEPS: the last step of these documents
-        pa.field("reason", pa.string(), nullable=False),  # why; "" for kept
-        pa.field("tier", pa.string(), nullable=False),  # of what is kept "silver" or "gold", else ""
+        pa.field("reason", pa.string(), nullable=False),  # first reason; "" if kept
+        pa.field("tier", pa.string(), nullable=False),  # "silver" or "gold" if kept, else ""
         pa.field("documents", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64()),  # UTF-8 bytes of extracted text; null where there is no text
+        pa.field("bytes", pa.int64()),  # UTF-8 bytes of extracted text; null if there is no text
     ]
 )
 
@@ -44,21 +44,21 @@ HOSTS = pa.schema(
 
 _KEYS = FUNNEL.names[:-2]
 
-ENDED = pa.schema([FUNNEL.field(name) for name in (*_KEYS, "bytes")])
+OUTCOME = pa.schema([FUNNEL.field(name) for name in (*_KEYS, "bytes")])
 """One row per capture: its outcome."""
 
 _MOST = 12
-"""Maximum number of bars of a panel; the table has all."""
+"""Maximum number of bars of a panel; the table has all rows."""
 
-# Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
+# Inches. MLflow shows figures about 600 pixels wide; the panels are stacked, so that text is readable.
 _WIDTH, _BAR = 7.5, 0.28
 
 _AROUND = 2.5  # room for a panel's title and scale, in bars
 
 
-def count(ended: pa.Table) -> pa.Table:
-    """Counts rows of ENDED; returns a table of FUNNEL, sorted by source, language, step, reason and tier."""
-    return add([ended.append_column("documents", pa.array([1] * ended.num_rows, pa.int64()))])
+def count(outcomes: pa.Table) -> pa.Table:
+    """Counts rows of OUTCOME; returns a table of FUNNEL, sorted by source, language, step, reason and tier."""
+    return add([outcomes.append_column("documents", pa.array([1] * outcomes.num_rows, pa.int64()))])
 
 
 def add(tables: Iterable[pa.Table]) -> pa.Table:
@@ -76,43 +76,42 @@ def add(tables: Iterable[pa.Table]) -> pa.Table:
 def count_hosts(hosts: pa.ChunkedArray, kept: pa.Array, sizes: pa.Array) -> pa.Table:
     """Counts documents, kept documents and their bytes per host; returns a table of HOSTS."""
     ones = pa.array([1] * len(hosts), pa.int64())
-    stays = kept.cast(pa.int64())
-    return add_hosts([pa.table([hosts, ones, stays, pc.multiply(stays, sizes.cast(pa.int64()))], HOSTS.names)])
+    is_kept = kept.cast(pa.int64())
+    return add_hosts([pa.table([hosts, ones, is_kept, pc.multiply(is_kept, sizes.cast(pa.int64()))], HOSTS.names)])
 
 
 def add_hosts(tables: Iterable[pa.Table]) -> pa.Table:
     """Returns the sum of several tables of HOSTS, sorted by descending documents, then by host."""
     rows = pa.concat_tables([HOSTS.empty_table(), *(table.cast(HOSTS) for table in tables)])
     summed = rows.group_by("host").aggregate([(name, "sum") for name in HOSTS.names[1:]])
-    named = summed.rename_columns(HOSTS.names).cast(HOSTS)
-    return named.sort_by([("documents", "descending"), ("host", "ascending")]).combine_chunks()
+    renamed = summed.rename_columns(HOSTS.names).cast(HOSTS)
+    return renamed.sort_by([("documents", "descending"), ("host", "ascending")]).combine_chunks()
 
 
 def totals(funnel: pa.Table, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns documents and bytes summed over all columns but `keys`, sorted by `keys`; steps in the order of STEPS."""
+    """Returns the sums of documents and bytes by `keys`, sorted by `keys`, with steps in the order of STEPS."""
     summed = funnel.group_by(list(keys)).aggregate([("documents", "sum"), ("bytes", "sum")])
     rows: list[dict[str, Any]] = summed.rename_columns([*keys, "documents", "bytes"]).to_pylist()
     return sorted(rows, key=lambda row: [STEPS.index(row[key]) if key == "step" else row[key] for key in keys])
 
 
-def filtered(funnel: pa.Table) -> dict[str, tuple[int, Counter[str]]]:
-    """Returns for every source with documents their number, and how many go for which reason before duplication."""
-    found: dict[str, tuple[int, Counter[str]]] = {}
+def filter_losses(funnel: pa.Table) -> dict[str, tuple[int, Counter[str]]]:
+    """Returns, by source, the number of documents and the numbers that are dropped before dedup, by reason."""
+    losses: dict[str, tuple[int, Counter[str]]] = {}
     for row in totals(funnel, ["source", "step", "reason"]):
         if row["step"] == EXTRACT:
             continue
-        documents, reasons = found.get(row["source"], (0, Counter()))
+        documents, reasons = losses.get(row["source"], (0, Counter()))
         if row["step"] in (LANGUAGE, QUALITY, DECONTAMINATE):
             reasons[row["reason"]] += row["documents"]
-        found[row["source"]] = (documents + row["documents"], reasons)
-    return found
+        losses[row["source"]] = (documents + row["documents"], reasons)
+    return losses
 
 
-def left_after(funnel: pa.Table) -> dict[str, list[int]]:
-    """Returns for every source the number of documents at the start and after each step except the last.
+def left_after_steps(funnel: pa.Table) -> dict[str, list[int]]:
+    """Returns, for every source, the number of captures and the numbers of documents left after each step.
 
-    The numbers are captures, after extract, after language, after quality, after decontaminate, after dedup (the kept
-    documents).
+    The steps are extract, language, quality, decontaminate and dedup, after which the documents are the kept ones.
     """
     lost: dict[str, dict[str, int]] = {}
     for row in funnel.to_pylist():
@@ -120,42 +119,38 @@ def left_after(funnel: pa.Table) -> dict[str, list[int]]:
         steps[row["step"]] += row["documents"]
     left = {}
     for source, steps in lost.items():
-        remaining = [sum(steps.values())]
+        counts = [sum(steps.values())]
         for step in STEPS[:-1]:
-            remaining.append(remaining[-1] - steps[step])
-        left[source] = remaining
+            counts.append(counts[-1] - steps[step])
+        left[source] = counts
     return left
 
 
 def draw(funnel: pa.Table, title: str) -> bytes:
-    """Draws the documents left after each step by source, dropped by reason, and kept by language.
-
-    Returns:
-        the figure as a PNG.
-    """
+    """Returns a figure (PNG) of documents left after each step by source, dropped by reason, and kept by language."""
     from matplotlib.figure import Figure
 
     lost = _largest({row["reason"]: row["documents"] for row in totals(funnel, ["reason"]) if row["reason"]})
     kept = [row for row in totals(funnel, ["language", "step"]) if row["step"] == KEPT]
     by_language = _largest({row["language"]: row["documents"] for row in kept})
-    # Heights are proportional to the number of bars, so that bars have the same thickness in each panel.
-    places = _places(funnel)
-    rows = [len(places) + _AROUND, len(lost) + _AROUND, len(by_language) + _AROUND]
-    # Without pyplot: no display, no global state.
+    # Heights of panels are proportional to their number of bars, so that all bars have the same thickness.
+    labels = _step_labels(funnel)
+    rows = [len(labels) + _AROUND, len(lost) + _AROUND, len(by_language) + _AROUND]
+    # pyplot would use a display and global state.
     figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
     steps, reasons, languages = figure.subplots(3, 1, height_ratios=rows)
-    _steps(steps, funnel, places)
+    _steps(steps, funnel, labels)
     _bars(reasons, lost, "documents gone, by first reason", "tab:red")
     _bars(languages, by_language, "documents kept, by language", "tab:green")
-    # A "$" in a name would begin a formula.
+    # Without this, a "$" in a name would begin a formula.
     figure.suptitle(title, parse_math=False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=100)
     return file.getvalue()
 
 
-def _places(funnel: pa.Table) -> dict[int, str]:
-    """Returns the labels of the bars by their place in `left_after`; decontamination is a bar where it took any."""
+def _step_labels(funnel: pa.Table) -> dict[int, str]:
+    """Returns the labels of bars by index in `left_after_steps`; decontamination has a bar if it dropped documents."""
     labels = dict(enumerate(("captures", *(f"after {step}" for step in STEPS[:-2]), "kept (after dedup)")))
     if DECONTAMINATE not in funnel.column("step").to_pylist():
         del labels[STEPS.index(DECONTAMINATE) + 1]
@@ -165,8 +160,8 @@ def _places(funnel: pa.Table) -> dict[int, str]:
 def _steps(axes: "Axes", funnel: pa.Table, labels: Mapping[int, str]) -> None:
     bars = range(len(labels))
     begin = [0] * len(labels)
-    for source, left in sorted(left_after(funnel).items()):
-        numbers = [left[place] for place in labels]
+    for source, counts in sorted(left_after_steps(funnel).items()):
+        numbers = [counts[index] for index in labels]
         axes.barh(bars, numbers, left=begin, label=source, height=0.7)
         begin = [before + number for before, number in zip(begin, numbers, strict=True)]
     _label(axes, list(labels.values()), begin, "documents left")
@@ -176,7 +171,7 @@ def _steps(axes: "Axes", funnel: pa.Table, labels: Mapping[int, str]) -> None:
 
 
 def csv_of(funnel: pa.Table) -> bytes:
-    """Returns the rows of the funnel as CSV, which MLflow shows as a table."""
+    """Returns the funnel as CSV, which MLflow shows as a table."""
     file = io.BytesIO()
     pa_csv.write_csv(funnel, file)
     return file.getvalue()
@@ -193,8 +188,8 @@ def _bars(axes: "Axes", counts: list[tuple[str, int]], title: str, color: str) -
 
 
 def _label(axes: "Axes", names: list[str], numbers: list[int], title: str) -> None:
-    for place, number in enumerate(numbers):
-        axes.annotate(f" {number:,}", (number, place), va="center")
+    for index, number in enumerate(numbers):
+        axes.annotate(f" {number:,}", (number, index), va="center")
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, max([*numbers, 1]) * 1.2)

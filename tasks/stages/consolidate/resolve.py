@@ -1,23 +1,23 @@
 """Resolution of duplicates among the documents that pass the filters.
 
-Dedup chooses keepers among all documents; here the same rule (`tasks.formats.dedup.duplicates`) is applied to the
-documents that pass, so that the copies of a keeper that is dropped for its quality or language are not lost. Before it,
-of several captures of a page the newest that passes is chosen. Documents of the dedup index take part in both: an
-earlier version has published them, and only a takedown can keep them from passing.
+Dedup chooses a keeper among all documents of a cluster. Here the same rule (`tasks.formats.dedup.duplicates`) is
+applied to the documents that pass, so that no text is lost because its keeper is dropped for its quality or language.
+Before that, the newest capture that passes is chosen for each page. Documents of the dedup index are included in both
+steps: an earlier version has published them, and they pass unless they are taken down.
 
-Reads `duplicates` (clusters, order of preference in each, verified pairs, pages) and small columns of `extracted` and
-`attributes`, in passes that resume part by part and are no part of the artifact:
+Reads `duplicates` (clusters, their orders of preference, verified pairs, pages) and small columns of `extracted` and
+`attributes`. Writes intermediate files, which are not in the artifact, in passes that resume by part:
 
-    captures/<part>.bin      per part     a run of CAPTURE; where a page has several captures
+    captures/<part>.bin      per part     a run of CAPTURE: documents of pages with several captures
     newest/<bucket>.bin      per bucket   a run of DROPPED: the older captures
-    survivors/<part>.bin     per part     a run of MEMBER: the documents with a copy that pass and are no older capture
-    resolved/<bucket>.bin    per bucket   a run of DROPPED: those of them to drop
+    survivors/<part>.bin     per part     a run of MEMBER: documents that have a copy, pass, and are not older captures
+    resolved/<bucket>.bin    per bucket   a run of DROPPED: the survivors to drop
 
-A bucket of the last pass is one of dedup's: some clusters, and the file of `pairs/` with all pairs of these. Memory is
-bounded by the largest part and the largest bucket, about 500 bytes for each document of the bucket.
+A bucket of the last pass is a bucket of dedup: some clusters, and the file of `pairs/` with all pairs of these. Memory
+is bounded by the largest part and the largest bucket, at about 500 bytes per document of the bucket.
 
-Writes `replaced/<part>.parquet` (schema REPLACED): documents of the dedup index that this version replaces, which the
-next index leaves out.
+Writes `replaced/<part>.parquet` (schema REPLACED): documents of the dedup index that this version replaces; the next
+index omits them.
 """
 
 from collections.abc import Callable
@@ -35,20 +35,21 @@ from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_ids_of, row_of
 from tasks.formats.dedup.duplicates import choose
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, NumberedPart
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import DUPLICATE, reasons
 
 MEMBER = np.dtype(
     [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]
 )
-"""A document of a cluster, by the number of its bucket. `rank` is its position in the order of preference there."""
+"""A document of a cluster. `key` is the number of its bucket, `rank` its position in the cluster's preference order."""
 
 CAPTURE = np.dtype(
     [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("text", HALVES), ("fetched", "<i8"), ("earlier", "u1")]
 )
-"""A document by the hash of its page. `text` as in `duplicates`, its own id where no other has its text; `fetched` in
-milliseconds, the least integer where it is unknown; `earlier`: of the dedup index."""
+"""A document of a page. `key` is the hash of the page; `text` is as in `duplicates`, or the document's own id if no
+other document has its text; `fetched` is in milliseconds, or the least integer if unknown; `earlier` is 1 for a
+document of the dedup index."""
 
 _COPY = ["id", "cluster", "text", "rank", "bucket", "page"]
 
@@ -57,17 +58,17 @@ COPIES = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("duplicate_of", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
-        pa.field("jaccard", pa.float32(), nullable=False),  # 0 of an older capture: not compared
+        pa.field("jaccard", pa.float32(), nullable=False),  # 0 for an older capture, whose text is not compared
     ]
 )
 
 DROPPED = np.dtype([("key", "<u8"), ("id", HALVES), ("keeper", HALVES), ("kind", "u1"), ("jaccard", "<f4")])
-"""A document to drop, by its row id."""
+"""A document to drop. `key` is its row id."""
 
 _KINDS = ("exact", "near", "page")
 
 _PER_BUCKET = 1_000_000
-"""Captures per bucket of pages, about."""
+"""Approximate number of captures per bucket of pages."""
 
 REPLACED_FOLDER = "replaced"
 
@@ -89,226 +90,236 @@ def resolve_parts(
         return []
     pairs, parts = inputs.pairs(), inputs.numbered()
 
-    def over(fn: Callable[..., None], folder: str) -> list[str]:
+    def map_over_parts(fn: Callable[..., None], folder: str) -> list[str]:
         specs = [PartSpec(f"{folder}-{part.name}", part) for part in parts]
         output.map_parts(engine, fn, specs, conserved=False)
         return [f"{folder}/{part.name}.bin" for part in parts]
 
-    newest = Buckets(
-        "newest", sorted_runs.bucket_count(several, _PER_BUCKET) if (several := inputs.recaptured()) else 0
-    )
-    if newest.count:
-        paths = over(partial(captures_part, config, aligned), "captures")
-        specs = [PartSpec(newest.name(number), number) for number in range(newest.count)]
-        output.map_parts(engine, partial(newest_part, aligned, paths, newest), specs, conserved=False)
-    made = Buckets("resolved", len(pairs))
-    if made.count:
-        paths = over(partial(survivors_part, config, aligned, newest), "survivors")
-        buckets = [PartSpec(made.name(number), (number, path)) for number, path in enumerate(pairs)]
-        output.map_parts(engine, partial(resolved_part, aligned, paths, made), buckets, conserved=False)
-    return [*newest.paths(), *made.paths()]
+    recaptured = inputs.recaptured()
+    newest_buckets = Buckets("newest", sorted_runs.bucket_count(recaptured, _PER_BUCKET) if recaptured else 0)
+    if newest_buckets.count:
+        paths = map_over_parts(partial(captures_part, config, aligned), "captures")
+        specs = [PartSpec(newest_buckets.name(number), number) for number in range(newest_buckets.count)]
+        output.map_parts(engine, partial(newest_part, aligned, paths, newest_buckets), specs, conserved=False)
+    resolved_buckets = Buckets("resolved", len(pairs))
+    if resolved_buckets.count:
+        paths = map_over_parts(partial(survivors_part, config, aligned, newest_buckets), "survivors")
+        buckets = [PartSpec(resolved_buckets.name(number), (number, path)) for number, path in enumerate(pairs)]
+        output.map_parts(engine, partial(resolved_part, aligned, paths, resolved_buckets), buckets, conserved=False)
+    return [*newest_buckets.paths(), *resolved_buckets.paths()]
 
 
 def leave_out(output: Output) -> None:
-    """Leaves what the passes have written out of the artifact."""
+    """Excludes the files of the passes from the artifact."""
     passes = ("captures-", "newest-", "survivors-", "resolved-")
     output.leave_out([name for name in output.committed if name.startswith(passes)])
 
 
 def resolve(config: ConsolidateConfig, inputs: AlignedInputs) -> dict[str, pa.Table]:
-    """Returns for every part the documents to drop (schema COPIES), in row order; writes nothing.
+    """Returns, for every part, the documents to drop (schema COPIES), in row order; writes nothing.
 
-    In this process, with 100 bytes for each document that has a copy and passes.
+    Runs in this process and takes 100 bytes per document that has a copy and passes.
     """
     pairs, parts = inputs.pairs(), inputs.numbered()
     if not config.dedup:
         return dict.fromkeys(inputs.names(), COPIES.empty_table())
     of_pages = [captures(config, inputs.parts, part) for part in parts] if inputs.recaptured() else []
-    found = [np.empty(0, DROPPED), older_captures(np.concatenate([np.empty(0, CAPTURE), *of_pages]))]
-    older = found[1]["key"]
-    held = sorted_runs.by_key(np.concatenate([members(config, inputs.parts, part) for part in parts]))
-    held = held[~np.isin(held["row_id"], older)]
+    dropped = [np.empty(0, DROPPED), older_captures(np.concatenate([np.empty(0, CAPTURE), *of_pages]))]
+    older = dropped[1]["key"]
+    survivors = sorted_runs.by_key(np.concatenate([members(config, inputs.parts, part) for part in parts]))
+    survivors = survivors[~np.isin(survivors["row_id"], older)]
     for number, path in enumerate(pairs):
-        first, end = np.searchsorted(held["key"], [number, number + 1])
-        found.append(dropped(held[first:end], inputs.parts.duplicates.table(path)))
-    copies = sorted_runs.by_key(np.concatenate(found))
-    bounds = np.searchsorted(copies["key"], [range_of(number)[0] for number in range(len(parts) + 1)])
+        first, end = np.searchsorted(survivors["key"], [number, number + 1])
+        dropped.append(resolve_clusters(survivors[first:end], inputs.parts.duplicates.table(path)))
+    sorted_drops = sorted_runs.by_key(np.concatenate(dropped))
+    bounds = np.searchsorted(sorted_drops["key"], [range_of(number)[0] for number in range(len(parts) + 1)])
     return {
-        part.name: copies_of(copies[bounds[part.number] : bounds[part.number + 1]])
+        part.name: copies_of(sorted_drops[bounds[part.number] : bounds[part.number + 1]])
         for part in parts
         if not part.earlier
     }
 
 
-def captures_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, numbered: Numbered) -> None:
+def captures_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, part_of_input: NumberedPart) -> None:
     """Writes the captures of one part; runs on a worker."""
-    sorted_runs.write(part, f"captures/{numbered.name}.bin", [captures(config, aligned, numbered)])
+    sorted_runs.write(part, f"captures/{part_of_input.name}.bin", [captures(config, aligned, part_of_input)])
 
 
-def newest_part(aligned: AlignedParts, paths: list[str], made: Buckets, part: Part, number: int) -> None:
+def newest_part(aligned: AlignedParts, paths: list[str], newest_buckets: Buckets, part: Part, number: int) -> None:
     """Writes the older captures of one bucket of pages; runs on a worker."""
-    found = older_captures(sorted_runs.read_bucket(aligned.own_folder, paths, CAPTURE, number, made.count))
-    sorted_runs.write(part, made.path(number), [sorted_runs.by_key(found)])
+    older = older_captures(sorted_runs.read_bucket(aligned.own_folder, paths, CAPTURE, number, newest_buckets.count))
+    sorted_runs.write(part, newest_buckets.path(number), [sorted_runs.by_key(older)])
 
 
 def survivors_part(
-    config: ConsolidateConfig, aligned: AlignedParts, newest: Buckets, part: Part, numbered: Numbered
+    config: ConsolidateConfig, aligned: AlignedParts, newest_buckets: Buckets, part: Part, part_of_input: NumberedPart
 ) -> None:
     """Writes the survivors of one part; runs on a worker."""
-    older = _of_part(aligned, newest.paths(), numbered.number)["key"]
-    found = members(config, aligned, numbered)
-    sorted_runs.write(part, f"survivors/{numbered.name}.bin", [found[~np.isin(found["row_id"], older)]])
+    older = _dropped_in_part(aligned, newest_buckets.paths(), part_of_input.number)["key"]
+    survivors = members(config, aligned, part_of_input)
+    sorted_runs.write(part, f"survivors/{part_of_input.name}.bin", [survivors[~np.isin(survivors["row_id"], older)]])
 
 
-def resolved_part(aligned: AlignedParts, paths: list[str], made: Buckets, part: Part, item: tuple[int, str]) -> None:
-    """Writes what is dropped of one bucket, given by its number and its file of pairs; runs on a worker."""
+def resolved_part(
+    aligned: AlignedParts, paths: list[str], resolved_buckets: Buckets, part: Part, item: tuple[int, str]
+) -> None:
+    """Writes the documents to drop of one bucket, given its number and its file of pairs; runs on a worker."""
     number, pairs = item
-    found = sorted_runs.read_range(aligned.own_folder, paths, MEMBER, number, number + 1)
-    dropped_ = dropped(found, aligned.duplicates.table(pairs))
-    sorted_runs.write(part, made.path(number), [sorted_runs.by_key(dropped_)])
+    survivors = sorted_runs.read_range(aligned.own_folder, paths, MEMBER, number, number + 1)
+    copies = resolve_clusters(survivors, aligned.duplicates.table(pairs))
+    sorted_runs.write(part, resolved_buckets.path(number), [sorted_runs.by_key(copies)])
 
 
-def resolved(aligned: AlignedParts, runs: list[str], number: int) -> pa.Table:
-    """Returns what is dropped of the part with a number (schema COPIES), in row order."""
-    return copies_of(_of_part(aligned, runs, number))
+def copies_in_part(aligned: AlignedParts, runs: list[str], number: int) -> pa.Table:
+    """Returns the documents to drop of the part with this number (schema COPIES), in row order."""
+    return copies_of(_dropped_in_part(aligned, runs, number))
 
 
-def rows_resolved(aligned: AlignedParts, runs: list[str], number: int) -> tuple[NDArray[np.int64], pa.Table]:
-    """Returns the rows of what is dropped of the part with a number, and `resolved` of it."""
-    found = _of_part(aligned, runs, number)
-    return row_of(found["key"]), copies_of(found)
+def rows_and_copies(aligned: AlignedParts, runs: list[str], number: int) -> tuple[NDArray[np.int64], pa.Table]:
+    """Returns the documents to drop of the part with this number: their rows, and a table (schema COPIES)."""
+    dropped = _dropped_in_part(aligned, runs, number)
+    return row_of(dropped["key"]), copies_of(dropped)
 
 
-def _of_part(aligned: AlignedParts, runs: list[str], number: int) -> NDArray[np.void]:
+def _dropped_in_part(aligned: AlignedParts, runs: list[str], number: int) -> NDArray[np.void]:
     return sorted_runs.by_key(sorted_runs.read_range(aligned.own_folder, runs, DROPPED, *range_of(number)))
 
 
-def older_captures(found: NDArray[np.void]) -> NDArray[np.void]:
-    """Returns the captures to drop (dtype DROPPED): all but the newest of each page, of equal times the smallest id.
+def older_captures(captures: NDArray[np.void]) -> NDArray[np.void]:
+    """Returns the captures to drop (dtype DROPPED): all but the newest of each page; of equal times, the smallest id.
 
-    A document that is captured again with the same bytes has the same id, and replaces nothing. Nor does one with the
-    text that an earlier version has published of the page: that one stands for the page, and this is its exact copy.
+    A document that is captured again with the same bytes has the same id and replaces nothing. If an earlier version
+    has published the text of the newest capture, the published document is the keeper of the page, and the new capture
+    is its exact copy.
 
     Args:
-        found: dtype CAPTURE, all that pass of some pages, in any order.
+        captures: dtype CAPTURE: all captures of some pages that pass, in any order.
     """
-    ids = found["id"]
-    found = found[np.lexsort((ids[:, 1], ids[:, 0], ~found["fetched"], found["key"]))]
-    new_page = np.append(True, found["key"][1:] != found["key"][:-1])[: len(found)]
-    newest = np.maximum.accumulate(np.where(new_page, np.arange(len(found)), 0))
-    same_text = (found["text"] == found["text"][newest]).all(axis=1)
-    published = np.flatnonzero(same_text & (found["earlier"] == 1))
-    stands = np.arange(len(found))
+    ids = captures["id"]
+    captures = captures[np.lexsort((ids[:, 1], ids[:, 0], ~captures["fetched"], captures["key"]))]
+    new_page = np.append(True, captures["key"][1:] != captures["key"][:-1])[: len(captures)]
+    newest = np.maximum.accumulate(np.where(new_page, np.arange(len(captures)), 0))
+    same_text = (captures["text"] == captures["text"][newest]).all(axis=1)
+    published = np.flatnonzero(same_text & (captures["earlier"] == 1))
+    keeper = np.arange(len(captures))
     page, first = np.unique(newest[published], return_index=True)
-    stands[page] = published[first]
-    stands = stands[newest]
-    # Of the captures with the text that stays, only the newest is left to the comparison of texts.
-    spared = np.arange(len(found)) == newest
-    goes = np.flatnonzero((found["id"] != found["id"][stands]).any(axis=1) & ~spared)
-    gone = np.zeros(len(goes), DROPPED)
-    gone["key"], gone["id"], gone["keeper"] = found["row_id"][goes], found["id"][goes], found["id"][stands[goes]]
-    gone["kind"] = _KINDS.index("page")
-    return gone
+    keeper[page] = published[first]
+    keeper = keeper[newest]
+    # The newest capture is not dropped here: the comparison of texts decides about it.
+    is_newest = np.arange(len(captures)) == newest
+    dropped_rows = np.flatnonzero((captures["id"] != captures["id"][keeper]).any(axis=1) & ~is_newest)
+    dropped = np.zeros(len(dropped_rows), DROPPED)
+    dropped["key"], dropped["id"], dropped["keeper"] = (
+        captures["row_id"][dropped_rows],
+        captures["id"][dropped_rows],
+        captures["id"][keeper[dropped_rows]],
+    )
+    dropped["kind"] = _KINDS.index("page")
+    return dropped
 
 
-def dropped(found: NDArray[np.void], pairs: pa.Table) -> NDArray[np.void]:
-    """Applies the rule to the survivors of some clusters; returns those to drop (dtype DROPPED).
+def resolve_clusters(members: NDArray[np.void], pairs: pa.Table) -> NDArray[np.void]:
+    """Applies dedup's rule to the survivors of some clusters; returns those to drop (dtype DROPPED).
 
     Args:
-        found: dtype MEMBER, in any order.
-        pairs: all verified pairs of these clusters: better, worse, jaccard.
+        members: dtype MEMBER, in any order.
+        pairs: all verified pairs of these clusters, with columns better, worse and jaccard.
     """
-    cluster = found["cluster"]
-    found = found[np.lexsort((found["rank"], cluster[:, 1], cluster[:, 0]))]
-    texts, linked, jaccard = _numbered(document_ids.unpack(found["text"]), pairs)
+    cluster = members["cluster"]
+    members = members[np.lexsort((members["rank"], cluster[:, 1], cluster[:, 0]))]
+    texts, linked, jaccard = _number_texts(document_ids.unpack(members["text"]), pairs)
     choice = choose(texts, linked, jaccard)
-    # A document that an earlier version has published, too, is no duplicate of itself.
-    goes = np.flatnonzero((found["id"] != found["id"][choice.keeper]).any(axis=1))
-    keeper = choice.keeper[goes]
-    gone = np.empty(len(goes), DROPPED)
-    gone["key"], gone["id"], gone["keeper"] = found["row_id"][goes], found["id"][goes], found["id"][keeper]
-    gone["kind"] = np.where(texts[keeper] == texts[goes], _KINDS.index("exact"), _KINDS.index("near"))
-    gone["jaccard"] = choice.jaccard[goes]
-    return gone
+    # A document that an earlier version has also published is not a duplicate of itself.
+    dropped_rows = np.flatnonzero((members["id"] != members["id"][choice.keeper]).any(axis=1))
+    keeper = choice.keeper[dropped_rows]
+    dropped = np.empty(len(dropped_rows), DROPPED)
+    dropped["key"], dropped["id"], dropped["keeper"] = (
+        members["row_id"][dropped_rows],
+        members["id"][dropped_rows],
+        members["id"][keeper],
+    )
+    dropped["kind"] = np.where(texts[keeper] == texts[dropped_rows], _KINDS.index("exact"), _KINDS.index("near"))
+    dropped["jaccard"] = choice.jaccard[dropped_rows]
+    return dropped
 
 
-def _numbered(texts: pa.Array, pairs: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Returns the texts as numbers, and the pairs of these texts, shape (pairs, 2), with their similarities."""
-    known = pc.unique(texts)
-    sides = [pc.index_in(pairs.column(side), value_set=known) for side in ("better", "worse")]
+def _number_texts(texts: pa.Array, pairs: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Returns the texts as numbers, and the pairs of these texts, shape (n_pairs, 2), with their similarities."""
+    distinct = pc.unique(texts)
+    sides = [pc.index_in(pairs.column(side), value_set=distinct) for side in ("better", "worse")]
     both = pc.and_(sides[0].is_valid(), sides[1].is_valid())
     linked = np.stack([side.filter(both).to_numpy().astype(np.int64) for side in sides], axis=1)
-    numbers = pc.index_in(texts, value_set=known).to_numpy().astype(np.int64)
+    numbers = pc.index_in(texts, value_set=distinct).to_numpy().astype(np.int64)
     return numbers, linked, pairs.column("jaccard").filter(both).to_numpy()
 
 
-def copies_of(found: NDArray[np.void]) -> pa.Table:
+def copies_of(dropped: NDArray[np.void]) -> pa.Table:
     """Returns dropped documents (dtype DROPPED) as a table (schema COPIES)."""
-    kinds = pa.array(_KINDS).take(pa.array(found["kind"]))
+    kinds = pa.array(_KINDS).take(pa.array(dropped["kind"]))
     columns = [
-        document_ids.unpack(found["id"]),
-        document_ids.unpack(found["keeper"]),
+        document_ids.unpack(dropped["id"]),
+        document_ids.unpack(dropped["keeper"]),
         kinds,
-        pa.array(found["jaccard"]),
+        pa.array(dropped["jaccard"]),
     ]
     return pa.table(columns, schema=COPIES)
 
 
-def members(config: ConsolidateConfig, aligned: AlignedParts, part: Numbered) -> NDArray[np.void]:
+def members(config: ConsolidateConfig, aligned: AlignedParts, part: NumberedPart) -> NDArray[np.void]:
     """Returns the documents of one part that have a copy and pass (dtype MEMBER), sorted by bucket."""
-    rows, mine = _passing(config, aligned, part, "cluster")
-    found = np.empty(len(rows), MEMBER)
-    found["key"], found["rank"] = mine.column("bucket").to_numpy(), mine.column("rank").to_numpy()
-    found["row_id"] = row_ids_of(part.number, rows)
+    rows, verdicts = _passing(config, aligned, part, "cluster")
+    records = np.empty(len(rows), MEMBER)
+    records["key"], records["rank"] = verdicts.column("bucket").to_numpy(), verdicts.column("rank").to_numpy()
+    records["row_id"] = row_ids_of(part.number, rows)
     for column in ("id", "cluster", "text"):
-        found[column] = document_ids.pack(mine.column(column))
-    return sorted_runs.by_key(found)
+        records[column] = document_ids.pack(verdicts.column(column))
+    return sorted_runs.by_key(records)
 
 
-def captures(config: ConsolidateConfig, aligned: AlignedParts, part: Numbered) -> NDArray[np.void]:
-    """Returns the documents of one part whose page has other captures, and that pass (dtype CAPTURE), by page."""
-    rows, mine = _passing(config, aligned, part, "page")
-    found = np.empty(len(rows), CAPTURE)
-    found["key"], found["row_id"] = mine.column("page").to_numpy(), row_ids_of(part.number, rows)
-    for column, values in (("id", mine["id"]), ("text", pc.coalesce(mine["text"], mine["id"]))):
-        found[column] = document_ids.pack(values)
-    found["earlier"] = part.earlier
-    found["fetched"] = pc.fill_null(mine.column("fetched_at").cast(pa.int64()), np.iinfo(np.int64).min).to_numpy()
-    return sorted_runs.by_key(found)
+def captures(config: ConsolidateConfig, aligned: AlignedParts, part: NumberedPart) -> NDArray[np.void]:
+    """Returns the documents of one part that pass and whose page has other captures (dtype CAPTURE), sorted by page."""
+    rows, verdicts = _passing(config, aligned, part, "page")
+    records = np.empty(len(rows), CAPTURE)
+    records["key"], records["row_id"] = verdicts.column("page").to_numpy(), row_ids_of(part.number, rows)
+    for column, values in (("id", verdicts["id"]), ("text", pc.coalesce(verdicts["text"], verdicts["id"]))):
+        records[column] = document_ids.pack(values)
+    records["earlier"] = part.earlier
+    records["fetched"] = pc.fill_null(verdicts.column("fetched_at").cast(pa.int64()), np.iinfo(np.int64).min).to_numpy()
+    return sorted_runs.by_key(records)
 
 
 def _passing(
-    config: ConsolidateConfig, aligned: AlignedParts, part: Numbered, about: str
+    config: ConsolidateConfig, aligned: AlignedParts, part: NumberedPart, column: str
 ) -> tuple[NDArray[np.int64], pa.Table]:
-    """Returns the rows of the documents that pass among those with a value of `about`, and what dedup says of them."""
+    """Returns the rows of the documents that pass and have a value in `column`, and dedup's verdicts on them."""
     if part.earlier:
-        held = aligned.earlier(part.name)
-        stays = held.column(about).is_valid().to_numpy() & ~aligned.takedown_mask(held)
-        mine = held.filter(pa.array(stays))
-        return mine.column("row").to_numpy().astype(np.int64), mine
+        indexed = aligned.earlier(part.name)
+        is_passing = indexed.column(column).is_valid().to_numpy() & ~aligned.takedown_mask(indexed)
+        verdicts = indexed.filter(pa.array(is_passing))
+        return verdicts.column("row").to_numpy().astype(np.int64), verdicts
     documents, judged, copies = aligned.part(part.name, ["id", "source", "fetched_at"], config.filters, _COPY)
-    concerned = copies.column(about).is_valid()
-    gone = aligned.taken_down(part.name, documents.num_rows)[concerned.to_numpy()]
-    why = reasons(config, documents.column("source").filter(concerned), judged.filter(concerned), gone)
-    passes = pa.array([not row for row in why], pa.bool_())
-    rows = np.flatnonzero(concerned.to_numpy())[passes.to_numpy(zero_copy_only=False)]
-    mine = copies.append_column("fetched_at", documents.column("fetched_at"))
-    return rows, mine.filter(concerned).filter(passes)
+    has_value = copies.column(column).is_valid()
+    taken_down = aligned.taken_down(part.name, documents.num_rows)[has_value.to_numpy()]
+    reasons_by_row = reasons(config, documents.column("source").filter(has_value), judged.filter(has_value), taken_down)
+    passes = pa.array([not row for row in reasons_by_row], pa.bool_())
+    rows = np.flatnonzero(has_value.to_numpy())[passes.to_numpy(zero_copy_only=False)]
+    verdicts = copies.append_column("fetched_at", documents.column("fetched_at"))
+    return rows, verdicts.filter(has_value).filter(passes)
 
 
 def write_replaced(
     aligned: AlignedParts, inputs: AlignedInputs, runs: list[str], output: Output, engine: Engine
 ) -> int:
-    """Writes the documents that leave, part by part of the index; returns their number."""
+    """Writes the documents of the dedup index that this version replaces, by part; returns their number."""
     specs = [PartSpec(part.name, part) for part in inputs.numbered() if part.earlier]
     records = output.map_parts(engine, partial(replaced_part, aligned, runs), specs, conserved=False)
     return int(sum(record.metrics[REPLACED_FOLDER] for record in records))
 
 
-def replaced_part(aligned: AlignedParts, runs: list[str], part: Part, numbered: Numbered) -> None:
-    """Writes those of one part; runs on a worker."""
-    rows, gone = rows_resolved(aligned, runs, numbered.number)
-    reasons = pa.array([f"{DUPLICATE}{kind}" for kind in gone.column("kind").to_pylist()], pa.string())
-    columns = [gone.column("id"), reasons, gone.column("duplicate_of"), pa.array(rows)]
+def replaced_part(aligned: AlignedParts, runs: list[str], part: Part, part_of_input: NumberedPart) -> None:
+    """Writes the replaced documents of one part of the index; runs on a worker."""
+    rows, copies = rows_and_copies(aligned, runs, part_of_input.number)
+    reason_column = pa.array([f"{DUPLICATE}{kind}" for kind in copies.column("kind").to_pylist()], pa.string())
+    columns = [copies.column("id"), reason_column, copies.column("duplicate_of"), pa.array(rows)]
     part.table(REPLACED_FOLDER, pa.table(columns, schema=REPLACED), out=False)
     part.metric(REPLACED_FOLDER, len(rows))

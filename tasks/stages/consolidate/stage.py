@@ -1,24 +1,24 @@
 """Stage consolidate: documents and all verdicts on them -> kept (masked) and rejected documents, and the funnel.
 
-Reads `extracted`, `attributes`, `duplicates` and, where the recipe makes them, `contamination` and `paragraphs`,
-co-partitioned (checked), and the takedowns in force (`takedowns`): their documents are rejected first of all, whatever
-their source, and shown nowhere. Writes
+Reads `extracted`, `attributes`, `duplicates` and, if the recipe has them, `contamination` and `paragraphs`, which must
+have the same parts and rows, and the takedowns in force (`takedowns`). Documents that are taken down are rejected
+before any other rule, regardless of their source, and appear on no page. Writes
 
     kept/<part>.parquet      kept documents; text, title and metadata masked; with language, score and tier
                              (KEPT_SCHEMA)
-    rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
-                             REJECTED), the attributes that the filters read, one struct column each, the evaluation
-                             item found in it and its repeated paragraphs (`document.ITEM_FOUND`, `REPEATS_FOUND`),
-                             where such were looked for
-    index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.documents.key_index`)
-    replaced/<part>.parquet  documents of earlier versions that those of this one replace (`resolve.REPLACED`)
+    rejected/<part>.parquet  dropped documents: first reason, all reasons, the document that it duplicates (schema
+                             REJECTED), the attributes that the filters read, one struct column each, and, if the
+                             recipe has these inputs, its evaluation item and repeated paragraphs
+                             (`document.TOP_ITEM`, `REPEATED_SPANS`)
+    index/ keys/             rows of the rejected documents by URL and id (`tasks.formats.documents.key_index`)
+    replaced/<part>.parquet  documents of earlier versions that this version replaces (`resolve.REPLACED`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
     audit.html               sample documents of every verdict
-    duplicates.html, .json   dedup's audit with the texts that it names (`duplicates_page`)
+    duplicates.html, .json   dedup's audit with texts (`duplicates_page`)
     counts/ hosts/ samples/ copies/ withheld/  the tables of each part
 
-Reasons are ordered by filter, then contamination, repeated paragraphs, duplication last. Duplicates are resolved after
+Reasons are ordered by filter, then contamination, repeated paragraphs, and duplication. Duplicates are resolved after
 filtering (`resolve`), so that a filtered or contaminated document is never the keeper of one that passes.
 """
 
@@ -44,9 +44,9 @@ from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import (
     DEDUP,
-    ENDED,
     EXTRACT,
     KEPT,
+    OUTCOME,
     STEPS,
     add,
     add_hosts,
@@ -54,17 +54,17 @@ from tasks.stages.consolidate.funnel import (
     count_hosts,
     csv_of,
     draw,
-    filtered,
+    filter_losses,
     totals,
 )
-from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
-from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved, write_replaced
+from tasks.stages.consolidate.mask import mask_metadata, mask_texts, mask_titles
+from tasks.stages.consolidate.resolve import copies_in_part, leave_out, resolve_parts, write_replaced
 from tasks.stages.consolidate.rules import COLUMNS, Verdicts, check_measured, step_of, verdicts
 
 VERSION = 11
 
 MOST_LOST = 0.9
-"""Share of a source's documents above which a warning says that filters drop it: limits made for other texts do so."""
+"""Share of a source's documents that filters drop, above which a warning is logged: its limits are probably wrong."""
 
 log = logging.getLogger("sluice.consolidate")
 
@@ -100,7 +100,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
         paragraphs=inputs.get("paragraphs"),
     )
     names = aligned.names()
-    check_measured(config, aligned.measured(names[0]), str(attributes.address))
+    check_measured(config, aligned.attribute_schema(names[0]), str(attributes.address))
     parts = aligned.parts
     copies = resolve_parts(config, parts, aligned, output, engine)
     replaced = write_replaced(parts, aligned, copies, output, engine)
@@ -126,44 +126,46 @@ def _error_folders(aligned: AlignedParts) -> str:
 
 
 def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
-    """Writes the sums of the parts' counts, and the audit page of their samples."""
+    """Writes the sums of the counts of all parts, and the pages."""
     if "whole" in output.committed:
         return
     funnel = add(aligned.own(f"counts/{name}.parquet") for name in names)
     hosts = add_hosts(aligned.own(f"hosts/{name}.parquet") for name in names)
-    shown = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
+    sampled = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
     with output.part("whole", conserved=False) as part:
         for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
             with part.file(path, rows=table.num_rows) as file:
                 pq.write_table(table, file, compression="zstd", compression_level=3)
         with part.file("audit.html") as file:
-            file.write(audit.page(funnel, hosts, shown))
+            file.write(audit.page(funnel, hosts, sampled))
         duplicates_page.write_page(aligned, part, names)
 
 
 def consolidate_part(
     config: ConsolidateConfig, aligned: AlignedParts, copies: list[str], part: Part, number: int
 ) -> None:
-    """Writes the part with a number; runs on a worker."""
+    """Writes the part with this number; runs on a worker."""
     name = part.name
-    read = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
-    documents, judged, duplicates = aligned.part(name, None, read, COLUMNS)
+    annotators = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
+    documents, judged, duplicates = aligned.part(name, None, annotators, COLUMNS)
     part.count_in(documents.num_rows)
-    gone = aligned.taken_down(name, documents.num_rows)
-    copied = resolved(aligned, copies, number)
-    found = verdicts(config, documents.column("source"), judged, copied, duplicates, gone)
-    stays = found.stays
-    part.metric("promoted", pc.sum(duplicates.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
+    taken_down = aligned.taken_down(name, documents.num_rows)
+    resolved = copies_in_part(aligned, copies, number)
+    results = verdicts(config, documents.column("source"), judged, resolved, duplicates, taken_down)
+    is_kept = results.is_kept
+    part.metric("promoted", pc.sum(duplicates.filter(is_kept).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
-    _write_kept(config, part, documents.filter(stays), judged.filter(stays), [tier for tier in found.tiers if tier])
-    _write_rejected(config, part, documents, judged, found)
-    _write_counts(aligned, part, documents, found)
-    _write_samples(config, part, documents, judged, found.reasons)
-    duplicates_page.write_copies(config, aligned, part, documents, judged, found.first, gone)
+    _write_kept(
+        config, part, documents.filter(is_kept), judged.filter(is_kept), [tier for tier in results.tiers if tier]
+    )
+    _write_rejected(config, part, documents, judged, results)
+    _write_counts(aligned, part, documents, results)
+    _write_samples(config, part, documents, judged, results.reasons)
+    duplicates_page.write_copies(config, aligned, part, documents, judged, results.first, taken_down)
 
 
 def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
-    """Adds the columns language ("und" if it was not measured) and prose score."""
+    """Adds the columns language ("und" if not measured) and prose score."""
     rows = documents.num_rows
 
     def field(annotator: str, name: str, kind: pa.DataType) -> pa.ChunkedArray:
@@ -178,11 +180,11 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
 
 
 def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table, tier: list[str]) -> None:
-    texts = masked(config, kept, judged, [True] * kept.num_rows, part)
+    texts = mask_texts(config, kept, judged, [True] * kept.num_rows, part)
     columns = {
         "text": pa.array(texts, pa.string()),
-        "title": masked_titles(config, kept.column("title")),
-        "metadata": masked_metadata(config, kept.column("metadata")),
+        "title": mask_titles(config, kept.column("title")),
+        "metadata": mask_metadata(config, kept.column("metadata")),
     }
     for name, values in columns.items():
         kept = kept.set_column(kept.schema.get_field_index(name), DOCUMENT.field(name), values)
@@ -190,77 +192,84 @@ def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: p
 
 
 def _write_rejected(
-    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, found: Verdicts
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, results: Verdicts
 ) -> None:
-    is_dropped = pc.invert(found.stays)
+    is_dropped = pc.invert(results.is_kept)
     dropped = documents.filter(is_dropped)
-    reasons = [row for row in found.reasons if row]
+    reasons = [row for row in results.reasons if row]
     for first, *_ in reasons:
         part.reject(first)
-    added = {
+    values = {
         "reason": pa.array([row[0] for row in reasons], pa.string()),
         "reasons": pa.array(reasons, pa.list_(pa.string())),
-        "duplicate_of": pa.array(found.duplicate_of, pa.string()).filter(is_dropped),
+        "duplicate_of": pa.array(results.duplicate_of, pa.string()).filter(is_dropped),
     }
-    columns = [added[name] if name in added else dropped.column(name).combine_chunks() for name in REJECTED.names]
+    columns = [values[name] if name in values else dropped.column(name).combine_chunks() for name in REJECTED.names]
     rows = pa.table(columns, schema=REJECTED)
-    for name in _decisive(config, judged):
+    for name in _deciding_columns(config, judged):
         if name not in REJECTED.names:
             rows = rows.append_column(name, judged.column(name).filter(is_dropped))
     part.table("rejected", rows.combine_chunks(), out=False)
-    key_index.write_own(part, _words(rows))
+    key_index.write_part_keys(part, _index_keys(rows))
 
 
-def _decisive(config: ConsolidateConfig, judged: pa.Table) -> list[str]:
-    """Returns the columns that decide, as they stand beside a rejected document and on the audit page."""
+def _deciding_columns(config: ConsolidateConfig, judged: pa.Table) -> list[str]:
+    """Returns the names of the columns on which verdicts are based, for rejected documents and the audit page."""
     return [*config.filters, *(name for name in (CONTAMINATED, REPEATED) if name in judged.column_names)]
 
 
-def _words(rows: pa.Table) -> Iterator[tuple[int, int]]:
+def _index_keys(rows: pa.Table) -> Iterator[tuple[int, int]]:
     for row, (doc_id, url) in enumerate(zip(rows["id"].to_pylist(), rows["url"].to_pylist(), strict=True)):
         yield key_index.key_of(key_index.ID, doc_id), row
         yield key_index.key_of(key_index.URL, url), row
 
 
-def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, found: Verdicts) -> None:
+def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, results: Verdicts) -> None:
     sizes = pc.binary_length(documents.column("text"))
-    first = found.first
-    ends = [[step_of(reason) for reason in first], first, found.tiers]
-    columns = [*(documents.column(name) for name in ("source", "language")), *(pa.array(end) for end in ends), sizes]
-    refused = aligned.refused(part.name)
-    rows = refused.num_rows
-    lost = {"language": [""] * rows, "step": [EXTRACT] * rows, "tier": [""] * rows, "bytes": [None] * rows}
-    lost |= {name: refused.column(name) for name in ("source", "reason")}
-    ended = [pa.table(columns, ENDED.names).cast(ENDED), pa.table(lost).select(ENDED.names).cast(ENDED)]
-    part.table("counts", count(pa.concat_tables(ended)), out=False)
-    part.table("hosts", count_hosts(documents.column("host"), found.stays, sizes.combine_chunks()), out=False)
+    first = results.first
+    verdict_columns = [[step_of(reason) for reason in first], first, results.tiers]
+    columns = [
+        *(documents.column(name) for name in ("source", "language")),
+        *(pa.array(column) for column in verdict_columns),
+        sizes,
+    ]
+    rejections = aligned.extract_rejections(part.name)
+    rows = rejections.num_rows
+    rejected_columns = {"language": [""] * rows, "step": [EXTRACT] * rows, "tier": [""] * rows, "bytes": [None] * rows}
+    rejected_columns |= {name: rejections.column(name) for name in ("source", "reason")}
+    outcomes = [
+        pa.table(columns, OUTCOME.names).cast(OUTCOME),
+        pa.table(rejected_columns).select(OUTCOME.names).cast(OUTCOME),
+    ]
+    part.table("counts", count(pa.concat_tables(outcomes)), out=False)
+    part.table("hosts", count_hosts(documents.column("host"), results.is_kept, sizes.combine_chunks()), out=False)
 
 
 def _write_samples(
     config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, reasons: list[list[str]]
 ) -> None:
     rows = audit.choose(reasons, documents.column("id").to_pylist(), config.samples)
-    rows = [row for row in rows if reasons[row][:1] != [TAKEDOWN]]  # their text goes nowhere any more
-    places = pa.array(rows, pa.int64())
-    shown, attributes = documents.take(places), judged.take(places)
-    texts = masked(config, shown, attributes, [not reasons[row] for row in rows])
-    measured = attributes.select(_decisive(config, attributes))
-    part.table("samples", audit.samples(shown, measured, [reasons[row] for row in rows], texts), out=False)
+    rows = [row for row in rows if reasons[row][:1] != [TAKEDOWN]]  # texts that are taken down are not shown
+    indices = pa.array(rows, pa.int64())
+    sampled, attributes = documents.take(indices), judged.take(indices)
+    texts = mask_texts(config, sampled, attributes, [not reasons[row] for row in rows])
+    measured = attributes.select(_deciding_columns(config, attributes))
+    part.table("samples", audit.samples(sampled, measured, [reasons[row] for row in rows], texts), out=False)
 
 
 def _warn(funnel: pa.Table, output: Output) -> list[str]:
-    """Logs a warning for every source of which filters leave next to nothing; returns what is wrong, in words."""
-    found = []
-    for source, (documents, reasons) in filtered(funnel).items():
+    """Logs a warning for every source of which filters drop more than MOST_LOST; returns the warnings."""
+    warnings = []
+    for source, (documents, reasons) in filter_losses(funnel).items():
         if (lost := reasons.total()) > MOST_LOST * documents:
             most = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common(3))
-            found.append(f"source {source} loses {lost:,} of its {documents:,} documents ({most})")
+            warnings.append(f"source {source} loses {lost:,} of its {documents:,} documents ({most})")
             log.warning(
-                "[%s] %s: read some in audit.html; where they are good, give the source limits of its own, "
-                "[consolidate.limits.%s.<filter>], and ask what-if first",
-                *(output.address, found[-1], source),
+                "[%s] %s: look at samples in audit.html; if they are good, set limits for the source, "
+                "[consolidate.limits.%s.<filter>], and check them with what-if",
+                *(output.address, warnings[-1], source),
             )
-    return found
+    return warnings
 
 
 def _refuse_empty(funnel: pa.Table, output: Output) -> None:
@@ -273,16 +282,16 @@ def _refuse_empty(funnel: pa.Table, output: Output) -> None:
     most = ", ".join(f"{reason} {count:,}" for reason, count in lost.most_common(3))
     see = f"see why in {output.store.url(output.address.path)}/rejected"
     if all(row["step"] in (EXTRACT, DEDUP) or row["reason"] == TAKEDOWN for row in rows):
-        see = f"there is nothing new to publish, so no limit is at fault; {see}"
+        see = f"there is nothing new to publish, and no limit is the cause; {see}"
     else:
         see = f"loosen [consolidate], or {see}"
     raise InputError(f"{output.address}: none of {lost.total():,} captures and files is left ({most})", see)
 
 
 def _note(metrics: dict[str, float]) -> str:
-    gone = [f"{step} {metrics[f'gone_in_{step}']:,.0f}" for step in STEPS if step != KEPT]
+    dropped = [f"{step} {metrics[f'gone_in_{step}']:,.0f}" for step in STEPS if step != KEPT]
     kept = f"{metrics['kept']:,.0f} of {metrics['captures']:,.0f} captures and files are kept"
-    return f"{kept} ({metrics['kept_share']:.0%}); gone in {', '.join(gone)}"
+    return f"{kept} ({metrics['kept_share']:.0%}); gone in {', '.join(dropped)}"
 
 
 def _metrics(funnel: pa.Table) -> dict[str, float]:
@@ -290,14 +299,17 @@ def _metrics(funnel: pa.Table) -> dict[str, float]:
     steps = {step: sum(row["documents"] for row in rows if row["step"] == step) for step in STEPS}
     total = sum(steps.values())
     kept = {row["source"]: float(row["documents"]) for row in rows if row["step"] == KEPT}
-    found = {row["tier"]: float(row["documents"]) for row in totals(funnel, ["tier"])}
+    by_tier = {row["tier"]: float(row["documents"]) for row in totals(funnel, ["tier"])}
     return {
         "captures": float(total),
         **{f"gone_in_{step}": float(number) for step, number in steps.items() if step != KEPT},
         "kept": float(steps[KEPT]),
-        **{tier: found.get(tier, 0.0) for tier in (GOLD, SILVER)},
+        **{tier: by_tier.get(tier, 0.0) for tier in (GOLD, SILVER)},
         "kept_share": steps[KEPT] / total,
         "kept_bytes": float(sum(row["bytes"] for row in rows if row["step"] == KEPT)),
         **{f"kept/{source}": number for source, number in kept.items()},
-        **{f"filtered_share/{name}": why.total() / total for name, (total, why) in filtered(funnel).items()},
+        **{
+            f"filtered_share/{name}": reasons.total() / total
+            for name, (total, reasons) in filter_losses(funnel).items()
+        },
     }

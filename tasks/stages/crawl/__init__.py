@@ -5,11 +5,11 @@ seeds and earlier cycles -> inject, rank -> generate -> fetch -> render -> updat
 
 from typing import Any
 
-from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 from tasks.stages.crawl.config import CrawlConfig
 
-_CRAWLDB = Previous("crawldb/*", completed_by="warc", members="crawl.partitions", when="crawl.recrawl")
-_RANKS = Previous("ranks", completed_by="warc", when="crawl.recrawl")
+_CRAWLDB = PreviousInput("crawldb/*", completed_by="warc", members="crawl.partitions", when="crawl.recrawl")
+_RANKS = PreviousInput("ranks", completed_by="warc", when="crawl.recrawl")
 _CAPTURES = {"segments": Input("segment", members_of="seeds"), "rendered": Input("rendered", members_of="seeds")}
 
 

@@ -1,6 +1,6 @@
-"""Settings of the crawl: the recipe's sections [crawl], shared by its stages, and [crawl.render].
+"""Settings of the crawl: the recipe's sections [crawl], shared by the stages of the crawl, and [crawl.render].
 
-Light to import, for the Airflow dag-processor. Validates everything that can be checked without the network.
+Light to import, because the Airflow dag-processor does. Validates everything that can be checked without the network.
 """
 
 import ipaddress
@@ -10,10 +10,10 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, absolute
+from tasks.core.config import Config, Problems, require_absolute
 from tasks.formats.web.url import web_parts
 
-INSIDE_NAMES = frozenset(
+METADATA_NAMES = frozenset(
     {"metadata", "metadata.goog", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
 )
 """Host names of cloud metadata services."""
@@ -29,40 +29,40 @@ _CONTACT = re.compile(r"(https?://[^\s/]+\S*|mailto:[^\s@]+@[^\s@]+)")
 
 
 class RenderConfig(Config):
-    """Whether pages that need a browser get one, and what one page may cost."""
+    """Whether to render pages that need a browser, and the limits per page."""
 
     enabled: bool = False
     """Render the pages that fetch found to need a browser. Needs Chromium and the Python package playwright."""
 
     chromium: str = ""
-    """The browser's program; empty means chromium, chromium-browser or google-chrome on PATH."""
+    """Path of the browser; empty means chromium, chromium-browser or google-chrome on PATH."""
 
     max_pages: int = Field(default=100, ge=1)
-    """Pages rendered at most in one cycle by one partition."""
+    """Maximum number of pages rendered in one cycle by one partition."""
 
     concurrency: int = Field(default=2, ge=1, le=64)
-    """Pages rendered at one time (one per host); each has a browser of its own: about 0.5 GB of memory."""
+    """Pages rendered concurrently (one per host), each in its own browser with about 0.5 GB of memory."""
 
     pages_per_part: int = Field(default=20, ge=1)
-    """Pages per committed part: a kill loses at most the open one."""
+    """Pages per committed part; a kill loses at most the open part."""
 
     timeout_s: float = Field(default=20.0, gt=0.0, le=600.0)
-    """Seconds a page may load and settle. Whatever it shows then is taken."""
+    """Seconds for a page to load and settle; after that its current state is captured."""
 
     settle_ms: int = Field(default=1000, ge=0, le=60_000)
-    """A page is done when nothing has been under way for so long (milliseconds)."""
+    """A page is complete after this time (milliseconds) without network activity."""
 
     max_requests: int = Field(default=200, ge=1)
-    """Requests a page may make; further ones fail."""
+    """Maximum number of requests of a page; further ones fail."""
 
     max_bytes: int = Field(default=32 << 20, ge=1024)
-    """Bytes a page may receive over all its requests; then the network ends for it."""
+    """Bytes that a page may receive over all its requests; after that it is offline."""
 
     max_dom_bytes: int = Field(default=8 << 20, ge=1024)
-    """Size of the finished page above which it is dropped (characters)."""
+    """Maximum size of the rendered page (characters); larger pages are dropped."""
 
     max_memory_bytes: int = Field(default=2 << 30, ge=256 << 20)
-    """Memory of any one process of a page's browser; above, the browser is killed."""
+    """Maximum memory of any process of a page's browser; above, the browser is killed."""
 
     blocked: tuple[Literal["image", "media", "font", "stylesheet", "texttrack", "manifest"], ...] = (
         "image",
@@ -73,40 +73,40 @@ class RenderConfig(Config):
 
 
 class CrawlConfig(Config):
-    """What to crawl, how far, and how politely."""
+    """Scope, limits and politeness of the crawl."""
 
     enabled: bool = True
-    """Whether the recipe crawls at all. Off: no crawl DAG, and the corpus comes from `[[extract.files]]` alone."""
+    """Whether the recipe crawls. If false, there is no crawl DAG, and the corpus comes from `[[extract.files]]`."""
 
     seeds: tuple[str, ...] = ()
-    """URLs the crawl starts from (http or https)."""
+    """URLs from which the crawl starts (http or https)."""
 
     seed_files: tuple[str, ...] = ()
-    """Local text files with a URL per line ("#" begins a remark), beside `seeds`."""
+    """Local text files with further seeds, one URL per line ("#" begins a comment)."""
 
     max_bad_seeds: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of the lines of `seed_files` that may be no seeds; these are set aside and listed. Above it, the file is
-    taken for something else than a list of seeds."""
+    """Maximum share of invalid lines in `seed_files`. Invalid lines are rejected and listed; above this share the stage
+    fails, because the file is probably not a list of seeds."""
 
     contact: str = ""
     """A page or "mailto:" address for webmasters; sent with every request. Required outside loopback."""
 
     user_agent: str = "sluice"
-    """Product token: what robots.txt files address (letters, "-" and "_")."""
+    """Product token, by which robots.txt files address the crawler (letters, "-" and "_")."""
 
     hosts_file: str = ""
-    """TOML file, here or on an object store, in which operators deny hosts and set pauses, caps and headers of single
-    ones (`tasks.stages.crawl.policy`). Read by every cycle; denied hosts are read again during a fetch."""
+    """TOML file, local or in an object store, in which operators deny hosts and set pauses, caps and headers of single
+    hosts (`tasks.stages.crawl.policy`). Read by every cycle; pauses and denials are read again during a fetch."""
 
     include_hosts: tuple[str, ...] = ()
     """Hosts that may be crawled: "host", "host:port" or "*.domain"; empty means the hosts of the seeds.
     A leading "www." makes no difference."""
 
     include_prefixes: tuple[str, ...] = ()
-    """URL prefixes, such as "https://example.org/docs/"; of a host that one of them names, nothing else is crawled."""
+    """URL prefixes, such as "https://example.org/docs/"; on a host with a prefix, no other URLs are crawled."""
 
     include_pattern: str = ""
-    """Regular expression that must match somewhere in a URL; empty admits all."""
+    """Regular expression that must match somewhere in a URL; empty matches all."""
 
     exclude_pattern: str = ""
     """Regular expression that must not match anywhere in a URL; empty excludes none."""
@@ -115,91 +115,91 @@ class CrawlConfig(Config):
     """Number of fetch partitions; a registered domain belongs to one. Fixed for the life of a crawl DB."""
 
     max_pages: int = Field(default=1000, ge=1)
-    """URLs requested at most in one cycle, over all partitions."""
+    """Maximum number of requested URLs in one cycle, over all partitions."""
 
     max_pages_per_host: int = Field(default=500, ge=1)
-    """URLs requested at most from one host in one cycle."""
+    """Maximum number of requested URLs of one host in one cycle."""
 
     max_pages_per_domain: int = Field(default=5000, ge=1)
-    """URLs requested at most from all hosts of one registered domain in one cycle."""
+    """Maximum number of requested URLs of one registered domain in one cycle."""
 
     max_hosts_per_domain: int = Field(default=200, ge=1)
-    """Hosts of one registered domain that are crawled at most in one cycle: names made up without end are a trap."""
+    """Maximum number of hosts of one registered domain in one cycle; endless generated host names are a trap."""
 
     max_queries_per_path: int = Field(default=100, ge=1)
-    """Query strings that only recombine values seen before, tried at most for one path of a host: more are permutations
-    of filters, not pages. Of those that bring a new value ten times as many are tried."""
+    """Maximum number of query strings per path of a host that only recombine known values: more are permutations of
+    filters, not pages. For query strings with a new value, the maximum is ten times as high."""
 
     max_depth: int = Field(default=10, ge=0)
-    """Links followed at most from a seed."""
+    """Maximum number of links from a seed."""
 
     delay_s: float = Field(default=1.0, ge=0.0, le=3600.0)
     """Seconds between the end of one request to a host and the start of the next. Below 1 only on loopback hosts."""
 
     ip_delay_s: float | None = Field(default=None, ge=0.0, le=3600.0)
-    """Seconds between the starts of two requests of a fetch task to one IP address, whichever of its hosts they go to.
+    """Seconds between the starts of two requests of a fetch task to one IP address, for all hosts at that address.
     Unset: 0.25 for public addresses, and none for loopback."""
 
     latency_factor: float = Field(default=2.0, ge=0.0, le=100.0)
-    """The delay is at least this many times the host's average answer time."""
+    """The delay is at least this many times the host's average response time."""
 
     max_backoff_s: float = Field(default=60.0, gt=0.0, le=86400.0)
-    """A host that requires a longer pause than this (Retry-After, back-off) waits for the next cycle."""
+    """A host that requires a longer pause than this (Retry-After, back-off) is left for the next cycle."""
 
     timeout_s: float = Field(default=30.0, gt=0.0, le=600.0)
-    """Seconds for one whole request, name resolution and body included."""
+    """Seconds for one request, including name resolution and the body."""
 
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
-    """Bytes taken of one body, on the wire and again after decompression; the rest is cut off and marked."""
+    """Maximum bytes of one body, both as received and after decompression; longer bodies are truncated and marked."""
 
     time_box_s: float = Field(default=3600.0, gt=0.0)
-    """Time limit of one fetch task in seconds; the rest waits for the next cycle. A box that closes makes the set of
-    captured pages depend on the speed of the sites."""
+    """Time limit of one fetch task in seconds; remaining URLs are left for the next cycle. If it is reached, the set of
+    captured pages depends on the speed of the sites."""
 
     concurrency: int = Field(default=64, ge=1, le=4096)
-    """Places for requests in one fetch task, one request per host. One that lasts longer than a second gives its place
-    up, so that hosts that are slow or silent take none from the others."""
+    """Slots for requests in one fetch task, with one request per host. A request that lasts longer than a second frees
+    its slot, so that slow and silent hosts do not block others."""
 
     warc_pages_per_file: int = Field(default=1000, ge=1)
     """Captures per WARC file. A file is the unit of commit: a kill loses at most the open one."""
 
     warc_compression: Literal["gzip", "zstd"] = "gzip"
-    """How every record of a WARC file is compressed. At equal size gzip is read by every tool, zstd by newer ones."""
+    """Compression of each record of a WARC file. Sizes are similar; every tool reads gzip, newer ones read zstd."""
 
     buffer_bytes: int = Field(default=4 << 30, ge=1 << 20)
-    """While the store does not answer, captures wait on the local disk up to so many bytes; then fetching pauses."""
+    """Maximum bytes of captures on the local disk while the store does not answer; when it is full, fetching pauses."""
 
     sitemaps: bool = True
-    """Fetch the sitemaps that robots.txt names, and follow what they list."""
+    """Fetch the sitemaps that robots.txt names, and follow the URLs that they list."""
 
     feeds: bool = True
     """Follow RSS and Atom feeds that pages name."""
 
     ai_optouts: tuple[Literal["robots", "header", "meta", "tdm"], ...] = ("robots", "header", "meta", "tdm")
-    """Which opt-outs from AI training are honoured: groups for AI crawlers and Content-Signal in robots.txt;
+    """Opt-outs from AI training that are respected: groups for AI crawlers and Content-Signal in robots.txt;
     X-Robots-Tag noai; robots meta noai; TDM reservation (header, meta, and a file that costs a request per
-    site). An opt-out addressed to named crawlers is respected."""
+    site). An opt-out that addresses other AI crawlers by name is respected, too."""
 
     name_servers: tuple[str, ...] = ()
-    """Name servers (IP addresses), the next one when one does not answer; empty means those of this machine."""
+    """Name servers (IP addresses), in the order of preference; empty means those of this machine."""
 
     score_every: int = Field(default=5, ge=1)
-    """Cycles between two computations of the host scores from the links between hosts."""
+    """Number of cycles between two computations of host scores."""
 
     mime_types: tuple[str, ...] = ("text/html", "application/xhtml+xml", "text/plain", "application/pdf")
-    """Content types that are kept; an answer without a type is kept too."""
+    """Content types that are kept; responses without a type are kept, too."""
 
     recrawl: bool = False
-    """Start from the crawl DB of the previous cycle: due pages are fetched again, others are left out. Off, every
-    version is a crawl of its own."""
+    """Start from the crawl DB of the previous cycle: only due pages are fetched again. If false, every version is an
+    independent crawl."""
 
     allow_hosts: dict[str, tuple[str, ...]] = {}
-    """Hosts that may be requested on other ports than 80 and 443, or at a private address: "host" or
-    "host:port", and the networks to which it may resolve, such as { "wiki.corp:8080" = ["10.20.0.0/16"] }; with []
-    public addresses only. Grants to one host open nothing for another."""
+    """Hosts that may be requested on ports other than 80 and 443, or at a private address: "host" or
+    "host:port", and the networks to which it may resolve, such as { "wiki.corp:8080" = ["10.20.0.0/16"] }; [] means
+    public addresses only. A grant applies to one host only."""
 
     render: RenderConfig = RenderConfig()
-    """Pages that show their text only in a browser."""
+    """Rendering of pages that show their text only in a browser."""
 
     allow_loopback: bool = False
     """Lets the crawl reach this machine (127.0.0.0/8, ::1, *.localhost) on any port. For demos and tests."""
@@ -208,7 +208,7 @@ class CrawlConfig(Config):
     @classmethod
     def _is_token(cls, value: str) -> str:
         if not _TOKEN.fullmatch(value):
-            raise ValueError(f"{value!r} is no product token; use letters, '-' and '_' only (RFC 9309, 2.2.1)")
+            raise ValueError(f"{value!r} is not a product token; use letters, '-' and '_' only (RFC 9309, 2.2.1)")
         return value
 
     @field_validator("contact")
@@ -221,21 +221,21 @@ class CrawlConfig(Config):
     @field_validator("seeds")
     @classmethod
     def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [f"the seed {seed!r} is no http or https address" for seed in value if not _host_of(seed)]:
-            raise Problems(wrong)
+        if problems := [f"the seed {seed!r} is not an http or https URL" for seed in value if not _host_of(seed)]:
+            raise Problems(problems)
         return value
 
     @field_validator("hosts_file")
     @classmethod
     def _is_absolute(cls, value: str) -> str:
-        return absolute(value) if value else value
+        return require_absolute(value) if value else value
 
     @field_validator("include_hosts")
     @classmethod
     def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for host in value:
             if not _SCOPE.fullmatch(host):
-                raise ValueError(f"{host!r} is no host; write host, host:port or *.domain in lower case")
+                raise ValueError(f"{host!r} is not a host; write host, host:port or *.domain in lower case")
         return value
 
     @field_validator("allow_hosts")
@@ -253,7 +253,7 @@ class CrawlConfig(Config):
         try:
             re.compile(value)
         except re.error as error:
-            raise ValueError(f"{value!r} is no regular expression: {error}") from None
+            raise ValueError(f"{value!r} is not a regular expression: {error}") from None
         return value
 
     @field_validator("name_servers")
@@ -275,29 +275,29 @@ class CrawlConfig(Config):
 
     @model_validator(mode="after")
     def _is_polite(self) -> "CrawlConfig":
-        wrong = []
+        problems = []
         if self.delay_s < 1.0 and not self.allow_loopback:
-            wrong.append(f"delay_s = {self.delay_s} is below 1 second, which only loopback hosts may get")
-        named = [_host_of(seed) for seed in self.seeds]
-        named += [_host_of(f"http://{entry.removeprefix('*.')}/") for entry in self.include_hosts]
-        named += [_host_of(prefix) for prefix in self.include_prefixes]
-        public = sorted({host for host in named if not is_loopback(host)})
+            problems.append(f"delay_s = {self.delay_s} is below 1 second, which is allowed for loopback hosts only")
+        hosts = [_host_of(seed) for seed in self.seeds]
+        hosts += [_host_of(f"http://{entry.removeprefix('*.')}/") for entry in self.include_hosts]
+        hosts += [_host_of(prefix) for prefix in self.include_prefixes]
+        public = sorted({host for host in hosts if not is_loopback(host)})
         if public and not self.contact:
-            wrong.append(
+            problems.append(
                 f"contact is missing: webmasters of {public[0]} must be able to reach you; "
                 "set contact to a page or to mailto:name@host"
             )
         local = [seed for seed in self.seeds if is_loopback(_host_of(seed))]
         if local and not self.allow_loopback:
-            wrong.append(f"the seed {local[0]!r} is on this machine; set allow_loopback = true if you mean it")
-        if wrong:
-            raise Problems(wrong)
+            problems.append(f"the seed {local[0]!r} is on this machine; set allow_loopback = true to allow that")
+        if problems:
+            raise Problems(problems)
         return self
 
 
 @lru_cache(maxsize=1 << 14)
 def is_loopback(host: str) -> bool:
-    """Returns whether the spelling of `host` (no port) denotes this machine: a loopback literal or a .localhost name.
+    """Returns whether a host (without port) denotes this machine: a loopback address or a .localhost name.
 
     >>> is_loopback("docs.localhost"), is_loopback("127.0.0.9"), is_loopback("[::1]"), is_loopback("localhost.com")
     (True, True, True, False)
@@ -312,28 +312,28 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_host(host: str) -> None:
-    found = _ONE_HOST.fullmatch(host)
-    if found is None:
-        raise ValueError(f"{host!r} is no single host; write host or host:port in lower case")
-    name, port = found[1], found[2]
+    match = _ONE_HOST.fullmatch(host)
+    if match is None:
+        raise ValueError(f"{host!r} is not a single host; write host or host:port in lower case")
+    name, port = match[1], match[2]
     if name.startswith("[") and str(ipaddress.IPv6Address(name.strip("[]"))) != name.strip("[]"):
         raise ValueError(f"{host!r}: write the address in its short form")
     if port in ("80", "443"):
-        raise ValueError(f"{host!r}: leave the port out, 80 and 443 are open to every host")
+        raise ValueError(f"{host!r}: omit the port; 80 and 443 are allowed for every host")
     if is_loopback(name):
-        raise ValueError(f"{host!r} is this machine; allow_loopback = true admits it")
-    if name in INSIDE_NAMES:
+        raise ValueError(f"{host!r} is this machine; set allow_loopback = true instead")
+    if name in METADATA_NAMES:
         raise ValueError(f"{host!r} is a cloud metadata service, which is never requested")
 
 
 def _check_network(network: str) -> None:
     try:
-        found = ipaddress.ip_network(network)
+        parsed = ipaddress.ip_network(network)
     except ValueError as error:
-        raise ValueError(f"{network!r} is no network ({error}); write one such as 10.20.0.0/16") from None
-    inside = (outer for outer in _PRIVATE if outer.version == found.version)
-    if not any(found.subnet_of(outer) for outer in inside):  # type: ignore[arg-type]
-        raise ValueError(f"{network!r} lies in no private network ({', '.join(map(str, _PRIVATE))})")
+        raise ValueError(f"{network!r} is not a network ({error}); write one such as 10.20.0.0/16") from None
+    private = (outer for outer in _PRIVATE if outer.version == parsed.version)
+    if not any(parsed.subnet_of(outer) for outer in private):  # type: ignore[arg-type]
+        raise ValueError(f"{network!r} is not in a private network ({', '.join(map(str, _PRIVATE))})")
 
 
 def _host_of(url: str) -> str:

@@ -1,12 +1,12 @@
-"""Stage `fetch`: fetches one partition of the crawl into WARC files.
+"""Stage `fetch`: fetches one partition of the crawl into WARC files, in one process with one event loop.
 
 Reads the seeds and the takedowns of the cycle (for the scope), the partition's fetch list, the sizes of all fetch lists
-(for its share of the requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes
-parts of one WARC file, its CDXJ index, its log and its links each, and at the end one part with the state of the hosts
-(`tasks.stages.crawl.storage.fetchlog`). One process, one event loop.
+(for its share of the requests), the hosts file, and the Bloom filter of the previous crawl DB. Writes parts, each with
+one WARC file, its CDXJ index, its log and its links, and a final part with the state of the hosts
+(`tasks.stages.crawl.storage.fetchlog`).
 
-This module builds the parts of a fetch and runs them: `frontier.order` decides which URL of a host is next,
-`frontier.scheduler` when, `visit` tries it, and `resume` replays what an interrupted attempt has done.
+This module connects the components of a fetch: `frontier.order` decides which URL of a host is next,
+`frontier.scheduler` decides when, `visit` tries it, and `resume` replays the outcomes of interrupted attempts.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler
-from tasks.stages.crawl.hosts.clocks import Clocks
+from tasks.stages.crawl.hosts.clocks import CooldownStore
 from tasks.stages.crawl.hosts.politeness import HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
-from tasks.stages.crawl.http.connection import files_for
+from tasks.stages.crawl.http.connection import socket_budget
 from tasks.stages.crawl.inject import number_of, scope_of
-from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 from tasks.stages.crawl.resume import logged_outcomes, resume
-from tasks.stages.crawl.status import Live, State, Watch, state_of
+from tasks.stages.crawl.status import FetchProgress, FetchState, StateWriter, state_of
 from tasks.stages.crawl.storage import crawldb, fetchlist, fetchlog
-from tasks.stages.crawl.storage.crawldb import Known
-from tasks.stages.crawl.storage.segment import ORDER, Segment
+from tasks.stages.crawl.storage.crawldb import KnownUrls
+from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import Spool
 from tasks.stages.crawl.visit import Visitor
 
@@ -53,7 +53,7 @@ VERSION = 6
 
 log = logging.getLogger("sluice.crawl")
 
-# After SIGTERM a SIGKILL follows soon.
+# Time to upload what is buffered after SIGTERM, which SIGKILL follows soon.
 _STOP_DRAIN_S = 10.0
 
 _REMEDIES = {
@@ -62,10 +62,10 @@ _REMEDIES = {
     "timeout": "check that the site is up, or raise [crawl] timeout_s",
     "tls": "the site's certificate is not valid for it; use its correct address",
     "robots_unavailable": "the site's robots.txt does not answer, so nothing may be fetched; try again later",
-    "robots_denied": "the site's robots.txt forbids it; choose other seeds or ask the site for permission",
-    "private_address": "the name leads to an internal address; use a public host",
-    "noindex": "the page asks not to be kept; choose another seed",
-    HOST_DENIED: "the hosts file denies it; lift that, or choose other seeds",
+    "robots_denied": "the site's robots.txt forbids the seeds; choose others or request permission from the site",
+    "private_address": "the name resolves to an internal address; use a public host",
+    "noindex": "the page opts out of indexing; choose another seed",
+    HOST_DENIED: "the hosts file denies it; remove the entry, or choose other seeds",
     "mime": "the seed is of a content type that is not in [crawl] mime_types",
 }
 
@@ -74,18 +74,18 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Crawls the partition named by `output.member`.
 
     Raises:
-        InputError: not one page could be fetched although the partition has seeds.
-        TransientError: the task got SIGTERM; committed parts are kept, and a retry resumes from there.
+        InputError: no page could be fetched although the partition has seeds.
+        TransientError: the task received SIGTERM; a retry continues from the committed parts.
     """
-    crawl = Crawl(config, inputs, output)
+    task = FetchTask(config, inputs, output)
     with _rare_collections(), contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
-        runner.run(crawl.work())
-    return crawl.report()
+        runner.run(task.work())
+    return task.report()
 
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Lowers the frequency of garbage collections: with this many live objects they take a tenth of all time."""
+    """Makes garbage collections rarer: with this many live objects they take a tenth of the time."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
@@ -96,12 +96,12 @@ def _rare_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-class Crawl:
-    """One fetch task: replays what earlier attempts have closed, then fetches the rest."""
+class FetchTask:
+    """One fetch task: replays the parts of earlier attempts, then fetches the remaining URLs."""
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
-        self._files = files_for(config.concurrency + WAITING)
+        self._sockets = socket_budget(config.concurrency + WAITING)
         self._output = output
         self._first_cycle = inputs.get("previous") is None
         self._listed = inputs["fetchlist"]
@@ -110,8 +110,8 @@ class Crawl:
         self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
         self._policy = Policy.of(config, self._listed)
         number = number_of(output.member)
-        self._policy.unlock(lambda host: owner_of(host) % config.partitions == number)
-        self._order = Order(
+        self._policy.load_credentials(lambda host: owner_of(host) % config.partitions == number)
+        self._order = UrlOrder(
             config,
             number,
             _budget(config, inputs.many("fetchlists"), output.member),
@@ -122,15 +122,15 @@ class Crawl:
             self._policy,
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
-        self._segment = Segment(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
+        self._segment = SegmentWriter(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
         self._scheduler: Scheduler | None = None
-        self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
+        self._host_rows: tuple[list[HostClock], list[HostRobots]] = ([], [])
         self._begin = time.monotonic()
         self._stopped = False
-        self._watch = Watch(output, self._order)
+        self._progress = FetchProgress(output, self._order)
 
     async def work(self) -> None:
-        """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
+        """Fetches until the end, the deadline or a signal, and commits the result."""
         try:
             with self._on_signal():
                 await self._crawl()
@@ -141,26 +141,26 @@ class Crawl:
 
     def report(self) -> Report:
         """Returns the final report of the stage."""
-        watch = self._watch
+        progress = self._progress
         pages = sum(record.rows_out for record in self._output.committed.values())
         return Report(
             {
-                "urls_per_s": watch.rate,
-                "hosts": float(len(watch.hosts)),
-                "links_let_go": float(self._order.let_go),
+                "urls_per_s": progress.rate,
+                "hosts": float(len(progress.hosts)),
+                "links_let_go": float(self._order.dropped),
                 **self._segment.metrics(),
             },
-            note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",
+            note=f"{pages} pages of {len(progress.hosts)} hosts, {progress.errors.total()} URLs without a page",
         )
 
     async def _crawl(self) -> None:
         config = self._config
-        clocks = Clocks(self._output)
+        clocks = CooldownStore(self._output)
         politeness = self._politeness = Politeness(config, clocks, self._policy)
-        politeness.seed(map(fetchlog.clock_of, self._hosts))
-        parser = Parser(config.user_agent)
-        client = Client(config, begin=politeness.begin, policy=self._policy, files=self._files)
-        async with self._policy.watched(self._adjust), Live(self._output, self._state).kept(), client:
+        politeness.load(map(fetchlog.clock_of, self._hosts))
+        parser = PageParser(config.user_agent)
+        client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets)
+        async with self._policy.watch(self._adjust), StateWriter(self._output, self._state).running(), client:
             rules = HostRules(
                 client,
                 politeness,
@@ -169,7 +169,7 @@ class Crawl:
                 ai_optout="robots" in config.ai_optouts,
                 tdm="tdm" in config.ai_optouts,
             )
-            rules.seed(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
+            rules.load(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
             deadline = self._begin + config.time_box_s
             visitor = Visitor(
@@ -181,7 +181,7 @@ class Crawl:
                 self._order,
                 self._segment,
                 self._policy,
-                self._watch,
+                self._progress,
                 deadline=deadline,
             )
             self._scheduler = Scheduler(
@@ -189,7 +189,7 @@ class Crawl:
                 politeness,
                 visitor.visit,
                 concurrency=config.concurrency,
-                most_open=self._files.visits,
+                max_visits=self._sockets.visits,
                 deadline=deadline,
             )
             try:
@@ -199,20 +199,20 @@ class Crawl:
                 if not whole and not self._stopped:
                     log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
             finally:
-                clocks.end()
+                clocks.close()
                 await parser.close()
-                self._learned = (politeness.rows(), rules.rows())
+                self._host_rows = (politeness.rows(), rules.rows())
 
     def _adjust(self) -> None:
-        """Takes over what operators have changed in the hosts file."""
+        """Applies changes of the hosts file."""
         self._politeness.adjust()
         self._order.lower_caps()
         if self._scheduler is not None:
             self._scheduler.retime()
 
-    def _state(self) -> State:
+    def _state(self) -> FetchState:
         visited = self._scheduler.visited if self._scheduler is not None else set()
-        return state_of(self._watch, self._order, self._politeness, self._policy, visited, self._segment.buffered)
+        return state_of(self._progress, self._order, self._politeness, self._policy, visited, self._segment.buffered)
 
     async def _end(self) -> None:
         if self._stopped:
@@ -220,35 +220,35 @@ class Crawl:
                 self._segment.commit()
             await self._segment.close(_STOP_DRAIN_S)
             raise TransientError(
-                f"the crawl of {self._output.address} was told to stop; {self._watch.captured} pages are committed",
-                "run it again to go on from there",
+                f"the crawl of {self._output.address} was stopped; {self._progress.captured} pages are committed",
+                "run it again to continue from there",
             )
-        # Later on, a bad day of a site is no wrong recipe.
-        first = self._first_cycle and any(candidate.seed for candidate in self._start)
-        if first and not self._watch.captured:
-            raise self._nothing_fetched()
+        # In later cycles an outage of the site does not mean that the recipe is wrong.
+        has_seeds = any(candidate.seed for candidate in self._start)
+        if self._first_cycle and has_seeds and not self._progress.captured:
+            raise self._no_page_error()
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
         await self._segment.close()
         if fetchlog.HOSTS_PART not in self._output.committed:
             with self._output.part(fetchlog.HOSTS_PART) as part:
-                fetchlog.write_hosts(part, *self._learned, self._order.traps.scores())
+                fetchlog.write_hosts(part, *self._host_rows, self._order.traps.scores())
                 self._policy.write(part)
-        self._watch.finish()
+        self._progress.finish()
 
-    def _nothing_fetched(self) -> InputError:
-        reason, _ = self._watch.errors.most_common(1)[0] if self._watch.errors else ("no answer in time", 0)
-        seeds = sorted({authority(candidate.url) for candidate in self._start if candidate.seed})
-        shown = ", ".join(seeds[:5]) + (f" and {len(seeds) - 5} more" if len(seeds) > 5 else "")
-        why = ", ".join(f"{name} x {count}" for name, count in self._watch.errors.most_common(4))
+    def _no_page_error(self) -> InputError:
+        errors = self._progress.errors.most_common(4) or [("no response in time", 0)]
+        counts = ", ".join(f"{reason} x {count}" if count else reason for reason, count in errors)
+        hosts = sorted({authority(candidate.url) for candidate in self._start if candidate.seed})
+        names = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
         return InputError(
-            f"not one page could be fetched from {shown} ({why or reason})",
-            _REMEDIES.get(reason, "open the seeds in a browser, and correct [crawl] seeds"),
+            f"not one page could be fetched from {names} ({counts})",
+            _REMEDIES.get(errors[0][0], "open the seeds in a browser, and correct [crawl] seeds"),
         )
 
     @contextlib.contextmanager
     def _on_signal(self) -> Iterator[None]:
-        """Lets SIGTERM and Ctrl-C end the crawl in good order: the open file is closed and committed."""
+        """Handles SIGTERM and Ctrl-C: the fetch ends, and the open file is closed and committed."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -270,9 +270,10 @@ class Crawl:
 
 
 def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:
-    """Returns the requests that the partition may make: its share of the cycle's."""
-    return fetchlist.shares(config.max_pages, {one.record.member: one.record.rows_out for one in lists})[member]
+    """Returns the number of requests that the partition may make: its share of `max_pages`."""
+    sizes = {fetch_list.record.member: fetch_list.record.rows_out for fetch_list in lists}
+    return fetchlist.shares(config.max_pages, sizes)[member]
 
 
 def _known(previous: Artifact | None) -> Container[bytes]:
-    return Known.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else frozenset()
+    return KnownUrls.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else frozenset()

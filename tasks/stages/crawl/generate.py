@@ -1,18 +1,18 @@
 """Stage `generate`: writes the fetch list of one partition, in the order of its front queues.
 
-Reads the seeds, the host ranks, the hosts file, the takedowns in force (nothing of them is listed) and, from the second
+Reads the seeds, the host ranks, the hosts file, the takedowns in force (which are not listed) and, from the second
 cycle on, the partition's crawl DB. Writes the artifact `fetchlist/p<n>` (`tasks.stages.crawl.storage.fetchlist`), with
 a copy of the hosts file (`policy.json`).
 
-When known URLs are due, the hosts file may change: pages of a host with an interval of its own are due so long after
-their last fetch, or after that of their seed if it is shorter; failures, pages that are gone and pages that name
-another address as their own wait as they would. What the file lists to be fetched again is due at once, until it was
-tried after the moment that the file names.
+The hosts file may change due times. If it sets an interval for a host, pages of the host are due that long after their
+last fetch, or after the interval of their seed if that is shorter; this does not apply to failures, to pages that are
+gone, and to pages with another canonical URL. URLs that the file lists to be fetched again are due at once, until they
+were tried after the time that the file gives.
 
-What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
-starves), times a seed's own score. Per host no more URLs are listed than the time box allows at the host's pace. Front
-queues are powers of two of the score; inside a queue hosts take turns. 10 million known URLs, half of them due, take
-some 15 CPU-seconds.
+The score of a due URL is the score of its host divided by its depth + 1, increased with the days that it is overdue (so
+that no URL starves), and multiplied by the score of the seed, if it is one. Per host, no more URLs are listed than the
+time box allows at the host's pace. Front queues are ranges of the score between powers of two; within a queue, hosts
+take turns. 10 million known URLs, half of them due, take some 15 CPU-seconds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,24 +30,24 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.inject import file_of, number_of, scope_of
-from tasks.stages.crawl.policy import Policy, settle
+from tasks.stages.crawl.policy import Policy, snapshot
 from tasks.stages.crawl.rank import RANKS_FILE
 from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 
 VERSION = 4
 
-# A page that is overdue by so many days counts twice.
-_WAITING_DAYS = 30
-# What the hosts file lists to be fetched again is ten front queues ahead.
+# The score of a page doubles when it is overdue by this number of days.
+_DOUBLING_DAYS = 30
+# Score factor of URLs that the hosts file lists to be fetched again: ten front queues.
 _ASKED_FACTOR = 1024
 
-# Of pages whose due time a host's own interval sets.
+# Statuses of pages to which the interval of a host applies.
 _FETCHED = (crawldb.FETCHED, crawldb.NOT_MODIFIED, crawldb.REDIRECT_TEMPORARY, crawldb.REDIRECT_PERMANENT)
 _TIME = pa.timestamp("us", tz="UTC")
 _HOST = crawldb.HOST_OF_URL.replace("url", "p.url")
 
-# What the hosts file lists to be fetched again; what was taken down (no due time) stays away.
+# URLs that the hosts file lists to be fetched again, except those that were taken down (no due time).
 _ASKED = f"""
 CREATE TABLE asked AS
 SELECT p.key FROM previous p JOIN (
@@ -69,7 +69,7 @@ SELECT p.* REPLACE (
     ELSE p.next_due END AS next_due
 ), a.key IS NOT NULL AS asked
 FROM previous p LEFT JOIN asked a ON p.key = a.key LEFT JOIN paced i ON {_HOST} = i.host LEFT JOIN (
-  -- The empty row adds the column where no seed has an interval.
+  -- The empty row adds the column if no seed has an interval.
   SELECT * FROM seeds UNION ALL BY NAME SELECT CAST(NULL AS BIGINT) AS interval_s WHERE false
 ) s ON p.key = s.key
 """
@@ -80,7 +80,7 @@ SELECT key, url, host, depth, overdue_days, seed, asked FROM (
   SELECT p.key, p.url, {_HOST} AS host, p.depth, s.key IS NOT NULL AS seed,
     greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days, p.asked
   FROM timed p LEFT JOIN seeds s ON p.key = s.key
-  WHERE p.next_due <= $now OR p.next_due IS NULL -- was taken down: out of scope, unless it was lifted
+  WHERE p.next_due <= $now OR p.next_due IS NULL -- taken down, and out of scope unless lifted
   UNION ALL BY NAME
   SELECT s.key, s.url, s.host, 0 AS depth, true AS seed, 0.0 AS overdue_days, false AS asked
   FROM seeds s ANTI JOIN previous p USING (key)
@@ -100,7 +100,7 @@ INSERT INTO due BY NAME SELECT * FROM (SELECT * REPLACE (CAST(key AS UUID) AS ke
 ANTI JOIN due USING (key) ANTI JOIN previous USING (key)
 """
 
-# `cap` is the number of polite requests in the time box; a host whose back-off is longer than the box is left out.
+# `cap` is the number of polite requests in the time box; hosts whose back-off exceeds the time box are not listed.
 _HOSTS = """
 CREATE TABLE listed AS
 SELECT *, row_number() OVER (PARTITION BY domain ORDER BY score DESC, host) AS in_domain FROM (
@@ -117,7 +117,7 @@ _CHOSEN = f"""
 CREATE TABLE chosen AS
 WITH scored AS (
   SELECT d.key, d.url, d.host, d.depth, d.seed, l.domain, l.cap,
-    l.score / (1 + d.depth) * (1 + least(d.overdue_days, 365) / {_WAITING_DAYS})
+    l.score / (1 + d.depth) * (1 + least(d.overdue_days, 365) / {_DOUBLING_DAYS})
       * CASE WHEN d.asked THEN {_ASKED_FACTOR} ELSE 1 END AS score
   FROM due d JOIN listed l USING (host) WHERE l.in_domain <= $hosts_per_domain
 ), weighed AS (
@@ -157,7 +157,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "fetchlist" not in output.committed:
         with duck.connect(scratch) as connection, output.part("fetchlist") as part:
             now = datetime.now(UTC)
-            policy = settle(config, part)
+            policy = snapshot(config, part)
             _attach(connection, inputs, number_of(output.member))
             scope = scope_of(config, inputs["seeds"], tombstones_of(inputs))
             due = _choose(connection, config, scope, now, policy)
@@ -194,20 +194,20 @@ def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) 
 def _choose(
     connection: duckdb.DuckDBPyConnection, config: CrawlConfig, scope: Scope, now: datetime, policy: Policy
 ) -> int:
-    """Makes the tables `listed` (hosts) and `chosen` (URLs); returns how many URLs were due."""
+    """Creates the tables `listed` (hosts) and `chosen` (URLs); returns the number of due URLs."""
     attach_due_times(connection, policy, now)
     connection.execute(_DUE, {"now": now})
     if policy.rewrites:
         _rewrite(connection, policy)
     _keep_scope(connection, scope, policy)
     hosts = [row[0] for row in connection.execute("SELECT DISTINCT host FROM due ORDER BY host").fetchall()]
-    named = {
+    settings = {
         "host": pa.array(hosts, pa.string()),
         "domain": pa.array(map(domain_of, hosts), pa.string()),
         "per_host": pa.array([policy.max_pages(host, config.max_pages_per_host) for host in hosts], pa.int64()),
         "delay_s": pa.array([policy.delay_s(host, config.delay_s) for host in hosts], pa.float64()),
     }
-    connection.register("named", pa.table(named))
+    connection.register("named", pa.table(settings))
     connection.execute(_HOSTS, {"box": config.time_box_s, "now": now})
     caps = {
         "hosts_per_domain": config.max_hosts_per_domain,
@@ -219,14 +219,14 @@ def _choose(
 
 
 def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime) -> None:
-    """Makes the view `timed`: `previous` with the due times by the hosts file.
+    """Creates the view `timed`: `previous` with the due times changed by the hosts file.
 
-    Its column `asked` is whether the file lists a row to be fetched again.
+    Its column `asked` tells whether the file lists a row to be fetched again.
 
     Args:
-        connection: with the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
+        connection: has the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
         policy: the hosts file.
-        now: when what is listed to be fetched again is due.
+        now: due time of URLs that are listed to be fetched again.
     """
     again = {entry: at for entry, at in policy.again.items() if at <= now}
     if not again and not policy.has_intervals:
@@ -236,13 +236,15 @@ def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now:
     hosts = [host for (host,) in connection.execute(query).fetchall()]
     paced = [(host, interval) for host in hosts if (interval := policy.interval_s(host)) is not None]
     connection.register("paced", _typed_table({"host": pa.string(), "interval_s": pa.int64()}, paced))
-    whole = [(host, at) for host in hosts if (at := policy.host_again_since(host)) and at <= now]
+    whole_hosts = [(host, at) for host in hosts if (at := policy.host_again_since(host)) and at <= now]
     urls = [(key(entry).hex(), at) for entry, at in again.items() if "://" in entry and not entry.endswith("*")]
-    begun = [(authority(entry), entry[:-1], at) for entry, at in again.items() if "://" in entry and entry[-1] == "*"]
-    connection.register("again_hosts", _typed_table({"host": pa.string(), "at": _TIME}, whole))
+    prefixes = [
+        (authority(entry), entry[:-1], at) for entry, at in again.items() if "://" in entry and entry.endswith("*")
+    ]
+    connection.register("again_hosts", _typed_table({"host": pa.string(), "at": _TIME}, whole_hosts))
     connection.register("again_urls", _typed_table({"key": pa.string(), "at": _TIME}, urls))
     connection.register(
-        "again_prefixes", _typed_table({"host": pa.string(), "prefix": pa.string(), "at": _TIME}, begun)
+        "again_prefixes", _typed_table({"host": pa.string(), "prefix": pa.string(), "at": _TIME}, prefixes)
     )
     connection.execute(_ASKED)
     connection.execute(_TIMED.replace("$now", duck.quoted(now.isoformat())))
@@ -253,11 +255,13 @@ def due_of(
 ) -> tuple[datetime | None, bool]:
     """Returns when a row of the crawl DB is due by the hosts file, and whether the file lists it to be fetched again.
 
+    Computes the same as the view of `attach_due_times`, for one row.
+
     Args:
-        row: of crawldb.URLS.
+        row: row of crawldb.URLS.
         policy: the hosts file.
-        now: when what is listed to be fetched again is due.
-        seed_interval_s: the interval of the URL as a seed, or None.
+        now: due time of URLs that are listed to be fetched again.
+        seed_interval_s: interval of the URL as a seed in seconds, or None.
     """
     due: datetime | None = row["next_due"]
     last: datetime | None = row["last_fetch"]
@@ -282,15 +286,15 @@ def _typed_table(columns: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, .
 
 
 def _rewrite(connection: duckdb.DuckDBPyConnection, policy: Policy) -> None:
-    """Replaces URLs of the table `due` by what the rules of their hosts make of them, unless that is known already."""
+    """Replaces URLs of the table `due` by their rewritten form, or removes them if that is already known."""
     rows = connection.execute("SELECT url, host, depth, overdue_days, seed, asked FROM due").fetchall()
     new: dict[str, tuple[object, ...]] = {}
     old = []
     for url, *fields in rows:
-        found = link(url)
-        target = policy.rewritten(found)
-        # Another domain may be of another partition.
-        if target is not found and target.owner == found.owner:
+        original = link(url)
+        target = policy.rewritten(original)
+        # Another domain may belong to another partition.
+        if target is not original and target.owner == original.owner:
             old.append(url)
             new.setdefault(target.url, (target.key.hex(), target.url, target.host, *fields[1:]))
     columns = zip(*new.values(), strict=True) if new else ((),) * len(_DUE_ROW)
@@ -302,13 +306,13 @@ def _rewrite(connection: duckdb.DuckDBPyConnection, policy: Policy) -> None:
 
 
 def _keep_scope(connection: duckdb.DuckDBPyConnection, scope: Scope, policy: Policy) -> None:
-    """Removes URLs out of scope, and of hosts that are denied or paused, from the table `due`."""
+    """Removes URLs that are out of scope, or whose host is denied or paused, from the table `due`."""
     hosts = connection.execute("SELECT DISTINCT host FROM due").fetchall()
     outside = [host for (host,) in hosts if not scope.covers_host(host) or policy.denies(host) or policy.pauses(host)]
     if outside:
         connection.register("outside", duck.strings(host=outside))
         connection.execute("DELETE FROM due WHERE host IN (SELECT host FROM outside)")
-    if scope.looks_at_urls:
+    if scope.depends_on_url:
         urls = connection.execute("SELECT url FROM due").fetchall()
         connection.register("wrong", duck.strings(url=[url for (url,) in urls if not scope.covers(url)]))
         connection.execute("DELETE FROM due WHERE url IN (SELECT url FROM wrong)")

@@ -1,11 +1,11 @@
-"""Stage `inject`: the seeds of a crawl, checked, in canonical form, split into partitions by registered domain.
+"""Stage `inject`: validates the seeds of a crawl, and splits them into partitions by registered domain.
 
-Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe; in a seed
-file, an unusable line is set aside with its number and the reason. Behind the URL a line may have fields as in Nutch's
-seed lists, each after a tab: `nutch.score=10` and `nutch.fetchInterval=86400` (seconds).
+Reads `seeds` and `seed_files` of the recipe. An invalid seed in the recipe is an error; an invalid line of a seed file
+is rejected with its number and the reason. As in Nutch's seed lists, a line may have tab-separated fields after the
+URL: `nutch.score=10` and `nutch.fetchInterval=86400` (seconds).
 
-Writes `seeds/p<n>.parquet` (SEEDS) for every partition, empty ones too; `hosts.json`, the hosts of all seeds; and
-`rejected.parquet` (REJECTED), the lines of seed files that were set aside. Its members name the partitions.
+Writes `seeds/p<n>.parquet` (SEEDS) for every partition, also for empty ones; `hosts.json`, the hosts of all seeds; and
+`rejected.parquet` (REJECTED), the rejected lines of seed files. The members of the artifact are the partitions.
 """
 
 import json
@@ -22,7 +22,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.documents.tombstones import NOTHING, Tombstones
+from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.scope import Scope
@@ -39,18 +39,18 @@ SEEDS = pa.schema(
         pa.field("key", pa.uuid(), nullable=False),
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
-        pa.field("score", pa.float64(), nullable=False),  # times that of any other page; 1 where the file says nothing
-        pa.field("interval_s", pa.int64()),  # it is due again after so long; null: depends on its changes
+        pa.field("score", pa.float64(), nullable=False),  # factor of the page's score; 1 by default
+        pa.field("interval_s", pa.int64()),  # seconds after which it is due again; null: depends on its changes
     ]
 )
 
 REJECTED = pa.schema(
     [
         pa.field("file", pa.string(), nullable=False),
-        pa.field("line", pa.int64(), nullable=False),  # from 1
-        pa.field("text", pa.string(), nullable=False),  # 500 characters of it, without a user name and password
+        pa.field("line", pa.int64(), nullable=False),  # number, from 1
+        pa.field("text", pa.string(), nullable=False),  # at most 500 characters, without user name and password
         pa.field("reason", pa.string(), nullable=False),  # encoding, fields, url, private_address, port or scope
-        pa.field("why", pa.string(), nullable=False),  # text for messages
+        pa.field("why", pa.string(), nullable=False),  # the reason as text
     ]
 )
 REJECTED_FILE = "rejected.parquet"
@@ -58,17 +58,17 @@ _HOSTS = "hosts.json"
 
 _RECIPE = "[crawl] seeds"
 _MAX_TEXT = 500
-_SHOWN = 3
+_MAX_EXAMPLES = 3
 _USER = re.compile(r"//[^/?#\s]*@")
 _SCOPE = "scope"
 _FIELDS = "fields"
 _SCORE, _INTERVAL = "nutch.score", "nutch.fetchInterval"
-_LEAST = {_SCORE: 1e-9, _INTERVAL: 1.0}
+_MINIMUM = {_SCORE: 1e-9, _INTERVAL: 1.0}
 _REMARK = re.compile(r"[ \t]#")
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 
 _REACHABLE = (
-    "name a public host on port 80 or 443; allow_hosts grants others one by one, allow_loopback = true this machine"
+    "name a public host on port 80 or 443, or allow other hosts by allow_hosts, this machine by allow_loopback = true"
 )
 _WHY = {
     "encoding": ("is no UTF-8", "save the file as UTF-8"),
@@ -87,13 +87,13 @@ _WHY = {
     ),
     _SCOPE: (
         "is not covered by the crawl",
-        "add its host to include_hosts, mend include_prefixes or the patterns, or remove the seed",
+        "add its host to include_hosts, correct include_prefixes or the patterns, or remove the seed",
     ),
 }
 
 
-class Rejected(NamedTuple):
-    """A line of a seed file that is no seed; the columns of REJECTED."""
+class RejectedSeed(NamedTuple):
+    """A rejected line of a seed file, with the columns of REJECTED."""
 
     file: str
     line: int
@@ -103,15 +103,15 @@ class Rejected(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """A seed, how many times it counts, and after how many seconds it is due again (None: depends on its changes)."""
+    """A seed, the factor of its score, and the seconds after which it is due again (None: depends on its changes)."""
 
     link: Link
     score: float = 1.0
     interval_s: int | None = None
 
 
-class _Named(NamedTuple):
-    """A seed as it is written: `file` is "" and `line` 0 where it is in the recipe."""
+class _SeedLine(NamedTuple):
+    """A seed as written; in the recipe, `file` is "" and `line` is 0. `broken`: not valid UTF-8."""
 
     text: str
     file: str = ""
@@ -120,8 +120,8 @@ class _Named(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-class _Unusable(Exception):
-    """A seed that cannot be crawled; the argument is the reason."""
+class _UnusableSeed(Exception):
+    """A seed cannot be crawled; the argument is the reason."""
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -141,7 +141,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             for number in range(config.partitions):
                 _write(part, number, parts[number])
             part.count_in(len(rejected))
-            for reason, count in Counter(one.reason for one in rejected).items():
+            for reason, count in Counter(row.reason for row in rejected).items():
                 part.reject(reason, count)
             with part.file(REJECTED_FILE, rows=len(rejected)) as file:
                 pq.write_table(to_table(rejected), file, compression="zstd", compression_level=3)
@@ -149,8 +149,8 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
                 file.write(json.dumps(sorted({seed.link.host for seed in seeds})).encode())
     members = tuple(member(number) for number in range(config.partitions))
     more = f"; {len(rejected)} lines of seed files are none, see {REJECTED_FILE}" if rejected else ""
-    numbers = {"seeds": float(len(seeds)), "bad_seeds": float(len(rejected))}
-    return Report(numbers, members, f"{len(seeds)} seeds in {config.partitions} partitions{more}")
+    metrics = {"seeds": float(len(seeds)), "bad_seeds": float(len(rejected))}
+    return Report(metrics, members, f"{len(seeds)} seeds in {config.partitions} partitions{more}")
 
 
 def external(config: CrawlConfig) -> dict[str, list[str]]:
@@ -169,45 +169,45 @@ def number_of(name: str) -> int:
 
 
 def file_of(number: int) -> str:
-    """Returns the file of a partition's seeds within the artifact."""
+    """Returns the path of a partition's seeds within the artifact."""
     return f"seeds/{member(number)}.parquet"
 
 
-def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NOTHING) -> Scope:
-    """Returns the scope of the crawl: the hosts of the recipe, or those of its seeds, without what is taken down."""
+def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NO_TOMBSTONES) -> Scope:
+    """Returns the scope of the crawl: the hosts of the recipe, or those of its seeds, except what is taken down."""
     hosts = list(config.include_hosts) or json.loads(seeds.read(_HOSTS))
     return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern, taken_down)
 
 
-def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[Rejected]]:
-    """Returns the seeds in the order of their URLs, each once as it is named last, and the lines that are none.
+def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[RejectedSeed]]:
+    """Returns the seeds, sorted by URL, and the rejected lines of seed files; of duplicate seeds the last one counts.
 
     Raises:
         InputError: a seed of the recipe cannot be crawled; a seed is on the public web and the recipe names no
-            contact; a file cannot be read; no seed is left; or more lines are unusable than `max_bad_seeds` allows.
+            contact; a file cannot be read; there is no seed; or more lines are rejected than `max_bad_seeds` allows.
     """
-    good: list[tuple[_Named, Seed]] = []
-    rejected: list[Rejected] = []
+    valid: list[tuple[_SeedLine, Seed]] = []
+    rejected: list[RejectedSeed] = []
     lines, grants = 0, Grants(config.allow_hosts)
-    for named in _named(config):
-        lines += bool(named.file)
+    for line in _seed_lines(config):
+        lines += bool(line.file)
         try:
-            good.append((named, _checked(config, grants, named)))
-        except _Unusable as reason:
-            rejected.append(_rejected(named, str(reason)))
-    hosts = config.include_hosts or [seed.link.host for _, seed in good]
+            valid.append((line, _parse(config, grants, line)))
+        except _UnusableSeed as reason:
+            rejected.append(_reject(line, str(reason)))
+    hosts = config.include_hosts or [seed.link.host for _, seed in valid]
     scope = Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
-    rejected += [_rejected(named, _SCOPE) for named, seed in good if not scope.covers(seed.link.url)]
-    found = {seed.link.url: seed for _, seed in good if scope.covers(seed.link.url)}
-    _check_share(config, rejected, lines, len(found))
+    rejected += [_reject(line, _SCOPE) for line, seed in valid if not scope.covers(seed.link.url)]
+    seeds = {seed.link.url: seed for _, seed in valid if scope.covers(seed.link.url)}
+    _check_share(config, rejected, lines, len(seeds))
     files = list(config.seed_files)
-    return [found[url] for url in sorted(found)], sorted(rejected, key=lambda one: (files.index(one.file), one.line))
+    return [seeds[url] for url in sorted(seeds)], sorted(rejected, key=lambda row: (files.index(row.file), row.line))
 
 
-def _named(config: CrawlConfig) -> Iterator[_Named]:
-    """Yields every seed as it is written."""
+def _seed_lines(config: CrawlConfig) -> Iterator[_SeedLine]:
+    """Yields the seeds of the recipe and of its seed files."""
     for seed in config.seeds:
-        yield _Named(seed)
+        yield _SeedLine(seed)
     for path in config.seed_files:
         try:
             with open(path, "rb") as file:
@@ -215,26 +215,27 @@ def _named(config: CrawlConfig) -> Iterator[_Named]:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace")
                     seed, *fields = (field.strip() for field in _REMARK.split(text)[0].strip().split("\t"))
                     if seed and not seed.startswith("#"):
-                        yield _Named(seed, path, number, "\ufffd" in text, tuple(filter(None, fields)))
+                        yield _SeedLine(seed, path, number, "\ufffd" in text, tuple(filter(None, fields)))
         except OSError as error:
             raise InputError(f"the seeds of {path} cannot be read ({error})", "correct [crawl] seed_files") from error
 
 
-def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Seed:
-    if named.broken:
-        raise _Unusable("encoding")
-    values = _values(named.fields)
-    if "\t" in named.text:  # only in the recipe: a URL parser would leave it out
-        raise _Unusable(_FIELDS)
-    url = canonical(named.text)
+def _parse(config: CrawlConfig, grants: Grants, line: _SeedLine) -> Seed:
+    if line.broken:
+        raise _UnusableSeed("encoding")
+    values = _values(line.fields)
+    if "\t" in line.text:  # only in the recipe: a URL parser would drop it
+        raise _UnusableSeed(_FIELDS)
+    url = canonical(line.text)
     if url is None:
-        raise _refused(named, "url")
+        raise _seed_error(line, "url")
     if reason := refusal(url, allow_loopback=config.allow_loopback, grants=grants):
-        raise _refused(named, reason)
+        raise _seed_error(line, reason)
     host = host_and_port(url)[0]
     if not config.contact and not is_loopback(host):
+        source = f"{line.file}, line {line.line}" if line.file else _RECIPE
         raise InputError(
-            f"contact is missing, and {host} ({_where(named)}) is on the public web",
+            f"contact is missing, and {host} ({source}) is on the public web",
             "set [crawl] contact to a page or to mailto:name@host, by which webmasters can reach you",
         )
     interval_s = values.get(_INTERVAL)
@@ -242,61 +243,57 @@ def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Seed:
 
 
 def _values(fields: Sequence[str]) -> dict[str, float]:
-    """Returns the fields behind a URL by name."""
+    """Returns the fields after a URL, by name; raises _UnusableSeed."""
     values = {}
     for field in fields:
         name, _, value = field.partition("=")
         number = float(value) if _NUMBER.fullmatch(value) else 0.0
-        if name not in _LEAST or number < _LEAST[name]:
-            raise _Unusable(_FIELDS)
+        if name not in _MINIMUM or number < _MINIMUM[name]:
+            raise _UnusableSeed(_FIELDS)
         values[name] = number
     return values
 
 
-def _check_share(config: CrawlConfig, rejected: Sequence[Rejected], lines: int, seeds: int) -> None:
+def _check_share(config: CrawlConfig, rejected: Sequence[RejectedSeed], lines: int, seeds: int) -> None:
     if not seeds and not rejected:
         raise InputError("the crawl has no seeds", "name at least one URL in [crawl] seeds or seed_files")
     if not seeds:
-        raise InputError(f"no seed is left: {summary(rejected)}", _WHY[rejected[0].reason][1])
+        raise InputError(f"no seed is usable: {summary(rejected)}", _WHY[rejected[0].reason][1])
     if len(rejected) > config.max_bad_seeds * lines:
         raise InputError(
             f"{summary(rejected)}; {lines} lines were read, and max_bad_seeds is {config.max_bad_seeds:g}",
-            "mend the file, or raise [crawl] max_bad_seeds if the rest is what you mean",
+            "correct the file, or raise [crawl] max_bad_seeds if the other lines are the intended seeds",
         )
 
 
-def _refused(named: _Named, reason: str) -> Exception:
-    """Returns the exception for a seed: a line of a file is rejected, a seed of the recipe is an error."""
-    if named.file:
-        return _Unusable(reason)
+def _seed_error(line: _SeedLine, reason: str) -> Exception:
+    """Returns the exception for an unusable seed: InputError in the recipe, _UnusableSeed in a seed file."""
+    if line.file:
+        return _UnusableSeed(reason)
     why, remedy = _WHY[reason]
-    return InputError(f"the seed {_shown(named.text)!r} ({_RECIPE}) {why}", remedy)
+    return InputError(f"the seed {_redacted(line.text)!r} ({_RECIPE}) {why}", remedy)
 
 
-def _rejected(named: _Named, reason: str) -> Rejected:
-    if not named.file:
-        raise _refused(named, reason)
-    return Rejected(named.file, named.line, _shown(named.text), reason, _WHY[reason][0])
+def _reject(line: _SeedLine, reason: str) -> RejectedSeed:
+    if not line.file:
+        raise _seed_error(line, reason)
+    return RejectedSeed(line.file, line.line, _redacted(line.text), reason, _WHY[reason][0])
 
 
-def _where(named: _Named) -> str:
-    return f"{named.file}, line {named.line}" if named.file else _RECIPE
-
-
-def _shown(text: str) -> str:
-    # Lists may contain passwords; stored and logged lines do not.
+def _redacted(text: str) -> str:
+    # Seed files may contain passwords, which must not be stored or logged.
     return _USER.sub("//...@", text)[:_MAX_TEXT]
 
 
-def summary(rejected: Sequence[Rejected]) -> str:
-    """Returns text with the number of rejected lines by reason, and the first few of them."""
-    reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(one.reason for one in rejected).most_common())
-    shown = "; ".join(f"{one.file}, line {one.line}: {one.text!r}" for one in rejected[:_SHOWN])
-    return f"{len(rejected)} lines of seed files are no seeds ({reasons}): {shown}"
+def summary(rejected: Sequence[RejectedSeed]) -> str:
+    """Returns the number of rejected lines by reason, and the first few of them, as text."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(row.reason for row in rejected).most_common())
+    examples = "; ".join(f"{row.file}, line {row.line}: {row.text!r}" for row in rejected[:_MAX_EXAMPLES])
+    return f"{len(rejected)} lines of seed files are not seeds ({reasons}): {examples}"
 
 
-def to_table(rejected: Sequence[Rejected]) -> pa.Table:
-    """Returns the lines that are no seeds as a table (REJECTED)."""
+def to_table(rejected: Sequence[RejectedSeed]) -> pa.Table:
+    """Returns rejected lines as a table (REJECTED)."""
     return pa.Table.from_arrays(
         [pa.array([row[at] for row in rejected], field.type) for at, field in enumerate(REJECTED)], schema=REJECTED
     )

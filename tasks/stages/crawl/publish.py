@@ -1,9 +1,9 @@
-"""Stage `publish`: closes a crawl cycle with one artifact that names every WARC file and the new crawl DB.
+"""Stage `publish`: completes a crawl cycle with one artifact that names all WARC files and the new crawl DB.
 
 Reads the segments, the rendered pages and the new crawl DB. Writes `manifest.parquet` (archive.MANIFEST_SCHEMA),
 `index.cdxj`, and a report: `domains.parquet`, the cycle by registered domain, and `takedown.parquet`, the captures that
-may no longer be kept. The WARC files stay in the segments: publishing costs no copy. The next cycle starts from the
-crawl DB that the newest of these artifacts was made from: its record is the pointer that is swapped.
+may no longer be kept. The WARC files remain in the segments and are not copied. The next cycle starts from the crawl DB
+that the newest of these artifacts was made from, so publishing its record switches to the new crawl DB.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ VERSION = 4
 
 DOMAINS_FILE = "domains.parquet"
 TAKEDOWN_FILE = "takedown.parquet"
-_SHOWN = 500
+_MAX_ROWS = 500
 
 _DOMAINS = f"""
 CREATE TABLE domains AS
@@ -58,7 +58,7 @@ SELECT url, takedown AS reason, warc_path, warc_offset, 'urn:uuid:' || record_id
 FROM urls WHERE takedown <> '' ORDER BY url
 """
 
-# Counts of the whole cycle, for MLflow: errors by class among them.
+# Counts of the cycle for MLflow.
 _REASONS = """
 SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect', 'duplicate') GROUP BY reason ORDER BY reason
 """
@@ -66,20 +66,20 @@ _PAGES = f"SELECT count(*) FILTER (status = '{DUPLICATE}'), count(*) FILTER (unr
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Writes manifest and index.
+    """Writes the manifest, the index and the report.
 
     Raises:
-        InputError: no segment has a capture, and no previous cycle had one.
+        InputError: neither this cycle nor an earlier one captured a page.
     """
     segments = [*inputs.many("segments"), *inputs.many("rendered")]
     rows = [row for segment in segments for row in _files(segment)]
     captures = sum(row["records"] for row in rows)
-    known = sum(one.record.metrics.get("captured", 0.0) for one in inputs.many("crawldb"))
-    if not captures and not known:
+    all_captures = sum(database.record.metrics.get("captured", 0.0) for database in inputs.many("crawldb"))
+    if not captures and not all_captures:
         names = ", ".join(str(segment.address) for segment in segments)
         raise InputError(
-            f"the crawl captured nothing: {names} hold no page",
-            "read the rejected reasons in their records and correct [crawl] seeds",
+            f"the crawl captured nothing: {names} contain no page",
+            "see the reasons in their records, and correct [crawl] seeds",
         )
     if "manifest" not in output.committed:
         with output.part("manifest") as part:
@@ -92,7 +92,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
                     file.write(line.encode())
     with duck.connect(output.scratch) as connection:
         attach(connection, inputs.many("segments"), inputs.many("crawldb"))
-        numbers = figures(connection)
+        metrics = figures(connection)
         if "health" not in output.committed:
             with output.part("health") as part:
                 duck.write(connection, part, DOMAINS_FILE, DOMAINS)
@@ -100,13 +100,13 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
                 part.metric("takedown", takedown)
         output.log_file("domains.html", page(connection.sql(DOMAINS).to_arrow_table()))
     size = sum(row["bytes"] for row in rows)
-    numbers |= {"pages": float(captures), "warc_bytes": float(size)}
-    return Report(numbers, note=f"{captures} pages in {len(rows)} files")
+    metrics |= {"pages": float(captures), "warc_bytes": float(size)}
+    return Report(metrics, note=f"{captures} pages in {len(rows)} files")
 
 
 def _files(segment: Artifact) -> Iterator[dict[str, Any]]:
     for part in segment.parts:
-        # A part has one WARC file and its index, or neither.
+        # A part has one WARC file with an index, or neither.
         index = next((entry.path for entry in part.files if entry.path.startswith(INDEX)), None)
         for entry in part.files:
             if entry.path.startswith(WARC):
@@ -121,7 +121,7 @@ def _files(segment: Artifact) -> Iterator[dict[str, Any]]:
 
 
 def _index(segments: list[Artifact]) -> Iterator[str]:
-    """Yields the lines of all indexes in one order, with file names relative to the store."""
+    """Yields the lines of all indexes, merged in order, with file names relative to the store."""
     with contextlib.ExitStack() as stack:
         files = [
             _lines(io.TextIOWrapper(stack.enter_context(segment.open(path)), "utf-8"), segment)
@@ -133,24 +133,25 @@ def _index(segments: list[Artifact]) -> Iterator[str]:
 
 def _lines(file: io.TextIOWrapper, segment: Artifact) -> Iterator[str]:
     for line in file:
-        where, when, fields = line.split(" ", 2)
+        url_key, timestamp, fields = line.split(" ", 2)
         entry = json.loads(fields)
         entry["filename"] = f"{segment.path}/{entry['filename']}"
-        yield f"{where} {when} {json.dumps(entry, ensure_ascii=True)}\n"
+        yield f"{url_key} {timestamp} {json.dumps(entry, ensure_ascii=True)}\n"
 
 
 def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
     """Creates the views and the table of domains that the queries above read."""
-    duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
-    seen = [(one, path) for one in segments for path in one.files(fetchlog.HOSTS)]
-    duck.view(connection, "seen", seen, fetchlog.SEEN_HOSTS)
-    duck.view(connection, "hosts", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
-    duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
+    logs = [(segment, path) for segment in segments for path in segment.files(LOG)]
+    hosts = [(segment, path) for segment in segments for path in segment.files(fetchlog.HOSTS)]
+    duck.view(connection, "log", logs, FETCH_LOG)
+    duck.view(connection, "seen", hosts, fetchlog.SEEN_HOSTS)
+    duck.view(connection, "hosts", [(database, crawldb.HOSTS_FILE) for database in databases], crawldb.HOSTS)
+    duck.view(connection, "urls", [(database, crawldb.URLS_FILE) for database in databases], crawldb.URLS)
     connection.execute(_DOMAINS)
 
 
 def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    """Returns the cycle's numbers: duplicates, pages without links, URLs by status, and without a page by reason."""
+    """Returns metrics of the cycle: duplicates, pages with unread links, URLs by status, and errors by reason."""
     statuses = connection.execute("SELECT status, count(*) FROM urls GROUP BY status ORDER BY status").fetchall()
     reasons = connection.execute(_REASONS).fetchall()
     ((duplicates, unread),) = connection.execute(_PAGES).fetchall()
@@ -164,9 +165,9 @@ def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
 
 def page(domains: pa.Table) -> bytes:
     """Returns the table of domains as an HTML page, the largest domains first."""
-    rows = [[_text(value) for value in row.values()] for row in domains.slice(0, _SHOWN).to_pylist()]
+    rows = [[_text(value) for value in row.values()] for row in domains.slice(0, _MAX_ROWS).to_pylist()]
     names = [name.replace("_", " ") for name in domains.column_names]
-    html = template(__package__, "health.html").render(names=names, rows=rows, more=domains.num_rows - _SHOWN)
+    html = template(__package__, "health.html").render(names=names, rows=rows, more=domains.num_rows - _MAX_ROWS)
     return html.encode()
 
 

@@ -1,7 +1,7 @@
-"""Queries over the newest crawl DB: URLs by filters, or their counts by host, domain, reason and so on.
+"""Queries over the crawl DB: URLs by filters, or their counts by host, domain, reason and so on.
 
-Reads `urls.parquet` and `hosts.parquet` of all partitions, each the newest there is, or those of one version. Due times
-are those that the crawl DB holds; what the hosts file makes of them, `why` shows.
+Reads `urls.parquet` and `hosts.parquet` of all partitions, of the newest crawl DB of each partition or of one version.
+Due times are those of the crawl DB; `why` shows how the hosts file changes them.
 """
 
 import tempfile
@@ -21,7 +21,8 @@ from tasks.formats.web.domain import domain_of
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.storage import crawldb, duck
 
-Found = dict[str, Any]
+QueryResult = dict[str, Any]
+"""See `query`."""
 
 TOPS = ("hosts", "domains", "reasons", "statuses", "kinds", "depths")
 
@@ -37,7 +38,7 @@ _COUNTS = f"""count(*) AS urls, count(*) FILTER (u.next_due <= $now) AS due,
   count(*) FILTER (u.status IN ('{crawldb.FETCHED}', '{crawldb.NOT_MODIFIED}')) AS fetched,
   count(*) FILTER (u.status = '{crawldb.UNFETCHED}') AS unfetched,
   count(*) FILTER (u.status = '{crawldb.GONE}') AS gone, count(*) FILTER (u.fails > 0) AS failing"""
-_OF_HOSTS = """, any_value(s.requests) AS requests, any_value(s.errors) AS errors, any_value(s.traps) AS traps,
+_HOST_COLUMNS = """, any_value(s.requests) AS requests, any_value(s.errors) AS errors, any_value(s.traps) AS traps,
   any_value(s.latency_s) AS latency_s, any_value(s.crawl_delay_s) AS crawl_delay_s,
   any_value(s.backoff_until) AS backoff_until"""
 _COLUMNS = "url, status, reason, kind, depth, last_fetch, next_due, interval_s, fails, takedown"
@@ -45,15 +46,15 @@ _COLUMNS = "url, status, reason, kind, depth, last_fetch, next_due, interval_s, 
 
 @dataclass(frozen=True)
 class Filters:
-    """Which URLs are meant; () and "" mean all.
+    """Filters of URLs; () and "" match all.
 
     Attributes:
         statuses: such as "db_gone".
         reasons: such as "http_404".
         hosts: "host", "host:port" or "*.domain", as in the hosts file.
         kinds: page, sitemap or feed.
-        url: a pattern with * and ?, for the whole URL.
-        due: whether only those that are due.
+        url: glob pattern (* and ?) for the URL.
+        due: whether only due URLs match.
     """
 
     statuses: Sequence[str] = ()
@@ -71,46 +72,47 @@ def query(
     filters: Filters,
     *,
     top: str = "",
-    most: int = 20,
+    limit: int = 20,
     version: str = "",
     now: datetime | None = None,
-) -> Found:
-    """Returns the URLs that the filters mean, or counts of them.
+) -> QueryResult:
+    """Returns the URLs that match filters, or counts of them.
 
     Args:
         store: the store of the artifacts.
         recipe: name of the recipe.
-        partitions: their names.
-        filters: which URLs are meant.
-        top: what they are counted by, one of TOPS; "": they are listed.
-        most: rows returned at most.
-        version: one cycle; "": the newest of each partition.
-        now: the moment to judge for; by default this one.
+        partitions: names of the partitions.
+        filters: filters of the URLs.
+        top: one of TOPS, to count URLs by it; "" to list them.
+        limit: maximum number of rows.
+        version: version of the crawl DB; "": the newest of each partition.
+        now: time at which URLs are due; the current time by default.
 
     Returns:
-        {artifacts, urls: how many there are, rows}.
+        {artifacts, urls: number of matching URLs, rows}.
 
     Raises:
-        InputError: there is no crawl DB, it was removed, or a host is none.
+        InputError: there is no crawl DB, its files were removed, or a host is invalid.
     """
     databases = list(filter(None, (_database(store, f"{recipe}/crawldb/{name}", version) for name in partitions)))
     if not databases:
         raise InputError(
             f"no crawl DB of {recipe}{f'@{version}' if version else ''} is in {store.root}",
-            "let a cycle come to its end, or name another version",
+            "wait until a cycle is complete, or name another version",
         )
-    for one in databases:
-        crawldb.require(one)
+    for database in databases:
+        crawldb.require(database)
     now = now or datetime.now(UTC)
     with tempfile.TemporaryDirectory() as scratch, duck.connect(scratch) as connection:
         _attach(connection, databases, filters.hosts)
         where, values = _where(filters)
         values["now"] = now
         (count,) = connection.execute(f"SELECT count(*) FROM u WHERE {where}", _used(values, where)).fetchall()[0]
-        rows = connection.execute(_rows(top, where, most), _used(values, _rows(top, where, most)))
-        names = [column[0] for column in rows.description or ()]
-        found = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
-    return {"artifacts": [str(one.address) for one in databases], "urls": count, "rows": found}
+        sql = _rows_query(top, where, limit)
+        result = connection.execute(sql, _used(values, sql))
+        names = [column[0] for column in result.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+    return {"artifacts": [str(database.address) for database in databases], "urls": count, "rows": rows}
 
 
 def _database(store: Store, name: str, version: str) -> Artifact | None:
@@ -118,13 +120,16 @@ def _database(store: Store, name: str, version: str) -> Artifact | None:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, databases: Sequence[Artifact], entries: Sequence[str]) -> None:
-    """Makes the views `u` (URLs with their host, of `entries` alone where there are some), `s` and `h` (hosts)."""
-    duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
-    duck.view(connection, "s", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
+    """Creates the views `u` (URLs with their host), `s` (states of hosts) and `h` (hosts with their domain).
+
+    If there are `entries`, `u` and `h` contain only hosts that match one of them.
+    """
+    duck.view(connection, "urls", [(database, crawldb.URLS_FILE) for database in databases], crawldb.URLS)
+    duck.view(connection, "s", [(database, crawldb.HOSTS_FILE) for database in databases], crawldb.HOSTS)
     names = connection.execute(f"SELECT DISTINCT {crawldb.HOST_OF_URL} FROM urls ORDER BY 1").fetchall()
     hosts = [host for (host,) in names]
     if entries:
-        policy = Policy(parse(HostsFile, {"deny": list(entries)}, "hosts asked for"))
+        policy = Policy(parse(HostsFile, {"deny": list(entries)}, "hosts of the query"))
         hosts = [host for host in hosts if policy.denies(host)]
     connection.register("h", duck.strings(host=hosts, domain=map(domain_of, hosts)))
     connection.execute(
@@ -134,10 +139,10 @@ def _attach(connection: duckdb.DuckDBPyConnection, databases: Sequence[Artifact]
 
 
 def _where(filters: Filters) -> tuple[str, dict[str, Any]]:
-    terms = {"statuses": "u.status", "reasons": "u.reason", "kinds": "u.kind"}
-    given = {name: list(getattr(filters, name)) for name in terms if getattr(filters, name)}
-    conditions = [f"list_contains(${name}, {terms[name]})" for name in given]
-    values: dict[str, Any] = dict(given)
+    """Returns the condition of a query, and the values of its parameters."""
+    columns = {"statuses": "u.status", "reasons": "u.reason", "kinds": "u.kind"}
+    values: dict[str, Any] = {name: list(getattr(filters, name)) for name in columns if getattr(filters, name)}
+    conditions = [f"list_contains(${name}, {columns[name]})" for name in values]
     if filters.url:
         conditions.append("u.url GLOB $url")
         values["url"] = filters.url
@@ -147,31 +152,32 @@ def _where(filters: Filters) -> tuple[str, dict[str, Any]]:
 
 
 def _used(values: dict[str, Any], sql: str) -> dict[str, Any]:
+    """Returns the parameters that a query contains; DuckDB rejects others."""
     return {name: value for name, value in values.items() if f"${name}" in sql}
 
 
-def _rows(top: str, where: str, most: int) -> str:
+def _rows_query(top: str, where: str, limit: int) -> str:
     if not top:
-        return f"SELECT {_COLUMNS} FROM u WHERE {where} ORDER BY url LIMIT {most}"
-    group, of_hosts = _GROUPS[top], top == "hosts"
-    state = "LEFT JOIN s ON u.host = s.host" if of_hosts else ""
+        return f"SELECT {_COLUMNS} FROM u WHERE {where} ORDER BY url LIMIT {limit}"
+    by_host = top == "hosts"
+    name = top.removesuffix("es") if top == "statuses" else top[:-1]
     return (
-        f"SELECT {group} AS {top.removesuffix('es') if top == 'statuses' else top[:-1]}, "
-        f"{_COUNTS}{_OF_HOSTS if of_hosts else ''} FROM u JOIN h ON u.host = h.host {state} "
-        f"WHERE {where} GROUP BY 1 ORDER BY urls DESC, 1 LIMIT {most}"
+        f"SELECT {_GROUPS[top]} AS {name}, {_COUNTS}{_HOST_COLUMNS if by_host else ''} "
+        f"FROM u JOIN h ON u.host = h.host {'LEFT JOIN s ON u.host = s.host' if by_host else ''} "
+        f"WHERE {where} GROUP BY 1 ORDER BY urls DESC, 1 LIMIT {limit}"
     )
 
 
-def render(found: Found) -> str:
-    """Returns what `query` returned as text."""
-    rows = [{name: _cell(value) for name, value in row.items()} for row in found["rows"]]
-    lines = [f"{found['urls']:,} URLs in {', '.join(found['artifacts'])}"]
+def render(result: QueryResult) -> str:
+    """Returns the result of `query` as text."""
+    rows = [{name: _cell(value) for name, value in row.items()} for row in result["rows"]]
+    lines = [f"{result['urls']:,} URLs in {', '.join(result['artifacts'])}"]
     if rows:
         table = [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines += [
             "",
-            *("  ".join(f"{one:<{wide}}" for one, wide in zip(row, widths, strict=True)).rstrip() for row in table),
+            *("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table),
         ]
     return "\n".join(lines)
 

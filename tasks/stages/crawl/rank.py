@@ -1,11 +1,11 @@
 """Stage `rank`: PageRank of hosts, from the links between them.
 
 Reads the edges in the crawl DB of the previous cycle, and the previous ranks. Writes `ranks.parquet` (RANKS) and
-`cycle.json`. Computed every `score_every` cycles, carried over in between.
+`cycle.json`. Scores are computed every `score_every` cycles and copied in between.
 
-PageRank as Brin and Page defined it (1998), over hosts, with every host that links to another counting once: a site
-cannot raise itself by linking to itself from many pages. Scores are multiplied by the number of hosts, so that 1 is
-the mean, which is also the score of unknown hosts.
+PageRank as defined by Brin and Page (1998), over hosts instead of pages. Each host that links to another counts once,
+so a site does not gain from many internal links. Scores are multiplied by the number of hosts: the mean is 1, which is
+also the score of unknown hosts.
 """
 
 import json
@@ -29,12 +29,12 @@ _CYCLE = "cycle.json"
 RANKS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("score", pa.float64(), nullable=False)])
 
 DAMPING = 0.85
-_STEPS = 100
-_CLOSE = 1e-9
+_MAX_ITERATIONS = 100
+_TOLERANCE = 1e-9  # of the L1 norm
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Writes the scores of all hosts that a link touches."""
+    """Writes the scores of all hosts with a link to or from another host."""
     before = inputs.get("previous")
     state = json.loads(before.read(_CYCLE)) if before else {"cycle": 0, "computed": 0}
     cycle, computed = state["cycle"] + 1, state["computed"]
@@ -55,11 +55,11 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 
 def _edges(databases: Sequence[Artifact]) -> pa.Table:
-    return pa.concat_tables([EDGES.empty_table(), *(one.table(EDGES_FILE) for one in databases)])
+    return pa.concat_tables([EDGES.empty_table(), *(database.table(EDGES_FILE) for database in databases)])
 
 
 def scores(edges: pa.Table) -> pa.Table:
-    """Returns the score of every host named in `edges` (EDGES, each pair once), sorted by host (RANKS)."""
+    """Returns the score of every host in `edges` (EDGES, without duplicates), sorted by host (RANKS)."""
     names = pa.concat_arrays([*edges.column("source").chunks, *edges.column("target").chunks]) if edges.num_rows else []
     hosts, numbers = np.unique(np.asarray(names, dtype=str), return_inverse=True)
     if not len(hosts):
@@ -70,18 +70,23 @@ def scores(edges: pa.Table) -> pa.Table:
 
 
 def _pagerank(source: NDArray[np.int64], target: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Returns the stationary distribution over `count` hosts; hosts without links distribute evenly."""
-    # Imported here: generate, and `why` with it, need no more of this module than a name.
+    """Returns the stationary distribution, of shape (count,); hosts without links distribute their rank evenly.
+
+    Args:
+        source: index of the linking host, by edge.
+        target: index of the linked host, by edge.
+        count: number of hosts.
+    """
+    # Imported here, because generate and `why` import this module only for a constant.
     from scipy import sparse
 
-    given = np.bincount(source, minlength=count)
-    share = 1.0 / given[source]
-    flow = sparse.csr_matrix((share, (target, source)), shape=(count, count))
-    silent = given == 0
+    out_degree = np.bincount(source, minlength=count)
+    transition = sparse.csr_matrix((1.0 / out_degree[source], (target, source)), shape=(count, count))
+    dangling = out_degree == 0
     rank = np.full(count, 1.0 / count)
-    for _ in range(_STEPS):
-        new = DAMPING * (flow @ rank + rank[silent].sum() / count) + (1.0 - DAMPING) / count
-        if np.abs(new - rank).sum() < _CLOSE:
+    for _ in range(_MAX_ITERATIONS):
+        new = DAMPING * (transition @ rank + rank[dangling].sum() / count) + (1.0 - DAMPING) / count
+        if np.abs(new - rank).sum() < _TOLERANCE:
             return np.asarray(new)
         rank = new
     return rank

@@ -1,7 +1,7 @@
-"""Resuming a fetch: what earlier attempts of the task have closed is read, and replayed as if it came now.
+"""Resuming a fetch: reads the outcomes of earlier attempts of the task, and replays them without requests.
 
-The order of URLs is a function of the fetch list and of outcomes, never of time: replayed in its order, what was logged
-leads to the state in which the earlier attempt was, and the fetch goes on from there. Nothing is requested again.
+The order of URLs is a function of the fetch list and of outcomes, independent of time. Replaying the logged outcomes in
+that order restores the state of the earlier attempt, and the fetch continues from there.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core import parquet
 from tasks.core.artifact import PartRecord
 from tasks.core.stage import Output
-from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.storage.fetchlog import Outcome, from_tables
 from tasks.stages.crawl.storage.segment import LINK, LOG
 from tasks.stages.crawl.storage.spool import Spool
@@ -19,32 +19,32 @@ from tasks.stages.crawl.visit import Visitor
 log = logging.getLogger("sluice.crawl")
 
 
-def resume(parts: Iterable[list[Outcome]], order: Order, visitor: Visitor) -> None:
-    """Replays the outcomes of earlier attempts; one part at a time is in memory.
+def resume(parts: Iterable[list[Outcome]], order: UrlOrder, visitor: Visitor) -> None:
+    """Replays the outcomes of earlier attempts, with one part in memory at a time.
 
     Args:
         parts: see `logged_outcomes`.
-        order: gives the candidates of these outcomes.
-        visitor: replays outcomes; those of URLs whose turn has not come yet when their visit begins.
+        order: the order of URLs, which the outcomes advance.
+        visitor: replays outcomes. Outcomes of URLs whose turn has not come are replayed when they are visited.
     """
     for part in parts:
-        rows = {outcome.url: outcome for outcome in part}
-        # A part holds for each of its hosts what came next, so that hosts may be gone through one by one; those that
-        # had to wait for others come to their turn when these are through.
+        outcomes = {outcome.url: outcome for outcome in part}
+        # For each of its hosts, a part contains the next URLs in order, so hosts can be replayed one after another. A
+        # host that waits for others becomes available again when they have finished the round.
         hosts = list(dict.fromkeys(outcome.host for outcome in part))
         while hosts:
             host = hosts.pop()
-            while order.peek(host) in rows and (candidate := order.take(host)) is not None:
-                visitor.replay(candidate, rows.pop(candidate.url))
-            hosts += order.ready()
-        visitor.expect(rows.values())
+            while order.peek(host) in outcomes and (candidate := order.take(host)) is not None:
+                visitor.replay(candidate, outcomes.pop(candidate.url))
+            hosts += order.newly_available()
+        visitor.expect(outcomes.values())
     visitor.log_refused()
 
 
 def logged_outcomes(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
-    """Yields what earlier attempts of the task have closed, part by part in the order in which they were closed.
+    """Yields the outcomes of earlier attempts of the task, by part, in the order in which the parts were closed.
 
-    Some parts are stored, others are on this machine and are queued for the store.
+    Parts in the store come first, then those in the local buffer of this machine, which are queued for upload.
     """
     urls: set[str] = set()
     for _, record in sorted(output.committed.items()):
@@ -52,13 +52,13 @@ def logged_outcomes(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
         outcomes = _outcomes(stored)
         urls.update(outcome.url for outcome in outcomes)
         yield outcomes
-    for closed in spool.buffer.found():
+    for closed in spool.buffer.take_over_parts():
         outcomes = _outcomes({path: (closed.folder / path).read_bytes() for path in _logs(closed.record)})
-        # The task may have continued elsewhere, or was killed between storing a part and removing it here.
+        # The part is already stored: the task continued elsewhere, or was killed before it removed the local copy.
         if not urls.isdisjoint(outcome.url for outcome in outcomes):
             closed.remove()
             continue
-        log.info("[%s] %d URLs found in the local buffer %s", output.address, len(outcomes), closed.folder)
+        log.info("[%s] %d URLs are in the local buffer %s", output.address, len(outcomes), closed.folder)
         spool.put(closed)
         urls.update(outcome.url for outcome in outcomes)
         yield outcomes

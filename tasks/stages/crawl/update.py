@@ -1,24 +1,26 @@
 """Stage `update`: merges fetched pages and links into one partition of the crawl DB, and sets due times.
 
-Reads the partition's seeds, fetch list and segment, the links that all segments and rendered pages have for it, its
+Reads the partition's seeds, fetch list and segment, the links to its URLs from all segments and rendered pages, its
 previous crawl DB, and the takedowns of the cycle. Writes the artifact `crawldb/p<n>`
 (`tasks.stages.crawl.storage.crawldb`), a new generation. 10 million known URLs, 500,000 fetched and 35 million links
 take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 
-Rows that were not tried are written first, then those that were, both in the previous order, then the new ones by key:
-no sort of the whole, and equal inputs give equal bytes. Of rows that were not tried only the due time may change.
+Rows that were not tried are written first, then those that were, both in the previous order, then new rows by key. So
+there is no sort of the whole table, and equal inputs give equal bytes. Of rows that were not tried, only the due time
+may change.
 
-Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
-and 30 d. A redirect counts as unchanged while it leads to the same address. A seed with an interval of its own keeps
-it. Gone, a duplicate, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days, then
-gone; a page that was postponed with its host, or whose host is denied, has not failed. The depth of a URL is that of
-the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since it was fetched is
-due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one request a day.
+Intervals: if a page is unchanged (304, or the same digest), its interval grows by half; if it has changed, the interval
+halves; both within 24 hours and 30 days. A redirect counts as unchanged while it leads to the same URL. A seed with its
+own interval keeps it. A page that is gone, a duplicate, or has another canonical URL is due after 30 days. A page
+without a response is due on the next day, then after 2, 4 and 8 days, then it is gone; a page that was postponed with
+its host, or whose host is denied, has not failed. A page that a sitemap of its domain lists as changed since it was
+fetched is due at once, but at least a day after that fetch: a sitemap that always says "now" costs one request a day.
+
+The depth of a URL is that of the shortest path in the cycle that found it.
 
 A capture whose permission is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture
-removes the mark. Rows of what is taken down by request are gone for good and never due; where such a row has a capture,
-it is marked, too. A row that is never due and is not taken down any more was lifted: it is due at once, and without the
-mark.
+removes the mark. Rows that are taken down by request are gone and never due; their captures are marked, too. A row that
+is never due and no longer taken down was lifted: it becomes due at once, and the mark is removed.
 """
 
 from collections.abc import Sequence
@@ -35,19 +37,19 @@ from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_
 from tasks.formats.web.domain import domain_of
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts.politeness import GIVEN_UP
+from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF
 from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist, fetchlog
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.duck import quoted
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
 VERSION = 4
 
-# Reasons of pages that have not failed themselves.
-_PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
+# Reasons that do not count as failures of the page.
+_POSTPONED = (HOST_BACKOFF, HOST_DENIED, HOST_DROPPED)
 
 _REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
 
@@ -63,7 +65,7 @@ FROM (
 ) ANTI JOIN previous USING (key) GROUP BY key ORDER BY key
 """
 
-# Known pages that sitemaps call changed since they were fetched. Those that do not answer wait as they would.
+# Known pages that a sitemap lists as changed since they were fetched, except failing ones.
 SOONER = """
 CREATE TABLE sooner AS
 SELECT key FROM previous JOIN (
@@ -71,7 +73,7 @@ SELECT key FROM previous JOIN (
 ) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
 """
 
-# The empty row adds the columns to crawl DBs that were made without them.
+# The empty row adds columns that old crawl DBs do not have.
 _TRIED_AND_NEW = """
   SELECT * FROM previous SEMI JOIN log USING (key)
   UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
@@ -79,7 +81,7 @@ _TRIED_AND_NEW = """
 """
 
 
-def _list(words: tuple[str, ...]) -> str:
+def _sql_list(words: tuple[str, ...]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
@@ -95,11 +97,11 @@ WITH joined AS (
     l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
     l.payload_digest AS l_digest, l.record_id AS l_record_id, l.warc_file, l.warc_offset AS l_warc_offset,
     l.canonical AS l_canonical, l.terms AS l_terms, l.redirect AS l_redirect, s.interval_s AS seed_interval,
-    l.status IN ({_list(_REDIRECTS)}) AS redirected,
+    l.status IN ({_sql_list(_REDIRECTS)}) AS redirected,
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
       OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
-    CASE WHEN l.status IS NULL OR l.reason IN ({_list(_PUT_OFF)}) THEN coalesce(a.fails, 0)
+    CASE WHEN l.status IS NULL OR l.reason IN ({_sql_list(_POSTPONED)}) THEN coalesce(a.fails, 0)
       WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1 ELSE 0 END AS now_fails
   FROM ({_TRIED_AND_NEW}) a LEFT JOIN log l ON a.key = l.key LEFT JOIN seeds s ON a.key = s.key
 ), paced AS (
@@ -150,7 +152,7 @@ SELECT key, url,
   CASE WHEN tried AND NOT patient THEN l_redirect ELSE coalesce(redirect, '') END AS redirect,
   CASE
     WHEN captured OR unchanged THEN ''
-    WHEN coalesce(warc_path, '') <> '' AND l_reason IN ({_list(crawldb.WITHDRAWN)}) THEN l_reason
+    WHEN coalesce(warc_path, '') <> '' AND l_reason IN ({_sql_list(crawldb.WITHDRAWN)}) THEN l_reason
     ELSE coalesce(takedown, '')
   END AS takedown,
   CASE WHEN captured THEN l_terms ELSE coalesce(terms, '') END AS terms
@@ -190,10 +192,10 @@ SELECT n.host, d.domain, coalesce(s.crawl_delay_s, p.crawl_delay_s, 0.0) AS craw
 FROM named n LEFT JOIN previous_hosts p USING (host) LEFT JOIN tried a USING (host) LEFT JOIN seen_hosts s USING (host)
   LEFT JOIN domains d USING (host)
 ORDER BY n.host
-""".format(captured=_list(tuple(sorted(fetchlog.CAPTURED))))
+""".format(captured=_sql_list(tuple(sorted(fetchlog.CAPTURED))))
 
-# A robots.txt that the cycle inherited is in both tables, and its site's tdmrep.json may have been added since. The
-# empty row adds the column to crawl DBs that were made without it.
+# A robots.txt from the previous cycle is in both tables, and its site's tdmrep.json may have been added since. The
+# empty row adds a column that old crawl DBs do not have.
 ROBOTS = """
 SELECT origin, host, status, body, crawl_delay_s, fetched_at, tdm FROM (
   SELECT * FROM previous_robots UNION ALL BY NAME SELECT * FROM seen_robots
@@ -214,7 +216,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "urls" not in output.committed:
         with duck.connect(output.scratch) as connection, output.part("urls") as part:
             previous = inputs.get("previous")
-            segment = _own(inputs.many("segments"), output.member)
+            segment = _segment_of(inputs.many("segments"), output.member)
             _attach_urls(connection, config, inputs, output.member)
             _attach_hosts(connection, inputs, segment)
             _write_urls(connection, part, segment, tombstones_of(inputs) if "takedowns" in inputs else None)
@@ -227,29 +229,27 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     return Report(note=f"{note}, {withdrawn:.0f} to be taken down" if withdrawn else note)
 
 
-def _own(segments: Sequence[Artifact], member: str) -> Artifact:
-    return next(one for one in segments if one.record.member == member)
+def _segment_of(segments: Sequence[Artifact], member: str) -> Artifact:
+    return next(segment for segment in segments if segment.record.member == member)
 
 
 def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inputs: Inputs, member: str) -> None:
-    previous, segments = inputs.get("previous"), inputs.many("segments")
-    rendered = inputs.many("rendered")
-    own = _own(segments, member)
+    previous, segments, rendered = inputs.get("previous"), inputs.many("segments"), inputs.many("rendered")
+    own = _segment_of(segments, member)
     duck.view(connection, "previous", [(previous, crawldb.URLS_FILE)] if previous else [], crawldb.URLS)
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])
-    everywhere = [(one, path) for one in (*segments, *rendered) for path in one.files(LINK)]
-    duck.view(connection, "all_links", everywhere, LINKS)
-    # Sorted by partition: the row groups of others are skipped unread.
+    all_links = [(artifact, path) for artifact in (*segments, *rendered) for path in artifact.files(LINK)]
+    duck.view(connection, "all_links", all_links, LINKS)
+    # The files are sorted by partition, so row groups of other partitions are not read.
     connection.execute(
         f"CREATE VIEW links AS SELECT * FROM all_links "
         f"WHERE partition = {number_of(member)} AND depth <= {config.max_depth}"
     )
-    mine = [
-        (one, path) for one in (own, *(r for r in rendered if r.record.member == member)) for path in one.files(LINK)
-    ]
-    duck.view(connection, "own_links", mine, LINKS)
+    own_artifacts = (own, *(artifact for artifact in rendered if artifact.record.member == member))
+    own_links = [(artifact, path) for artifact in own_artifacts for path in artifact.files(LINK)]
+    duck.view(connection, "own_links", own_links, LINKS)
     connection.execute(NEW)
     connection.execute(SOONER)
 
@@ -262,15 +262,15 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
         ("previous_edges", crawldb.EDGES_FILE, crawldb.EDGES),
     ):
         duck.view(connection, name, [(previous, file)] if previous else [], schema)
-    seen = [(segment, path) for path in segment.files(fetchlog.HOSTS)]
-    duck.view(connection, "seen_hosts", seen, fetchlog.SEEN_HOSTS)
+    hosts = [(segment, path) for path in segment.files(fetchlog.HOSTS)]
+    duck.view(connection, "seen_hosts", hosts, fetchlog.SEEN_HOSTS)
     duck.view(connection, "seen_robots", [(segment, path) for path in segment.files(fetchlog.RULES)], crawldb.ROBOTS)
 
 
 def _write_urls(
     connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact, tombstones: Tombstones | None
 ) -> None:
-    """Writes all URLs; `tombstones` is None in a recipe that never had a takedown."""
+    """Writes all URLs; `tombstones` is None if the recipe never had a takedown."""
     now = datetime.now(UTC)
     query = merged(now, f"{segment.path}/")
     if tombstones is not None:
@@ -287,24 +287,24 @@ def _write_urls(
 
 
 def merged(now: datetime, segment: str) -> str:
-    """Returns the query of the new generation's rows; run NEW first.
+    """Returns the query for the rows of the new generation; the tables of NEW and SOONER must exist.
 
     Args:
         now: first-seen time of URLs without a date.
-        segment: folder of the partition's segment in the store, with a slash behind.
+        segment: folder of the partition's segment in the store, with a trailing slash.
     """
-    # As text: with parameters DuckDB would materialise the whole result in memory.
+    # With parameters instead of literals, DuckDB would materialize the whole result in memory.
     return _MERGED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$segment", quoted(segment))
 
 
 def marked(connection: duckdb.DuckDBPyConnection, merged: str, tombstones: Tombstones, now: datetime) -> str:
-    """Returns the query `merged` (crawldb.URLS) with the rows of what is taken down marked; registers what it reads.
+    """Returns a query that marks the rows of `merged` that are taken down; registers the tables that it reads.
 
     Args:
-        connection: with the views `previous` and `new` of URLs.
-        merged: the query of all rows.
+        connection: has the views `previous` and `new` of URLs.
+        merged: the query for all rows (crawldb.URLS).
         tombstones: what is taken down.
-        now: when lifted rows are due.
+        now: due time of lifted rows.
     """
     query = f"SELECT {crawldb.HOST_OF_URL} FROM previous UNION SELECT {crawldb.HOST_OF_URL} FROM new"
     hosts = [host for (host,) in connection.execute(query).fetchall() if tombstones.covers_host(host)]
@@ -323,15 +323,15 @@ def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:
 
 
 def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Artifact | None) -> None:
-    """Adds the new keys to the filter before; makes a larger one when it is full."""
+    """Adds the new keys to the previous filter; creates a larger filter if that one is full."""
     (before,) = connection.execute("SELECT count(*) FROM previous").fetchall()[0]
     (new,) = connection.execute("SELECT count(*) FROM new").fetchall()[0]
-    known = Known.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else Known(2 * new)
+    known = KnownUrls.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else KnownUrls(2 * new)
     query = "SELECT key FROM new"
     if before + new > known.capacity:
-        known = Known(2 * (before + new))
+        known = KnownUrls(2 * (before + new))
         query = "SELECT key FROM previous UNION ALL SELECT key FROM new"
-    for several in duck.keys(connection, query):
-        known.add(several)
+    for keys in duck.keys(connection, query):
+        known.add(keys)
     with part.file(crawldb.KNOWN_FILE) as file:
         file.write(known.to_bytes())

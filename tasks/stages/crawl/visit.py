@@ -1,6 +1,6 @@
-"""One visit to one URL: rules, pause, request, classification of the response, storage, and the record of its outcome.
+"""One visit to one URL: rules, pause, request, classification of the response, and storage of the page.
 
-Every URL ends as exactly one `Outcome`: a row of the log, news for the order of URLs, and a count of the fetch.
+Every URL ends with exactly one `Outcome`, which is logged, reported to the order of URLs, and counted.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.scheduler import Visit
+from tasks.stages.crawl.frontier.order import UrlOrder
+from tasks.stages.crawl.frontier.scheduler import VisitResult
 from tasks.stages.crawl.frontier.traps import TRAPS
-from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
+from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
-from tasks.stages.crawl.http.client import Answer, Client, FetchError
+from tasks.stages.crawl.http.client import Client, FetchError, Response
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
-from tasks.stages.crawl.page.terms import also, header_terms, kept
+from tasks.stages.crawl.page.terms import header_terms, merge_terms, terms_json
 from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
-from tasks.stages.crawl.status import Watch
-from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.status import FetchProgress
+from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import (
     CAPTURED,
     DUPLICATE,
@@ -39,15 +39,15 @@ from tasks.stages.crawl.storage.fetchlog import (
     SUCCESS,
     Outcome,
 )
-from tasks.stages.crawl.storage.segment import Segment
+from tasks.stages.crawl.storage.segment import SegmentWriter
 
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
 CUT_TRIES = 2
-"""A body that is cut off twice is kept as it is: the server states a wrong length."""
+"""After this many tries, an incomplete body is kept: the server sends a wrong length."""
 PAYMENT = "payment_required"
-"""An answer (402), not a failure: the page is not to be had without a contract."""
+"""The reason for status 402, which is not a failure: the page requires a contract."""
 
 _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 
@@ -59,13 +59,13 @@ class Visitor:
         config: the crawl's settings.
         client: sends requests.
         politeness: the hosts' clocks.
-        rules: robots.txt and tdmrep.json by origin.
+        rules: robots.txt and tdmrep.json, by origin.
         reader: reads responses.
         order: source of the URLs; receives their outcomes.
-        segment: takes captures, and a row for every outcome.
+        segment: stores captures, and a row for every outcome.
         policy: hosts that are denied, dropped or paused, and rewriting rules.
-        watch: counts of the fetch.
-        deadline: time of the monotonic clock up to which a visit waits for room in the local buffer.
+        progress: counts of the fetch.
+        deadline: time of the monotonic clock until which a visit waits for space in the local buffer.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Visitor:
         politeness: Politeness,
         rules: HostRules,
         reader: Reader,
-        order: Order,
-        segment: Segment,
+        order: UrlOrder,
+        segment: SegmentWriter,
         policy: Policy,
-        watch: Watch,
+        progress: FetchProgress,
         *,
         deadline: float,
     ) -> None:
@@ -91,169 +91,172 @@ class Visitor:
         self._traps = order.traps
         self._segment = segment
         self._policy = policy
-        self._watch = watch
+        self._progress = progress
         self._deadline = deadline
         self._tries: dict[str, int] = {}
-        self._known_sites: set[str] = set()
-        # Of earlier attempts: outcomes of URLs whose turn has not come yet, and links that are logged as traps.
+        # Origins with a fetched page, whose sitemaps were listed.
+        self._visited_sites: set[str] = set()
+        # From earlier attempts: outcomes of URLs whose turn has not come yet, and links that are logged as traps.
         self._earlier: dict[str, Outcome] = {}
-        self._logged: set[str] = set()
+        self._logged_traps: set[str] = set()
 
-    async def visit(self, host: Host, candidate: Candidate) -> Visit:
+    async def visit(self, host: HostState, candidate: Candidate) -> VisitResult:
         """Tries one URL, and records the outcome unless the visit must be repeated."""
         if (outcome := self._earlier.pop(candidate.url, None)) is not None:
             self.replay(candidate, outcome)
-            return Visit.SKIPPED
-        ruling = await self._before(host, candidate)
-        if isinstance(ruling, Visit):
+            return VisitResult.SKIPPED
+        ruling = await self._check(host, candidate)
+        if isinstance(ruling, VisitResult):
             return ruling
         fetched_at = datetime.now(UTC)
         try:
             async with self._politeness.turn(host):
                 fetched_at = datetime.now(UTC)
-                answer = await self._client.get(
+                response = await self._client.get(
                     candidate.url,
                     limit=self._config.max_body_bytes,
-                    wanted=self._reader.worth,
-                    # Header and meta element may override the site's file: the whole page is needed.
+                    body_limit=self._reader.body_limit,
+                    # The full page is needed, because its header or meta element may override the site's file.
                     headers={} if ruling.reserved else _conditions(candidate),
-                    keep_cut=True,
+                    keep_partial=True,
                 )
         except FetchError as error:
-            if error.reason == HOST_DENIED:  # denied while it waited
+            if error.reason == HOST_DENIED:  # denied since the check in `_check`
                 return self._skip(candidate, RETRY, HOST_DENIED)
-            return self._failed(host, candidate, error.reason, str(error))
-        if answer.truncated == "disconnect" and self._tries.get(candidate.url, 0) + 1 < CUT_TRIES:
-            return self._failed(host, candidate, "protocol", "the connection ends within the body")
-        if answer.status in (429, 503):
-            return self._failed(host, candidate, f"http_{answer.status}", "", answer)
+            return self._fail(host, candidate, error.reason, str(error))
+        if response.truncated == "disconnect" and self._tries.get(candidate.url, 0) + 1 < CUT_TRIES:
+            return self._fail(host, candidate, "protocol", "the connection ends within the body")
+        if response.status in (429, 503):
+            return self._fail(host, candidate, f"http_{response.status}", "", response)
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
         try:
-            outcome = self._rewritten(await self._judged(candidate, answer, fetched_at, ruling))
+            outcome = self._rewrite(await self._classify(candidate, response, fetched_at, ruling))
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
-            log.exception("the answer of %s cannot be processed", candidate.url)
+            log.exception("the response of %s cannot be processed", candidate.url)
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
         self._record(candidate, outcome)
-        return Visit.DONE
+        return VisitResult.DONE
 
-    async def _before(self, host: Host, candidate: Candidate) -> Ruling | Visit:
-        """Returns what ends a visit before its request, or the site's rules for its URL."""
+    async def _check(self, host: HostState, candidate: Candidate) -> Ruling | VisitResult:
+        """Returns the site's rules for the URL, or the result of a visit that ends without a request for it."""
         try:
             async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
-                await self._segment.room()
+                await self._segment.wait_for_space()
         except TimeoutError:
-            return Visit.AGAIN
-        located = await self._client.locate(candidate.url)
-        if not self._politeness.ready(host, located.address):
-            return Visit.AGAIN
-        put_off = self._policy.withheld(host.authority) or host.given_up
-        if reason := put_off or located.refused:
-            return self._skip(candidate, RETRY if put_off else GONE, reason)
+            return VisitResult.AGAIN
+        endpoint = await self._client.locate(candidate.url)
+        if not self._politeness.ready(host, endpoint.address):
+            return VisitResult.AGAIN
+        if skip_reason := self._policy.skip_reason(host.authority) or host.skip_reason:
+            return self._skip(candidate, RETRY, skip_reason)
+        if endpoint.refused:
+            return self._skip(candidate, GONE, endpoint.refused)
         if self._policy.pauses(host.authority):
-            self._politeness.put_off(host, EVERY_S)
-            return Visit.AGAIN
+            self._politeness.postpone(host, EVERY_S)
+            return VisitResult.AGAIN
         ruling = await self._rules.ruling(candidate.url)
         if ruling is None:
-            return Visit.AGAIN
+            return VisitResult.AGAIN
         if ruling.denied:
-            return self._skip(candidate, RETRY if ruling.denied == UNAVAILABLE else GONE, ruling.denied, ruling.why)
+            return self._skip(candidate, RETRY if ruling.denied == UNAVAILABLE else GONE, ruling.denied, ruling.detail)
         return ruling
 
     def replay(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Takes in what an earlier attempt of the task has made of a URL."""
-        came = outcome.http_status in PAGE_STATUSES
-        if came and outcome.reason != "mime":
-            self._known_sites.add(origin_of(outcome.url))
-        if came and outcome.status in CAPTURED and outcome.kind == PAGE and not outcome.render:
+        """Replays an outcome of an earlier attempt of the task."""
+        is_page = outcome.http_status in PAGE_STATUSES
+        if is_page and outcome.reason != "mime":
+            self._visited_sites.add(origin_of(outcome.url))
+        if is_page and outcome.status in CAPTURED and outcome.kind == PAGE and not outcome.render:
             self._traps.note(outcome.url, outcome.payload_digest)
         self._order.note(candidate, outcome)
-        self._watch.count(outcome)
+        self._progress.count(outcome)
 
     def expect(self, outcomes: Iterable[Outcome]) -> None:
-        """Takes outcomes of earlier attempts whose turn has not come yet; a visit to their URL replays them.
+        """Stores outcomes of earlier attempts, to be replayed when their URLs are visited.
 
-        Links that were logged as traps have no turn: they are not logged again.
+        Links that were logged as traps are never visited; they are not logged again.
         """
         for outcome in outcomes:
             if outcome.requested or outcome.reason not in TRAPS:
                 self._earlier[outcome.url] = outcome
             else:
-                self._logged.add(outcome.url)
+                self._logged_traps.add(outcome.url)
 
     def log_refused(self) -> None:
-        """Logs the links that are traps, unless an earlier attempt has."""
+        """Logs links that are traps, unless an earlier attempt has logged them."""
         for candidate, reason in self._order.refused:
-            if candidate.url not in self._logged:
+            if candidate.url not in self._logged_traps:
                 self._segment.note(_outcome(candidate, GONE, reason, False))
-            self._watch.errors[reason] += 1
+            self._progress.errors[reason] += 1
         self._order.refused.clear()
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> None:
         self._segment.note(outcome)
-        self._watch.fetched += 1
+        self._progress.fetched += 1
         self._order.note(candidate, outcome)
-        self._watch.count(outcome)
+        self._progress.count(outcome)
         self.log_refused()
-        self._watch.report(self._politeness, self._segment.buffered)
+        self._progress.report(self._politeness, self._segment.buffered)
 
-    def _skip(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
-        """Records a URL that is not requested; `why` is text for the log."""
-        self._record(candidate, _outcome(candidate, status, reason, False, why[:500]))
-        return Visit.SKIPPED
+    def _skip(self, candidate: Candidate, status: str, reason: str, detail: str = "") -> VisitResult:
+        """Records a URL that is not requested; `detail` is text for the log."""
+        self._record(candidate, _outcome(candidate, status, reason, False, detail[:500]))
+        return VisitResult.SKIPPED
 
-    def _failed(
-        self, host: Host, candidate: Candidate, reason: str, detail: str, answer: Answer | None = None
-    ) -> Visit:
-        """Records a request without a usable answer; `answer` is that of a busy host (429, 503)."""
-        transient = answer is not None or reason in _TRANSIENT
+    def _fail(
+        self, host: HostState, candidate: Candidate, reason: str, detail: str, response: Response | None = None
+    ) -> VisitResult:
+        """Records a failed request; `response` is that of a busy host (429, 503), if any."""
+        transient = response is not None or reason in _TRANSIENT
         if transient:
-            pause = self._politeness.failed(host, retry_after(answer.header("retry-after")) if answer else None)
+            pause = self._politeness.failed(host, retry_after(response.header("retry-after")) if response else None)
             tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
-            patient = pause <= self._config.max_backoff_s
-            if not patient or host.failures >= HOST_FAILURES:
-                host.given_up = GIVEN_UP
+            if pause > self._config.max_backoff_s or host.failures >= HOST_FAILURES:
+                host.skip_reason = HOST_BACKOFF
                 log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
             elif tries < TRIES:
-                return Visit.AGAIN
+                return VisitResult.AGAIN
         outcome = _outcome(candidate, RETRY if transient else GONE, reason, True, error=detail[:500])
-        self._record(candidate, outcome._replace(http_status=answer.status if answer else None))
-        return Visit.DONE
+        self._record(candidate, outcome._replace(http_status=response.status if response else None))
+        return VisitResult.DONE
 
-    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime, ruling: Ruling) -> Outcome:
-        """Returns what an answer means; writes it to the segment if it is kept."""
-        outcome = _outcome(candidate, GONE, f"http_{answer.status}", True)._replace(
-            http_status=answer.status,
-            mime=mime_of(answer.headers),
-            bytes=len(answer.body),
+    async def _classify(
+        self, candidate: Candidate, response: Response, fetched_at: datetime, ruling: Ruling
+    ) -> Outcome:
+        """Returns the outcome of a response; writes the page to the segment if it is kept."""
+        outcome = _outcome(candidate, GONE, f"http_{response.status}", True)._replace(
+            http_status=response.status,
+            mime=mime_of(response.headers),
+            bytes=len(response.body),
             fetched_at=fetched_at,
-            etag=(answer.header("etag") or "")[:1000],
-            last_modified=(answer.header("last-modified") or "")[:100],
-            terms=kept(**ruling.terms, header=header_terms(answer.headers)),
+            etag=(response.header("etag") or "")[:1000],
+            last_modified=(response.header("last-modified") or "")[:100],
+            terms=terms_json(**ruling.terms, header=header_terms(response.headers)),
         )
-        if answer.status == 304 and candidate.earlier is not None and not ruling.reserved:
-            if refused := self._reader.refused_by_headers(answer):
+        if response.status == 304 and candidate.earlier is not None and not ruling.reserved:
+            if refused := self._reader.refused_by_headers(response):
                 return outcome._replace(reason=refused)
-            return self._revisited(candidate, candidate.earlier, answer, outcome)
-        if 300 <= answer.status < 400:
-            return _redirected(candidate, answer, outcome)
-        if answer.status >= 500 or answer.status == 408:
+            return self._store_revisit(candidate, candidate.earlier, response, outcome)
+        if 300 <= response.status < 400:
+            return _redirect_outcome(candidate, response, outcome)
+        if response.status >= 500 or response.status == 408:
             return outcome._replace(status=RETRY)
-        if answer.status == 402:
+        if response.status == 402:
             return outcome._replace(reason=PAYMENT)
-        if answer.status not in PAGE_STATUSES:
+        if response.status not in PAGE_STATUSES:
             return outcome
-        return await self._read(candidate, answer, outcome, ruling.reserved)
+        return await self._read_page(candidate, response, outcome, ruling.reserved)
 
-    async def _read(self, candidate: Candidate, answer: Answer, outcome: Outcome, reserved: bool) -> Outcome:
-        """Returns what a page is; writes it to the segment if it is kept."""
-        if answer.truncated == "disconnect":
-            outcome = outcome._replace(etag="", last_modified="")  # these are of the whole body
-        if answer.refresh and (target := canonical(answer.refresh, candidate.url)):
+    async def _read_page(self, candidate: Candidate, response: Response, outcome: Outcome, reserved: bool) -> Outcome:
+        """Returns the outcome of a page; writes it to the segment if it is kept."""
+        if response.truncated == "disconnect":
+            outcome = outcome._replace(etag="", last_modified="")  # they apply to the full body
+        if response.refresh and (target := canonical(response.refresh, candidate.url)):
             outcome = outcome._replace(redirect=target)
-        if not self._reader.worth(answer.status, answer.headers):
+        if not self._reader.body_limit(response.status, response.headers):
             return outcome._replace(reason="mime")
-        read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
+        read = await self._reader.read(candidate.url, response, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
         outcome = outcome._replace(
             reason=read.reason,
@@ -262,68 +265,70 @@ class Visitor:
             kind=read.kind,
             canonical=read.canonical,
             title=read.title,
-            terms=also(outcome.terms, page=read.terms),
+            terms=merge_terms(outcome.terms, page=read.terms),
             unread=read.unread,
         )
-        return outcome if read.reason not in ("", SAME) else self._stored(candidate, answer, outcome, read.render)
+        return outcome if read.reason not in ("", SAME) else self._store(candidate, response, outcome, read.render)
 
-    def _stored(self, candidate: Candidate, answer: Answer, outcome: Outcome, render: bool) -> Outcome:
+    def _store(self, candidate: Candidate, response: Response, outcome: Outcome, render: bool) -> Outcome:
         """Writes a page to the segment: in full, or as a reference to a capture with the same bytes."""
-        digest = answer.payload_digest
+        digest = response.payload_digest
         if candidate.earlier and candidate.earlier.payload_digest == digest:
             unchanged = outcome._replace(status=NOT_MODIFIED, reason="")
-            return self._segment.capture(candidate, answer, unchanged, candidate.earlier)
+            return self._segment.capture(candidate, response, unchanged, candidate.earlier)
         if outcome.reason:
-            return self._duplicate(candidate, answer, outcome, digest)
-        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=render))
+            return self._store_duplicate(candidate, response, outcome, digest)
+        return self._segment.capture(candidate, response, outcome._replace(status=SUCCESS, render=render))
 
-    def _duplicate(self, candidate: Candidate, answer: Answer, outcome: Outcome, digest: str) -> Outcome:
-        """Returns what becomes of a page with the bytes of another one: a revisit record of that one."""
+    def _store_duplicate(self, candidate: Candidate, response: Response, outcome: Outcome, digest: str) -> Outcome:
+        """Writes a page with the bytes of another one as a revisit record of that one."""
         original = self._traps.original(candidate.url, digest)
         if original is None:
             return outcome
         same = outcome._replace(status=DUPLICATE, error=f"the same bytes as {original.url}"[:500])
-        return self._segment.capture(candidate, answer, same, original)
+        return self._segment.capture(candidate, response, same, original)
 
-    def _rewritten(self, outcome: Outcome) -> Outcome:
-        """Returns an outcome with its links as the hosts file has them written."""
+    def _rewrite(self, outcome: Outcome) -> Outcome:
+        """Returns an outcome with its links rewritten by the rules of the hosts file."""
         if not self._policy.rewrites:
             return outcome
-        new = self._policy.rewritten
-        target = new(link(outcome.redirect)).url if outcome.redirect else ""
+        rewritten = self._policy.rewritten
+        target = rewritten(link(outcome.redirect)).url if outcome.redirect else ""
         return outcome._replace(
-            outlinks=tuple(dict.fromkeys(map(new, outcome.outlinks))),
-            lastmods=tuple((new(to), lastmod) for to, lastmod in outcome.lastmods),
-            canonical=new(link(outcome.canonical)).url if outcome.canonical else "",
-            # A site that leads to the spelling that a rule takes back insists on it.
+            outlinks=tuple(dict.fromkeys(map(rewritten, outcome.outlinks))),
+            lastmods=tuple((rewritten(to), lastmod) for to, lastmod in outcome.lastmods),
+            canonical=rewritten(link(outcome.canonical)).url if outcome.canonical else "",
+            # If a rule undoes the redirect, the site requires the other spelling.
             redirect=target if target != outcome.url else outcome.redirect,
         )
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site, as links of its first fetched page."""
         origin = origin_of(url)
-        if not self._config.sitemaps or origin in self._known_sites:
+        if not self._config.sitemaps or origin in self._visited_sites:
             return ()
-        self._known_sites.add(origin)
+        self._visited_sites.add(origin)
         return tuple(map(link, self._rules.sitemaps(url)))
 
-    def _revisited(self, candidate: Candidate, earlier: Earlier, answer: Answer, outcome: Outcome) -> Outcome:
-        # A 304 may omit the validators; those we sent are still valid.
-        known = outcome._replace(
+    def _store_revisit(
+        self, candidate: Candidate, earlier: EarlierCapture, response: Response, outcome: Outcome
+    ) -> Outcome:
+        # A 304 may omit the validators; those of the request are still valid.
+        unchanged = outcome._replace(
             status=NOT_MODIFIED,
             reason="",
             etag=outcome.etag or candidate.etag,
             last_modified=outcome.last_modified or candidate.last_modified,
         )
-        return self._segment.capture(candidate, answer, known, earlier)
+        return self._segment.capture(candidate, response, unchanged, earlier)
 
 
-def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
-    location = answer.location
+def _redirect_outcome(candidate: Candidate, response: Response, outcome: Outcome) -> Outcome:
+    location = response.location
     target = canonical(location, candidate.url) if location else None
     if target is None:
         return outcome._replace(reason="redirect_broken")
-    permanent = answer.status in (301, 308)
+    permanent = response.status in (301, 308)
     status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
     return outcome._replace(status=status, reason="redirect", redirect=target)
 

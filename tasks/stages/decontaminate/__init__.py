@@ -1,10 +1,10 @@
-"""Stage decontaminate: documents and evaluation sets -> which documents contain which items; drops nothing itself."""
+"""Stage decontaminate: documents and evaluation sets -> evaluation items in each document; drops no document."""
 
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tasks.core.config import Config, Problems, absolute, duplicates
+from tasks.core.config import Config, Problems, duplicates, require_absolute
 from tasks.core.stage_spec import Input, StageSpec
 
 SetName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=60)]
@@ -12,12 +12,12 @@ SetName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*$", ma
 
 
 class EvaluationSet(Config):
-    """The items of one evaluation, one per row of some files."""
+    """The items of an evaluation, one per row of some files."""
 
     name: SetName
     """Name in reports, metrics and scores."""
 
-    path: Annotated[str, AfterValidator(absolute)]
+    path: Annotated[str, AfterValidator(require_absolute)]
     """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.jsonl).
     Files may be compressed (jsonl): .gz, .zst or .bz2."""
 
@@ -25,36 +25,37 @@ class EvaluationSet(Config):
     """One item per line of JSON, or per row of Parquet."""
 
     fields: tuple[str, ...] = Field(min_length=1)
-    """The fields whose texts, joined in this order, are the item: a text each, or a list of texts. Name what a page
-    would repeat, such as question and passage; answer options that are listed otherwise everywhere lower the share."""
+    """The fields whose texts, joined in this order, are the item; each is a text or a list of texts. Name those that a
+    page would repeat, such as question and passage; answer options, which pages format differently, lower the share."""
 
     id_field: str = ""
-    """Field with the item's id, a text or a whole number; "": the id is file and line (row, of Parquet), from 1."""
+    """Field with the item's id, a text or an integer; "": the id is file and line (row, for Parquet), from 1."""
 
 
 class DecontaminateConfig(Config):
-    """Evaluation sets to look for; a recipe without one has no such stage.
+    """Evaluation sets to search for; without any, the stage does not run.
 
-    Two texts share an n-gram if so many words in a row are equal after normalisation (no case, punctuation or layout:
-    `tasks.formats.documents.text.normalise`). 13 words is the n-gram of GPT-3 (Brown et al. 2020, appendix C,
-    https://arxiv.org/abs/2005.14165), which others have kept.
+    Two texts share an n-gram if n consecutive words are equal after normalization, which removes case, punctuation and
+    layout (`tasks.formats.documents.text.normalise`). GPT-3 uses 13 words (Brown et al. 2020, appendix C,
+    https://arxiv.org/abs/2005.14165), and most later work does too.
     """
 
     sets: tuple[EvaluationSet, ...] = ()
     """Evaluation sets, as [[decontaminate.sets]]."""
 
     ngram: int = Field(default=13, ge=2, le=64)
-    """Words per n-gram. Shorter ones find rewordings and, above all, phrases that everyone uses."""
+    """Words per n-gram. Shorter n-grams match rewordings and, above all, common phrases."""
 
     shortest: int = Field(default=8, ge=1)
-    """An item with fewer words than `ngram` is one n-gram of all its words, if it has at least so many. Still shorter
-    ones are not looked for and are counted as too short. GPT-3's overlap analysis takes no n-gram below 8 words,
-    because shorter ones collide by chance."""
+    """Minimum number of words of an item. An item with fewer words than `ngram` is one n-gram of all its words. Items
+    below the minimum are not searched for, and are counted as too short. GPT-3's overlap analysis uses no n-gram below
+    8 words, because shorter ones match by chance."""
 
     common: int = Field(default=10, ge=1)
-    """An n-gram that occurs in more texts than this is common and counts nowhere: a proverb, a law, a template. GPT-3
-    ignored n-grams of more than 10 documents. Here a text counts once however often it was captured, and a copy of
-    an item (half of its n-grams, and at least `ngram` of them) does not count: a popular item stays an item."""
+    """Maximum number of texts with an n-gram. An n-gram in more texts is common, like a proverb, a law or a template,
+    and is ignored, as GPT-3 ignored n-grams in more than 10 documents. A text counts once, regardless of its number of
+    captures, and copies of an item (with half of its n-grams, and at least `ngram` of them) do not count, so that a
+    popular item is still searched for."""
 
     @property
     def active(self) -> bool:
@@ -63,11 +64,12 @@ class DecontaminateConfig(Config):
 
     @model_validator(mode="after")
     def _agrees(self) -> "DecontaminateConfig":
-        wrong = [f'.sets: two are called "{name}": name each once' for name in duplicates([s.name for s in self.sets])]
+        names = [evaluation_set.name for evaluation_set in self.sets]
+        errors = [f'.sets: two have the name "{name}": rename one' for name in duplicates(names)]
         if self.shortest > self.ngram:
-            wrong.append(f".shortest: {self.shortest} is more than ngram = {self.ngram}: take at most as much")
-        if wrong:
-            raise Problems(wrong)
+            errors.append(f".shortest: {self.shortest} is more than ngram = {self.ngram}: use at most that")
+        if errors:
+            raise Problems(errors)
         return self
 
 

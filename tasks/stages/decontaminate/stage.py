@@ -1,22 +1,22 @@
-"""Stage decontaminate: documents and evaluation sets -> which documents contain which items.
+"""Stage decontaminate: documents and evaluation sets -> evaluation items in each document.
 
 Reads `extracted` (documents/) and the files of the sets. Writes
 
     index/                  items and n-grams of the sets (`index`)
-    hits/ counts/           per part, where n-grams occur and in how many texts (`scan`)
-    common.parquet          the n-grams that are common in the corpus: number, and hash
+    hits/ counts/           per part, occurrences of n-grams, and the texts with each (`passes`)
+    common.parquet          numbers and hashes of the n-grams that are common in the corpus
     contamination/ matches/ per part, the verdicts (`tasks.formats.documents.document`)
-    sets.parquet            per set: items, those too short or common, those found, documents (SETS)
-    report.html             the same for people, with the largest matches; also in MLflow, beside `matches.csv`
+    sets.parquet            per set: items, those too short, common and found, and documents (SETS)
+    report.html             the same as a page, with the largest matches; also in MLflow, with `matches.csv`
 
-No document is dropped or changed: that is up to consolidate.
+Documents are neither dropped nor changed here; consolidate drops them.
 
     index    in this process          items -> n-grams
-    scan     per part, on workers     the one pass over the texts
-    common   in this process          which n-grams count nowhere
+    scan     per part, on workers     the only pass over the texts
+    common   in this process          n-grams to ignore
     judge    per part, on workers     shares and spans
 
-Memory of this process: some 30 bytes per n-gram of the sets, and up to 16 x (`common` + 1) for each that occurs.
+Memory of this process: some 30 bytes per n-gram of the sets, and up to 16 x (`common` + 1) bytes per n-gram found.
 """
 
 import io
@@ -48,7 +48,7 @@ from tasks.formats.documents.document import (
 )
 from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index, files_of, read_items, write_index
-from tasks.stages.decontaminate.passes import COUNTS, fewest, judge_part, looked_for, scan_part
+from tasks.stages.decontaminate.passes import COUNTS, judge_part, scan_part, searched_ngrams, smallest_texts
 
 VERSION = 1
 COMMON_FILE = "common.parquet"
@@ -59,18 +59,18 @@ SETS = pa.schema(
     [
         pa.field("set", pa.string(), nullable=False),
         pa.field("items", pa.int64(), nullable=False),
-        pa.field("too_short", pa.int64(), nullable=False),  # items with too few words to look for
-        pa.field("common", pa.int64(), nullable=False),  # items all of whose n-grams are common
-        pa.field("found", pa.int64(), nullable=False),  # items of which a document contains an n-gram
-        pa.field("documents", pa.int64(), nullable=False),  # documents that contain an n-gram of an item
+        pa.field("too_short", pa.int64(), nullable=False),  # items with too few words to search for
+        pa.field("common", pa.int64(), nullable=False),  # items whose n-grams are all common
+        pa.field("found", pa.int64(), nullable=False),  # items with an n-gram in a document
+        pa.field("documents", pa.int64(), nullable=False),  # documents with an n-gram of an item
     ]
 )
 
 MOST_MATCHES = 20_000
-"""Matches in the table that MLflow gets."""
+"""Maximum number of matches in the table for MLflow."""
 
 _SHOWN = 50
-"""Matches of each set on the page."""
+"""Maximum number of matches of each set on the page."""
 
 _ORDER = [
     (name, "descending" if name in ("share", "ngrams") else "ascending")
@@ -79,32 +79,32 @@ _ORDER = [
 
 
 def external(config: DecontaminateConfig) -> dict[str, list[str]]:
-    """Returns the files of the sets, as local paths, by role `evaluation:<set>`; their bytes are in the fingerprint."""
-    return {f"evaluation:{one.name}": [file.local() for file in files_of(one)] for one in config.sets}
+    """Returns the local paths of the sets' files, by role `evaluation:<set>`; the fingerprint includes their bytes."""
+    return {f"evaluation:{settings.name}": [file.local() for file in files_of(settings)] for settings in config.sets}
 
 
 def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Looks for the items in all documents.
+    """Searches all documents for the items.
 
     Raises:
-        InputError: there is no document, or a set cannot be read (see `items.read_items`).
+        InputError: there is no document, or a set cannot be read (`index.read_items`).
     """
     extracted = inputs["extracted"]
     names = parts_of(extracted)
     store, folder = output.store, output.address.path
     if "index" not in output.committed:
-        found = build_index(config, (item for one in config.sets for item in read_items(one)))
+        tables = build_index(config, (item for settings in config.sets for item in read_items(settings)))
         with output.part("index", conserved=False) as part:
-            write_index(part, *found)
-    work = partial(_scan, config.ngram, config.common, store, folder, extracted.folder)
-    output.map_parts(engine, work, [PartSpec(f"scan-{name}", name) for name in names], conserved=False)
+            write_index(part, *tables)
+    scan = partial(_scan, config.ngram, config.common, store, folder, extracted.folder)
+    output.map_parts(engine, scan, [PartSpec(f"scan-{name}", name) for name in names], conserved=False)
     if "common" not in output.committed:
         _write_common(config, names, output)
-    work = partial(_judge, config.ngram, store, folder, extracted.folder)
-    output.map_parts(engine, work, [PartSpec(name, name) for name in names])
+    judge = partial(_judge, config.ngram, store, folder, extracted.folder)
+    output.map_parts(engine, judge, [PartSpec(name, name) for name in names])
     index = NgramIndex.read(config.ngram, store, folder)
     items = parquet.read(store.local(f"{folder}/{ITEMS_FILE}"))
-    result = collect(items, looked_for(index, _common(store, folder, index)), store, folder, names)
+    result = collect(items, searched_ngrams(index, _common(store, folder, index)), store, folder, names)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
             write_report(part, config, items, result)
@@ -127,7 +127,9 @@ def _write_common(config: DecontaminateConfig, names: Iterable[str], output: Out
     store, folder = output.store, output.address.path
     counts = COUNTS.empty_table()
     for name in names:
-        counts = fewest([counts, parquet.read(store.local(f"{folder}/counts/{name}.parquet"))], config.common + 1)
+        counts = smallest_texts(
+            [counts, parquet.read(store.local(f"{folder}/counts/{name}.parquet"))], config.common + 1
+        )
     numbers, texts = np.unique(counts.column("ngram").to_numpy(), return_counts=True)
     common = numbers[texts > config.common]
     table = pa.table([common, NgramIndex.read(config.ngram, store, folder).hashes[common]], schema=_COMMON)
@@ -142,15 +144,15 @@ def _common(store: Store, folder: str, index: NgramIndex) -> NDArray[np.bool_]:
     return common
 
 
-class Result(NamedTuple):
-    """What was found in all parts.
+class DecontaminationResult(NamedTuple):
+    """Results over all parts.
 
     Attributes:
-        documents: number of documents looked at.
-        contaminated: of those, how many contain an n-gram of an item.
+        documents: number of documents.
+        contaminated: number of documents with an n-gram of an item.
         sets: table of SETS, in the order of the recipe.
         largest: table of ITEM_MATCH: the largest matches, by descending share.
-        by_set: the same of each set, for the page.
+        by_set: the largest matches of each set, for the page.
     """
 
     documents: int
@@ -160,47 +162,49 @@ class Result(NamedTuple):
     by_set: dict[str, pa.Table]
 
 
-def collect(items: pa.Table, sizes: NDArray[np.int64], store: Store, folder: str, names: Iterable[str]) -> Result:
-    """Adds up the parts; memory is bounded by the items, MOST_MATCHES and one part.
+def collect(
+    items: pa.Table, sizes: NDArray[np.int64], store: Store, folder: str, names: Iterable[str]
+) -> DecontaminationResult:
+    """Aggregates the parts; memory is bounded by the items, MOST_MATCHES and one part.
 
     Args:
         items: table of `index.ITEMS`.
-        sizes: n-grams of each item that are not common, shape (items,).
+        sizes: number of n-grams of each item that are not common, shape (n_items,).
         store: store of the stage's artifact.
-        folder: its folder.
-        names: of the parts.
+        folder: folder of the stage's artifact.
+        names: names of the parts.
     """
     documents = contaminated = 0
-    found: set[tuple[str, str]] = set()
+    matched: set[tuple[str, str]] = set()
     by_document: Counter[str] = Counter()
     largest, by_set = ITEM_MATCH.empty_table(), dict[str, pa.Table]()
     for name in names:
         column = parquet.read(store.local(f"{folder}/{CONTAMINATION}/{name}.parquet")).column(CONTAMINATED)
         documents, contaminated = documents + len(column), contaminated + len(column) - column.null_count
         matches = parquet.read(store.local(f"{folder}/{MATCHES}/{name}.parquet"))
-        found.update(zip(matches.column("set").to_pylist(), matches.column("item").to_pylist(), strict=True))
+        matched.update(zip(matches.column("set").to_pylist(), matches.column("item").to_pylist(), strict=True))
         by_document.update(matches.group_by(["set", "id"]).aggregate([]).column("set").to_pylist())
         largest = _largest([largest, matches], MOST_MATCHES)
         for group in matches.column("set").unique().to_pylist():
-            mine = matches.filter(pc.equal(matches.column("set"), group))
-            by_set[group] = _largest([by_set.get(group, ITEM_MATCH.empty_table()), mine], _SHOWN)
-    items_found = Counter(group for group, _ in found)
+            of_group = matches.filter(pc.equal(matches.column("set"), group))
+            by_set[group] = _largest([by_set.get(group, ITEM_MATCH.empty_table()), of_group], _SHOWN)
+    matched_items = Counter(group for group, _ in matched)
     rows = []
     of_set = items.column("set").to_numpy(zero_copy_only=False)
-    short = items.column("ngrams").to_numpy() == 0
+    is_short = items.column("ngrams").to_numpy() == 0
     for group in dict.fromkeys(of_set.tolist()):
-        own = of_set == group
-        counts = own.sum(), (own & short).sum(), (own & ~short & (sizes == 0)).sum()
-        rows.append((group, *map(int, counts), items_found[group], by_document[group]))
+        is_of_group = of_set == group
+        counts = is_of_group.sum(), (is_of_group & is_short).sum(), (is_of_group & ~is_short & (sizes == 0)).sum()
+        rows.append((group, *map(int, counts), matched_items[group], by_document[group]))
     table = pa.Table.from_pylist([dict(zip(SETS.names, row, strict=True)) for row in rows], schema=SETS)
-    return Result(documents, contaminated, table, largest, by_set)
+    return DecontaminationResult(documents, contaminated, table, largest, by_set)
 
 
 def _largest(tables: list[pa.Table], most: int) -> pa.Table:
     return pa.concat_tables(tables).sort_by(_ORDER).slice(0, most).combine_chunks()
 
 
-def write_report(part: Part, config: DecontaminateConfig, items: pa.Table, result: Result) -> None:
+def write_report(part: Part, config: DecontaminateConfig, items: pa.Table, result: DecontaminationResult) -> None:
     """Writes the table and the page."""
     with part.file(SETS_FILE, rows=result.sets.num_rows) as file:
         pq.write_table(result.sets, file, compression="zstd", compression_level=3)
@@ -208,10 +212,10 @@ def write_report(part: Part, config: DecontaminateConfig, items: pa.Table, resul
         file.write(page(config, items, result))
 
 
-def page(config: DecontaminateConfig, items: pa.Table, result: Result) -> bytes:
+def page(config: DecontaminateConfig, items: pa.Table, result: DecontaminationResult) -> bytes:
     """Returns the page as HTML in UTF-8, without scripts and external resources."""
     beginnings = _beginnings(items, result.by_set.values())
-    described: dict[str, Any] = {
+    context: dict[str, Any] = {
         "ngram": config.ngram,
         "shortest": config.shortest,
         "common": config.common,
@@ -224,17 +228,17 @@ def page(config: DecontaminateConfig, items: pa.Table, result: Result) -> bytes:
             if (by_row := result.by_set[row["set"]].to_pylist() if row["set"] in result.by_set else [])
         ],
     }
-    return template(__package__, "report.html").render(described).encode("utf-8", "replace")
+    return template(__package__, "report.html").render(context).encode("utf-8", "replace")
 
 
-def _beginnings(items: pa.Table, shown: Iterable[pa.Table]) -> dict[tuple[str, str], str]:
-    """Returns the beginnings of the items that are shown, by set and id; of equal ids that of the first."""
-    wanted = {(row["set"], row["item"]) for table in shown for row in table.select(["set", "item"]).to_pylist()}
-    listed = items.filter(pc.is_in(items.column("id"), pa.array(sorted({item for _, item in wanted}), pa.string())))
-    found: dict[tuple[str, str], str] = {}
+def _beginnings(items: pa.Table, tables: Iterable[pa.Table]) -> dict[tuple[str, str], str]:
+    """Returns the beginnings of the items in these tables, by set and id; of equal ids, that of the first."""
+    matched = {(row["set"], row["item"]) for table in tables for row in table.select(["set", "item"]).to_pylist()}
+    listed = items.filter(pc.is_in(items.column("id"), pa.array(sorted({item for _, item in matched}), pa.string())))
+    beginnings: dict[tuple[str, str], str] = {}
     for row in listed.to_pylist():
-        found.setdefault((row["set"], row["id"]), row["beginning"])
-    return found
+        beginnings.setdefault((row["set"], row["id"]), row["beginning"])
+    return beginnings
 
 
 def as_csv(table: pa.Table) -> bytes:
@@ -244,16 +248,16 @@ def as_csv(table: pa.Table) -> bytes:
     return file.getvalue()
 
 
-def _metrics(result: Result) -> dict[str, float]:
-    """Returns the numbers of the record and of MLflow."""
-    found = {
+def _metrics(result: DecontaminationResult) -> dict[str, float]:
+    """Returns the metrics for the record and MLflow."""
+    by_set = {
         f"{name}/{row['set']}": float(row[name]) for row in result.sets.to_pylist() for name in ("found", "documents")
     }
-    return {"documents": float(result.documents), "contaminated": float(result.contaminated), **found}
+    return {"documents": float(result.documents), "contaminated": float(result.contaminated), **by_set}
 
 
-def _note(result: Result) -> str:
-    """Returns one line for people."""
+def _note(result: DecontaminationResult) -> str:
+    """Returns the note of the record."""
     rows = result.sets.to_pylist()
     per_set = ", ".join(f"{row['found']:,} of {row['items']:,} items of {row['set']}" for row in rows if row["found"])
     line = f"{result.contaminated:,} of {result.documents:,} documents contain {per_set or 'no item'}"

@@ -1,22 +1,22 @@
-"""What a person reads to judge the duplicates: samples of pairs and clusters, and counts by domain.
+"""Data for the inspection of duplicates by a person: samples of pairs and clusters, and counts by domain.
 
-The passes write, bucket by bucket or part by part,
+The passes write, per bucket or per part,
 
     below/ above/<batch>.bin   a run of SAMPLED: some pairs on each side of the threshold, with the smallest hashes
     largest/<bucket>.parquet   the largest clusters of the bucket (LARGEST)
     domains/<part>.parquet     documents and duplicates of each registered domain (DOMAINS)
 
-Samples are of bounded size. The part `audit` reads these files, `sizes/` and `sources/`, of all buckets and parts, one
+Samples have a bounded size. The part `audit` reads these files, `sizes/` and `sources/` of all buckets and parts, one
 at a time. It writes
 
     audit.json        `tasks.formats.dedup.duplicates`
     domains.parquet   documents and duplicates of all domains (DOMAINS), most duplicates first
 
-All domains are in memory at one time, about 100 bytes each; the rest is of bounded size.
+It holds all domains in memory, about 100 bytes each; the rest has a bounded size.
 
-MLflow gets a figure (sizes of clusters, and where the duplicates are) and the share of duplicates by source. A source
-that loses most of its documents rarely consists of copies; more often its documents share a template, and the shingle
-size or the threshold does not suit it. It should be inspected before training.
+MLflow gets a figure (sizes of clusters, and duplicates by source and domain) and the share of duplicates by source. A
+source that loses most of its documents rarely consists of copies; more often its documents share a template, and the
+shingle size or the threshold is unsuitable. It should be inspected before training.
 """
 
 import io
@@ -35,7 +35,7 @@ from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import part_of, row_of, unpack
-from tasks.formats.dedup.duplicates import AUDIT_FILE, Bin, Cluster, DuplicateAudit, Loss, Pair, Side
+from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, DuplicateCluster, Loss, Pair, Side, SizeBin
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.web.domain import domain_of
 from tasks.stages.dedup.workspace import Workspace
@@ -69,40 +69,40 @@ SOURCES_FOLDER, CLUSTER_SIZES = "sources", "sizes"
 BELOW, ABOVE, LARGEST_FOLDER, DOMAINS_FOLDER = "below", "above", "largest", "domains"
 
 WIDTH = 0.05
-"""How far from the threshold a pair of the samples is at most."""
+"""Maximum distance of a sampled pair from the threshold."""
 
 PAIRS, CLUSTERS, TEXTS = 20, 10, 5
-"""Most pairs on each side, clusters, and texts of a cluster."""
+"""Maximum numbers of pairs per side, of clusters, and of texts per cluster."""
 
 _DOMAINS = 1 << 20
-"""Rows of counts that are added up at once."""
+"""Rows of counts that are summed at once."""
 
 DOMAINS_FILE = "domains.parquet"
 
 _DOMAIN_COUNTS = 100
-"""Most domains in the audit."""
+"""Maximum number of domains in the audit."""
 
-_MOST = 12
+_BARS = 12
 """Maximum number of bars of a panel; `domains.parquet` has all."""
 
 # Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
 _WIDTH, _BAR = 7.5, 0.28
 
-_AROUND = 2.5  # room for a panel's title and scale, in bars
+_MARGIN = 2.5  # space for a panel's title and axis, in bars
 
 
-def write_around(
-    part: Part, made: Buckets, number: int, found: NDArray[np.void], shares: NDArray[np.float64], threshold: float
+def write_samples(
+    part: Part, buckets: Buckets, number: int, pairs: NDArray[np.void], shares: NDArray[np.float64], threshold: float
 ) -> None:
-    """Writes the samples of one batch of pairs, and counts the pairs that they are drawn from.
+    """Writes samples of one batch of pairs from both sides of the threshold, and counts the pairs there.
 
     Args:
         part: the part to write.
-        made: the runs of the pass.
-        number: of the batch.
-        found: the pairs (dtype PAIR).
+        buckets: the runs of the pass.
+        number: number of the batch.
+        pairs: the pairs (dtype PAIR).
         shares: their similarities, shape (pairs,).
-        threshold: similarity from which a pair is a duplicate.
+        threshold: minimum similarity of duplicates.
     """
     sides = {
         BELOW: (shares >= threshold - WIDTH) & (shares < threshold),
@@ -112,63 +112,63 @@ def write_around(
         part.metric(f"pairs_just_{folder}", int(inside.sum()))
         sampled = np.empty(int(inside.sum()), SAMPLED)
         for name in ("key", "left", "right"):
-            sampled[name] = found[name][inside]
+            sampled[name] = pairs[name][inside]
         sampled["jaccard"] = shares[inside]
-        sorted_runs.write(part, made.beside(folder).path(number), [smallest(sampled)])
+        sorted_runs.write(part, buckets.sibling(folder).path(number), [smallest(sampled)])
 
 
 def smallest(sampled: NDArray[np.void]) -> NDArray[np.void]:
-    """Returns the pairs with the smallest hashes: a random sample, the same in whichever order they come."""
+    """Returns the pairs with the smallest hashes: a random sample that does not depend on their order."""
     order = np.lexsort((sampled["right"], sampled["left"], sampled["key"]))
     return sampled[order[:PAIRS]]
 
 
 def largest_clusters(
-    ids: NDArray[np.uint64], label: NDArray[np.uint64], text: NDArray[np.int64], again: NDArray[np.bool_]
+    ids: NDArray[np.uint64], label: NDArray[np.uint64], text: NDArray[np.int64], repeated: NDArray[np.bool_]
 ) -> pa.Table:
-    """Returns the largest clusters of several documents (schema LARGEST).
+    """Returns the largest clusters with several documents (schema LARGEST).
 
     Args:
-        ids: of the documents, most preferred first, shape (documents, 2).
-        label: of the cluster of each, shape (documents,).
+        ids: ids of the documents, most preferred first, shape (documents, 2).
+        label: label of each document's cluster, shape (documents,).
         text: index of the most preferred document with the same text, shape (documents,).
-        again: which are another document's second rows, and do not count, shape (documents,).
+        repeated: whether a row repeats an earlier document and does not count, shape (documents,).
     """
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    sizes = np.bincount(inverse[~again], minlength=len(first))
+    sizes = np.bincount(inverse[~repeated], minlength=len(first))
     first, sizes = first[sizes > 1], sizes[sizes > 1]
     names = ids[first]
     rows = []
     for index in np.lexsort((names[:, 1], names[:, 0], -sizes))[:CLUSTERS]:
-        mine = np.flatnonzero(label == label[first[index]])
-        distinct = mine[(text[mine] == mine) & ~again[mine]]
-        shown = unpack(ids[distinct[:TEXTS]]).to_pylist()
-        rows.append((shown[0], int(sizes[index]), len(distinct), shown))
+        members = np.flatnonzero(label == label[first[index]])
+        distinct = members[(text[members] == members) & ~repeated[members]]
+        examples = unpack(ids[distinct[:TEXTS]]).to_pylist()
+        rows.append((examples[0], int(sizes[index]), len(distinct), examples))
     columns = zip(*rows, strict=True) if rows else ([] for _ in LARGEST)
     return pa.table([list(column) for column in columns], schema=LARGEST)
 
 
 def count_domains(hosts: pa.ChunkedArray, sources: pa.ChunkedArray, duplicate: pa.ChunkedArray) -> pa.Table:
-    """Returns documents and duplicates of each registered domain (schema DOMAINS)."""
-    named = zip(hosts.to_pylist(), sources.to_pylist(), strict=True)
-    domains = [domain_of(host) if host else source for host, source in named]
+    """Returns the numbers of documents and duplicates of each registered domain (schema DOMAINS)."""
+    pairs = zip(hosts.to_pylist(), sources.to_pylist(), strict=True)
+    domains = [domain_of(host) if host else source for host, source in pairs]
     ones = pa.array(np.ones(len(domains), np.int64))
     return add_domains([pa.table([domains, ones, pc.cast(duplicate, pa.int64())], names=DOMAINS.names)])
 
 
 def add_domains(tables: Iterable[pa.Table]) -> pa.Table:
-    """Returns the sum of several tables of DOMAINS: most duplicates first, then by name."""
-    total, waiting, rows = DOMAINS.empty_table(), [], 0
+    """Returns the sum of several DOMAINS tables: most duplicates first, then by name."""
+    total, pending, rows = DOMAINS.empty_table(), [], 0
     for table in tables:
-        waiting.append(table)
+        pending.append(table)
         rows += table.num_rows
         if rows >= _DOMAINS:
-            total, waiting, rows = _summed([total, *waiting]), [], 0
+            total, pending, rows = _sum([total, *pending]), [], 0
     order = [("duplicates", "descending"), ("documents", "descending"), ("domain", "ascending")]
-    return _summed([total, *waiting]).sort_by(order).combine_chunks()
+    return _sum([total, *pending]).sort_by(order).combine_chunks()
 
 
-def _summed(tables: Sequence[pa.Table]) -> pa.Table:
+def _sum(tables: Sequence[pa.Table]) -> pa.Table:
     grouped = pa.concat_tables([table.cast(DOMAINS) for table in tables]).group_by("domain")
     return grouped.aggregate([(name, "sum") for name in DOMAINS.names[1:]]).rename_columns(DOMAINS.names).cast(DOMAINS)
 
@@ -180,14 +180,14 @@ def write_table(part: Part, path: str, table: pa.Table) -> None:
 
 
 def audit_part(
-    work: Workspace, pairs: Buckets, compared: Buckets | None, part: Part, counts: Mapping[str, int]
+    work: Workspace, pairs: Buckets, verified: Buckets | None, part: Part, counts: Mapping[str, int]
 ) -> None:
     """Writes the audit; runs on a worker.
 
     Args:
         work: the stage's files.
         pairs: runs of the choice of keepers.
-        compared: runs of the verification; None where no pair was compared.
+        verified: runs of the verification; None if no pair was compared.
         part: the part to write.
         counts: `pairs_just_below` and `pairs_just_above`, of all batches.
     """
@@ -199,14 +199,14 @@ def audit_part(
     domains = add_domains(tables(f"{DOMAINS_FOLDER}/{name}.parquet" for name in names))
     write_table(part, DOMAINS_FILE, domains)
     below, above = (
-        _side(work, compared.beside(name) if compared else None, counts[f"pairs_just_{name}"])
+        _side(work, verified.sibling(name) if verified else None, counts[f"pairs_just_{name}"])
         for name in (BELOW, ABOVE)
     )
-    found = DuplicateAudit(
+    audit = DuplicateAudit(
         jaccard=work.config.jaccard,
         width=WIDTH,
-        sizes=_sizes(tables(pairs.beside(CLUSTER_SIZES).paths("parquet"))),
-        largest=_largest(tables(pairs.beside(LARGEST_FOLDER).paths("parquet"))),
+        sizes=_sizes(tables(pairs.sibling(CLUSTER_SIZES).paths("parquet"))),
+        largest=_largest(tables(pairs.sibling(LARGEST_FOLDER).paths("parquet"))),
         below=below,
         above=above,
         sources=source_losses(tables(f"{SOURCES_FOLDER}/{name}.parquet" for name in names)),
@@ -214,20 +214,20 @@ def audit_part(
         domain_count=domains.num_rows,
     )
     with part.file(AUDIT_FILE) as file:
-        file.write(found.model_dump_json(indent=1).encode())
+        file.write(audit.model_dump_json(indent=1).encode())
 
 
 def _losses(domains: pa.Table) -> tuple[Loss, ...]:
-    """Returns the first rows of a table of DOMAINS."""
+    """Returns the first rows of a DOMAINS table."""
     rows = domains.slice(0, _DOMAIN_COUNTS).to_pylist()
     return tuple(Loss(name=row["domain"], documents=row["documents"], duplicates=row["duplicates"]) for row in rows)
 
 
-def _sizes(counts: Iterable[pa.Table]) -> tuple[Bin, ...]:
-    """Returns the clusters by size: of 2, 3 to 4, 5 to 8 documents and so on, as far as there are any.
+def _sizes(counts: Iterable[pa.Table]) -> tuple[SizeBin, ...]:
+    """Returns the numbers of clusters of 2, 3 to 4, 5 to 8, ... documents, up to the largest cluster.
 
     Args:
-        counts: those of each bucket (schema `keepers.SIZES`).
+        counts: counts of each bucket (schema `verdicts.SIZES`).
     """
     clusters, documents = np.zeros(64, np.int64), np.zeros(64, np.int64)
     for table in counts:
@@ -237,18 +237,20 @@ def _sizes(counts: Iterable[pa.Table]) -> tuple[Bin, ...]:
         np.add.at(documents, power, size * count)
     last = int(np.flatnonzero(clusters).max(initial=0))
     return tuple(
-        Bin(first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power]))
+        SizeBin(
+            first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power])
+        )
         for power in range(1, last + 1)
     )
 
 
-def _largest(tables: Iterable[pa.Table]) -> tuple[Cluster, ...]:
+def _largest(tables: Iterable[pa.Table]) -> tuple[DuplicateCluster, ...]:
     """Returns the largest clusters of all buckets (schema LARGEST)."""
-    kept: list[Cluster] = []
+    clusters: list[DuplicateCluster] = []
     for table in tables:
-        kept += [Cluster(**row) for row in table.to_pylist()]
-        kept = sorted(kept, key=lambda one: (-one.documents, one.cluster))[:CLUSTERS]
-    return tuple(kept)
+        clusters += [DuplicateCluster(**row) for row in table.to_pylist()]
+        clusters = sorted(clusters, key=lambda cluster: (-cluster.documents, cluster.cluster))[:CLUSTERS]
+    return tuple(clusters)
 
 
 def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
@@ -256,28 +258,30 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
 
     Args:
         work: the stage's files.
-        runs: of SAMPLED; None where no pair was compared.
-        pairs: how many there are in all.
+        runs: runs of SAMPLED; None if no pair was compared.
+        pairs: total number of pairs on this side.
     """
     sampled = np.empty(0, SAMPLED)
     for path in runs.paths() if runs else ():
         sampled = smallest(np.concatenate([sampled, sorted_runs.read_range(work.own, [path], SAMPLED, 0, 1 << 64)]))
     row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
-    named = dict(zip(row_ids.tolist(), _named(work, row_ids), strict=True))
-    shown = []
+    documents = dict(zip(row_ids.tolist(), _texts_and_clusters(work, row_ids), strict=True))
+    examples = []
     for left, right, jaccard in zip(*(sampled[name].tolist() for name in ("left", "right", "jaccard")), strict=True):
-        both = sorted((named[left], named[right]), key=lambda one: one[0])
-        shown.append(Pair(ids=[one[0] for one in both], clusters=[one[1] for one in both], jaccard=round(jaccard, 6)))
-    return Side(pairs=pairs, shown=sorted(shown, key=lambda pair: (-pair.jaccard, pair.ids)))
+        both = sorted((documents[left], documents[right]), key=lambda document: document[0])
+        examples.append(
+            Pair(ids=[id_ for id_, _ in both], clusters=[cluster for _, cluster in both], jaccard=round(jaccard, 6))
+        )
+    return Side(pairs=pairs, shown=sorted(examples, key=lambda pair: (-pair.jaccard, pair.ids)))
 
 
-def _named(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, str | None]]:
-    """Yields for texts, by sorted row ids, the most preferred document with the text, and its cluster."""
+def _texts_and_clusters(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, str | None]]:
+    """Yields for sorted row ids of texts the id of the most preferred document with the text, and its cluster."""
     names, parts = work.part_names(), part_of(row_ids)
     for part in np.unique(parts).tolist():
         rows = pa.array(row_of(row_ids[parts == part]))
-        if part < work.index.count:  # its text is with an earlier version, and is not shown
-            yield from ((one, None) for one in unpack(work.index.rows(part)["id"][rows.to_numpy()]).to_pylist())
+        if part < work.index.count:  # a text of an earlier version has no cluster here
+            yield from ((id_, None) for id_ in unpack(work.index.rows(part)["id"][rows.to_numpy()]).to_pylist())
             continue
         path = work.own.local(f"duplicates/{names[part]}.parquet")
         for row in parquet.read(path, columns=["id", "text", "cluster"]).take(rows).to_pylist():
@@ -285,22 +289,22 @@ def _named(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, 
 
 
 def draw(audit: DuplicateAudit, title: str) -> bytes:
-    """Draws clusters by size, and the share of duplicates of the sources and domains with the most of them.
+    """Draws clusters by size, and the share of duplicates of the sources and domains with the most duplicates.
 
     Returns:
         the figure as a PNG.
     """
     from matplotlib.figure import Figure
 
-    sources = sorted(audit.sources, key=lambda one: (-one.duplicates, one.name))[:_MOST]
-    domains = audit.domains[:_MOST]
-    rows = [len(panel) + _AROUND for panel in (audit.sizes, sources, domains)]
-    # Without pyplot: no display, no global state.
-    figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
+    sources = sorted(audit.sources, key=lambda loss: (-loss.duplicates, loss.name))[:_BARS]
+    domains = audit.domains[:_BARS]
+    rows = [len(panel) + _MARGIN for panel in (audit.sizes, sources, domains)]
+    # Not pyplot, which needs a display and has global state.
+    figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _MARGIN * _BAR), layout="constrained")
     of_sizes, of_sources, of_domains = figure.subplots(3, 1, height_ratios=rows)
-    labels = [f" {one.clusters:,}, with {one.documents:,} documents" for one in audit.sizes]
-    counts = [one.clusters for one in audit.sizes]
-    _bars(of_sizes, [one.name for one in audit.sizes], counts, labels, "clusters by number of documents")
+    labels = [f" {size.clusters:,}, with {size.documents:,} documents" for size in audit.sizes]
+    counts = [size.clusters for size in audit.sizes]
+    _bars(of_sizes, [size.name for size in audit.sizes], counts, labels, "clusters by number of documents")
     of_sizes.set_xscale("symlog")
     _draw_losses(of_sources, sources, "share of duplicates, by source")
     _draw_losses(of_domains, domains, "share of duplicates, of the domains with the most")
@@ -312,8 +316,8 @@ def draw(audit: DuplicateAudit, title: str) -> bytes:
 
 
 def _draw_losses(axes: "Axes", losses: Sequence[Loss], title: str) -> None:
-    labels = [f" {one.duplicates:,} of {one.documents:,}" for one in losses]
-    _bars(axes, [one.name[:40] for one in losses], [one.share for one in losses], labels, title)
+    labels = [f" {loss.duplicates:,} of {loss.documents:,}" for loss in losses]
+    _bars(axes, [loss.name[:40] for loss in losses], [loss.share for loss in losses], labels, title)
     axes.set_xlim(0, 1.3)
 
 
@@ -328,28 +332,28 @@ def _bars(axes: "Axes", names: list[str], numbers: Sequence[float], labels: list
 
 
 def source_losses(counts: Iterable[pa.Table]) -> tuple[Loss, ...]:
-    """Returns for every source its documents and how many of them are duplicates of another.
+    """Returns the numbers of documents and duplicates of every source.
 
     Args:
-        counts: those of each part (schema `duplicates.SOURCES`).
+        counts: counts of each part (schema `verdicts.SOURCES`).
     """
-    documents, lost = Counter[str](), Counter[str]()
+    documents, duplicates = Counter[str](), Counter[str]()
     for table in counts:
         for row in table.to_pylist():
             documents[row["source"]] += row["documents"]
-            lost[row["source"]] += row["duplicates"]
-    return tuple(Loss(name=name, documents=documents[name], duplicates=lost[name]) for name in sorted(documents))
+            duplicates[row["source"]] += row["duplicates"]
+    return tuple(Loss(name=name, documents=documents[name], duplicates=duplicates[name]) for name in sorted(documents))
 
 
 def alarm(sources: Iterable[Loss], alarm_share: float) -> list[str]:
     """Logs a warning for every source whose share is above `alarm_share`; returns their names."""
-    alarming = [source for source in sources if source.share > alarm_share]
-    for source in alarming:
+    over_limit = [source for source in sources if source.share > alarm_share]
+    for source in over_limit:
         log.warning(
-            "source %s loses %.0f %% of its documents as duplicates (alarm_share is %.0f %%): look at "
-            "pairs/ before you train on what is left",
+            "source %s loses %.0f %% of its documents as duplicates (alarm_share is %.0f %%): inspect "
+            "pairs/ before training",
             source.name,
             100 * source.share,
             100 * alarm_share,
         )
-    return [source.name for source in alarming]
+    return [source.name for source in over_limit]

@@ -1,13 +1,12 @@
 """The order of preference of documents: highest quality first, then earliest fetch (unknown last), then smallest id.
 
-With `prefer = "first"` documents of earlier versions come before all these. `preference/<part>.bin` has one record of
-32 bytes per document (`tasks.formats.dedup.dedup_index.PREFERENCE`), in row order. So any set of documents is ordered
-by its own records, without an order of the whole corpus, and those of several versions can be compared.
+With `prefer = "first"`, documents of earlier versions are preferred to all others. `preference/<part>.bin` has one
+record of 32 bytes per document (`tasks.formats.dedup.dedup_index.PREFERENCE`), in row order. So any set of documents,
+also of several versions, can be ordered by its records alone, without sorting the whole corpus.
 
-Captures of one page are documents with one address, of this version and of the index. The pass over them reads the runs
-`captures/` of all parts, one bucket of pages at a time, and writes `recaptured/<bucket>.bin`, a run of RECAPTURED: the
-documents whose page has another capture. Which of them stands for the page is decided where it is known which of them
-pass the filters.
+Captures of a page are documents with the same address, in this version and in the index. The pass over them reads the
+runs `captures/` of all parts, one bucket of pages at a time, and writes `recaptured/<bucket>.bin`, a run of RECAPTURED:
+the documents whose page has another capture. `consolidate` chooses among them, because it knows which pass the filters.
 """
 
 import numpy as np
@@ -40,7 +39,7 @@ def preferences(
         cycle: number of versions before theirs.
 
     Raises:
-        InputError: an id is something else.
+        InputError: an id has another format.
     """
     records = np.empty(len(ids), PREFERENCE)
     records["cycle"] = cycle
@@ -59,7 +58,7 @@ def fetched_at(ordered: NDArray[np.uint64]) -> pa.Array:
 
 
 def _ordered(values: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Returns integers in the order of the numbers; what is not a number is below all."""
+    """Returns integers in the order of the numbers; NaN is the smallest."""
     bits = (np.where(np.isnan(values), np.float32(-np.inf), values) + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
     negative = bits >> np.uint32(31) == 1
     return np.where(negative, ~bits, bits | np.uint32(1 << 31))
@@ -72,31 +71,31 @@ def order(records: NDArray[np.void], row_ids: NDArray[np.uint64]) -> NDArray[np.
 
 
 def read(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
-    """Returns the records (dtype PREFERENCE) of documents of this version and of the index, part by part.
+    """Returns the records (dtype PREFERENCE) of documents of this version and of the index.
 
     Args:
         work: the stage's files.
-        row_ids: in any order.
+        row_ids: row ids of the documents, in any order.
     """
-    found = np.empty(len(row_ids), PREFERENCE)
+    records = np.empty(len(row_ids), PREFERENCE)
     sequence = np.argsort(row_ids)
     parts = part_of(row_ids[sequence])
     for part in np.unique(parts).tolist():
-        mine = sequence[np.searchsorted(parts, part) : np.searchsorted(parts, part, side="right")]
-        held = _of_part(work, part)[row_of(row_ids[mine])]
+        in_part = sequence[np.searchsorted(parts, part) : np.searchsorted(parts, part, side="right")]
+        part_records = _of_part(work, part)[row_of(row_ids[in_part])]
         for name in PREFERENCE.names or ():
-            found[name][mine] = held[name]
+            records[name][in_part] = part_records[name]
     if work.config.prefer == "quality":
-        found["cycle"] = 0
-    return found
+        records["cycle"] = 0
+    return records
 
 
 def cycles(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Returns of documents of the index the number of their version there."""
-    found, parts = np.empty(len(row_ids), np.uint32), part_of(row_ids)
+    """Returns the number of the version of each document of the index."""
+    result, parts = np.empty(len(row_ids), np.uint32), part_of(row_ids)
     for part in np.unique(parts).tolist():
-        found[parts == part] = work.index.rows(part)["cycle"][row_of(row_ids[parts == part])]
-    return found
+        result[parts == part] = work.index.rows(part)["cycle"][row_of(row_ids[parts == part])]
+    return result
 
 
 def _of_part(work: Workspace, number: int) -> NDArray[np.void]:
@@ -106,7 +105,7 @@ def _of_part(work: Workspace, number: int) -> NDArray[np.void]:
 
 
 def capture_records(urls: pa.ChunkedArray, warc_files: pa.ChunkedArray, part: int) -> NDArray[np.void]:
-    """Returns a record (dtype CAPTURE) for each document of a part that is from a crawl; files have no page."""
+    """Returns a record (dtype CAPTURE) for each crawled document of a part; documents from files have no page."""
     rows = np.flatnonzero(warc_files.to_numpy() != "")
     keys = np.fromiter((page_key(url) for url in urls.take(pa.array(rows)).to_pylist()), np.uint64, len(rows))
     return packed(CAPTURE, key=keys, row_id=row_ids_of(part, rows))
@@ -117,12 +116,12 @@ def page_key(url: str) -> int:
     return int(xxhash.xxh3_64_intdigest(bare((canonical(url) or url).partition("://")[2]).encode()))
 
 
-def recaptured_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
-    """Finds the documents of one bucket of `made`; runs on a worker."""
-    captures = work.bucket_of_documents(CAPTURES, number, made.count)
+def recaptured_part(work: Workspace, buckets: Buckets, part: Part, number: int) -> None:
+    """Finds the documents of one bucket of pages whose page has several captures; runs on a worker."""
+    captures = work.bucket_of_documents(CAPTURES, number, buckets.count)
     captures = captures[np.lexsort((captures["row_id"], captures["key"]))]
     same = captures["key"][1:] == captures["key"][:-1]
     several = captures[np.append(False, same)[: len(captures)] | np.append(same, False)[: len(captures)]]
     part.metric("recaptured", len(several))
-    found = packed(RECAPTURED, key=several["row_id"], page=several["key"])
-    sorted_runs.write(part, made.path(number), [sorted_runs.by_key(found)])
+    records = packed(RECAPTURED, key=several["row_id"], page=several["key"])
+    sorted_runs.write(part, buckets.path(number), [sorted_runs.by_key(records)])

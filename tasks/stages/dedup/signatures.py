@@ -2,22 +2,21 @@
 
 Reads one part of `extracted` (id, url, warc_file, fetched_at, text) and of the group `prose_score`. Writes
 
-    preference/<part>.bin   the order of preference, one record per document in row order (`preference`)
+    preference/<part>.bin   preference records, one per document in row order (`preference`)
     texts/<part>.bin        a sorted run of TEXT: the hash of each text that has words
     bands/<part>.bin        a sorted run of BAND: the key of each band of its signature
     captures/<part>.bin     a sorted run of CAPTURE: the page of each document from a crawl
 
 That is 72 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
 
-Shingles are 64-bit hashes of the word n-grams of a text. Words are those of `tasks.formats.documents.text.normalise`;
-two n-grams have the same hash exactly if `shingles` of that module gives them the same one, though its hash values
-differ: words are hashed here by a polynomial over their bytes, computed for a batch of texts from one cumulative sum,
-without a Python object per word. One core processes 120 to 170 MB of text per second, against 10 to 20 over lists of
-words.
+Shingles are 64-bit hashes of the word n-grams of a text. Words are those of `tasks.formats.documents.text.normalise`.
+The hash values differ from those of `shingles` in that module, but two n-grams are equal here exactly if they are equal
+there: words are hashed by a polynomial over their bytes, computed for a batch of texts from one cumulative sum, without
+a Python object per word. One core processes 120 to 170 MB of text per second, against 10 to 20 MB with lists of words.
 
-MinHash signatures and band keys follow Broder 1997, and Mining of Massive Datasets, chapter 3. The permutations equal
-those of datasketch 2 ("affine32": murmur3 finaliser, then h -> a*h + b mod 2^32 with odd a). They are vectorised over
-texts: one multiply-add over a block of shingles per permutation, then one minimum per text. From given shingles one
+MinHash signatures and band keys follow Broder 1997, and Mining of Massive Datasets, chapter 3. The permutations are
+those of datasketch 2 ("affine32": murmur3 finalizer, then h -> a*h + b mod 2^32 with odd a). They are vectorized over
+texts: one multiply-add over a block of shingles per permutation, then one minimum per text. From computed shingles, one
 core processes about 150 MB of text per second; splitting into words is the bottleneck.
 """
 
@@ -35,7 +34,7 @@ from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, is_returned
 from tasks.formats.dedup.document_ids import row_ids_of
-from tasks.formats.documents.document import mark_of, same_mark
+from tasks.formats.documents.document import check_ids_digest, ids_digest
 from tasks.formats.documents.text import digest128, mix, normalise
 from tasks.stages.dedup import DedupConfig, preference
 from tasks.stages.dedup.preference import capture_records
@@ -48,8 +47,8 @@ _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 _CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB
 
 
-class Signed(NamedTuple):
-    """What is compared of texts.
+class Signatures(NamedTuple):
+    """Hashes and band keys of texts.
 
     `texts` uint64 (texts, 2): halves of the hash of each text; zeros for a text without words. `words` bool (texts,):
     whether it has any. `bands` uint64 (texts, bands): keys; without columns unless `config.near`.
@@ -66,20 +65,20 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     source, group_path = f"documents/{name}.parquet", groups.path_of(name)
     documents = work.extracted.table(source, columns=["id", "url", "warc_file", "fetched_at", "text"])
     scored = work.scores.table(group_path, columns=["prose_score"])
-    same_mark(
-        mark_of(documents.column("id")),
+    check_ids_digest(
+        ids_digest(documents.column("id")),
         scored,
         f"{work.extracted.address} {source} and {work.scores.address} {group_path}",
     )
-    # Null where the annotator failed: such a document is the least preferred.
+    # Null if the annotator failed; such documents are the least preferred.
     score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
-    # What comes back was there before what is new.
+    # Documents that return are preferred to new ones.
     cycle = work.index.cycle - is_returned(name)
-    own = preference.preferences(score, documents.column("fetched_at"), documents.column("id"), cycle)
-    with part.file(f"{preference.FOLDER}/{name}.bin", rows=len(own)) as file:
-        file.write(own.tobytes())
-    signed = sign(documents.column("text"), work.config)
-    texts, bands = records(signed, number)
+    preferences = preference.preferences(score, documents.column("fetched_at"), documents.column("id"), cycle)
+    with part.file(f"{preference.FOLDER}/{name}.bin", rows=len(preferences)) as file:
+        file.write(preferences.tobytes())
+    signatures = sign(documents.column("text"), work.config)
+    texts, bands = records(signatures, number)
     sorted_runs.write(part, f"{TEXTS}/{name}.bin", [sorted_runs.by_key(texts)])
     sorted_runs.write(part, f"{BANDS}/{name}.bin", [sorted_runs.by_key(bands)])
     captures = capture_records(documents.column("url"), documents.column("warc_file"), number)
@@ -88,22 +87,22 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     part.metric("texts", len(texts))
 
 
-def records(signed: Signed, part: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """Returns the records (dtypes TEXT and BAND) of the texts with words of the part with a number."""
-    rows = np.flatnonzero(signed.words)
-    row_ids, keys = row_ids_of(part, rows), signed.bands[rows]
-    high, low = signed.texts[rows, 0], signed.texts[rows, 1]
+def records(signatures: Signatures, part: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Returns the records (dtypes TEXT and BAND) of the texts with words in part number `part`."""
+    rows = np.flatnonzero(signatures.words)
+    row_ids, keys = row_ids_of(part, rows), signatures.bands[rows]
+    high, low = signatures.texts[rows, 0], signatures.texts[rows, 1]
     count = keys.shape[1]
     bands = packed(BAND, key=salted(keys).ravel(), text=np.repeat(high, count), row_id=np.repeat(row_ids, count))
     return packed(TEXT, key=high, low=low, row_id=row_ids), bands
 
 
 def salted(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns band keys of shape (texts, bands) so that keys of different bands are equal by chance only (2^-64)."""
+    """Salts band keys of shape (texts, bands), so that keys of different bands are equal by chance only (2^-64)."""
     return keys ^ mix(np.arange(1, keys.shape[1] + 1, dtype=np.uint64))
 
 
-def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:
+def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signatures:
     """Returns the hashes and the band keys of texts."""
     settings = config.minhash
     hasher = MinHasher(settings.permutations, settings.seed)
@@ -117,7 +116,7 @@ def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:
             bands.append(band_keys(signatures, settings.bands, settings.rows))
     words = np.array([key is not None for key in keys], np.bool_)
     halves = np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8").astype(np.uint64).reshape(-1, 2)
-    return Signed(halves, words, np.concatenate(bands) if config.near else np.empty((len(keys), 0), np.uint64))
+    return Signatures(halves, words, np.concatenate(bands) if config.near else np.empty((len(keys), 0), np.uint64))
 
 
 def text_key(normalised: str) -> bytes | None:
@@ -130,7 +129,7 @@ class MinHasher:
 
     Args:
         permutations: values per signature.
-        seed: of the family; equal seeds give equal signatures on every machine.
+        seed: seed of the family; equal seeds give equal signatures on every machine.
     """
 
     def __init__(self, permutations: int, seed: int) -> None:
@@ -152,7 +151,7 @@ class MinHasher:
         starts = np.cumsum(counts) - counts
         for rows in _blocks(counts):
             begin = starts[rows[0]]
-            hashes = _finalise(shingles[begin : starts[rows[-1]] + counts[rows[-1]]])
+            hashes = _finalize(shingles[begin : starts[rows[-1]] + counts[rows[-1]]])
             self._minima(hashes, starts[rows] - begin, rows, signatures)
         return signatures
 
@@ -187,7 +186,7 @@ def band_keys(signatures: NDArray[np.uint32], bands: int, rows: int) -> NDArray[
 
 
 def _blocks(counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Splits the texts with shingles into blocks of about `_BLOCK` shingles; a block may end with a longer text."""
+    """Splits the texts with shingles into blocks of about `_BLOCK` shingles; the last text may exceed a block."""
     filled = np.flatnonzero(counts)
     if len(filled) == 0:
         return []
@@ -195,10 +194,10 @@ def _blocks(counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return np.split(filled, np.flatnonzero(np.diff(before // _BLOCK)) + 1)
 
 
-def _finalise(shingles: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Applies murmur3's 32-bit finaliser to the high half of each hash, as datasketch does.
+def _finalize(shingles: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Applies murmur3's 32-bit finalizer to the high half of each hash, like datasketch.
 
-    An affine map preserves structure of its input; the finaliser removes it.
+    An affine map preserves structure of its input; the finalizer removes it.
     """
     value = (shingles >> np.uint64(32)).astype(np.uint32)
     value ^= value >> np.uint32(16)
@@ -219,7 +218,7 @@ _UP, _DOWN = _powers(_BASE, _CHUNK), _powers(pow(_BASE, -1, 1 << 64), _CHUNK)
 
 
 def batches(texts: Sequence[str], characters: int = 4_000_000) -> Iterator[Sequence[str]]:
-    """Splits texts into batches of about so many characters; a longer text is a batch of its own."""
+    """Splits texts into batches of about `characters` characters; a longer text is a batch of its own."""
     begin, size = 0, 0
     for index, text in enumerate(texts):
         if size and size + len(text) > characters:
@@ -274,7 +273,7 @@ def _chunk(data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.
     up, down = (_UP, _DOWN) if span <= _CHUNK else (_powers(_BASE, span), _powers(pow(_BASE, -1, 1 << 64), span))
     sums = np.zeros(span + 1, dtype=np.uint64)
     np.cumsum(data[begin:end] * up[:span], out=sums[1:])
-    # The sum over a word, made independent of its offset in the chunk.
+    # The sum over a word, independent of its offset in the chunk.
     return mix((sums[ends - begin] - sums[starts - begin]) * down[starts - begin])
 
 

@@ -1,37 +1,38 @@
 """Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
-Reads `extracted` (text, url, source, host, fetched_at), the group `prose_score` (tasks.core.groups) and, where there is
-one, the dedup index of the version before (`tasks.formats.dedup.dedup_index`) without what is taken down. Writes
+Reads `extracted` (text, url, source, host, fetched_at), the group `prose_score` (tasks.core.groups) and, if it exists,
+the dedup index of the previous version (`tasks.formats.dedup.dedup_index`) without the documents that are taken down.
+Writes
 
     duplicates/<part>.parquet   one row per document, in the order of `extracted` (`verdicts.DUPLICATES`)
     earlier/<part>.parquet      documents of the index with a copy, or a newer capture, here (`verdicts.EARLIER`)
     pairs/<bucket>.parquet      every verified pair of texts with its similarity (`verdicts.PAIRS`)
     sources/ sizes/             counts of duplicates by source, and of clusters by size
     largest/ domains/           the largest clusters of each bucket, counts of duplicates by domain
-    audit.json domains.parquet  what a person judges the duplicates by, and the counts of all domains (`audit`)
-    preference/ texts/ bands/ captures/   what is compared, part by part; parts.json: the names of these parts in order
+    audit.json domains.parquet  samples for inspection, and the counts of all domains (`audit`)
+    preference/ texts/ bands/ captures/   keys of each part; parts.json: the names of the parts in order
 
-Documents are not dropped here. Every pass is parts on the engine, and resumes at the first one without a record:
+This stage does not drop documents. Every pass runs as parts on the engine, and resumes at the first unfinished part:
 
     forgotten    per part      documents of the index that are taken down
-    sign         per part      text -> hash, band keys, order of preference, as sorted runs
+    sign         per part      text -> hash, band keys, preference, as sorted runs
     equal        per bucket    equal hashes
     candidates   per bucket    pairs of texts that share a band
     shingle      per part      shingle sets of the texts of these pairs
-    verify       per bucket    true Jaccard of the two texts of each pair
+    verify       per bucket    exact Jaccard similarity of each pair
     large small  per bucket    connected components of the verified pairs, round by round
     clusters     per bucket    pairs and equal texts by cluster
     pairs        per bucket    the keeper of each cluster (`verdicts`)
-    recaptured   per bucket    documents of one page
+    recaptured   per bucket    documents whose page has several captures
     <part>       per part      the verdicts on its documents
-    audit        once          samples and counts of the passes, for people
+    audit        once          samples and counts of the passes
 
-Documents of the index are compared with those of this version, never with one another, and their texts are read where a
-pair is to be verified. So a version costs what its own documents cost, and a pass over the keys of the index.
+Documents of the index are compared with those of this version but not with one another, and their texts are read only
+to verify a pair. So the cost of a version is that of its own documents plus a pass over the keys of the index.
 
-A bucket is a range of hashes, of band keys, pairs, texts or clusters, and has about `records_per_bucket` records: this
-and the largest part bound the memory of a worker. This process has only counts. What the passes in between have written
-is cleared away at the end.
+A bucket is a range of hashes (of band keys, pairs, texts or clusters) with about `records_per_bucket` records: this and
+the largest part bound the memory of a worker. The process of the stage holds only counts. Intermediate files are
+deleted at the end.
 """
 
 import json
@@ -72,17 +73,17 @@ VERSION = 5
 
 _COUNTED = ("large_buckets", "candidate_pairs", "verified_pairs", "pairs_just_below", "pairs_just_above")
 _LINKS = 8
-"""A link in the choice of keepers takes as much memory as so many records elsewhere: both documents are objects."""
+"""Memory of a link in the choice of keepers, in records of other passes: its two documents are Python objects."""
 
 
 def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Writes duplicates, pairs and what is compared.
+    """Writes duplicates, pairs, keys and the audit.
 
     Raises:
-        InputError: the inputs are empty or do not have the same parts; or the index has the keys of other settings.
+        InputError: the inputs have different parts, or the index has keys of other settings.
     """
     extracted, scores, index = inputs["extracted"], inputs["prose_score"], index_of(inputs)
-    _require_same_keys(config, index)
+    _check_index_settings(config, index)
     names = _common_parts(extracted, scores)
     own = ArtifactFolder(output.store, output.address, output.address.path)
     passes = _Passes(
@@ -95,26 +96,26 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         links += passes.near()
     verdicts = passes.keepers([run for run in links if run])
     passes.verdicts(verdicts, passes.recaptured())
-    found = passes.audit(verdicts)
+    audit = passes.audit(verdicts)
     output.log_file(AUDIT_FILE, output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
-    output.log_file("duplicates.png", partial(draw, found, str(output.address)))
-    report = Report(metrics=passes.metrics(found))
-    output.leave_out(passes.between)
+    output.log_file("duplicates.png", partial(draw, audit, str(output.address)))
+    report = Report(metrics=passes.metrics(audit))
+    output.leave_out(passes.intermediate)
     return report
 
 
-def _require_same_keys(config: DedupConfig, index: DedupIndex) -> None:
-    """Raises InputError where near texts of this version and of the index would share no key."""
-    held, wanted = index.manifest.signatures, signatures_of(config.model_dump(mode="json"))
-    if not config.near or not held:
+def _check_index_settings(config: DedupConfig, index: DedupIndex) -> None:
+    """Raises InputError if the keys of this version and of the index are not comparable."""
+    indexed, current = index.manifest.signatures, signatures_of(config.model_dump(mode="json"))
+    if not config.near or not indexed:
         return
-    for name, value in wanted.items():
-        if held[name] != value:
+    for name, value in current.items():
+        if indexed[name] != value:
             setting = f"dedup.{name}" if name == "near" else f"dedup.minhash.{name}"
             raise InputError(
                 f"{setting} is {json.dumps(value)}, and the dedup index of {index.manifest.cycles[-1]} was made with "
-                f"{json.dumps(held[name])}: near copies of what is published would not be found",
-                "set it back; or start a new index under another recipe name",
+                f"{json.dumps(indexed[name])}: near copies of published documents would not be found",
+                "set it back, or start a new index under another recipe name",
             )
 
 
@@ -122,17 +123,17 @@ def _common_parts(extracted: Artifact, scores: Artifact) -> list[str]:
     names = parts_of(extracted)
     if names != scores.names(f"{KIND}/"):
         raise InputError(
-            f"{scores.address} has other parts than {extracted.address}", "run annotate on these documents again"
+            f"{scores.address} and {extracted.address} have different parts", "run annotate on these documents again"
         )
     return names
 
 
 class _Passes:
-    """The passes of one run, in their order.
+    """The passes of one run, in order.
 
     Args:
         work: settings and files.
-        names: the parts of this version's documents.
+        names: names of the parts of this version's documents.
         output: the artifact being written.
         engine: executor of the parts.
     """
@@ -146,18 +147,18 @@ class _Passes:
         self._engine = engine
         self._per_bucket = work.config.records_per_bucket
         self._stars: Buckets | None = None
-        self._compared: Buckets | None = None
+        self._verified: Buckets | None = None
         self._texts = self._captures = self._index.documents
         self._counts = dict.fromkeys((*_COUNTED, "recaptured", "links"), 0)
         self._of_cycle = Counter[str]()
-        self.between: list[str] = []
-        """Names of the parts that no later stage and no later cycle reads."""
+        self.intermediate: list[str] = []
+        """Names of the parts that neither a later stage nor a later cycle reads."""
 
     def forget(self) -> None:
         """Finds the documents of the index that are taken down."""
         if self._work.takedowns:
             specs = [PartSpec(f"forgotten-{number:05d}", number) for number in range(self._index.count)]
-            self._map(forgotten_part, specs, between=True)
+            self._map(forgotten_part, specs, intermediate=True)
 
     def sign(self) -> None:
         """Runs the pass over all texts."""
@@ -170,64 +171,66 @@ class _Passes:
 
     def equal(self) -> Buckets | None:
         """Finds equal texts; returns their links, if any."""
-        made = Buckets("equal", bucket_count(self._texts, self._per_bucket))
-        return made if self._count("links", self._over(made, equal_part)) else None
+        buckets = Buckets("equal", bucket_count(self._texts, self._per_bucket))
+        return buckets if self._count("links", self._run_pass(buckets, equal_part)) else None
 
     def near(self) -> list[Buckets]:
-        """Finds and verifies pairs, and the components of their graph; returns the links, if any."""
-        found = Buckets("candidates", bucket_count(self._texts * self._work.config.minhash.bands, self._per_bucket))
-        records = self._over(found, candidates_part)
+        """Finds and verifies pairs, and finds the components of their graph; returns the links, if any."""
+        candidates = Buckets(
+            "candidates", bucket_count(self._texts * self._work.config.minhash.bands, self._per_bucket)
+        )
+        records = self._run_pass(candidates, candidates_part)
         self._count("large_buckets", records)
         pairs = _sum(records, "found_pairs")
         if not pairs:
             return []
         specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in self._all_parts()]
-        self._map(shingle_part, specs, found.beside(WANTED), between=True)
-        made = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
-        records = self._over(made, verify_part, found)
-        self._compared = made
+        self._map(shingle_part, specs, candidates.sibling(WANTED), intermediate=True)
+        buckets = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
+        records = self._run_pass(buckets, verify_part, candidates)
+        self._verified = buckets
         for name in _COUNTED[1:]:
             self._count(name, records)
         verified = self._counts["verified_pairs"]
         if not verified:
             return []
-        self._stars = self._components(made.beside(EDGES), verified)
+        self._stars = self._components(buckets.sibling(EDGES), verified)
         self._counts["links"] += verified
-        return [made]
+        return [buckets]
 
     def _components(self, edges: Buckets, pairs: int) -> Buckets:
-        """Repeats large-star and small-star until neither changes an edge; returns the last edges."""
+        """Repeats large-star and small-star until neither changes an edge; returns the final edges."""
         count, number, moved = bucket_count(2 * pairs, self._per_bucket), 0, True
         while moved:
             large = Buckets(f"large-{number:02d}", count)
-            moved = _sum(self._over(large, large_part, edges), "moved_edges") > 0
+            moved = _sum(self._run_pass(large, large_part, edges), "moved_edges") > 0
             edges = Buckets(f"small-{number:02d}", count)
-            moved = _sum(self._over(edges, small_part, large), "moved_edges") > 0 or moved
+            moved = _sum(self._run_pass(edges, small_part, large), "moved_edges") > 0 or moved
             number += 1
         return edges
 
     def keepers(self, links: Sequence[Buckets]) -> Buckets:
-        """Divides the links into clusters and chooses keepers; returns the runs of pairs, with verdicts beside them."""
+        """Divides the links into clusters and chooses keepers; returns the runs of pairs, next to those of verdicts."""
         if not links:
             return Buckets("pairs", 0)
         clusters = Buckets("clusters", bucket_count(self._counts["links"], self._per_bucket))
-        self._over(clusters, clusters_part, tuple(links), self._stars)
-        made = Buckets("pairs", bucket_count(_LINKS * self._counts["links"], self._per_bucket))
-        for record in self._over(made, keepers_part, clusters, between=False):
+        self._run_pass(clusters, clusters_part, tuple(links), self._stars)
+        buckets = Buckets("pairs", bucket_count(_LINKS * self._counts["links"], self._per_bucket))
+        for record in self._run_pass(buckets, keepers_part, clusters, intermediate=False):
             self._of_cycle.update({name: int(count) for name, count in record.metrics.items()})
-        return made
+        return buckets
 
     def recaptured(self) -> Buckets:
-        """Finds the documents whose page has several captures."""
+        """Finds the documents whose page has several captures; returns their runs."""
         if self._work.config.pages == "all":
             return Buckets("recaptured", 0)
-        made = Buckets("recaptured", bucket_count(self._captures, self._per_bucket))
-        self._count("recaptured", self._over(made, recaptured_part))
-        return made
+        buckets = Buckets("recaptured", bucket_count(self._captures, self._per_bucket))
+        self._count("recaptured", self._run_pass(buckets, recaptured_part))
+        return buckets
 
     def verdicts(self, pairs: Buckets, recaptured: Buckets) -> None:
         """Writes the verdicts on the documents of each part, and on those of the index."""
-        runs = pairs.beside(VERDICTS), recaptured
+        runs = pairs.sibling(VERDICTS), recaptured
         specs = [PartSpec(name, number) for number, name in self._numbered]
         self._output.map_parts(self._engine, partial(duplicates_part, self._work, *runs), specs)
         self._map(earlier_part, [PartSpec(earlier_name(number), number) for number in range(self._index.count)], *runs)
@@ -237,47 +240,49 @@ class _Passes:
         return [*earlier, *self._numbered]
 
     def audit(self, pairs: Buckets) -> DuplicateAudit:
-        """Writes the audit of all passes; returns it."""
-        self._map(audit_part, [PartSpec("audit", self._counts)], pairs, self._compared)
+        """Writes the audit of all passes, and returns it."""
+        self._map(audit_part, [PartSpec("audit", self._counts)], pairs, self._verified)
         return DuplicateAudit.model_validate_json(self._work.own.read(AUDIT_FILE))
 
-    def metrics(self, found: DuplicateAudit) -> dict[str, float]:
-        """Returns the summary of all passes, from their counts."""
+    def metrics(self, audit: DuplicateAudit) -> dict[str, float]:
+        """Returns the metrics of the stage, from the counts of all passes."""
         counts = {name: float(count) for name, count in self._counts.items() if name != "links"}
         return {
             "documents": float(sum(self._output.committed[name].rows_in for name in self._names)),
             "indexed_documents": float(self._index.documents),
             "recaptured": counts.pop("recaptured"),
             **(counts if self._work.config.near else {}),
-            "clusters": float(sum(size.clusters for size in found.sizes)),
-            **{f"clusters_of/{size.name}": float(size.clusters) for size in found.sizes},
-            "largest_cluster": float(max([0, *(cluster.documents for cluster in found.largest)])),
-            "sources_over_alarm_share": float(len(alarm(found.sources, self._work.config.alarm_share))),
-            **{f"loss_share/{source.name}": source.share for source in found.sources},
+            "clusters": float(sum(size.clusters for size in audit.sizes)),
+            **{f"clusters_of/{size.name}": float(size.clusters) for size in audit.sizes},
+            "largest_cluster": float(max([0, *(cluster.documents for cluster in audit.largest)])),
+            "sources_over_alarm_share": float(len(alarm(audit.sources, self._work.config.alarm_share))),
+            **{f"loss_share/{source.name}": source.share for source in audit.sources},
             **{f"duplicates_of/{version}": float(count) for version, count in self._by_version()},
         }
 
     def _by_version(self) -> Iterator[tuple[str, int]]:
-        """Yields the versions of the index with the duplicates here of what they have published."""
+        """Yields the versions of the index, and the number of duplicates of their documents in this version."""
         for number, version in enumerate(self._index.manifest.cycles):
             yield version, self._of_cycle[f"{OF_CYCLE}{number}"]
 
-    def _over(self, made: Buckets, fn: Callable[..., None], *read: Any, between: bool = True) -> list[PartRecord]:
-        """Makes all buckets of a pass from the runs that it reads."""
-        specs = [PartSpec(made.name(number), number) for number in range(made.count)]
-        return self._map(fn, specs, *read, made, between=between)
+    def _run_pass(
+        self, buckets: Buckets, fn: Callable[..., None], *read: Any, intermediate: bool = True
+    ) -> list[PartRecord]:
+        """Runs a pass: writes all its buckets from the runs `read`."""
+        specs = [PartSpec(buckets.name(number), number) for number in range(buckets.count)]
+        return self._map(fn, specs, *read, buckets, intermediate=intermediate)
 
     def _map(
-        self, fn: Callable[..., None], specs: Sequence[PartSpec], *given: Any, between: bool = False
+        self, fn: Callable[..., None], specs: Sequence[PartSpec], *arguments: Any, intermediate: bool = False
     ) -> list[PartRecord]:
-        self.between += [spec.name for spec in specs] if between else []
-        work: Callable[[Part, Any], None] = partial(fn, self._work, *given)
+        self.intermediate += [spec.name for spec in specs] if intermediate else []
+        work: Callable[[Part, Any], None] = partial(fn, self._work, *arguments)
         return self._output.map_parts(self._engine, work, specs, conserved=False)
 
     def _count(self, name: str, records: Sequence[PartRecord]) -> int:
-        counted = _sum(records, name)
-        self._counts[name] += counted
-        return counted
+        total = _sum(records, name)
+        self._counts[name] += total
+        return total
 
 
 def _sum(records: Sequence[PartRecord], metric: str) -> int:

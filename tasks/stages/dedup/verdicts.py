@@ -1,28 +1,28 @@
-"""From verified pairs to verdicts: clusters of copies, the keeper of each, and a row for every document.
+"""Verdicts from verified pairs: clusters of copies, the keeper of each, and a row for every document.
 
     large-<round>/ small-<round>/  per bucket of nodes     a run of EDGE: the search for connected components
-    clusters/<bucket>.bin          per bucket of clusters  a run of LABELLED: every link with the label of its cluster
+    clusters/<bucket>.bin          per bucket of clusters  a run of LABELED: every link with the label of its cluster
     forgotten/<part>.bin           per part of the index   a run of ROW_ID: documents that are taken down
-    verdicts/<bucket>.bin          per bucket of clusters  a run of VERDICT, by row id: each document of a cluster
+    verdicts/<bucket>.bin          per bucket of clusters  a run of VERDICT, by row id: the documents of clusters
     pairs/<bucket>.parquet                                 every verified pair of texts with its similarity (PAIRS)
     sizes/ largest/                                        clusters by size, the largest ones (`audit.LARGEST`)
-    duplicates/<part>.parquet      per part                one row per document, in their order (DUPLICATES)
-    sources/ domains/                                      documents and duplicates of each source (SOURCES), domain
+    duplicates/<part>.parquet      per part                one row per document, in order (DUPLICATES)
+    sources/ domains/                                      counts of each source (SOURCES) and domain
     earlier/<number>.parquet       per part of the index   its documents with a copy or a newer capture here (EARLIER)
 
 Components are found by the alternating algorithm of Kiveris, Lattanzi, Mirrokni, Rastogi and Vassilvitskii 2014,
 "Connected Components in MapReduce and Beyond" (SoCC): until nothing changes, every node connects
 
-    large-star   each larger neighbour to the smallest of itself and all its neighbours
-    small-star   itself and each smaller neighbour to the smallest of these
+    large-star   each larger neighbor to the smallest of itself and all its neighbors
+    small-star   itself and each smaller neighbor to the smallest of these
 
-Both keep the components, and the edges that are left at the end are stars: each node of a component is connected to the
-smallest one, its label. Rounds in practice: two or three for groups of copies, about log2(n) for a chain of n. A pass
-needs the edges of one bucket of nodes; a component of n texts has n edges at one node at the end, 24 MB per million.
+Both preserve the components, and the final edges are stars: each node of a component is connected to the smallest one,
+which is its label. In practice there are two or three rounds for groups of copies, and about log2(n) for a chain of n.
+A pass holds the edges of one bucket of nodes; a component of n texts has n edges at one node, 24 MB per million.
 
-A cluster is a connected component of verified pairs and equal texts. It serves reports and the division of work; which
-documents are dropped is decided by the rule in `tasks.formats.dedup.duplicates`, in about 600 bytes of memory per
-document of the bucket. Documents of the index that are taken down are compared with nothing.
+A cluster is a connected component of verified pairs and equal texts. It is used in reports and to divide the work; the
+rule in `tasks.formats.dedup.duplicates` decides which documents are dropped, with about 600 bytes of memory per
+document of the bucket. Documents of the index that are taken down do not take part.
 """
 
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ from tasks.stages.dedup import audit, preference
 from tasks.stages.dedup.workspace import (
     EDGE,
     KINDS,
-    LABELLED,
+    LABELED,
     LINK,
     RECAPTURED,
     ROW_ID,
@@ -69,19 +69,19 @@ SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("clust
 VERDICTS = "verdicts"
 
 OF_CYCLE = "of_cycle/"
-"""Metrics: duplicates of documents of the version with that number in the index."""
+"""Prefix of metrics: duplicates of documents of the index, by the number of their version."""
 
 DUPLICATES = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
-        pa.field("duplicate_of", pa.string()),  # the keeper; null for a document that is kept
+        pa.field("duplicate_of", pa.string()),  # the keeper; null for a kept document
         pa.field("kind", pa.string()),  # "exact" | "near"
         pa.field("jaccard", pa.float32()),  # similarity to duplicate_of
         pa.field("cluster", pa.string()),  # id of the cluster's most preferred document; null without copies
         pa.field("text", pa.string()),  # id of the most preferred document with the same text; null without copies
         pa.field("rank", pa.int32()),  # order of preference in the cluster, 0 first; null without copies
         pa.field("bucket", pa.int32()),  # number of the file in pairs/ with the cluster's pairs; null without copies
-        pa.field("page", pa.uint64()),  # hash of the page (`preference.page_key`); null without another capture of it
+        pa.field("page", pa.uint64()),  # hash of the page (`preference.page_key`); null if it has only one capture
     ]
 )
 
@@ -103,9 +103,9 @@ SOURCES = pa.schema(
 )
 
 
-def both_ways(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.void]:
+def both_directions(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.void]:
     """Returns edges in both directions (dtype EDGE), sorted by key."""
-    return _edges(np.concatenate([one, other]), np.concatenate([other, one]))
+    return _edges(np.concatenate([first, second]), np.concatenate([second, first]))
 
 
 def _edges(nodes: NDArray[np.uint64], others: NDArray[np.uint64]) -> NDArray[np.void]:
@@ -116,10 +116,10 @@ def large_star(edges: NDArray[np.void]) -> tuple[Edges, int]:
     """Applies large-star to some nodes.
 
     Args:
-        edges: dtype EDGE, all edges of these nodes, from them; repeats do no harm.
+        edges: all edges from these nodes (dtype EDGE); may contain repeats.
 
     Returns:
-        the new edges, from the larger node to the smaller one; and how many of them are new.
+        the edges after the step, from the larger node to the smaller one; and how many of them changed.
     """
     nodes, others, starts = _by_node(edges)
     if not len(starts):
@@ -131,7 +131,7 @@ def large_star(edges: NDArray[np.void]) -> tuple[Edges, int]:
 
 
 def small_star(edges: NDArray[np.void]) -> tuple[Edges, int]:
-    """Applies small-star to some nodes; as `large_star`, with the edges to smaller nodes alone."""
+    """Applies small-star to some nodes; like `large_star`, with only the edges to smaller nodes."""
     nodes, others, starts = _by_node(edges)
     if not len(starts):
         return (nodes, others), 0
@@ -145,35 +145,35 @@ def small_star(edges: NDArray[np.void]) -> tuple[Edges, int]:
 
 
 def _by_node(edges: NDArray[np.void]) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-    """Returns the distinct edges sorted by node, and where each node begins."""
+    """Returns the distinct edges sorted by node, and the index of the first edge of each node."""
     order = np.lexsort((edges["other"], edges["node"]))
     nodes, others = edges["node"][order], edges["other"][order]
-    again = (nodes[1:] == nodes[:-1]) & (others[1:] == others[:-1])
-    kept = ~np.append(False, again)[: len(nodes)]
-    nodes, others = nodes[kept], others[kept]
+    repeats = (nodes[1:] == nodes[:-1]) & (others[1:] == others[:-1])
+    distinct = ~np.append(False, repeats)[: len(nodes)]
+    nodes, others = nodes[distinct], others[distinct]
     return nodes, others, np.flatnonzero(np.append(True, nodes[1:] != nodes[:-1])[: len(nodes)])
 
 
-def large_part(work: Workspace, before: Buckets, made: Buckets, part: Part, number: int) -> None:
-    """Applies large-star to the nodes of one bucket of `made`; runs on a worker."""
-    (nodes, others), changed = large_star(work.bucket(before, EDGE, number, made.count))
+def large_part(work: Workspace, before: Buckets, buckets: Buckets, part: Part, number: int) -> None:
+    """Applies large-star to the nodes of one bucket; runs on a worker."""
+    (nodes, others), changed = large_star(work.bucket(before, EDGE, number, buckets.count))
     part.metric("moved_edges", changed)
-    sorted_runs.write(part, made.path(number), [_edges(nodes, others)])
+    sorted_runs.write(part, buckets.path(number), [_edges(nodes, others)])
 
 
-def small_part(work: Workspace, before: Buckets, made: Buckets, part: Part, number: int) -> None:
-    """Applies small-star to the nodes of one bucket of `made`; runs on a worker."""
-    (nodes, others), changed = small_star(work.bucket(before, EDGE, number, made.count))
+def small_part(work: Workspace, before: Buckets, buckets: Buckets, part: Part, number: int) -> None:
+    """Applies small-star to the nodes of one bucket; runs on a worker."""
+    (nodes, others), changed = small_star(work.bucket(before, EDGE, number, buckets.count))
     part.metric("moved_edges", changed)
-    sorted_runs.write(part, made.path(number), [both_ways(nodes, others)])
+    sorted_runs.write(part, buckets.path(number), [both_directions(nodes, others)])
 
 
 def labels_of(nodes: NDArray[np.uint64], stars: NDArray[np.void]) -> NDArray[np.uint64]:
-    """Returns the label of each node: the smallest of its component, itself where it has no edge.
+    """Returns the label of each node: the smallest node of its component, or itself without edges.
 
     Args:
         nodes: shape (nodes,).
-        stars: dtype EDGE, the edges of these nodes after the last round.
+        stars: edges of these nodes after the last round (dtype EDGE).
     """
     leaves = stars[stars["other"] < stars["node"]]
     if not len(leaves):
@@ -184,64 +184,64 @@ def labels_of(nodes: NDArray[np.uint64], stars: NDArray[np.void]) -> NDArray[np.
 
 
 def clusters_part(
-    work: Workspace, links: tuple[Buckets, ...], stars: Buckets | None, made: Buckets, part: Part, number: int
+    work: Workspace, links: tuple[Buckets, ...], stars: Buckets | None, buckets: Buckets, part: Part, number: int
 ) -> None:
-    """Labels the links from the texts of one bucket of `made`; runs on a worker.
+    """Labels the links of one bucket of texts with their clusters; runs on a worker.
 
     Args:
         work: the stage's files.
         links: runs of LINK.
-        stars: the last round of the search for components; None where no pair was verified.
-        made: the runs that this pass writes.
+        stars: runs of the last round of the search for components; None if no pair was verified.
+        buckets: the runs that this pass writes.
         part: the part to write.
         number: of the bucket.
     """
-    found = np.concatenate([work.bucket(run, LINK, number, made.count) for run in links])
-    edges = work.bucket(stars, EDGE, number, made.count) if stars else np.empty(0, EDGE)
-    label = labels_of(found["left"], edges)
-    columns = {name: found[name] for name in ("left", "right", "jaccard", "equal")}
-    labelled = packed(LABELLED, key=mix(label), label=label, **columns)
-    order = np.lexsort((found["right"], found["left"], labelled["key"]))
-    sorted_runs.write(part, made.path(number), [labelled[order]])
+    records = np.concatenate([work.bucket(run, LINK, number, buckets.count) for run in links])
+    edges = work.bucket(stars, EDGE, number, buckets.count) if stars else np.empty(0, EDGE)
+    label = labels_of(records["left"], edges)
+    columns = {name: records[name] for name in ("left", "right", "jaccard", "equal")}
+    labeled = packed(LABELED, key=mix(label), label=label, **columns)
+    order = np.lexsort((records["right"], records["left"], labeled["key"]))
+    sorted_runs.write(part, buckets.path(number), [labeled[order]])
 
 
-class Members(NamedTuple):
+class ClusterMembers(NamedTuple):
     """The documents of some clusters, most preferred first.
 
     `row_ids` uint64 (documents,); `ids` uint64 (documents, 2); `label` uint64 (documents,), of the cluster; `text`
-    int64 (documents,), the index of the most preferred document with the same text; `again` bool (documents,), whether
-    an earlier version has published this very document, too, which is there before it.
+    int64 (documents,), the index of the most preferred document with the same text; `repeated` bool (documents,),
+    whether the same document, published by an earlier version, is in the cluster before it.
     """
 
     row_ids: NDArray[np.uint64]
     ids: NDArray[np.uint64]
     label: NDArray[np.uint64]
     text: NDArray[np.int64]
-    again: NDArray[np.bool_]
+    repeated: NDArray[np.bool_]
 
 
-def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, number: int) -> None:
-    """Decides on the documents of one bucket of `made`; runs on a worker."""
-    links = work.bucket(clusters, LABELLED, number, made.count)
+def keepers_part(work: Workspace, clusters: Buckets, buckets: Buckets, part: Part, number: int) -> None:
+    """Writes the verdicts on the documents of one bucket of clusters; runs on a worker."""
+    links = work.bucket(clusters, LABELED, number, buckets.count)
     members = _members(work, links)
     near = links[links["equal"] == 0]
     pairs = _text_pairs(members, near)
-    found, sizes, keepers = _verdicts(members, pairs, near["jaccard"], number)
-    gone = (found["kind"] != KINDS.index("")) & (found["key"] >= work.first_row_id)
-    earlier = keepers[gone & (keepers < work.first_row_id)]
+    verdicts, sizes, keepers = _verdicts(members, pairs, near["jaccard"], number)
+    is_new_duplicate = (verdicts["kind"] != KINDS.index("")) & (verdicts["key"] >= work.first_row_id)
+    earlier = keepers[is_new_duplicate & (keepers < work.first_row_id)]
     for cycle, count in zip(*np.unique(preference.cycles(work, earlier), return_counts=True), strict=True):
         part.metric(f"{OF_CYCLE}{cycle}", int(count))
-    sorted_runs.write(part, made.beside(VERDICTS).path(number), [sorted_runs.by_key(found)])
-    with part.file(made.path(number, "parquet"), rows=len(pairs)) as file:
-        pq.write_table(_named(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
-    largest = audit.largest_clusters(members.ids, members.label, members.text, members.again)
-    audit.write_table(part, made.beside(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
+    sorted_runs.write(part, buckets.sibling(VERDICTS).path(number), [sorted_runs.by_key(verdicts)])
+    with part.file(buckets.path(number, "parquet"), rows=len(pairs)) as file:
+        pq.write_table(_pairs_table(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
+    largest = audit.largest_clusters(members.ids, members.label, members.text, members.repeated)
+    audit.write_table(part, buckets.sibling(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
     size, count = np.unique(sizes, return_counts=True)
-    with part.file(made.beside(audit.CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
+    with part.file(buckets.sibling(audit.CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
         pq.write_table(pa.table([size.astype(np.int64), count.astype(np.int64)], schema=SIZES), file)
 
 
-def _members(work: Workspace, links: NDArray[np.void]) -> Members:
+def _members(work: Workspace, links: NDArray[np.void]) -> ClusterMembers:
     row_ids, first = np.unique(np.concatenate([links["left"], links["right"]]), return_index=True)
     label = np.concatenate([links["label"], links["label"]])[first]
     text = row_ids.copy()
@@ -251,12 +251,12 @@ def _members(work: Workspace, links: NDArray[np.void]) -> Members:
     order = preference.order(records, row_ids)
     _, best, inverse = np.unique(text[order], return_index=True, return_inverse=True)
     ids = records["id"][order]
-    again = np.ones(len(ids), np.bool_)
-    again[np.unique(ids, axis=0, return_index=True)[1]] = False
-    return Members(row_ids[order], ids, label[order], best[inverse].astype(np.int64), again)
+    repeated = np.ones(len(ids), np.bool_)
+    repeated[np.unique(ids, axis=0, return_index=True)[1]] = False
+    return ClusterMembers(row_ids[order], ids, label[order], best[inverse].astype(np.int64), repeated)
 
 
-def _text_pairs(members: Members, near: NDArray[np.void]) -> NDArray[np.int64]:
+def _text_pairs(members: ClusterMembers, near: NDArray[np.void]) -> NDArray[np.int64]:
     """Returns the indices of the two texts of each pair, the better one first, shape (pairs, 2)."""
     by_row_id = np.argsort(members.row_ids)
     sorted_row_ids = members.row_ids[by_row_id]
@@ -265,51 +265,53 @@ def _text_pairs(members: Members, near: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def _verdicts(
-    members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32], bucket: int
+    members: ClusterMembers, pairs: NDArray[np.int64], jaccard: NDArray[np.float32], bucket: int
 ) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.uint64]]:
-    """Returns the verdicts (dtype VERDICT), the sizes of the clusters, and of each verdict the keeper's row id.
+    """Returns the verdicts (dtype VERDICT), the sizes of the clusters, and the keeper's row id of each verdict.
 
-    A document counts once, so a cluster of nothing but one that an earlier version has published, too, is none.
+    A document counts once, so a document and its publication in an earlier version are not a cluster.
     """
     choice = choose(members.text, pairs, jaccard)
     keeper = choice.keeper
     equal = members.text[keeper] == members.text
-    # A document that an earlier version has published, too, is no duplicate of itself.
-    goes = (members.ids[keeper] != members.ids).any(axis=1)
+    # A document that an earlier version has published is not a duplicate of itself.
+    is_duplicate = (members.ids[keeper] != members.ids).any(axis=1)
     _, first, inverse, sizes = np.unique(members.label, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")  # by cluster, in each by preference
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    found = np.zeros(len(keeper), VERDICT)
-    found["key"], found["rank"], found["bucket"] = members.row_ids, rank, bucket
-    found["kind"] = np.where(goes, np.where(equal, KINDS.index("exact"), KINDS.index("near")), KINDS.index(""))
-    found["jaccard"] = choice.jaccard
+    records = np.zeros(len(keeper), VERDICT)
+    records["key"], records["rank"], records["bucket"] = members.row_ids, rank, bucket
+    records["kind"] = np.where(
+        is_duplicate, np.where(equal, KINDS.index("exact"), KINDS.index("near")), KINDS.index("")
+    )
+    records["jaccard"] = choice.jaccard
     for name, index in (("keeper", keeper), ("cluster", first[inverse]), ("text", members.text)):
-        found[name] = members.ids[index]
-    documents = np.bincount(inverse[~members.again], minlength=len(sizes))
-    return found, documents[documents > 1], members.row_ids[keeper]
+        records[name] = members.ids[index]
+    documents = np.bincount(inverse[~members.repeated], minlength=len(sizes))
+    return records, documents[documents > 1], members.row_ids[keeper]
 
 
-def _named(members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> pa.Table:
+def _pairs_table(members: ClusterMembers, pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> pa.Table:
     columns = [unpack(members.ids[pairs[:, side]]) for side in (0, 1)]
     table = pa.table([*columns, pa.array(jaccard)], schema=PAIRS)
     return table.sort_by([("better", "ascending"), ("worse", "ascending")])
 
 
 def forgotten_part(work: Workspace, part: Part, number: int) -> None:
-    """Writes those of one part; runs on a worker."""
+    """Writes the documents of one part of the index that are taken down; runs on a worker."""
     rows = np.flatnonzero(work.takedowns.mask(work.index.names(number)))
     sorted_runs.write(part, forgotten_path(number), [packed(ROW_ID, key=row_ids_of(number, rows))])
 
 
 def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
-    """Writes one part, given by its number; runs on a worker."""
+    """Writes the verdicts on the documents of one part, given by its number; runs on a worker."""
     documents = work.extracted.table(f"documents/{part.name}.parquet", columns=["id", "source", "host"])
     part.count_in(documents.num_rows)
-    found, pages = _of_part(work, verdicts, VERDICT, number), _of_part(work, recaptured, RECAPTURED, number)
-    table = verdict_table(documents.column("id").combine_chunks(), found, pages)
+    records, pages = _of_part(work, verdicts, VERDICT, number), _of_part(work, recaptured, RECAPTURED, number)
+    table = verdict_table(documents.column("id").combine_chunks(), records, pages)
     for kind in KINDS[1:]:
-        part.metric(f"{kind}_duplicates", int((found["kind"] == KINDS.index(kind)).sum()))
+        part.metric(f"{kind}_duplicates", int((records["kind"] == KINDS.index(kind)).sum()))
     part.table("duplicates", table)
     duplicate = table.column("duplicate_of").is_valid()
     with part.file(f"{audit.SOURCES_FOLDER}/{part.name}.parquet") as file:
@@ -319,17 +321,17 @@ def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, par
 
 
 def earlier_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
-    """Writes the documents of one part of the index that this version bears on; runs on a worker."""
-    found = _of_part(work, verdicts, VERDICT, number)
+    """Writes the documents of one part of the index with a copy or a newer capture here; runs on a worker."""
+    records = _of_part(work, verdicts, VERDICT, number)
     pages = _of_part(work, recaptured, RECAPTURED, number)
-    concerned = np.union1d(found["key"], pages["key"])
-    rows = row_of(concerned)
+    affected = np.union1d(records["key"], pages["key"])
+    rows = row_of(affected)
     names = work.index.names(number).take(pa.array(rows))
     ids = names.column("id").combine_chunks()
-    judged = verdict_table(ids, _renumbered(found, concerned), _renumbered(pages, concerned))
+    table = verdict_table(ids, _renumber(records, affected), _renumber(pages, affected))
     columns = [
         *(names.column(name) for name in NAMES.names),
-        *(judged.column(name) for name in ("cluster", "text", "rank", "bucket", "page")),
+        *(table.column(name) for name in ("cluster", "text", "rank", "bucket", "page")),
         preference.fetched_at(work.index.rows(number)["fetched"][rows]),
         pa.array(rows),
     ]
@@ -340,44 +342,44 @@ def _of_part(work: Workspace, runs: Buckets, dtype: np.dtype[Any], number: int) 
     return sorted_runs.by_key(sorted_runs.read_range(work.own, runs.paths(), dtype, *range_of(number)))
 
 
-def _renumbered(found: NDArray[np.void], concerned: NDArray[np.uint64]) -> NDArray[np.void]:
-    """Returns records with positions in `concerned` as row ids."""
-    again = found.copy()
-    again["key"] = np.searchsorted(concerned, found["key"])
-    return again
+def _renumber(records: NDArray[np.void], row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
+    """Returns the records with positions in `row_ids` in place of row ids."""
+    result = records.copy()
+    result["key"] = np.searchsorted(row_ids, records["key"])
+    return result
 
 
-def verdict_table(ids: pa.Array, found: NDArray[np.void], pages: NDArray[np.void]) -> pa.Table:
+def verdict_table(ids: pa.Array, verdicts: NDArray[np.void], pages: NDArray[np.void]) -> pa.Table:
     """Returns the rows of documents (schema DUPLICATES).
 
     Args:
-        ids: of the documents of the part.
-        found: dtype VERDICT, sorted, those of its documents in clusters.
-        pages: dtype RECAPTURED, those of its documents whose page has another capture.
+        ids: ids of the documents of the part.
+        verdicts: verdicts on its documents in clusters (dtype VERDICT), sorted.
+        pages: its documents whose page has another capture (dtype RECAPTURED).
     """
     row = np.zeros(len(ids), np.int64)
-    row[row_of(found["key"])] = np.arange(len(found))
-    alone = np.ones(len(ids), np.bool_)
-    alone[row_of(found["key"])] = False
-    kept = alone.copy()
-    kept[row_of(found["key"])] = found["kind"] == KINDS.index("")
-    page, once = np.zeros(len(ids), np.uint64), np.ones(len(ids), np.bool_)
-    page[row_of(pages["key"])], once[row_of(pages["key"])] = pages["page"], False
-    dropped, member = (pa.array(row, mask=mask) for mask in (kept, alone))
+    row[row_of(verdicts["key"])] = np.arange(len(verdicts))
+    without_cluster = np.ones(len(ids), np.bool_)
+    without_cluster[row_of(verdicts["key"])] = False
+    kept = without_cluster.copy()
+    kept[row_of(verdicts["key"])] = verdicts["kind"] == KINDS.index("")
+    page, single_capture = np.zeros(len(ids), np.uint64), np.ones(len(ids), np.bool_)
+    page[row_of(pages["key"])], single_capture[row_of(pages["key"])] = pages["page"], False
+    dropped, member = (pa.array(row, mask=mask) for mask in (kept, without_cluster))
     columns = [
-        unpack(found["keeper"]).take(dropped),
-        pa.array(KINDS).take(pa.array(found["kind"])).take(dropped),
-        pa.array(found["jaccard"]).take(dropped),
-        unpack(found["cluster"]).take(member),
-        unpack(found["text"]).take(member),
-        pa.array(found["rank"].astype(np.int32)).take(member),
-        pa.array(found["bucket"].astype(np.int32)).take(member),
-        pa.array(page, mask=once),
+        unpack(verdicts["keeper"]).take(dropped),
+        pa.array(KINDS).take(pa.array(verdicts["kind"])).take(dropped),
+        pa.array(verdicts["jaccard"]).take(dropped),
+        unpack(verdicts["cluster"]).take(member),
+        unpack(verdicts["text"]).take(member),
+        pa.array(verdicts["rank"].astype(np.int32)).take(member),
+        pa.array(verdicts["bucket"].astype(np.int32)).take(member),
+        pa.array(page, mask=single_capture),
     ]
     return pa.table([ids, *columns], schema=DUPLICATES)
 
 
 def _sources(sources: pa.ChunkedArray, duplicate: pa.ChunkedArray) -> pa.Table:
     table = pa.table({"source": sources, "lost": pc.cast(duplicate, pa.int64())})
-    counted = table.group_by("source").aggregate([("lost", "count"), ("lost", "sum")]).sort_by("source")
-    return pa.table([counted.column(name) for name in ("source", "lost_count", "lost_sum")], schema=SOURCES)
+    counts = table.group_by("source").aggregate([("lost", "count"), ("lost", "sum")]).sort_by("source")
+    return pa.table([counts.column(name) for name in ("source", "lost_count", "lost_sum")], schema=SOURCES)

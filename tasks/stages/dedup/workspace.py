@@ -1,11 +1,11 @@
-"""What each pass of the stage reads: the settings, the inputs, and what the passes before it have written.
+"""Shared inputs of all passes of the stage: the settings, the input artifacts, and the files of earlier passes.
 
-Reads `parts.json`, the names of the parts of this version's documents in order. The number of a part is its position
-behind the parts of the index: documents of both have row ids (`tasks.formats.dedup.document_ids`) that do not collide.
+Reads `parts.json`, the names of the parts of this version's documents in order. Parts are numbered after those of the
+index, so that the row ids (`tasks.formats.dedup.document_ids`) of both do not collide.
 
-The passes exchange packed records in sorted runs (`tasks.formats.dedup.sorted_runs`); those that outlive the stage are
-in `tasks.formats.dedup.dedup_index`. A document is named by its row id, and a text by the row id of its first document:
-the smallest of all with equal text.
+The passes exchange packed records in sorted runs (`tasks.formats.dedup.sorted_runs`); records that outlive the stage
+are defined in `tasks.formats.dedup.dedup_index`. A document is identified by its row id, and a text by the smallest row
+id of the documents with this text.
 """
 
 import json
@@ -21,7 +21,7 @@ from tasks.formats.dedup.dedup_index import RUNS, DedupIndex
 from tasks.formats.dedup.document_ids import HALVES, range_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.text import mix
-from tasks.formats.documents.tombstones import NOTHING, Tombstones
+from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones
 from tasks.stages.dedup import DedupConfig
 
 PARTS_FILE = "parts.json"
@@ -29,14 +29,14 @@ PARTS_FILE = "parts.json"
 
 @dataclass(frozen=True)
 class Workspace:
-    """Settings, inputs and this stage's own folder. Picklable; its size does not depend on this version's parts."""
+    """Settings, inputs and this stage's folder. Picklable; its size does not depend on the number of parts."""
 
     config: DedupConfig
     extracted: ArtifactFolder
     scores: ArtifactFolder
     own: ArtifactFolder
     index: DedupIndex = field(default_factory=DedupIndex)
-    takedowns: Tombstones = NOTHING
+    takedowns: Tombstones = NO_TOMBSTONES
 
     def names(self) -> list[str]:
         """Returns the names of the parts of this version's documents."""
@@ -44,12 +44,12 @@ class Workspace:
         return names
 
     def part_names(self) -> list[str]:
-        """Returns the names of all parts by number: those of the index as `earlier_name` gives them."""
+        """Returns the names of all parts by number; those of the index are from `earlier_name`."""
         return [*map(earlier_name, range(self.index.count)), *self.names()]
 
     @property
     def first_row_id(self) -> int:
-        """The least row id of this version's documents; smaller ones are of the index."""
+        """The smallest row id of this version's documents; the index has smaller ones."""
         return range_of(self.index.count)[0]
 
     def bucket(self, runs: Buckets, dtype: np.dtype[Any], number: int, count: int) -> NDArray[np.void]:
@@ -57,49 +57,49 @@ class Workspace:
         return sorted_runs.read_bucket(self.own, runs.paths(), dtype, number, count)
 
     def bucket_of_documents(self, folder: str, number: int, count: int) -> NDArray[np.void]:
-        """Returns the records of bucket `number` of `count`: this version's, and those of the index with their keys.
+        """Returns the records of bucket `number` of `count`: this version's, and those of the index with equal keys.
 
-        What is taken down is left out of those of the index.
+        Documents of the index that are taken down are excluded.
         """
         paths = [f"{folder}/{name}.bin" for name in self.names()]
         new = sorted_runs.read_bucket(self.own, paths, RUNS[folder], number, count)
         if not self.index.count:
             return new
         earlier = self.index.bucket(folder, number, count)
-        stays = np.isin(earlier["key"], new["key"])
+        selected = np.isin(earlier["key"], new["key"])
         if self.takedowns:
             runs = [forgotten_path(part) for part in range(self.index.count)]
-            gone = sorted_runs.read_range(self.own, runs, ROW_ID, 0, 1 << 64)
-            stays &= ~np.isin(earlier["row_id"], gone["key"])
-        return np.concatenate([earlier[stays], new])
+            forgotten = sorted_runs.read_range(self.own, runs, ROW_ID, 0, 1 << 64)
+            selected &= ~np.isin(earlier["row_id"], forgotten["key"])
+        return np.concatenate([earlier[selected], new])
 
 
 def forgotten_path(number: int) -> str:
-    """Returns the run (dtype ROW_ID) with the documents of a part of the index that are taken down."""
+    """Returns the path of the run (dtype ROW_ID) of the documents of a part of the index that are taken down."""
     return f"forgotten/{earlier_name(number)}.bin"
 
 
 def earlier_name(number: int) -> str:
-    """Returns the name under which this stage knows a part of the index."""
+    """Returns the name of a part of the index in this stage."""
     return f"earlier-{number:05d}"
 
 
 PAIR = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8")])
-"""Two texts that share a band, left < right, by a hash of both."""
+"""Two texts that share a band, left < right, sorted by a hash of both."""
 
 ROW_ID = np.dtype([("key", "<u8")])
 """A row id."""
 
 LINK = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f4"), ("equal", "u1")])
-"""A verified pair of texts; or (`equal`) a text and another document with it. By a hash of left."""
+"""A verified pair of texts, or (`equal`) a text and another document with it; sorted by a hash of `left`."""
 
 EDGE = np.dtype([("key", "<u8"), ("node", "<u8"), ("other", "<u8")])
-"""An edge of the graph of verified pairs, by a hash of `node`."""
+"""An edge of the graph of verified pairs, sorted by a hash of `node`."""
 
-LABELLED = np.dtype(
+LABELED = np.dtype(
     [("key", "<u8"), ("label", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f4"), ("equal", "u1")]
 )
-"""A link with the label of its cluster, by a hash of the label."""
+"""A link with the label of its cluster, sorted by a hash of the label."""
 
 VERDICT = np.dtype(
     [
@@ -113,13 +113,13 @@ VERDICT = np.dtype(
         ("bucket", "<u4"),
     ]
 )
-"""The verdict on a document of a cluster, by its row id. `kind` is an index into `KINDS`."""
+"""The verdict on a document of a cluster, sorted by its row id. `kind` is an index into `KINDS`."""
 
 RECAPTURED = np.dtype([("key", "<u8"), ("page", "<u8")])
-"""A document whose page has another capture, by its row id."""
+"""A document whose page has another capture, sorted by its row id."""
 
 KINDS = ("", "exact", "near")
-"""Kinds of verdicts; "" for a document that is kept."""
+"""Kinds of verdicts; "" for a kept document."""
 
 
 def pair_key(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.uint64]:

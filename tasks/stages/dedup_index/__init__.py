@@ -1,23 +1,23 @@
-"""Stage dedup_index: the documents that a version publishes -> what dedup of the next one compares with."""
+"""Stage dedup_index: the published documents of a version -> the index that dedup of the next version reads."""
 
 from pydantic import Field
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 
 
 class DedupIndexConfig(Config):
-    """What dedup remembers of earlier versions. For recipes whose versions follow one another, as crawl cycles do."""
+    """Settings of the index of earlier versions, for recipes with successive versions, such as crawl cycles."""
 
     enabled: bool = False
-    """Compare the documents of a version with those that all versions before it have published. Every version then
-    publishes what is new in it."""
+    """Compares the documents of a version with those that all earlier versions have published. Every version then
+    publishes only its new documents."""
 
     merge: int = Field(default=8, ge=2)
-    """So many neighbouring small parts are written again as one, so that an index of many versions has few files."""
+    """Number of adjacent small parts that are merged into one, so that an index of many versions has few files."""
 
     documents_per_part: int = Field(default=100_000, ge=1)
-    """Documents at most in a part that is merged; about 500 bytes each are in memory. Larger parts stay as they are."""
+    """Maximum number of documents in a merged part, at about 500 bytes of memory each. Larger parts are not merged."""
 
     @property
     def active(self) -> bool:
@@ -37,7 +37,9 @@ STAGES = (
             "documents": Input("documents"),
         },
         previous={
-            "index": Previous("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
+            "index": PreviousInput(
+                "dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled"
+            )
         },
         decided_by="duplicates",
         takedowns=Takedowns(),

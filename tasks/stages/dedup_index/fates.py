@@ -1,17 +1,18 @@
-"""What becomes of documents and copies by their ids: of this version's documents, and of what is in the index.
+"""Fates of documents and copies by id: of this version's documents, and of the entries of the index.
 
-One id may be in the index, among the documents of this version, and the keeper of copies, each in another part. So the
-three are joined in buckets of ids. Reads the runs `ids/` of the index, `seen/` (this version's documents, `parts`)
-and `leaving/` (what leaves the index, `parts`). Writes
+An id may be in the index, among the documents of this version, and the keeper of copies, each in a different part. So
+the three are joined in buckets of ids. Reads the runs `ids/` of the index, `seen/` (this version's documents, see
+`parts`) and `leaving/` (entries that leave the index, see `parts`). Writes
 
-    of_version/<bucket>.bin   a run of FATE by row ids of this version's documents: KNOWN, ALONE
-    of_index/<bucket>.bin     a run of FATE by row ids of the documents (HERE) and copies (ENDS, MOVES) of the index
+    of_version/<bucket>.bin   a run of FATE by row ids of this version's documents: ALREADY_INDEXED, KEEPER_LOST
+    of_index/<bucket>.bin     a run of FATE by row ids of the documents (PUBLISHED_AGAIN) and the copies (COPY_REMOVED,
+                              KEEPER_CHANGED) of the index
 
-A copy whose keeper is no longer known, neither as a document nor as a copy, is without one from now on, and comes back
-with the next version. So does a copy whose keeper is replaced; but not one that had gone for a newer capture of its
-page, which has a still newer one now.
+A copy whose keeper is neither a document nor a copy any more has no keeper from now on, and returns in the next
+version. So does a copy whose keeper is replaced, except a copy that was dropped for a newer capture of its page if that
+one is now replaced by a still newer capture.
 
-`Work` is what the parts of the stage read: its inputs, the index before, and what it has written itself.
+`IndexWorkspace` has the inputs of the stage's parts: the input artifacts, the previous index, and the stage's files.
 """
 
 from dataclasses import dataclass
@@ -31,29 +32,29 @@ from tasks.formats.documents.tombstones import Tombstones
 
 SEEN = ENTRY
 
-KEPT, WENT, DROPPED, FOR = range(4)
-"""Roles in `seen/`: a document that is kept; one that is remembered as a copy; any other; the keeper of a copy."""
+KEPT, BECAME_COPY, DROPPED, KEEPER_OF_COPY = range(4)
+"""Roles in `seen/`: a kept document; a document that is recorded as a copy; any other; the keeper of a copy."""
 
 LEAVING = np.dtype([*ENTRY.descr, ("kind", "u1"), ("by", HALVES)])
-"""An entry that leaves, by `row_id` of the index; of a replaced document why (index into KINDS) and for which id."""
+"""An entry that leaves, by `row_id` of the index; for a replaced document the reason (index into KINDS) and new id."""
 
-TAKEN, REPLACED, FORGOTTEN = range(3)
-"""Roles in `leaving/`: a document that is taken down; one that is replaced; a copy that is taken down."""
+TAKEN_DOWN, REPLACED, FORGOTTEN = range(3)
+"""Roles in `leaving/`: a document that is taken down; a replaced document; a copy that is taken down."""
 
-FATE = np.dtype([("key", "<u8"), ("what", "u1"), ("keeper", HALVES)])
-"""What becomes of a row. `keeper` of a copy that MOVES: zeros for none."""
+FATE = np.dtype([("key", "<u8"), ("fate", "u1"), ("keeper", HALVES)])
+"""Fate of a row. `keeper`: the new keeper for KEEPER_CHANGED; zeros for none."""
 
-KNOWN, ALONE, HERE, ENDS, MOVES = range(5)
-"""A document that the index has already; a copy whose keeper is not kept after all; a replaced document that this
-version has again, so that it is no copy; a copy that this version has judged again, or that is taken down; a copy with
+ALREADY_INDEXED, KEEPER_LOST, PUBLISHED_AGAIN, COPY_REMOVED, KEEPER_CHANGED = range(5)
+"""Fates: a document that the index has already; a copy whose keeper is not kept; a replaced document that this version
+publishes again, so that it is not a copy; a copy that this version has judged again, or that is taken down; a copy with
 another keeper or none."""
 
 _PAGE = KINDS.index("page")
 
 
 @dataclass(frozen=True)
-class Work:
-    """Picklable; its size does not depend on this version's parts."""
+class IndexWorkspace:
+    """Inputs and files of the stage's parts. Picklable; its size does not depend on the number of parts."""
 
     extracted: ArtifactFolder
     duplicates: ArtifactFolder
@@ -65,96 +66,98 @@ class Work:
 
     @property
     def own(self) -> ArtifactFolder:
-        """This stage's artifact."""
+        """Folder of this stage's artifact."""
         return ArtifactFolder(self.store, self.address, self.address.path)
 
 
 class Fates(NamedTuple):
-    """Records of FATE, each sorted by row id."""
+    """Records of FATE, each array sorted by row id."""
 
     of_version: NDArray[np.void]
     of_index: NDArray[np.void]
 
 
-def fates_part(work: Work, seen: list[str], leaving: list[str], made: Buckets, part: Part, number: int) -> None:
+def fates_part(
+    work: IndexWorkspace, seen: list[str], leaving: list[str], buckets: Buckets, part: Part, number: int
+) -> None:
     """Writes one bucket of ids; runs on a worker.
 
     Args:
-        work: the stage's files.
-        seen: the runs of SEEN.
-        leaving: the runs of LEAVING.
-        made: the runs of this pass.
+        work: see `IndexWorkspace`.
+        seen: paths of the runs of SEEN.
+        leaving: paths of the runs of LEAVING.
+        buckets: the runs of this pass.
         part: the part to write.
-        number: of the bucket.
+        number: number of the bucket.
     """
-    held = work.before.bucket(IDS, number, made.count)
-    new = sorted_runs.read_bucket(work.own, seen, SEEN, number, made.count)
-    gone = sorted_runs.read_bucket(work.own, leaving, LEAVING, number, made.count)
-    found = fates(held, new, gone)
-    for folder, records in found._asdict().items():
-        sorted_runs.write(part, made.beside(folder).path(number), [records])
+    indexed = work.before.bucket(IDS, number, buckets.count)
+    new = sorted_runs.read_bucket(work.own, seen, SEEN, number, buckets.count)
+    removed = sorted_runs.read_bucket(work.own, leaving, LEAVING, number, buckets.count)
+    result = fates(indexed, new, removed)
+    for folder, records in result._asdict().items():
+        sorted_runs.write(part, buckets.sibling(folder).path(number), [records])
 
 
-def fates(held: NDArray[np.void], seen: NDArray[np.void], leaving: NDArray[np.void]) -> Fates:
-    """Returns what becomes of all rows with some ids.
+def fates(indexed: NDArray[np.void], seen: NDArray[np.void], leaving: NDArray[np.void]) -> Fates:
+    """Returns the fates of all rows with some ids.
 
     Args:
-        held: dtype ENTRY, what the index has of these ids.
-        seen: dtype SEEN, what this version has of them.
-        leaving: dtype LEAVING, what leaves the index of them.
+        indexed: entries of the index with these ids (dtype ENTRY).
+        seen: entries of this version (dtype SEEN).
+        leaving: entries that leave the index (dtype LEAVING).
     """
-    of_held, of_seen, of_leaving, count = _numbered(held, seen, leaving)
+    of_indexed, of_seen, of_leaving, count = _number_ids(indexed, seen, leaving)
 
     def among(numbers: NDArray[np.int64], records: NDArray[np.void], *roles: int) -> NDArray[np.bool_]:
         flags = np.zeros(count, np.bool_)
         flags[numbers[np.isin(records["role"], roles)]] = True
         return flags
 
-    kept, went = among(of_seen, seen, KEPT), among(of_seen, seen, WENT)
+    kept, became_copy = among(of_seen, seen, KEPT), among(of_seen, seen, BECAME_COPY)
     replaced = among(of_leaving, leaving, REPLACED) & ~kept
-    stays = among(of_held, held, DOCUMENT) & ~among(of_leaving, leaving, TAKEN, REPLACED)
-    ends = among(of_seen, seen, KEPT, WENT, DROPPED) | among(of_leaving, leaving, FORGOTTEN)
-    exists = stays | kept | went | replaced | (among(of_held, held, COPY) & ~ends)
+    remains = among(of_indexed, indexed, DOCUMENT) & ~among(of_leaving, leaving, TAKEN_DOWN, REPLACED)
+    removed = among(of_seen, seen, KEPT, BECAME_COPY, DROPPED) | among(of_leaving, leaving, FORGOTTEN)
+    exists = remains | kept | became_copy | replaced | (among(of_indexed, indexed, COPY) & ~removed)
     by = np.zeros((count, 2), np.uint64)
     page = (leaving["role"] == REPLACED) & (leaving["kind"] == _PAGE)
     by[of_leaving[page]] = leaving["by"][page]
     by[~replaced] = 0
 
-    parted = np.isin(held["role"], (KEEPER, NEWER)) & (~exists | replaced)[of_held]
-    keeper = np.where((held["role"] == NEWER)[:, np.newaxis], by[of_held], 0)
+    loses_keeper = np.isin(indexed["role"], (KEEPER, NEWER)) & (~exists | replaced)[of_indexed]
+    keeper = np.where((indexed["role"] == NEWER)[:, np.newaxis], by[of_indexed], 0)
     of_index = [
-        _fate(leaving, (leaving["role"] == REPLACED) & (kept | went)[of_leaving], HERE),
-        _fate(held, (held["role"] == COPY) & ends[of_held], ENDS),
-        _fate(held, parted, MOVES, keeper),
+        _fate(leaving, (leaving["role"] == REPLACED) & (kept | became_copy)[of_leaving], PUBLISHED_AGAIN),
+        _fate(indexed, (indexed["role"] == COPY) & removed[of_indexed], COPY_REMOVED),
+        _fate(indexed, loses_keeper, KEEPER_CHANGED, keeper),
     ]
     of_version = [
-        _fate(seen, (seen["role"] == KEPT) & stays[of_seen], KNOWN),
-        _fate(seen, (seen["role"] == FOR) & ~exists[of_seen], ALONE),
+        _fate(seen, (seen["role"] == KEPT) & remains[of_seen], ALREADY_INDEXED),
+        _fate(seen, (seen["role"] == KEEPER_OF_COPY) & ~exists[of_seen], KEEPER_LOST),
     ]
-    # With the dtype named: without it NumPy gives ids the byte order of the machine.
-    both = (np.concatenate(several, dtype=FATE) for several in (of_version, of_index))
-    return Fates(*map(sorted_runs.by_key, both))
+    # The dtype is explicit, because NumPy would otherwise use the byte order of the machine for ids.
+    concatenated = (np.concatenate(records, dtype=FATE) for records in (of_version, of_index))
+    return Fates(*map(sorted_runs.by_key, concatenated))
 
 
-def _numbered(
-    *several: NDArray[np.void],
+def _number_ids(
+    *arrays: NDArray[np.void],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
-    """Returns the ids of three arrays as numbers, equal for equal ids, and how many ids there are."""
-    key, low = (np.concatenate([records[half] for records in several]) for half in ("key", "low"))
+    """Returns numbers for the ids of three arrays, equal for equal ids, and the number of distinct ids."""
+    key, low = (np.concatenate([records[half] for records in arrays]) for half in ("key", "low"))
     order = np.lexsort((low, key))
     new = np.ones(len(order), np.bool_)
     new[1:] = (key[order][1:] != key[order][:-1]) | (low[order][1:] != low[order][:-1])
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(new) - 1
-    one, other, third = np.split(numbers, np.cumsum([len(records) for records in several])[:-1])
-    return one, other, third, int(new.sum())
+    first, second, third = np.split(numbers, np.cumsum([len(records) for records in arrays])[:-1])
+    return first, second, third, int(new.sum())
 
 
 def _fate(
-    records: NDArray[np.void], mine: NDArray[np.bool_], what: int, keeper: NDArray[np.uint64] | None = None
+    records: NDArray[np.void], selected: NDArray[np.bool_], fate: int, keeper: NDArray[np.uint64] | None = None
 ) -> NDArray[np.void]:
-    found = np.zeros(int(mine.sum()), FATE)
-    found["key"], found["what"] = records["row_id"][mine], what
+    result = np.zeros(int(selected.sum()), FATE)
+    result["key"], result["fate"] = records["row_id"][selected], fate
     if keeper is not None:
-        found["keeper"] = keeper[mine]
-    return found
+        result["keeper"] = keeper[selected]
+    return result

@@ -1,12 +1,12 @@
-"""The parts of an index: those with this version's documents, and those of the index before that are written again.
+"""The parts of an index: those with this version's documents, and rewritten parts of the previous index.
 
-    seen/<part>.bin     per part of the documents  a run of `fates.SEEN`: what has become of each document
-    leaving/<part>.bin  per part of the index      a run of `fates.LEAVING`: what is taken down or replaced
+    seen/<part>.bin     per part of the documents  a run of `fates.SEEN`: the outcome of each document
+    leaving/<part>.bin  per part of the index      a run of `fates.LEAVING`: entries that are taken down or replaced
     <part>              per part of either         the part (`tasks.formats.dedup.dedup_index`)
 
-Reads of a part of the documents `extracted`, `duplicates` and `documents`; of a part of the index its files, and what
-the version replaces of it (`replaced/` of `documents`); and the takedowns. The parts are written once it is known what
-becomes of each id (`fates`). Neighbouring small parts of the index are merged.
+Reads `extracted`, `duplicates` and `documents` for a part of the documents; for a part of the index its files and its
+replaced documents (`replaced/` of `documents`); and the takedowns. The parts are written after the fate of each id has
+been determined (`fates`). Adjacent small parts of the index are merged.
 """
 
 from collections.abc import Mapping
@@ -38,28 +38,28 @@ from tasks.formats.dedup.dedup_index import (
 from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.dedup_index.fates import (
-    ALONE,
+    ALREADY_INDEXED,
+    BECAME_COPY,
+    COPY_REMOVED,
     DROPPED,
-    ENDS,
     FATE,
-    FOR,
     FORGOTTEN,
-    HERE,
+    KEEPER_CHANGED,
+    KEEPER_LOST,
+    KEEPER_OF_COPY,
     KEPT,
-    KNOWN,
     LEAVING,
-    MOVES,
+    PUBLISHED_AGAIN,
     REPLACED,
     SEEN,
-    TAKEN,
-    WENT,
-    Work,
+    TAKEN_DOWN,
+    IndexWorkspace,
 )
 
 COPIES_METRIC = "copies"
 
 _COPY = "duplicate_"
-"""Prefix of the first reason of a document that has passed every filter and went as a duplicate."""
+"""Prefix of the first reason of a document that passed every filter and was rejected as a duplicate."""
 
 
 def write_part(
@@ -69,10 +69,10 @@ def write_part(
 
     Args:
         part: the part.
-        rows: dtype ROW, one for each document.
+        rows: one record per document (dtype ROW).
         runs: records by folder, in any order; their row ids are positions in `rows`.
-        names: schema NAMES, in the order of `rows`.
-        copies: schema COPIES.
+        names: names of the documents (schema NAMES), in the order of `rows`.
+        copies: the copies (schema COPIES).
     """
     with part.file(f"{ROWS}/{part.name}.bin", rows=len(rows)) as file:
         file.write(rows.tobytes())
@@ -87,14 +87,14 @@ def write_part(
 
 def entries_of(rows: NDArray[np.void], copies: pa.Table) -> NDArray[np.void]:
     """Returns the entries (dtype ENTRY) of the documents and copies of a part, and of the keepers of the copies."""
-    kept = copies.column("duplicate_of").is_valid().to_numpy()
-    keepers = copies.filter(pa.array(kept))
+    has_keeper = copies.column("duplicate_of").is_valid().to_numpy()
+    keepers = copies.filter(pa.array(has_keeper))
     role = np.where(pc.equal(keepers.column("kind"), KINDS[-1]).to_numpy(), NEWER, KEEPER)
     return np.concatenate(
         [
             entries(rows["id"], np.arange(len(rows)), DOCUMENT),
             entries(document_ids.pack(copies.column("id")), np.arange(copies.num_rows), COPY),
-            entries(document_ids.pack(keepers.column("duplicate_of")), np.flatnonzero(kept), role),
+            entries(document_ids.pack(keepers.column("duplicate_of")), np.flatnonzero(has_keeper), role),
         ]
     )
 
@@ -105,37 +105,37 @@ def entries(
     role: NDArray[np.integer] | int,
     dtype: np.dtype[np.void] = ENTRY,
 ) -> NDArray[np.void]:
-    """Returns records of ENTRY, or of a dtype with its fields, whose other fields are 0.
+    """Returns ENTRY records, or records of a dtype that has its fields; other fields are 0.
 
     Args:
         ids: shape (entries, 2).
         row_ids: shape (entries,).
-        role: of each, or of all.
-        dtype: of the records.
+        role: role of each entry, or of all.
+        dtype: dtype of the records.
     """
-    found = np.zeros(len(row_ids), dtype)
-    found["key"], found["low"] = ids[:, 0], ids[:, 1]
-    found["row_id"], found["role"] = row_ids, role
-    return found
+    records = np.zeros(len(row_ids), dtype)
+    records["key"], records["low"] = ids[:, 0], ids[:, 1]
+    records["row_id"], records["role"] = row_ids, role
+    return records
 
 
-def of_rows(records: NDArray[np.void], stays: NDArray[np.bool_], first: int = 0) -> NDArray[np.void]:
-    """Returns the records of the documents that stay, with their new positions as row ids.
+def renumber_rows(records: NDArray[np.void], kept: NDArray[np.bool_], first: int = 0) -> NDArray[np.void]:
+    """Returns the records of the kept documents, with their new positions as row ids.
 
     Args:
-        records: with a field `row_id`, a row of the part as it was; the part's number in the upper half is not read.
-        stays: bool (rows,): whether each document stays.
-        first: position of the first one.
+        records: records with a field `row_id`, the row in the old part; the part number in the upper half is ignored.
+        kept: bool (rows,): whether each document is kept.
+        first: position of the first kept document.
     """
-    position = np.cumsum(stays) - 1 + first
+    position = np.cumsum(kept) - 1 + first
     rows = (records["row_id"] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    found = records[stays[rows]]
-    found["row_id"] = position[rows[stays[rows]]].astype(np.uint64)
-    return found
+    result = records[kept[rows]]
+    result["row_id"] = position[rows[kept[rows]]].astype(np.uint64)
+    return result
 
 
-class Own(NamedTuple):
-    """One part of this version's documents: its name, its number, and that of its texts among the origins."""
+class VersionPart(NamedTuple):
+    """A part of this version's documents: its name, its number, and the number of its texts among the origins."""
 
     name: str
     number: int
@@ -143,74 +143,74 @@ class Own(NamedTuple):
 
     @property
     def seen(self) -> str:
-        """The run of SEEN of the part."""
+        """Path of the part's run of SEEN."""
         return f"seen/{self.name}.bin"
 
 
-def seen_part(work: Work, part: Part, own: Own) -> None:
-    """Writes the ids of the documents of one part with what has become of them; runs on a worker."""
-    documents, kept, copies = _judged(work, own)
+def seen_part(work: IndexWorkspace, part: Part, own: VersionPart) -> None:
+    """Writes the ids of the documents of one part with their outcomes; runs on a worker."""
+    documents, kept, copies = _outcomes(work, own)
     ids = document_ids.pack(documents.column("id"))
-    went = copies.column("row").to_numpy().astype(np.int64)
+    copied_rows = copies.column("row").to_numpy().astype(np.int64)
     role = np.where(kept, KEPT, DROPPED)
-    role[went] = WENT
+    role[copied_rows] = BECAME_COPY
     keepers = document_ids.pack(copies.column("duplicate_of"))
     of_documents = entries(ids, row_ids_of(own.number, np.arange(len(ids))), role, SEEN)
-    of_keepers = entries(keepers, row_ids_of(own.number, went), FOR, SEEN)
+    of_keepers = entries(keepers, row_ids_of(own.number, copied_rows), KEEPER_OF_COPY, SEEN)
     sorted_runs.write(part, own.seen, [sorted_runs.by_key(np.concatenate([of_documents, of_keepers]))])
     part.metric("seen", len(of_documents) + len(of_keepers))
 
 
-def added_part(work: Work, fates: Buckets, part: Part, own: Own) -> None:
-    """Writes the part; runs on a worker. A document that the index has already is not added again."""
-    documents, stays, copies = _judged(work, own)
-    found = sorted_runs.read_range(work.own, fates.paths(), FATE, *range_of(own.number))
-    stays[row_of(found["key"][found["what"] == KNOWN])] = False
+def added_part(work: IndexWorkspace, fates: Buckets, part: Part, own: VersionPart) -> None:
+    """Writes one part of new documents; runs on a worker. Documents that the index has already are not added again."""
+    documents, added, copies = _outcomes(work, own)
+    part_fates = sorted_runs.read_range(work.own, fates.paths(), FATE, *range_of(own.number))
+    added[row_of(part_fates["key"][part_fates["fate"] == ALREADY_INDEXED])] = False
     preference = np.fromfile(work.duplicates.local(f"preference/{own.name}.bin"), PREFERENCE)
-    rows = np.empty(int(stays.sum()), ROW)
+    rows = np.empty(int(added.sum()), ROW)
     for field in PREFERENCE.names or ():
-        rows[field] = preference[field][stays]
-    rows["origin"], rows["row"] = own.origin, np.flatnonzero(stays)
-    runs = {folder: of_rows(_run(work, folder, dtype, own.name), stays) for folder, dtype in RUNS.items()}
-    alone = row_of(found["key"][found["what"] == ALONE])
-    lost = pc.is_in(copies.column("row"), value_set=pa.array(alone, pa.uint32()))
-    keepers = pc.if_else(lost, pa.scalar(None, pa.string()), copies.column("duplicate_of"))
+        rows[field] = preference[field][added]
+    rows["origin"], rows["row"] = own.origin, np.flatnonzero(added)
+    runs = {folder: renumber_rows(_run(work, folder, dtype, own.name), added) for folder, dtype in RUNS.items()}
+    without_keeper = row_of(part_fates["key"][part_fates["fate"] == KEEPER_LOST])
+    keeper_lost = pc.is_in(copies.column("row"), value_set=pa.array(without_keeper, pa.uint32()))
+    keepers = pc.if_else(keeper_lost, pa.scalar(None, pa.string()), copies.column("duplicate_of"))
     at = COPIES.get_field_index("duplicate_of")
     write_part(
         part,
         rows,
         runs,
-        documents.select(NAMES.names).filter(pa.array(stays)),
+        documents.select(NAMES.names).filter(pa.array(added)),
         copies.set_column(at, COPIES.field(at), keepers),
     )
 
 
-def _run(work: Work, folder: str, dtype: np.dtype[np.void], name: str) -> NDArray[np.void]:
+def _run(work: IndexWorkspace, folder: str, dtype: np.dtype[np.void], name: str) -> NDArray[np.void]:
     return sorted_runs.read_range(work.duplicates, [f"{folder}/{name}.bin"], dtype, 0, 1 << 64)
 
 
-def _judged(work: Work, own: Own) -> tuple[pa.Table, NDArray[np.bool_], pa.Table]:
-    """Returns the documents of one part, which of them are published, and those remembered as copies (COPIES)."""
+def _outcomes(work: IndexWorkspace, own: VersionPart) -> tuple[pa.Table, NDArray[np.bool_], pa.Table]:
+    """Returns the documents of one part, a mask of the published ones, and those recorded as copies (COPIES)."""
     documents = work.extracted.table(f"documents/{own.name}.parquet", columns=["id", "url", "warc_file"])
-    taken = work.takedowns.mask(documents) if work.takedowns else np.zeros(documents.num_rows, np.bool_)
-    kept = work.documents.table(f"kept/{own.name}.parquet", columns=["id"]).column("id").combine_chunks()
-    stays = pc.is_in(documents.column("id"), value_set=kept).to_numpy() & ~taken
-    return documents, stays, _copies(work, documents, taken, own)
+    taken_down = work.takedowns.mask(documents) if work.takedowns else np.zeros(documents.num_rows, np.bool_)
+    kept_ids = work.documents.table(f"kept/{own.name}.parquet", columns=["id"]).column("id").combine_chunks()
+    published = pc.is_in(documents.column("id"), value_set=kept_ids).to_numpy() & ~taken_down
+    return documents, published, _copies(work, documents, taken_down, own)
 
 
-def _copies(work: Work, documents: pa.Table, taken: NDArray[np.bool_], own: Own) -> pa.Table:
-    """Returns the documents from a crawl that went as duplicates; files are read again by every version."""
+def _copies(work: IndexWorkspace, documents: pa.Table, taken_down: NDArray[np.bool_], own: VersionPart) -> pa.Table:
+    """Returns the crawled documents rejected as duplicates; documents from files are read again by every version."""
     rejected = work.documents.table(f"rejected/{own.name}.parquet", columns=["id", "reason", "duplicate_of"])
-    went = rejected.filter(pc.starts_with(rejected.column("reason"), _COPY))
-    rows = pc.index_in(went.column("id"), value_set=documents.column("id").combine_chunks())
-    remembered = pc.not_equal(documents.column("warc_file").take(rows), "").to_numpy()
-    remembered = pa.array(remembered & ~taken[rows.to_numpy()])
-    went, rows = went.filter(remembered), rows.filter(remembered)
+    duplicates = rejected.filter(pc.starts_with(rejected.column("reason"), _COPY))
+    rows = pc.index_in(duplicates.column("id"), value_set=documents.column("id").combine_chunks())
+    recorded = pc.not_equal(documents.column("warc_file").take(rows), "").to_numpy()
+    recorded = pa.array(recorded & ~taken_down[rows.to_numpy()])
+    duplicates, rows = duplicates.filter(recorded), rows.filter(recorded)
     columns = [
-        went.column("id"),
+        duplicates.column("id"),
         documents.column("url").take(rows),
-        went.column("duplicate_of"),
-        pc.utf8_slice_codeunits(went.column("reason"), len(_COPY)),
+        duplicates.column("duplicate_of"),
+        pc.utf8_slice_codeunits(duplicates.column("reason"), len(_COPY)),
         pa.array(np.full(len(rows), own.origin, np.uint32)),
         rows.cast(pa.uint32()),
     ]
@@ -218,33 +218,33 @@ def _copies(work: Work, documents: pa.Table, taken: NDArray[np.bool_], own: Own)
 
 
 def leaving_path(number: int) -> str:
-    """Returns the run of LEAVING of one part of the index before."""
+    """Returns the path of the run of LEAVING of one part of the previous index."""
     return f"leaving/leaving-{number:05d}.bin"
 
 
-def leaving_part(work: Work, part: Part, number: int) -> None:
-    """Writes what leaves one part: what is taken down, and what this version replaces; runs on a worker."""
+def leaving_part(work: IndexWorkspace, part: Part, number: int) -> None:
+    """Writes the entries that leave one part: taken down or replaced by this version; runs on a worker."""
     replaced = work.documents.table(f"replaced/earlier-{number:05d}.parquet")
     rows = replaced.column("row").to_numpy()
-    found = entries(document_ids.pack(replaced.column("id")), row_ids_of(number, rows), REPLACED, LEAVING)
+    records = entries(document_ids.pack(replaced.column("id")), row_ids_of(number, rows), REPLACED, LEAVING)
     kinds = pc.utf8_slice_codeunits(replaced.column("reason"), len("duplicate_"))
-    found["kind"] = pc.index_in(kinds, value_set=pa.array(KINDS)).to_numpy()
-    found["by"] = document_ids.pack(replaced.column("replaced_by"))
-    leaving = [found]
-    if work.takedowns:  # names and copies of a whole part are read for takedowns alone
+    records["kind"] = pc.index_in(kinds, value_set=pa.array(KINDS)).to_numpy()
+    records["by"] = document_ids.pack(replaced.column("replaced_by"))
+    leaving = [records]
+    if work.takedowns:  # names and copies of the whole part are needed for takedowns only
         names, copies = work.before.names(number), work.before.copies(number)
-        taken, forgotten = (np.flatnonzero(work.takedowns.mask(table)) for table in (names, copies))
-        leaving = [found[~np.isin(rows, taken)]]
-        for table, gone, role in ((names, taken, TAKEN), (copies, forgotten, FORGOTTEN)):
-            ids = document_ids.pack(table.column("id").take(pa.array(gone)))
-            leaving.append(entries(ids, row_ids_of(number, gone), role, LEAVING))
-    every = np.concatenate(leaving, dtype=LEAVING)  # named, or NumPy gives ids the byte order of the machine
-    sorted_runs.write(part, leaving_path(number), [sorted_runs.by_key(every)])
-    part.metric("left", int(np.isin(every["role"], (TAKEN, REPLACED)).sum()))
+        taken_down, forgotten = (np.flatnonzero(work.takedowns.mask(table)) for table in (names, copies))
+        leaving = [records[~np.isin(rows, taken_down)]]
+        for table, removed, role in ((names, taken_down, TAKEN_DOWN), (copies, forgotten, FORGOTTEN)):
+            ids = document_ids.pack(table.column("id").take(pa.array(removed)))
+            leaving.append(entries(ids, row_ids_of(number, removed), role, LEAVING))
+    all_records = np.concatenate(leaving, dtype=LEAVING)  # NumPy would otherwise use the byte order of the machine
+    sorted_runs.write(part, leaving_path(number), [sorted_runs.by_key(all_records)])
+    part.metric("left", int(np.isin(all_records["role"], (TAKEN_DOWN, REPLACED)).sum()))
 
 
-def rewritten_part(work: Work, fates: Buckets, part: Part, numbers: tuple[int, ...]) -> None:
-    """Writes some parts as one; nothing, where it is one and nothing of it changes. Runs on a worker."""
+def rewritten_part(work: IndexWorkspace, fates: Buckets, part: Part, numbers: tuple[int, ...]) -> None:
+    """Writes one or several parts as one, unless it is a single unchanged part; runs on a worker."""
     of_parts = [sorted_runs.read_range(work.own, fates.paths(), FATE, *range_of(number)) for number in numbers]
     leaving = [_leaving(work, number) for number in numbers]
     if len(numbers) == 1 and not len(of_parts[0]) and not len(leaving[0]):
@@ -252,53 +252,57 @@ def rewritten_part(work: Work, fates: Buckets, part: Part, numbers: tuple[int, .
         return
     part.metric("written", 1)
     copies = [_rewritten_copies(work, *of_part) for of_part in zip(numbers, of_parts, leaving, strict=True)]
-    stays = [_stays(work, number, gone) for number, gone in zip(numbers, leaving, strict=True)]
-    firsts = np.cumsum([0, *(int(mask.sum()) for mask in stays)]).tolist()
-    held = list(zip(numbers, stays, strict=True))
-    # With the dtype named: without it NumPy gives the ids the byte order of the machine.
-    rows = np.concatenate([work.before.rows(number)[mask] for number, mask in held], dtype=ROW)
+    masks = [_kept_mask(work, number, records) for number, records in zip(numbers, leaving, strict=True)]
+    firsts = np.cumsum([0, *(int(mask.sum()) for mask in masks)]).tolist()
+    kept_rows = list(zip(numbers, masks, strict=True))
+    # The dtype is explicit, because NumPy would otherwise use the byte order of the machine for ids.
+    rows = np.concatenate([work.before.rows(number)[mask] for number, mask in kept_rows], dtype=ROW)
     runs = {
         folder: np.concatenate(
             [
-                of_rows(_leaving_run(work, folder, number), mask, first)
-                for (number, mask), first in zip(held, firsts, strict=False)
+                renumber_rows(_leaving_run(work, folder, number), mask, first)
+                for (number, mask), first in zip(kept_rows, firsts, strict=False)
             ]
         )
         for folder in RUNS
     }
-    names = [work.before.names(number).filter(pa.array(mask)) for number, mask in held]
+    names = [work.before.names(number).filter(pa.array(mask)) for number, mask in kept_rows]
     write_part(part, rows, runs, pa.concat_tables([NAMES.empty_table(), *names]), pa.concat_tables(copies))
 
 
-def _leaving(work: Work, number: int) -> NDArray[np.void]:
+def _leaving(work: IndexWorkspace, number: int) -> NDArray[np.void]:
     return sorted_runs.read_range(work.own, [leaving_path(number)], LEAVING, 0, 1 << 64)
 
 
-def _stays(work: Work, number: int, leaving: NDArray[np.void]) -> NDArray[np.bool_]:
-    stays = np.ones(work.before.manifest.parts[number].documents, np.bool_)
-    stays[row_of(leaving["row_id"][np.isin(leaving["role"], (TAKEN, REPLACED))])] = False
-    return stays
+def _kept_mask(work: IndexWorkspace, number: int, leaving: NDArray[np.void]) -> NDArray[np.bool_]:
+    kept = np.ones(work.before.manifest.parts[number].documents, np.bool_)
+    kept[row_of(leaving["row_id"][np.isin(leaving["role"], (TAKEN_DOWN, REPLACED))])] = False
+    return kept
 
 
-def _rewritten_copies(work: Work, number: int, fates: NDArray[np.void], leaving: NDArray[np.void]) -> pa.Table:
-    """Returns the copies of one part as they are from now on, with what is replaced of it (schema COPIES)."""
+def _rewritten_copies(
+    work: IndexWorkspace, number: int, fates: NDArray[np.void], leaving: NDArray[np.void]
+) -> pa.Table:
+    """Returns the new copies of one part, including its replaced documents (schema COPIES)."""
     copies = work.before.copies(number)
     keepers = copies.column("duplicate_of").to_pylist()
-    moves = fates[fates["what"] == MOVES]
-    others = document_ids.unpack(moves["keeper"]).to_pylist()
-    for row, keeper, some in zip(row_of(moves["key"]).tolist(), others, moves["keeper"].any(axis=1), strict=True):
-        keepers[row] = keeper if some else None
+    changes = fates[fates["fate"] == KEEPER_CHANGED]
+    new_keepers = document_ids.unpack(changes["keeper"]).to_pylist()
+    for row, keeper, exists in zip(
+        row_of(changes["key"]).tolist(), new_keepers, changes["keeper"].any(axis=1), strict=True
+    ):
+        keepers[row] = keeper if exists else None
     at = COPIES.get_field_index("duplicate_of")
-    stays = np.ones(copies.num_rows, np.bool_)
-    stays[row_of(fates["key"][fates["what"] == ENDS])] = False
-    moved = copies.set_column(at, COPIES.field(at), pa.array(keepers, pa.string())).filter(pa.array(stays))
-    here = fates["key"][fates["what"] == HERE]
-    replaced = leaving[(leaving["role"] == REPLACED) & ~np.isin(leaving["row_id"], here)]
-    return pa.concat_tables([moved, _as_copies(work, number, replaced)]).combine_chunks()
+    kept = np.ones(copies.num_rows, np.bool_)
+    kept[row_of(fates["key"][fates["fate"] == COPY_REMOVED])] = False
+    remaining = copies.set_column(at, COPIES.field(at), pa.array(keepers, pa.string())).filter(pa.array(kept))
+    published_again = fates["key"][fates["fate"] == PUBLISHED_AGAIN]
+    replaced = leaving[(leaving["role"] == REPLACED) & ~np.isin(leaving["row_id"], published_again)]
+    return pa.concat_tables([remaining, _replaced_as_copies(work, number, replaced)]).combine_chunks()
 
 
-def _as_copies(work: Work, number: int, replaced: NDArray[np.void]) -> pa.Table:
-    """Returns the replaced documents of one part (dtype LEAVING) as copies of those that replace them."""
+def _replaced_as_copies(work: IndexWorkspace, number: int, replaced: NDArray[np.void]) -> pa.Table:
+    """Returns the replaced documents of one part (dtype LEAVING) as copies of their replacements."""
     at = row_of(replaced["row_id"])
     rows = work.before.rows(number)[at]
     columns = [
@@ -311,6 +315,6 @@ def _as_copies(work: Work, number: int, replaced: NDArray[np.void]) -> pa.Table:
     return pa.table(columns, schema=COPIES)
 
 
-def _leaving_run(work: Work, folder: str, number: int) -> NDArray[np.void]:
+def _leaving_run(work: IndexWorkspace, folder: str, number: int) -> NDArray[np.void]:
     files, path = work.before.folders[number], work.before.path(folder, number)
     return sorted_runs.read_range(files, [path], RUNS[folder], 0, 1 << 64)

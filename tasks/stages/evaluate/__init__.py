@@ -1,6 +1,6 @@
-"""Stage evaluate: checkpoint, held-out text and tasks -> scores."""
+"""Stage `evaluate`: checkpoint, held-out text and tasks -> scores."""
 
-from tasks.core.stage_spec import Input, Named, StageSpec
+from tasks.core.stage_spec import Input, NamedInput, StageSpec
 from tasks.trainer.evaluation.config import EvaluateConfig
 
 STAGES = (
@@ -14,7 +14,7 @@ STAGES = (
             "shards": Input("shards"),
             "tokenizer": Input("tokenizer"),
             "contamination": Input("contamination", optional=True),
-            "replicas": Named("replicas"),
+            "replicas": NamedInput("replicas"),
         },
     ),
 )

@@ -1,11 +1,11 @@
-"""Scores for people: Markdown tables and figures of tasks, and of held-out text over a training; and metrics of tasks.
+"""Markdown tables and figures of task scores and of held-out text over a training; metrics of tasks.
 
-Scores of tasks are flagged by the evaluation items that the model has read: from the matches of `contamination`, and
-which of these documents the steps of the run learned from, or of the runs from whose weights it began
+Task scores are flagged with the number of evaluation items that the model has read: the matches of `contamination` are
+combined with the documents that the run was trained on, or earlier runs whose weights it started from
 (`tasks.formats.tokens.exposure`).
 
-Of held-out text reads what the run has measured itself (`steps/` of the checkpoint, where `[train.heldout]` is set),
-and the scores of the last milestone with their spread over seeds (`seeds`).
+For held-out text, reads the measurements of the run (`steps/` of the checkpoint, if `[train.heldout]` is set), and the
+scores of the last milestone with their spread over seeds (`seeds`).
 """
 
 import io
@@ -17,7 +17,7 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import MATCHES, SETS_FILE
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.tokens.exposure import of_checkpoint
+from tasks.formats.tokens.exposure import checkpoint_exposure
 
 Score = Mapping[str, Any]
 """An entry of `tasks` in `scores.json`."""
@@ -28,7 +28,7 @@ Curve = Mapping[str, Sequence[tuple[int, float]]]
 _WIDTH, _HEIGHT, _DPI = 7.5, 2.6, 110
 
 _ROWS = 20
-"""Steps in the table at most; the figure has all."""
+"""Maximum number of steps in the table; the figure has all."""
 
 _FIELD = "bpb/"
 
@@ -36,16 +36,16 @@ _FIELD = "bpb/"
 def task_metrics(scores: Sequence[Score], prefix: str = "task") -> Iterator[tuple[str, float]]:
     """Yields name and value of every metric of one step."""
     for score in scores:
-        for name, found in sorted(score["metrics"].items()):
-            yield f"{prefix}/{score['task']}/{name}", found["value"]
+        for name, metric in sorted(score["metrics"].items()):
+            yield f"{prefix}/{score['task']}/{name}", metric["value"]
 
 
 def task_table(scores: Sequence[Score], seeds: Score | None = None) -> str:
-    """Returns a table of all steps and tasks; the metric to decide by is bold.
+    """Returns a table of all steps and tasks; the decision metric is bold.
 
     Args:
-        scores: of all steps.
-        seeds: spread over seeds at the last step (`seeds.spread`), where there is one.
+        scores: scores of all steps.
+        seeds: spread over seeds at the last step (`seeds.spread`), if there is one.
     """
     lines = [
         "# Tasks",
@@ -64,25 +64,25 @@ def task_table(scores: Sequence[Score], seeds: Score | None = None) -> str:
 
 
 def flag(score: Score) -> str:
-    """Returns what is known of items that stand in the documents that the model has learned from."""
-    found = score["contamination"]
-    if found is None:
+    """Returns the contamination flag: how many items are in documents that the model was trained on."""
+    contamination = score["contamination"]
+    if contamination is None:
         return "not looked for"
-    return f"{found['items']:,} items" if found["items"] else "none found"
+    return f"{contamination['items']:,} items" if contamination["items"] else "none found"
 
 
 def _over_seeds(scores: Sequence[Score], seeds: Score) -> Iterator[str]:
-    """Yields the table of the spread over seeds, beside the error over items of this training."""
+    """Yields the table of the spread over seeds, with the standard error over items of this training."""
     last = max(score["step"] for score in scores)
-    found = {score["task"]: score for score in scores if score["step"] == last}
+    scores_by_task = {score["task"]: score for score in scores if score["step"] == last}
     yield f"Over trainings that differ in their seeds alone, after step {last:,}:"
     yield ""
     yield "| task | metric | mean | standard error over items | sd over seeds | n |"
     yield "|---|---|---|---|---|---|"
     for row in seeds["rows"]:
         if row["kind"] == "task":
-            error = found[row["name"]]["metrics"][row["metric"]]["stderr"]
-            bold = "**" * (found[row["name"]]["decision_metric"] == row["metric"])
+            error = scores_by_task[row["name"]]["metrics"][row["metric"]]["stderr"]
+            bold = "**" * (scores_by_task[row["name"]]["decision_metric"] == row["metric"])
             cells = [row["name"], f"{bold}{row['metric']}{bold}", f"{row['mean']:.4f}",
                      "" if error is None else f"{error:.4f}", f"{row['sd']:.4f}", str(len(row["values"]))]  # fmt: skip
             yield f"| {' | '.join(cells)} |"
@@ -90,106 +90,108 @@ def _over_seeds(scores: Sequence[Score], seeds: Score) -> Iterator[str]:
 
 def _values(score: Score) -> str:
     texts = []
-    for name, found in score["metrics"].items():
-        error = "" if found["stderr"] is None else f" ± {found['stderr']:.4f}"
-        text = f"{name} {found['value']:.4f}{error}"
+    for name, metric in score["metrics"].items():
+        error = "" if metric["stderr"] is None else f" ± {metric['stderr']:.4f}"
+        text = f"{name} {metric['value']:.4f}{error}"
         texts.append(f"**{text}**" if name == score["decision_metric"] else text)
     return ", ".join(texts)
 
 
 def draw_tasks(scores: Sequence[Score], title: str, seeds: Score | None = None) -> bytes:
-    """Draws each task's metric to decide by over steps, with its standard error and its spread over seeds, as a PNG."""
+    """Plots the decision metric of each task over steps, with standard error and spread over seeds, as a PNG."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(score["task"] for score in scores))
     # Without pyplot: no display, no global state.
     figure = Figure(figsize=(_WIDTH, _HEIGHT * len(names)), layout="constrained")
     for axes, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
-        mine = [score for score in scores if score["task"] == name]
-        decisive = mine[0]["decision_metric"]
-        found = [score["metrics"][decisive] for score in mine]
-        errors = [one["stderr"] or 0.0 for one in found]
-        axes.errorbar([score["step"] for score in mine], [one["value"] for one in found], errors, marker="o", capsize=3)
+        of_task = [score for score in scores if score["task"] == name]
+        decisive = of_task[0]["decision_metric"]
+        metrics = [score["metrics"][decisive] for score in of_task]
+        errors = [metric["stderr"] or 0.0 for metric in metrics]
+        axes.errorbar(
+            [score["step"] for score in of_task], [metric["value"] for metric in metrics], errors, marker="o", capsize=3
+        )
         for row in seeds["rows"] if seeds else ():
             if (row["kind"], row["name"], row["metric"]) == ("task", name, decisive):
                 label = f"mean ± sd of {len(row['values'])} seeds"
-                last = mine[-1]["step"]
+                last = of_task[-1]["step"]
                 axes.errorbar(last, row["mean"], row["sd"], fmt="o", color="#b58900", capsize=6, label=label)
                 axes.legend(fontsize=7)
         axes.set_title(name, parse_math=False)
         axes.set_ylabel(decisive)
     axes.set_xlabel("step")
-    # A "$" in a name would begin a formula.
+    # Otherwise a "$" in a name would start a formula.
     figure.suptitle(title, parse_math=False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_DPI)
     return file.getvalue()
 
 
-def learned(contamination: Artifact, checkpoint: Artifact) -> dict[str, Any]:
-    """Returns how many items of each evaluation set stand in documents that the model has learned from.
+def contamination_counts(contamination: Artifact, checkpoint: Artifact) -> dict[str, Any]:
+    """Returns how many items of each evaluation set are in documents that the model was trained on.
 
     Returns:
-        {contaminated, sets: {set: {items, documents}}, problem}. A set of which nothing was read has zeros: it was
-        looked for. `problem` says why not all that the model has read can be known, or "".
+        {contaminated, sets: {set: {items, documents}}, problem}. A set without matches has zeros. `problem` is the
+        reason if the documents of the model are not completely known, else "".
 
     Raises:
-        InputError: the plan or the shards of the run are gone.
+        InputError: the plan or the shards of the run are missing.
     """
     matches = [
         (row["set"], row["item"], row["id"])
         for path in contamination.files(f"{MATCHES}/")
         for row in contamination.table(path, columns=["set", "item", "id"]).to_pylist()
     ]
-    exposure = of_checkpoint(checkpoint, Tombstones(documents=frozenset(uid for _, _, uid in matches)))
-    read = {row["id"] for row in exposure.rows}
+    exposure = checkpoint_exposure(checkpoint, Tombstones(documents=frozenset(uid for _, _, uid in matches)))
+    trained_ids = {row["id"] for row in exposure.rows}
     items, documents = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for group, item, uid in matches:
-        if uid in read:
+        if uid in trained_ids:
             items[group].add(item)
             documents[group].add(uid)
     names = contamination.table(SETS_FILE, columns=["set"]).column("set").to_pylist()
     sets = {name: {"items": len(items[name]), "documents": len(documents[name])} for name in names}
-    return {"contaminated": bool(read), "sets": sets, "problem": exposure.problem}
+    return {"contaminated": bool(trained_ids), "sets": sets, "problem": exposure.problem}
 
 
-def curve_of(checkpoint: Artifact) -> Curve:
-    """Returns what a run has measured while it trained; {} where it has not."""
-    found: dict[str, list[tuple[int, float]]] = {}
+def heldout_curve(checkpoint: Artifact) -> Curve:
+    """Returns the bits per byte that a run measured during training; {} if it did not."""
+    curve: dict[str, list[tuple[int, float]]] = {}
     if not checkpoint.record.config.get("heldout"):
         return {}
     for path in checkpoint.files("steps/"):
         for text in checkpoint.read(path).splitlines():
             line = json.loads(text)
             for name in [name for name in line if name.startswith(_FIELD) and line[name] is not None]:
-                found.setdefault(name.removeprefix(_FIELD), []).append((line["step"] + 1, line[name]))
-    return found
+                curve.setdefault(name.removeprefix(_FIELD), []).append((line["step"] + 1, line[name]))
+    return curve
 
 
 def heldout_table(scores: Mapping[str, Any], curve: Curve) -> str:
-    """Returns the table: a row per source with its score and spread, then the curve at some of its steps."""
+    """Returns a table with a row per source with its score and spread, and a table of the curve at some steps."""
     seeds = _seeds_of(scores)
     lines = ["# Held-out text", "", "Bits per byte.", ""]
     over = ["mean over seeds", "sd", "n"] if seeds else []
     lines += [_row(["source", "documents", f"after step {scores['step']:,}", *over]), _row(["---"] * (3 + len(over)))]
-    for source, found in scores["sources"].items():
+    for source, score in scores["sources"].items():
         row = seeds.get(source)
         spread = [f"{row['mean']:.4f}", f"{row['sd']:.4f}", str(len(row["values"]))] if row else []
-        lines.append(_row([source, f"{found['documents']:,}", f"{found['bpb']:.4f}", *spread]))
+        lines.append(_row([source, f"{score['documents']:,}", f"{score['bpb']:.4f}", *spread]))
     if curve:
         values = {source: dict(points) for source, points in curve.items()}
         steps = sorted({step for points in values.values() for step in points})
-        shown = steps[:: -(-len(steps) // _ROWS)]
+        selected = steps[:: -(-len(steps) // _ROWS)]
         lines += ["", "Measured while training, on fewer documents:", "", _row(["step", *values]),
                   _row(["---"] * (1 + len(values)))]  # fmt: skip
-        for step in sorted({*shown, steps[-1]}):
-            cells = [f"{found[step]:.4f}" if step in found else "" for found in values.values()]
+        for step in sorted({*selected, steps[-1]}):
+            cells = [f"{of_source[step]:.4f}" if step in of_source else "" for of_source in values.values()]
             lines.append(_row([f"{step:,}", *cells]))
     return "\n".join([*lines, ""])
 
 
 def draw_heldout(scores: Mapping[str, Any], curve: Curve, title: str) -> bytes:
-    """Draws the curve of each source, its score, and the deviation over seeds, as a PNG."""
+    """Plots the curve of each source, its score, and the standard deviation over seeds, as a PNG."""
     from matplotlib.figure import Figure
 
     seeds, sources = _seeds_of(scores), list(scores["sources"])
@@ -206,7 +208,7 @@ def draw_heldout(scores: Mapping[str, Any], curve: Curve, title: str) -> bytes:
         axes.set_ylabel("bits per byte")
         axes.legend(fontsize=7)
     axes.set_xlabel("step")
-    # A "$" in a name would begin a formula.
+    # Otherwise a "$" in a name would start a formula.
     figure.suptitle(title, parse_math=False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_DPI)

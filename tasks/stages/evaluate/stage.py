@@ -1,17 +1,20 @@
-"""Stage `evaluate`: bits per byte of the trained model on held-out text, compared with a unigram model; and tasks.
+"""Stage `evaluate`: bits per byte of the trained model on held-out text, compared with a unigram model; task scores.
 
 Reads the last milestone of `checkpoint`, the held-out and training shards of `shards`, and the `tokenizer`. Writes
 `documents/<source>.parquet` (document id, bytes, tokens, bits, bits of the unigram model), `scores.json`
 {bpb, unigram_bpb, gain, step, sources {source: {bpb, unigram_bpb, documents, bytes}}} and `samples.json` (continuations
 of the first tokens of held-out documents). `bpb` is the unweighted mean over sources; `gain` is 1 - bpb / unigram_bpb.
-Where the recipe looks for evaluation sets, reads `contamination`, too, and adds to `scores.json` which of their items
-the model has read (`reports.learned`).
-Where the recipe has tasks, scores the last milestones on them (`scoring`), too, and adds to `scores.json` `tasks`
+
+If the recipe searches for evaluation sets, also reads `contamination`, and adds to `scores.json` the number of their
+items that the model has read (`reports.contamination_counts`).
+
+If the recipe has tasks, scores the last milestones on them (`scoring`), and adds to `scores.json` `tasks`
 [{task, kind, step, shots, items, metrics {metric: {value, stderr}}, decision_metric, contamination}], by step and task;
-`contamination` is {items, documents}, or null where the items were not looked for. `tasks.md` is the same for people;
-in MLflow with `tasks.png`, and each metric by step.
-Where the recipe names replicas, reads their scores, too, and adds `seeds` (`seeds.spread`). Where it does, or the run
-has measured held-out text itself, `heldout.md` has both for people; in MLflow with `heldout.png`.
+`contamination` is {items, documents}, or null if the items were not searched for. `tasks.md` is the table for people;
+it is sent to MLflow with `tasks.png` and each metric by step.
+
+If the recipe has replicas, reads their scores and adds `seeds` (`seeds.spread`). With replicas, or if the run has
+measured held-out text, `heldout.md` is the table for people; it is sent to MLflow with `heldout.png`.
 """
 
 import json
@@ -32,17 +35,17 @@ from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.stages.evaluate.reports import (
     Curve,
-    curve_of,
+    contamination_counts,
     draw_heldout,
     draw_tasks,
+    heldout_curve,
     heldout_table,
-    learned,
     task_metrics,
     task_table,
 )
 from tasks.stages.evaluate.seeds import contents, spread
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.data.heldout import Heldout, of_sources
+from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.comparison import matching_tokenizer
 from tasks.trainer.evaluation.config import EvaluateConfig
@@ -63,13 +66,13 @@ def external(config: EvaluateConfig) -> dict[str, list[str]]:
 
 
 def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Scores every source that has held-out documents; raises InputError if none has, or a task cannot be scored."""
+    """Scores every source with held-out documents; raises InputError if there are none, or a task cannot be scored."""
     use_threads(config.threads)
     checkpoint, shards = inputs["checkpoint"], ShardSet.open(inputs["shards"])
     step = milestones(checkpoint)[-1]
     model, described = load(checkpoint, step)
     tokenizer = Tokenizer.from_str(matching_tokenizer(inputs["tokenizer"], described))
-    documents, unigram = of_sources(shards, config.max_tokens), unigram_bits(shards)
+    documents, unigram = heldout_by_source(shards, config.max_tokens), unigram_bits(shards)
     for number, source in enumerate(documents):
         output.progress(number, len(documents), f"scoring {len(documents[source])} documents of {source}")
         if source not in output.committed:
@@ -78,16 +81,16 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
                     model, documents[source], described["eos_id"], described["seq_len"], config.batch_windows
                 )
                 _write(part, documents[source], bits, unigram)
-    scores = summarise({source: output.committed[source] for source in documents}, step)
+    scores = summarize({source: output.committed[source] for source in documents}, step)
     if "contamination" in inputs:
-        scores["contamination"] = learned(inputs["contamination"], checkpoint)
+        scores["contamination"] = contamination_counts(inputs["contamination"], checkpoint)
     if config.tasks:
         scores["tasks"] = _tasks(config, checkpoint, tokenizer, scores.get("contamination", {}).get("sets", {}), output)
     if config.replicas:
-        others = contents([inputs[role].ref(role) for role in ("shards", "tokenizer")])
-        others |= contents(inputs.external.values())
-        scores["seeds"] = spread(scores, inputs.many("replicas"), config, others, checkpoint)
-    curve = curve_of(checkpoint)
+        other_inputs = contents([inputs[role].ref(role) for role in ("shards", "tokenizer")])
+        other_inputs |= contents(inputs.external.values())
+        scores["seeds"] = spread(scores, inputs.many("replicas"), config, other_inputs, checkpoint)
+    curve = heldout_curve(checkpoint)
     tables = _tables(config, scores, curve)
     if "scores" not in output.committed:
         with output.part("scores", conserved=False) as part:
@@ -96,22 +99,22 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
             for name, content in tables.items():
                 with part.file(name) as file:
                     file.write(content)
-    _show(scores, curve, tables, output)
+    _send_to_tracker(scores, curve, tables, output)
     return _report(scores)
 
 
 def _tables(config: EvaluateConfig, scores: dict[str, Any], curve: Curve) -> dict[str, bytes]:
-    """Returns the tables for people, by name of their file."""
-    found = {}
+    """Returns the tables for people, by file name."""
+    tables = {}
     if config.tasks:
-        found["tasks.md"] = task_table(scores["tasks"], scores.get("seeds")).encode()
+        tables["tasks.md"] = task_table(scores["tasks"], scores.get("seeds")).encode()
     if curve or config.replicas:
-        found["heldout.md"] = heldout_table(scores, curve).encode()
-    return found
+        tables["heldout.md"] = heldout_table(scores, curve).encode()
+    return tables
 
 
 def milestones(checkpoint: Artifact) -> list[int]:
-    """Returns the steps of which the run has kept the model, ascending."""
+    """Returns the steps of the milestones, ascending."""
     return sorted(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
 
 
@@ -124,9 +127,9 @@ def load(checkpoint: Artifact, step: int) -> tuple[Transformer, dict[str, Any]]:
 def _tasks(
     config: EvaluateConfig, checkpoint: Artifact, tokenizer: Tokenizer, sets: dict[str, Any], output: Output
 ) -> list[dict[str, Any]]:
-    """Returns the scores of the last milestones on all tasks, each with its flag and the metric to decide by.
+    """Returns the scores of the last milestones on all tasks, each with its contamination and decision metric.
 
-    `sets` has the flags by evaluation set (`reports.learned`).
+    `sets` has the contamination by evaluation set (`reports.contamination_counts`).
     """
 
     def scorer(step: int) -> Scorer:
@@ -134,7 +137,7 @@ def _tasks(
         return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], config.task_batch_tokens)
 
     parameters = json.loads(checkpoint.read(model_file.FILE))["parameters"]["total"]
-    found = score_tasks(config.tasks, milestones(checkpoint)[-config.task_milestones :], scorer, output)
+    scores = score_tasks(config.tasks, milestones(checkpoint)[-config.task_milestones :], scorer, output)
     names = {task.name: task.evaluation_set or task.name for task in config.tasks}
     return [
         {
@@ -142,16 +145,16 @@ def _tasks(
             "decision_metric": decisive(score["kind"], parameters),
             "contamination": sets.get(names[score["task"]]),
         }
-        for score in found
+        for score in scores
     ]
 
 
-def _show(scores: dict[str, Any], curve: Curve, tables: dict[str, bytes], output: Output) -> None:
+def _send_to_tracker(scores: dict[str, Any], curve: Curve, tables: dict[str, bytes], output: Output) -> None:
     """Sends tables, figures and the metrics of every step to the tracker."""
     tasks, title = scores.get("tasks", []), str(output.address)
     for step in sorted({score["step"] for score in tasks}):
-        mine = [score for score in tasks if score["step"] == step]
-        output.log_metrics(step, dict(task_metrics(mine, "task_by_step")))
+        of_step = [score for score in tasks if score["step"] == step]
+        output.log_metrics(step, dict(task_metrics(of_step, "task_by_step")))
     for name, content in tables.items():
         output.log_file(name, content)
     if tasks:
@@ -160,8 +163,8 @@ def _show(scores: dict[str, Any], curve: Curve, tables: dict[str, bytes], output
         output.log_file("heldout.png", partial(draw_heldout, scores, curve, title))
 
 
-def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
-    """Returns the content of `scores.json` from the sums in the parts' metrics."""
+def summarize(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
+    """Returns the content of `scores.json` from the metrics of the parts."""
     sources = {
         source: {
             "bpb": record.metrics["bits"] / record.metrics["bytes"],
@@ -175,7 +178,7 @@ def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
     return {"bpb": bpb, "unigram_bpb": unigram, "gain": 1 - bpb / unigram, "step": step, "sources": sources}
 
 
-def _write(part: Part, documents: list[Heldout], bits: list[float], unigram: NDArray[np.float64]) -> None:
+def _write(part: Part, documents: list[HeldoutDocument], bits: list[float], unigram: NDArray[np.float64]) -> None:
     columns: dict[str, list[Any]] = {
         "id": [document.uid.hex() for document in documents],
         "bytes": [document.n_bytes for document in documents],
@@ -195,15 +198,17 @@ def _write_json(part: Part, name: str, content: Any) -> None:
 
 
 def _samples(
-    model: Transformer, described: dict[str, Any], tokenizer: Tokenizer, documents: dict[str, list[Heldout]]
+    model: Transformer, described: dict[str, Any], tokenizer: Tokenizer, documents: dict[str, list[HeldoutDocument]]
 ) -> list[dict[str, str]]:
-    """Returns for each source the first tokens of a held-out document and the model's continuation."""
-    prompts = {source: some[0].tokens[:PROMPT_TOKENS].tolist() for source, some in documents.items()}
+    """Returns for each source the start of a held-out document and the model's continuation."""
+    prompts = {source: of_source[0].tokens[:PROMPT_TOKENS].tolist() for source, of_source in documents.items()}
     sampling = Sampling(max_tokens=SAMPLE_TOKENS)
     samples = []
     for source, prompt in prompts.items():
-        more = continuation(model, prompt, described["eos_id"], described["seq_len"], sampling)
-        samples.append({"source": source, "prompt": tokenizer.decode(prompt), "continuation": tokenizer.decode(more)})
+        generated = continuation(model, prompt, described["eos_id"], described["seq_len"], sampling)
+        samples.append(
+            {"source": source, "prompt": tokenizer.decode(prompt), "continuation": tokenizer.decode(generated)}
+        )
     return samples
 
 
@@ -222,7 +227,7 @@ def _report(scores: dict[str, Any]) -> Report:
 
 
 def unigram_bits(shards: ShardSet) -> NDArray[np.float64]:
-    """Returns -log2 p of each token, float64 [vocab_size], with counts of all training shards plus one (Laplace)."""
+    """Returns -log2 p of each token, float64 [vocab_size], from counts over all training shards plus one (Laplace)."""
     size = shards.format.vocab_size
     counts = np.ones(size, dtype=np.int64)
     for source in shards.sources:

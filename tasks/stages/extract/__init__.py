@@ -1,6 +1,6 @@
-"""Stage extract: captures of WARC files and local files -> documents, or the reasons why not."""
+"""Stage extract: extracts documents from captures in WARC files and from local files, or rejects them with a reason."""
 
-from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 from tasks.stages.extract.config import ExtractConfig
 
 STAGES = (
@@ -11,7 +11,9 @@ STAGES = (
         config=ExtractConfig,
         inputs={"warc": Input("warc", optional=True)},
         previous={
-            "index": Previous("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
+            "index": PreviousInput(
+                "dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled"
+            )
         },
         takedowns=Takedowns(when="dedup_index.enabled"),
     ),

@@ -1,9 +1,9 @@
 """Features of the blocks of a page, for the trees of `blocks`.
 
-Reads the blocks of `page_blocks`. Lengths, character classes, links and places do not depend on language or site (after
-Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features", WSDM 2010). What an element holds
-is given by its share of the page's words, so a class named after comments on the whole page and one on a box differ.
-All are counts and quotients of counts, so every machine computes the same values.
+Reads the blocks of `page_blocks`. Lengths, character classes, links and positions do not depend on language or site
+(after Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features", WSDM 2010). Class names are
+weighted by the element's share of the page's words, so that a class with "comment" in its name on the whole page
+differs from one on a box. All features are counts and quotients of counts, so every machine computes the same values.
 """
 
 import functools
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from tasks.stages.extract.page_blocks import GROUPS, TAG_NAMES, Blocks
 
 Floats = NDArray[np.float64]
-Measured = NDArray[np.float32]
+FeatureArray = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-# Words with which furniture speaks: whole words, or with a star their beginnings of five letters or more.
-_SAYINGS = {
+# Keywords of boilerplate, comments and credits, in the languages of the training data: whole words, or with a star
+# prefixes, of which the first five letters are compared.
+_KEYWORD_LISTS = {
     "furniture": """
         copyright rights rechte droits impress* imprint terms powered posted publish* updated veröff* geschr*
         erstell* aktuali* author autor autorin submitt* filed tags tagged tag categor* kategor* schlagw*
@@ -44,16 +45,19 @@ _SAYINGS = {
         abbildu* grafik getty dpa reuters afp ap courtesy illustr* picture imago shutter* pixabay unsplash
         flickr wikimed* symbol*""",
 }  # fmt: skip
-SAYINGS = (*(f"says_{name}" for name in _SAYINGS), "says_date")
-"""Names of the kinds of sayings, in order."""
+KEYWORD_FEATURES = (*(f"says_{name}" for name in _KEYWORD_LISTS), "says_date")
+"""Names of the keyword features, in order."""
 _BEGINNING = 5
-_EXACT = {word: kind for kind, words in enumerate(_SAYINGS.values()) for word in words.split() if word[-1] != "*"}
+_EXACT = {word: kind for kind, words in enumerate(_KEYWORD_LISTS.values()) for word in words.split() if word[-1] != "*"}
 _BEGINS = {
-    word[:_BEGINNING]: kind for kind, words in enumerate(_SAYINGS.values()) for word in words.split() if word[-1] == "*"
+    word[:_BEGINNING]: kind
+    for kind, words in enumerate(_KEYWORD_LISTS.values())
+    for word in words.split()
+    if word[-1] == "*"
 }
 _MARKS = frozenset("©«»←→‹›")
-_SPOKEN = re.compile(r"[^\W\d_]+|[©«»←→‹›]")
-_ANY_DIGIT = re.compile(r"\d")  # every date has one, and few starts do
+_WORD_OR_MARK = re.compile(r"[^\W\d_]+|[©«»←→‹›]")
+_ANY_DIGIT = re.compile(r"\d")  # a cheap check: every date has a digit, and few other blocks begin with one
 _DATE = re.compile(
     r"\d{1,2}[./-]\s?\d{1,2}[./-]\s?(?:19|20)?\d\d|(?:19|20)\d\d-\d\d|\d{1,2}:\d\d"
     r"|\d{1,2}\.? (?:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])"
@@ -76,7 +80,7 @@ _OF_HEADING = ("since_h1", "words_since_h1", "h1_blocks", "since_heading", "word
 _OF_LIKES = ("alike", "alike_words", "alike_link_share", "alike_prose", "alike_around", "alike_around_words")
 _OF_NEAR = ("words", "link_share", "says", "same_parent")
 COLUMNS = (
-    *(*_OF_TEXT, *GROUPS, *SAYINGS, *(f"heading_{name}" for name in SAYINGS)),
+    *(*_OF_TEXT, *GROUPS, *KEYWORD_FEATURES, *(f"heading_{name}" for name in KEYWORD_FEATURES)),
     *(f"{name}_{level}" for level in range(LEVELS) for name in _OF_LEVEL),
     *(*_OF_PLACE, *_OF_HEADING, *_OF_LIKES, *(f"inside_{level}" for level in range(4))),
     *(f"{name}_at_{offset}" for offset in _OFFSETS for name in _OF_NEAR),
@@ -86,7 +90,7 @@ COLUMNS = (
 """Names of the features, in order."""
 
 _AT = {name: index for index, name in enumerate(COLUMNS)}
-_GROUPS, _SAID, _HEADING = _AT[GROUPS[0]], _AT[SAYINGS[0]], _AT[f"heading_{SAYINGS[0]}"]
+_GROUP_ROW, _KEYWORD_ROW, _HEADING_ROW = _AT[GROUPS[0]], _AT[KEYWORD_FEATURES[0]], _AT[f"heading_{KEYWORD_FEATURES[0]}"]
 _H1 = GROUPS.index("tag_h1")
 _LEVEL_OF = np.array([int(name[1]) if name in ("h1", "h2", "h3", "h4", "h5", "h6") else 0 for name in TAG_NAMES])
 _WITHIN = np.array([name in ("p", "li", "blockquote") for name in TAG_NAMES])
@@ -95,7 +99,7 @@ _PROSE, _UNLINKED, _LINKED, _FAR = 15, 0.3, 0.9, 1_000
 _TITLE_WORDS, _OPENING, _HEAD, _SHORT, _START = 16, 8, 40, 40, 60
 _NONE = 2.0
 
-# Kinds of characters, less than 16, so that a pair of kinds is one byte.
+# Character classes; there are fewer than 16, so that a pair of classes is one byte.
 _OTHER, _SPACE, _UPPER, _LOWER, _DIGIT, _COMMA, _END, _CLOSING, _BAR, _SIGN, _BULLET, _QUOTE, _COLON = range(13)
 _PUNCTUATION = {
     _COMMA: ",",
@@ -110,9 +114,9 @@ _PUNCTUATION = {
 _LAST = 0xFFFF
 
 
-def _kinds() -> NDArray[np.uint8]:
+def _character_kinds() -> NDArray[np.uint8]:
     kinds = np.zeros(_LAST + 1, np.uint8)
-    # Above these no script has two cases, but for some hundred letters; full width is folded nowhere else either.
+    # Above this range only some hundred letters have two cases; these and full-width letters count as caseless.
     for code in range(0x2000):
         letter = chr(code)
         kinds[code] = _SPACE * letter.isspace() + _UPPER * letter.isupper() + _LOWER * letter.islower()
@@ -123,8 +127,12 @@ def _kinds() -> NDArray[np.uint8]:
     return kinds
 
 
-def _counted() -> Numbers:
-    """Returns which pairs of neighbouring kinds count as what: pair, one of the counts of `_characters`."""
+def _pair_counts() -> Numbers:
+    """Returns for each pair of adjacent classes its increments of the ten counts, of shape (256, 10).
+
+    The counts are those of `_count_characters`: words, capitalized words, sentence ends, digits, commas, bars, signs,
+    upper case, lower case, and characters without spaces.
+    """
     pairs = np.zeros((16, 16, 10))
     pairs[_SPACE, :, 0] = 1  # a word begins
     pairs[_SPACE, _SPACE, 0] = 0
@@ -137,48 +145,48 @@ def _counted() -> Numbers:
     return pairs.reshape(256, 10).astype(np.int64)
 
 
-_KINDS = _kinds()
-# Most pairs count as the same: the class of each pair, and what a class counts as.
-_COUNTED, _CLASS = np.unique(_counted(), axis=0, return_inverse=True)
+_KINDS = _character_kinds()
+# Many pairs have equal increments: the group of each pair, and the increments of each group.
+_INCREMENTS, _CLASS = np.unique(_pair_counts(), axis=0, return_inverse=True)
 _CLASS = _CLASS.ravel().astype(np.uint8)
-_CLASSES = len(_COUNTED)
+_CLASSES = len(_INCREMENTS)
 _MOST_AT_ONCE = 100_000
 
 
-def features(page: Blocks, title: str) -> Measured:
+def features(page: Blocks, title: str) -> FeatureArray:
     """Returns the features of a page's blocks: float32 of shape (`COLUMNS`, blocks).
 
     Args:
-        page: the blocks.
-        title: of the page, in lower case.
+        page: the blocks of the page.
+        title: title of the page in lower case.
     """
     number = len(page)
-    found = np.zeros((len(COLUMNS), number))
-    _characters(page, found)
-    words = found[_AT["words"]]
-    found[_AT["link_share"]] = np.minimum(page.linked / np.maximum(found[_AT["length"]], 1), 1.0)
-    found[_AT["links"]], found[_AT["breaks"]], found[_AT["images"]] = page.links, page.breaks, page.images
-    found[_AT["layout"]] = page.layout
-    link_share = found[_AT["link_share"]]
-    prose = (link_share < _UNLINKED) & (found[_AT["ends_sentence"]] > 0) & (words >= _PROSE)
-    _texts(page, title, found)
+    values = np.zeros((len(COLUMNS), number))
+    _count_characters(page, values)
+    words = values[_AT["words"]]
+    values[_AT["link_share"]] = np.minimum(page.linked / np.maximum(values[_AT["length"]], 1), 1.0)
+    values[_AT["links"]], values[_AT["breaks"]], values[_AT["images"]] = page.links, page.breaks, page.images
+    values[_AT["layout"]] = page.layout
+    link_share = values[_AT["link_share"]]
+    prose = (link_share < _UNLINKED) & (values[_AT["ends_sentence"]] > 0) & (words >= _PROSE)
+    _measure_texts(page, title, values)
     sums = np.zeros((4, number + 1))
     np.cumsum([words, words * link_share, words * prose, np.ones(number)], axis=1, out=sums[:, 1:])
-    _elements(page, sums, found)
-    _places(words, prose, sums, found)
-    _headings(page, found)
-    found[_AT["container_share"]] = _container(page, words * prose, found)
-    _likes(page, prose, found)
-    _near(page, sums, found)
+    _measure_elements(page, sums, values)
+    _measure_positions(words, prose, sums, values)
+    _measure_headings(page, values)
+    values[_AT["container_share"]] = _mark_container(page, words * prose, values)
+    _measure_similar(page, prose, values)
+    _measure_neighbors(page, sums, values)
     total = max(sums[0, -1], 1.0)
     for name, value in (("blocks", number), ("words", total), ("prose_share", sums[2, -1] / total)):
-        found[_AT[f"page_{name}"]] = value
-    found[_AT["page_link_share"]] = sums[1, -1] / total
-    return found.astype(np.float32)
+        values[_AT[f"page_{name}"]] = value
+    values[_AT["page_link_share"]] = sums[1, -1] / total
+    return values.astype(np.float32)
 
 
-def _characters(page: Blocks, found: Floats) -> None:
-    """Counts character classes by pairs of neighbours in one call."""
+def _count_characters(page: Blocks, values: Floats) -> None:
+    """Counts character classes and their transitions, by pairs of adjacent characters."""
     length = page.text_length
     ends = np.cumsum(length)
     kinds = _KINDS[page.text_codes]
@@ -191,23 +199,25 @@ def _characters(page: Blocks, found: Floats) -> None:
     number = len(page)
     pair = before * np.uint8(16) + kinds
     block = np.repeat(of_run, length)
-    # Whole numbers, since a product of floating-point matrices wakes a thread for each core.
-    counts = np.bincount(block * _CLASSES + _CLASS[pair], minlength=number * _CLASSES).reshape(-1, _CLASSES) @ _COUNTED
+    # Integers, because a product of floating-point matrices would start a thread per core.
+    counts = (
+        np.bincount(block * _CLASSES + _CLASS[pair], minlength=number * _CLASSES).reshape(-1, _CLASSES) @ _INCREMENTS
+    )
     words, capitals, sentences, digits, commas, bars, signs, upper, lower, letters = counts.T
-    seen = np.append(np.flatnonzero(kinds != _SPACE), 0)  # a block may hold nothing but invisible characters
-    bounds = np.searchsorted(block[seen[:-1]], np.arange(number + 1))
-    start, stop = seen[bounds[:-1]], seen[bounds[1:] - 1]
+    visible = np.append(np.flatnonzero(kinds != _SPACE), 0)  # a block may consist of invisible characters
+    bounds = np.searchsorted(block[visible[:-1]], np.arange(number + 1))
+    start, stop = visible[bounds[:-1]], visible[bounds[1:] - 1]
     initial, mark = kinds[start], kinds[stop]
-    last = np.where(mark == _CLOSING, kinds[seen[np.maximum(bounds[1:] - 2, bounds[:-1])]], mark)
-    # A sentence that ends the block has no pair.
+    last = np.where(mark == _CLOSING, kinds[visible[np.maximum(bounds[1:] - 2, bounds[:-1])]], mark)
+    # The end of the last sentence of a block has no following character, so it is not in a pair.
     sentences = sentences + (mark == _END)
-    some = np.maximum(words, 1)
+    divisor = np.maximum(words, 1)
     for name, column in (
-        *(("words", words), ("length", letters), ("word_length", letters / some), ("sentences", sentences)),
+        *(("words", words), ("length", letters), ("word_length", letters / divisor), ("sentences", sentences)),
         *(
-            ("capitals", capitals / some),
+            ("capitals", capitals / divisor),
             ("digits", digits / np.maximum(letters, 1)),
-            ("commas", commas / some),
+            ("commas", commas / divisor),
             ("bars", bars),
         ),
         *(("signs", signs > 0), ("all_upper", (upper > 0) & (lower == 0)), ("ends_sentence", last == _END)),
@@ -215,64 +225,66 @@ def _characters(page: Blocks, found: Floats) -> None:
         ("begins_bullet", (initial == _BULLET) | (initial == _BAR)),
         ("begins_quote", (initial == _QUOTE) | (initial == _CLOSING)),
     ):
-        found[_AT[name]] = column
+        values[_AT[name]] = column
 
 
-def _texts(page: Blocks, title: str, found: Floats) -> None:
-    """Measures of short blocks what takes their text."""
-    words = found[_AT["words"]]
+def _measure_texts(page: Blocks, title: str, values: Floats) -> None:
+    """Computes the features that need the text of blocks: of all blocks the beginning, of short blocks the text."""
+    words = values[_AT["words"]]
     upto = np.cumsum(words) - words
     last = np.maximum.accumulate(np.where(page.images > 0, upto, -_FAR))
-    found[_AT["words_since_image"]] = np.minimum(upto - last, _FAR)
+    values[_AT["words_since_image"]] = np.minimum(upto - last, _FAR)
     source = page.source
     heads = [source[at : at + _HEAD].strip() for at in page.begin.tolist()]
     starts = Counter(heads)
-    found[_AT["starts"]] = [starts[head] for head in heads]
+    values[_AT["starts"]] = [starts[head] for head in heads]
     openings = Counter([head[:_OPENING] for head in heads])
-    found[_AT["openings"]] = [openings[head[:_OPENING]] for head in heads]
-    short = np.flatnonzero((words <= _SHORT) & (found[_AT["link_share"]] < _LINKED)).tolist()
+    values[_AT["openings"]] = [openings[head[:_OPENING]] for head in heads]
+    short = np.flatnonzero((words <= _SHORT) & (values[_AT["link_share"]] < _LINKED)).tolist()
     texts = [page.text(index).lower() for index in short]
     if not short:
         return
-    found[_SAID : _SAID + len(SAYINGS), short] = np.array([_sayings_of(text[:_START]) for text in texts]).T
+    values[_KEYWORD_ROW : _KEYWORD_ROW + len(KEYWORD_FEATURES), short] = np.array(
+        [_keyword_shares(text[:_START]) for text in texts]
+    ).T
     in_title, lengths = _AT["in_title"], words.tolist()
     for index, text in zip(short, texts, strict=True):
         if lengths[index] <= _TITLE_WORDS:
             parts = text.split()
-            found[in_title, index] = sum([part in title for part in parts]) / (len(parts) or 1)
+            values[in_title, index] = sum([part in title for part in parts]) / (len(parts) or 1)
 
 
-def _elements(page: Blocks, sums: Floats, found: Floats) -> None:
-    """Measures the elements around each block, and which kinds of elements are among them."""
-    held = sums[:, page.last] - sums[:, page.first]
+def _measure_elements(page: Blocks, sums: Floats, values: Floats) -> None:
+    """Computes the features of the elements around each block, and their groups."""
+    contained = sums[:, page.last] - sums[:, page.first]
     total = max(sums[0, -1], 1.0)
-    share = held[0] / total
-    rows = found[_GROUPS : _GROUPS + len(GROUPS)]
+    share = contained[0] / total
+    rows = values[_GROUP_ROW : _GROUP_ROW + len(GROUPS)]
     rows[:] = _NONE
     _innermost(page, share, rows)
-    words, linked, prose, count = held
-    some = np.maximum(words, 1)
-    by_element = np.stack((share, linked / some, prose / some, count, words / np.maximum(count, 1), -page.first))
+    words, linked, prose, count = contained
+    divisor = np.maximum(words, 1)
+    by_element = np.stack((share, linked / divisor, prose / divisor, count, words / np.maximum(count, 1), -page.first))
     index = np.arange(len(page))
     at = page.element
     for level in range(LEVELS):
-        there = at >= 0
+        exists = at >= 0
         base = _AT[f"share_{level}"]
-        measured = by_element[:, at]
-        measured[5] += index
-        measured[:, ~there] = -1
-        found[base : base + len(_OF_LEVEL)] = measured
-        at = np.where(there, page.parent[at], -1)
+        of_level = by_element[:, at]
+        of_level[5] += index
+        of_level[:, ~exists] = -1
+        values[base : base + len(_OF_LEVEL)] = of_level
+        at = np.where(exists, page.parent[at], -1)
 
 
 def _innermost(page: Blocks, share: Floats, rows: Floats) -> None:
-    """Fills in the share of the innermost element of each group around each block, which is the least."""
+    """Sets the share of the innermost element of each group around each block, which is the smallest share."""
     each = np.array([len(groups) for groups in page.groups], np.int64)
     group = np.fromiter(chain.from_iterable(page.groups), np.int64, each.sum())
     first, length, value = (np.repeat(of, each) for of in (page.first, page.last - page.first, share))
-    if length.sum() > _MOST_AT_ONCE:  # indices of each block in each element would take too much memory
+    if length.sum() > _MOST_AT_ONCE:  # an index array over all blocks of all elements would take too much memory
         for of, at, size, least in zip(group.tolist(), first.tolist(), length.tolist(), value.tolist(), strict=True):
-            rows[of, at : at + size] = least  # elements come from the outermost to the innermost
+            rows[of, at : at + size] = least  # outer elements come before inner ones
         return
     ends = np.cumsum(length)
     at = np.arange(length.sum()) + np.repeat(group * rows.shape[1] + first - (ends - length), length)
@@ -280,16 +292,13 @@ def _innermost(page: Blocks, share: Floats, rows: Floats) -> None:
     np.minimum.at(flat, at, np.repeat(value, length))
 
 
-def _places(words: Floats, prose: Mask, sums: Floats, found: Floats) -> None:
-    """Fills in the positions of blocks: in the page, and relative to the first and the last of prose."""
+def _measure_positions(words: Floats, prose: Mask, sums: Floats, values: Floats) -> None:
+    """Sets the positions of blocks in the page, and relative to the blocks of prose."""
     number = len(words)
     index = np.arange(number)
     places = np.flatnonzero(prose)
     first, last = (places[0], places[-1]) if len(places) else (0, number - 1)
-    before = np.full(number, -_FAR)
-    before[1:] = np.maximum.accumulate(np.where(prose, index, -_FAR))[:-1]
-    behind = np.full(number, number + _FAR)
-    behind[:-1] = np.minimum.accumulate(np.where(prose, index, number + _FAR)[::-1])[::-1][1:]
+    before, after = _previous(prose, -_FAR), _next(prose, number + _FAR)
     all_words, all_prose = max(sums[0, -1], 1.0), max(sums[2, -1], 1.0)
     base = _AT["place"]
     for row, column in enumerate(
@@ -297,99 +306,110 @@ def _places(words: Floats, prose: Mask, sums: Floats, found: Floats) -> None:
             *(index / number, index, number - 1 - index),
             *(sums[0, :-1] / all_words, words / all_words),
             *(index < first, index > last, np.maximum(first - index, 0), np.maximum(index - last, 0)),
-            *(np.minimum(index - before, _FAR), np.minimum(behind - index, _FAR)),
+            *(np.minimum(index - before, _FAR), np.minimum(after - index, _FAR)),
             *(sums[2, :-1] / all_prose, (all_prose - sums[2, 1:]) / all_prose),
         )
     ):
-        found[base + row] = column
+        values[base + row] = column
 
 
-def _headings(page: Blocks, found: Floats) -> None:
-    """Measures the distance to the main heading and to the heading before each block, and what that one says."""
+def _previous(mask: Mask, default: int) -> Numbers:
+    """Returns for each block the index of the closest block before it in the mask, or the default."""
+    last = np.maximum.accumulate(np.where(mask, np.arange(len(mask)), default))
+    return np.append(default, last[:-1])
+
+
+def _next(mask: Mask, default: int) -> Numbers:
+    """Returns for each block the index of the closest block after it in the mask, or the default."""
+    first = np.minimum.accumulate(np.where(mask, np.arange(len(mask)), default)[::-1])[::-1]
+    return np.append(first[1:], default)
+
+
+def _measure_headings(page: Blocks, values: Floats) -> None:
+    """Computes distances to the main heading and to the previous heading, and the keywords of the latter."""
     number = len(page)
     index = np.arange(number)
-    upto = np.cumsum(found[_AT["words"]])
-    h1 = found[_GROUPS + _H1] < _NONE
+    upto = np.cumsum(values[_AT["words"]])
+    h1 = values[_GROUP_ROW + _H1] < _NONE
     last_h1 = np.maximum.accumulate(np.where(h1, index, -1))
     next_h1 = np.minimum.accumulate(np.where(h1, index, number + _FAR)[::-1])[::-1]
-    found[_AT["since_h1"]] = np.where(last_h1 >= 0, index - last_h1, -np.minimum(next_h1 - index, _FAR) - 1)
-    found[_AT["words_since_h1"]] = np.where(last_h1 >= 0, upto - upto[last_h1], -1)
-    found[_AT["h1_blocks"]] = h1.sum()
+    values[_AT["since_h1"]] = np.where(last_h1 >= 0, index - last_h1, -np.minimum(next_h1 - index, _FAR) - 1)
+    values[_AT["words_since_h1"]] = np.where(last_h1 >= 0, upto - upto[last_h1], -1)
+    values[_AT["h1_blocks"]] = h1.sum()
     names = np.array([*page.names, len(TAG_NAMES) - 1])
     level = _LEVEL_OF[names[page.element]]
-    last = np.maximum.accumulate(np.where(level > 0, index, -1))
-    previous = np.append(-1, last[:-1])
-    there = previous >= 0
-    found[_AT["since_heading"]] = np.where(there, index - previous, _FAR)
-    found[_AT["words_since_heading"]] = np.where(there, upto - upto[previous], _FAR)
-    found[_AT["heading_level"]] = np.where(there, level[previous], 0)
-    said = found[_SAID : _SAID + len(SAYINGS)]
-    found[_HEADING : _HEADING + len(SAYINGS)] = np.where(there, said[:, previous], 0)
+    previous = _previous(level > 0, -1)
+    exists = previous >= 0
+    values[_AT["since_heading"]] = np.where(exists, index - previous, _FAR)
+    values[_AT["words_since_heading"]] = np.where(exists, upto - upto[previous], _FAR)
+    values[_AT["heading_level"]] = np.where(exists, level[previous], 0)
+    keywords = values[_KEYWORD_ROW : _KEYWORD_ROW + len(KEYWORD_FEATURES)]
+    values[_HEADING_ROW : _HEADING_ROW + len(KEYWORD_FEATURES)] = np.where(exists, keywords[:, previous], 0)
 
 
-def _container(page: Blocks, prose: Floats, found: Floats) -> float:
-    """Fills in whether blocks are before, in or behind the element with most prose, and three around it.
+def _mark_container(page: Blocks, prose: Floats, values: Floats) -> float:
+    """Sets whether blocks are before, in or after the element with most prose, and the three elements around it.
 
     Returns:
-        the element's share of the page's prose.
+        the share of that element in the prose of the page.
     """
     names = np.array([*page.names, len(TAG_NAMES) - 1])
     parents = np.append(page.parent, -1)
     at = page.element
     at = np.where(_WITHIN[names[at]], parents[at], at)
-    held = np.bincount(at + 1, prose, minlength=1)
-    if not held.any():
+    prose_of = np.bincount(at + 1, prose, minlength=1)
+    if not prose_of.any():
         return 0.0
-    best = element = int(held.argmax()) - 1
+    best = element = int(prose_of.argmax()) - 1
     for level in range(4):
         if element < 0 or names[element] == _BODY:
             break
-        row = found[_AT[f"inside_{level}"]]
+        row = values[_AT[f"inside_{level}"]]
         row[page.first[element] : page.last[element]] = 1
         row[page.last[element] :] = 2
         element = int(page.parent[element])
-    return float(held[best + 1] / held.sum())
+    return float(prose_of[best + 1] / prose_of.sum())
 
 
-def _likes(page: Blocks, prose: Mask, found: Floats) -> None:
-    """Measures blocks in equal elements: entries of lists, teasers, paragraphs."""
+def _measure_similar(page: Blocks, prose: Mask, values: Floats) -> None:
+    """Computes features of the blocks in elements with the same start tag, such as list items and teasers."""
     of_tag: dict[str, int] = {}
     tags = np.array([*(of_tag.setdefault(tag, len(of_tag)) for tag in page.tags), len(of_tag)])
     own = tags[page.element]
     around = tags[np.append(page.parent, -1)[page.element]]
-    words, link_share = found[_AT["words"]], found[_AT["link_share"]]
+    words, link_share = values[_AT["words"]], values[_AT["link_share"]]
     count = np.bincount(own)
-    some = np.maximum(count, 1)
+    divisor = np.maximum(count, 1)
     base = _AT["alike"]
-    found[base] = count[own]
+    values[base] = count[own]
     for row, column in enumerate((words, link_share, prose), 1):
-        found[base + row] = (np.bincount(own, column) / some)[own]
-    _, both = np.unique(own * (len(of_tag) + 1) + around, return_inverse=True)
-    count = np.bincount(both)
-    found[base + 4] = count[both]
-    found[base + 5] = (np.bincount(both, words) / count)[both]
+        values[base + row] = (np.bincount(own, column) / divisor)[own]
+    _, pairs = np.unique(own * (len(of_tag) + 1) + around, return_inverse=True)
+    count = np.bincount(pairs)
+    values[base + 4] = count[pairs]
+    values[base + 5] = (np.bincount(pairs, words) / count)[pairs]
 
 
-def _near(page: Blocks, sums: Floats, found: Floats) -> None:
-    """Fills in what the blocks before and behind are."""
+def _measure_neighbors(page: Blocks, sums: Floats, values: Floats) -> None:
+    """Sets the features of the blocks before and after each block."""
     number = len(page)
     around = np.append(page.parent, -1)[page.element]
-    said = found[_SAID : _SAID + len(SAYINGS)].sum(axis=0)
+    keywords = values[_KEYWORD_ROW : _KEYWORD_ROW + len(KEYWORD_FEATURES)].sum(axis=0)
     widest = max(_OFFSETS)
     padded = np.full((4, number + 2 * widest), -1.0)
-    padded[:, widest : widest + number] = (found[_AT["words"]], found[_AT["link_share"]], said, around)
+    padded[:, widest : widest + number] = (values[_AT["words"]], values[_AT["link_share"]], keywords, around)
     for offset in _OFFSETS:
         base = _AT[f"words_at_{offset}"]
         shifted = padded[:, widest + offset : widest + offset + number]
-        found[base : base + 3] = shifted[:3]
-        found[base + 3] = shifted[3] == around
+        values[base : base + 3] = shifted[:3]
+        values[base + 3] = shifted[3] == around
     index = np.arange(number)
     for width in (3, 8):
-        held = sums[:, np.minimum(index + width + 1, number)] - sums[:, np.maximum(index - width, 0)]
-        found[_AT[f"near_prose_{width}"]] = held[2]
+        near = sums[:, np.minimum(index + width + 1, number)] - sums[:, np.maximum(index - width, 0)]
+        values[_AT[f"near_prose_{width}"]] = near[2]
         if width == 3:
-            found[_AT["near_link_share_3"]] = held[1] / np.maximum(held[0], 1)
-            found[_AT["near_words_3"]] = held[0]
+            values[_AT["near_link_share_3"]] = near[1] / np.maximum(near[0], 1)
+            values[_AT["near_words_3"]] = near[0]
 
 
 _CONTEXT_OFFSETS = (-3, -2, -1, 1, 2, 3)
@@ -399,69 +419,71 @@ CONTEXT = (
     *("kept_before", "kept_behind", "since_kept", "until_kept", "kept_with_before", "kept_with_behind"),
     *("near_kept", "heading_odds", "page_kept", "page_sure", "mean_odds_alike"),
 )
-"""Names of the features of the second pass, which come behind `COLUMNS`, in order."""
+"""Names of the additional features of the second pass, which follow `COLUMNS`, in order."""
 _MOST_ODDS, _MOST_AWAY = 6.0, 50
 
 
-def context(page: Blocks, measured: Measured, odds: Floats) -> Measured:
-    """Returns what the first judgement says of the blocks around each: float32 of shape (`CONTEXT`, blocks).
+def context(page: Blocks, rows: FeatureArray, odds: Floats) -> FeatureArray:
+    """Returns features of the predictions of the first pass around each block: float32 of shape (`CONTEXT`, blocks).
 
     Args:
-        page: the blocks.
-        measured: their `features`.
-        odds: log odds that each is main text, by the first pass.
+        page: the blocks of the page.
+        rows: their `features`.
+        odds: log odds of the first pass that each block is main text.
     """
     number = len(page)
     at = {name: index for index, name in enumerate(CONTEXT)}
-    found = np.zeros((len(CONTEXT), number))
+    values = np.zeros((len(CONTEXT), number))
     odds = np.minimum(np.maximum(odds, -_MOST_ODDS), _MOST_ODDS)
-    keeps = odds > 0
-    words = measured[_AT["words"]].astype(np.float64)
-    found[0] = odds
+    is_main = odds > 0
+    words = rows[_AT["words"]].astype(np.float64)
+    values[0] = odds
     widest = max(_CONTEXT_OFFSETS)
     padded = np.full(number + 2 * widest, -_MOST_ODDS - 1)
     padded[widest : widest + number] = odds
     for row, offset in enumerate(_CONTEXT_OFFSETS, 1):
-        found[row] = padded[widest + offset : widest + offset + number]
+        values[row] = padded[widest + offset : widest + offset + number]
     weight = np.minimum(words, 50) + 1
     sums = np.zeros((4, number + 1))
-    np.cumsum([weight, weight * odds, words, words * keeps], axis=1, out=sums[:, 1:])
-    held = sums[:, page.last] - sums[:, page.first]
-    mean, kept_share = held[1] / np.maximum(held[0], 1), held[3] / np.maximum(held[2], 1)
+    np.cumsum([weight, weight * odds, words, words * is_main], axis=1, out=sums[:, 1:])
+    contained = sums[:, page.last] - sums[:, page.first]
+    mean, main_share = contained[1] / np.maximum(contained[0], 1), contained[3] / np.maximum(contained[2], 1)
     element = page.element
     for level in range(4):
-        there = element >= 0
-        found[at[f"odds_around_{level}"]] = np.where(there, mean[element], -_MOST_ODDS)
-        found[at[f"kept_around_{level}"]] = np.where(there, kept_share[element], -1)
-        element = np.where(there, page.parent[element], -1)
-    kept_words = max(sums[3, -1], 1.0)
-    found[at["kept_before"]] = sums[3, :-1] / kept_words
-    found[at["kept_behind"]] = (sums[3, -1] - sums[3, 1:]) / kept_words
+        exists = element >= 0
+        values[at[f"odds_around_{level}"]] = np.where(exists, mean[element], -_MOST_ODDS)
+        values[at[f"kept_around_{level}"]] = np.where(exists, main_share[element], -1)
+        element = np.where(exists, page.parent[element], -1)
+    main_words = max(sums[3, -1], 1.0)
+    values[at["kept_before"]] = sums[3, :-1] / main_words
+    values[at["kept_behind"]] = (sums[3, -1] - sums[3, 1:]) / main_words
     index = np.arange(number)
-    before = np.append(-1, np.maximum.accumulate(np.where(keeps, index, -1))[:-1])
-    behind = np.append(np.minimum.accumulate(np.where(keeps, index, number)[::-1])[::-1][1:], number)
-    found[at["since_kept"]] = np.where(before >= 0, np.minimum(index - before, _MOST_AWAY), _MOST_AWAY)
-    found[at["until_kept"]] = np.where(behind < number, np.minimum(behind - index, _MOST_AWAY), _MOST_AWAY)
+    before, after = _previous(is_main, -1), _next(is_main, number)
+    values[at["since_kept"]] = np.where(before >= 0, np.minimum(index - before, _MOST_AWAY), _MOST_AWAY)
+    values[at["until_kept"]] = np.where(after < number, np.minimum(after - index, _MOST_AWAY), _MOST_AWAY)
     around = np.append(page.parent, -1)[page.element]
-    found[at["kept_with_before"]] = (before >= 0) & (around[before] == around)
-    found[at["kept_with_behind"]] = (behind < number) & (np.append(around, -2)[behind] == around)
-    found[at["near_kept"]] = sums[3, np.minimum(index + 9, number)] - sums[3, np.maximum(index - 8, 0)]
-    since = measured[_AT["since_heading"]].astype(np.int64)
-    heading = index - since
-    found[at["heading_odds"]] = np.where(since < _FAR, odds[np.maximum(heading, 0)], -_MOST_ODDS - 1)
-    found[at["page_kept"]] = sums[3, -1] / max(sums[2, -1], 1.0)
-    found[at["page_sure"]] = np.abs(odds).mean()
+    values[at["kept_with_before"]] = (before >= 0) & (around[before] == around)
+    values[at["kept_with_behind"]] = (after < number) & (np.append(around, -2)[after] == around)
+    values[at["near_kept"]] = sums[3, np.minimum(index + 9, number)] - sums[3, np.maximum(index - 8, 0)]
+    since = rows[_AT["since_heading"]].astype(np.int64)
+    values[at["heading_odds"]] = np.where(since < _FAR, odds[np.maximum(index - since, 0)], -_MOST_ODDS - 1)
+    values[at["page_kept"]] = sums[3, -1] / max(sums[2, -1], 1.0)
+    values[at["page_sure"]] = np.abs(odds).mean()
     names = np.append(np.array(page.names), -1)[page.element] + 1
     same = np.bincount(names, odds) / np.maximum(np.bincount(names), 1)
-    found[at["mean_odds_alike"]] = same[names]
-    return found.astype(np.float32)
+    values[at["mean_odds_alike"]] = same[names]
+    return values.astype(np.float32)
 
 
 @functools.lru_cache(1 << 14)
-def _sayings_of(start: str) -> tuple[float, ...]:
-    """Returns the share of words of each kind in the start of a block, in lower case, and whether it has a date."""
-    words = _SPOKEN.findall(start)
-    counts = [0.0] * len(SAYINGS)
+def _keyword_shares(start: str) -> tuple[float, ...]:
+    """Returns the share of keywords of each kind at the start of a block, and whether it has a date.
+
+    Args:
+        start: the first `_START` characters of the block in lower case.
+    """
+    words = _WORD_OR_MARK.findall(start)
+    counts = [0.0] * len(KEYWORD_FEATURES)
     for word in words:
         kind = _EXACT.get(word)
         if kind is None:

@@ -1,16 +1,16 @@
-"""The `blocks` extractor: the main text of a page as boosted trees find it among all its blocks.
+"""The `blocks` extractor: boosted trees classify each block of a page as main text or boilerplate.
 
 Reads a parsed page, and `blocks.json` with the weights, which `python -m benchmarks.train_blocks` writes. The trees
-judge each block twice: by what is measured of it and of the elements around it (`block_features`), then by the same and
-by the first judgement of its neighbours, so that a short paragraph between two kept ones stays and a lone sentence in a
-sidebar does not.
+classify each block twice: by features of the block and the elements around it (`block_features`), then by these
+features and the first predictions for its neighbors, so that a short paragraph between two paragraphs of main text is
+kept and a single sentence in a sidebar is not.
 
-The trees are oblivious: all nodes of one depth compare the same number with the same limit (Prokhorenkova et al.,
-"CatBoost: unbiased boosting with categorical features", NeurIPS 2018), so all blocks pass all trees in a few calls of
-NumPy. Leaves are whole numbers, whose sums every machine computes the same.
+The trees are oblivious: all nodes of one depth compare the same feature with the same threshold (Prokhorenkova et al.,
+"CatBoost: unbiased boosting with categorical features", NeurIPS 2018), so that a few NumPy calls evaluate all trees for
+all blocks. Leaves are integers, whose sums are equal on every machine.
 
-The trees were trained on articles and would drop the signatures and short notes of a manual. Of documentation, and of
-pages where they find no main text at all, the caller takes the main text as resiliparse finds it.
+The trees were trained on articles and would drop the signatures and short notes of a manual. For documentation, and for
+pages in which they find no main text, the caller uses the main text of resiliparse.
 """
 
 import functools
@@ -27,9 +27,9 @@ from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, featu
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 
 SCALE = 1 << 12
-"""Steps of a leaf per unit of log odds."""
+"""Units of a leaf value per unit of log odds."""
 MAX_DEPTH = 8
-"""So that the number of a leaf is one byte."""
+"""Maximum depth of a tree, so that the index of a leaf is one byte."""
 _AT_ONCE = 1_000
 
 _AT = {name: index for index, name in enumerate(COLUMNS)}
@@ -38,26 +38,26 @@ _WORDS, _LINK_SHARE, _ENDS_SENTENCE, _IN_COMMENTS = (
 )
 _LINKED, _SHORT, _NEVER = 0.9, 6, -9.0
 _OF_DOCUMENTATION = "pre, code, dt"
-# An article on programming has a few of these elements, a manual many: 2 % of real articles have as many.
+# A page with so many of these elements counts as documentation; 2 % of real articles have as many.
 _DOCUMENTATION = 16
-# An element named after comments that holds more of the page holds the article, too.
+# An element named after comments that has a larger share of the page contains the article as well.
 _MOST_COMMENTS = 0.8
 _UNLINKED, _SHORTEST_COMMENT = 0.3, 4
 _SHORTEST_PARAGRAPH = 15  # words
-# A page with most of its possible text in blocks whose odds are between 1 : 2.7 and 2.7 : 1 is unlike those trained on.
-_UNCERTAIN, _MOST_IN_DOUBT = 1.0, 0.7
+# A page with most of its candidate text in blocks with odds between 1 : 2.7 and 2.7 : 1 differs from the training data.
+_UNCERTAIN, _MAX_UNCERTAIN_SHARE = 1.0, 0.7
 _SEPARATORS = ("\t", "\n", "\n\n")
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Boosted oblivious trees of one depth.
+    """Boosted oblivious trees of equal depth.
 
     Attributes:
-        columns: which feature is compared: depth, tree.
-        limits: a number above its limit goes to the upper half of the leaves: depth, tree.
-        leaves: what a leaf adds to the log odds, in steps of 1 / `SCALE`: tree, leaf.
-        base: what stands before all trees, in the same steps.
+        columns: indices of the compared features, of shape (depth, trees).
+        limits: thresholds, of shape (depth, trees); a feature above its threshold selects the upper half of the leaves.
+        leaves: values added to the log odds, in units of 1 / `SCALE`, of shape (trees, leaves).
+        base: initial log odds, in the same units.
     """
 
     columns: NDArray[np.intp]
@@ -65,51 +65,65 @@ class Trees:
     leaves: NDArray[np.int64]
     base: int
 
-    def odds(self, measured: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Returns the log odds that a block is main text; `measured` by `block_features`."""
-        found = [self._odds(measured[:, at : at + _AT_ONCE]) for at in range(0, measured.shape[1], _AT_ONCE)]
-        return np.concatenate(found) / SCALE
+    def odds(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Returns the log odds that blocks are main text.
 
-    def _odds(self, measured: NDArray[np.float32]) -> NDArray[np.int64]:
+        Args:
+            rows: features of shape (features, blocks).
+        """
+        batches = [self._odds(rows[:, at : at + _AT_ONCE]) for at in range(0, rows.shape[1], _AT_ONCE)]
+        return np.concatenate(batches) / SCALE
+
+    def _odds(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         depth, trees = self.columns.shape
-        above = measured.take(self.columns.ravel(), axis=0) > self.limits.reshape(-1, 1)
+        above = rows.take(self.columns.ravel(), axis=0) > self.limits.reshape(-1, 1)
         bits = above.view(np.uint8).reshape(depth, trees, -1)
         leaf = bits[0]
         for level in bits[1:]:
             leaf = (leaf << 1) | level
         starts = np.arange(trees)[:, np.newaxis] * self.leaves.shape[1]
-        added: NDArray[np.int64] = self.leaves.ravel().take(leaf + starts).sum(axis=0) + self.base
-        return added
+        total: NDArray[np.int64] = self.leaves.ravel().take(leaf + starts).sum(axis=0) + self.base
+        return total
 
 
 @dataclass(frozen=True)
-class Judges:
-    """Trees that see one block at a time, and those that see the verdicts of the first on its neighbours, too."""
+class BlockClassifier:
+    """Classifier of blocks in two passes.
+
+    Attributes:
+        first: trees over the features of a block (`block_features.COLUMNS`).
+        second: trees over these features and the predictions of the first pass (`block_features.CONTEXT`).
+    """
 
     first: Trees
     second: Trees
 
 
-def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judges | None = None) -> str:
-    """Returns the main text of a page; "" for documentation, in doubt, and where no paragraph is main text.
+def blocks_text(
+    tree: HTMLTree, title: str, *, comments: bool = False, classifier: BlockClassifier | None = None
+) -> str:
+    """Returns the main text of a page.
 
     Args:
-        tree: the page.
-        title: its title element.
-        comments: whether readers' comments stay, too.
-        by: other trees than those of the package.
+        tree: the parsed page.
+        title: text of its title element.
+        comments: whether readers' comments are kept.
+        classifier: the trees; None for those of the package.
+
+    Returns:
+        the text; "" for documentation, for an uncertain classification, and if no paragraph is main text.
     """
     page = None if _is_documentation(tree) else read_blocks(tree)
     if page is None:
         return ""
-    measured = features(page, title.lower())
-    odds = judged(page, measured, by or judges())
-    keeps = odds > 0
-    if not (keeps & (measured[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _in_doubt(odds, measured[_WORDS]):
+    rows = features(page, title.lower())
+    odds = block_odds(page, rows, classifier or default_classifier())
+    is_main = odds > 0
+    if not (is_main & (rows[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _is_uncertain(odds, rows[_WORDS]):
         return ""
     if comments:
-        keeps |= _comments(measured)
-    return joined(page, keeps)
+        is_main |= _comments(rows)
+    return join_blocks(page, is_main)
 
 
 def _is_documentation(tree: HTMLTree) -> bool:
@@ -117,58 +131,58 @@ def _is_documentation(tree: HTMLTree) -> bool:
     return document is not None and len(document.query_selector_all(_OF_DOCUMENTATION)) >= _DOCUMENTATION
 
 
-def _in_doubt(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool:
-    possible = words * (odds > -_UNCERTAIN)
-    return bool(possible[odds < _UNCERTAIN].sum() > _MOST_IN_DOUBT * possible.sum())
+def _is_uncertain(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool:
+    candidate_words = words * (odds > -_UNCERTAIN)
+    return bool(candidate_words[odds < _UNCERTAIN].sum() > _MAX_UNCERTAIN_SHARE * candidate_words.sum())
 
 
-def _comments(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
-    text = (measured[_LINK_SHARE] < _UNLINKED) & (measured[_WORDS] >= _SHORTEST_COMMENT)
-    found: NDArray[np.bool_] = text & (measured[_ENDS_SENTENCE] > 0) & (measured[_IN_COMMENTS] <= _MOST_COMMENTS)
-    return found
+def _comments(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+    text = (rows[_LINK_SHARE] < _UNLINKED) & (rows[_WORDS] >= _SHORTEST_COMMENT)
+    mask: NDArray[np.bool_] = text & (rows[_ENDS_SENTENCE] > 0) & (rows[_IN_COMMENTS] <= _MOST_COMMENTS)
+    return mask
 
 
-def judged(page: Blocks, measured: NDArray[np.float32], by: Judges) -> NDArray[np.float64]:
-    """Returns the log odds that blocks are main text; `measured` by `features`."""
-    possible = np.flatnonzero(candidates(measured))
-    found = np.full(len(page), _NEVER)
-    if len(possible):
-        found[possible] = by.first.odds(measured[:, possible])
-        around = context(page, measured, found)
-        found[possible] = by.second.odds(np.concatenate((measured[:, possible], around[:, possible])))
-    return found
+def block_odds(page: Blocks, rows: NDArray[np.float32], classifier: BlockClassifier) -> NDArray[np.float64]:
+    """Returns the log odds that blocks are main text; `rows` are their `features`."""
+    indices = np.flatnonzero(candidates(rows))
+    odds = np.full(len(page), _NEVER)
+    if len(indices):
+        odds[indices] = classifier.first.odds(rows[:, indices])
+        around = context(page, rows, odds)
+        odds[indices] = classifier.second.odds(np.concatenate((rows[:, indices], around[:, indices])))
+    return odds
 
 
-def candidates(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Returns a mask of the blocks that are judged; a short link is never main text, and half of all blocks are one."""
-    found: NDArray[np.bool_] = (measured[_LINK_SHARE] < _LINKED) | (measured[_WORDS] > _SHORT)
-    return found
+def candidates(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Returns a mask of the blocks to classify: all but short links, which are half of all blocks."""
+    mask: NDArray[np.bool_] = (rows[_LINK_SHARE] < _LINKED) | (rows[_WORDS] > _SHORT)
+    return mask
 
 
-def joined(page: Blocks, keeps: NDArray[np.bool_]) -> str:
-    """Returns the text of the kept blocks; dropped ones leave their separators."""
-    kept = np.flatnonzero(keeps)
-    if not len(kept):
+def join_blocks(page: Blocks, mask: NDArray[np.bool_]) -> str:
+    """Returns the text of the blocks in `mask`; separators of dropped blocks are preserved."""
+    indices = np.flatnonzero(mask)
+    if not len(indices):
         return ""
-    # The widest separator since the kept block before.
-    widest = np.maximum.reduceat(page.separator[: kept[-1] + 1], np.append(0, kept[:-1] + 1))
-    found: list[str] = []
-    for index, separator in zip(kept.tolist(), widest.tolist(), strict=True):
-        found += (_SEPARATORS[separator], page.text(index))
-    return "".join(found[1:])
+    # The widest separator since the previous block in the mask.
+    widest = np.maximum.reduceat(page.separator[: indices[-1] + 1], np.append(0, indices[:-1] + 1))
+    parts: list[str] = []
+    for index, separator in zip(indices.tolist(), widest.tolist(), strict=True):
+        parts += (_SEPARATORS[separator], page.text(index))
+    return "".join(parts[1:])
 
 
 @functools.cache
-def judges() -> Judges:
-    """Returns the trees whose weights come with the package."""
-    held = json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8"))
-    return Judges(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+def default_classifier() -> BlockClassifier:
+    """Returns the classifier with the weights of the package."""
+    weights = json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8"))
+    return BlockClassifier(parse_trees(weights["first"], COLUMNS), parse_trees(weights["second"], (*COLUMNS, *CONTEXT)))
 
 
-def parsed(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
-    """Returns the trees of a file of weights.
+def parse_trees(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
+    """Returns the trees of one pass in a file of weights.
 
-    A tree is a list of names of columns and one of limits, each from the root down, and a list of leaves.
+    A tree has a list of column names and a list of limits, both from the root down, and a list of leaves.
     """
     at = {name: index for index, name in enumerate(columns)}
     return Trees(

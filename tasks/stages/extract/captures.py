@@ -1,8 +1,8 @@
-"""Captures of a WARC or ARC file as rows, with rejections by their headers; `content` extracts the texts.
+"""Reads the captures of a WARC or ARC file as rows, with rejections by headers; `content` extracts the texts.
 
-Reads one file. Every response, revisit and conversion record is a row, and so is every damaged position; other records
-(request, metadata, warcinfo) are skipped. A conversion record is a derivative of a page: its text (the WET files of
-Common Crawl), or the page as rendered by a browser.
+Every response, revisit and conversion record is a row, and so is every damaged position; other records (request,
+metadata, warcinfo) are skipped. A conversion record is derived from a page: its text (WET files of Common Crawl), or
+the page as rendered by a browser.
 """
 
 import logging
@@ -18,18 +18,18 @@ from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Digest, Record
 from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import HTML_TYPES, Sent, captured, media_type
-from tasks.stages.extract.row import Choices, Row, no_content
+from tasks.stages.extract.content import HTML_TYPES, BodyHeaders, extract_capture, media_type
+from tasks.stages.extract.row import ExtractOptions, InputRow, no_content
 
 log = logging.getLogger("sluice.extract")
 
-# Matches nearly all URLs, which then need no parsing, at a twentieth of its cost.
+# Matches nearly all URLs, in a twentieth of the time of parsing them.
 _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
 
 
 def read_warc(
     file: BinaryIO, name: str, source: str, config: ExtractConfig, *, quick: bool = False, own: bool = False
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     """Yields the captures of a WARC file in file order.
 
     Args:
@@ -37,31 +37,35 @@ def read_warc(
         name: name of the file in documents (`warc_file`).
         source: source of its documents.
         config: settings of the extraction.
-        quick: yield rows for identities only: without content, with digests by `quick_digest`.
-        own: whether the file is of our own crawler, whose declared digests are trusted.
+        quick: whether only identities are needed: rows have no content, and digests by `quick_digest`.
+        own: whether the file was written by our own crawler, whose declared digests are trusted.
     """
-    choices = Choices.of(config)
+    options = ExtractOptions.of(config)
     digest: Digest = "quick" if quick else "declared" if own else "computed"
     for entry in read_records(file, config.max_payload_bytes + 1, digest=digest):
         if isinstance(entry, Damage):
-            log.warning("%s: %s at byte %d or behind it (%s)", name, entry.reason, entry.offset, entry.detail)
+            log.warning("%s: %s at or after byte %d (%s)", name, entry.reason, entry.offset, entry.detail)
             place = f"{name}#{entry.offset}"
-            yield Row(place, source, warc_file=name, warc_offset=entry.offset, refused=entry.reason, damaged=True)
+            yield InputRow(place, source, warc_file=name, warc_offset=entry.offset, refused=entry.reason, damaged=True)
         else:
             if entry.short:
                 log.warning("%s: the record of %s is damaged, or declares a wrong length", name, entry.url)
-            yield _row(entry, name, source, config, None if quick else choices)
+            yield _row(entry, name, source, config, None if quick else options)
 
 
-def _row(record: Record, name: str, source: str, config: ExtractConfig, choices: Choices | None) -> Row:
+def _row(record: Record, name: str, source: str, config: ExtractConfig, options: ExtractOptions | None) -> InputRow:
     url = capture_url(record.url)
-    converted = record.kind == WarcRecordType.conversion
-    # A quick row has no content, so it needs no headers.
-    sent = _of_conversion(record, url) if converted else _of_response(record, url, headers=choices is not None)
-    return Row(
+    is_conversion = record.kind == WarcRecordType.conversion
+    # A quick row has no content, so its HTTP headers are not needed.
+    headers = (
+        _conversion_headers(record, url)
+        if is_conversion
+        else _response_headers(record, url, with_http=options is not None)
+    )
+    return InputRow(
         url=url,
         source=source,
-        content=partial(captured, record.payload, sent, choices) if choices else no_content,
+        content=partial(extract_capture, record.payload, headers, options) if options else no_content,
         size=len(record.payload),
         payload_digest=record.payload_digest,
         record_id=clean(record.record_id),
@@ -69,31 +73,31 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, choices:
         warc_file=name,
         warc_offset=record.offset,
         refused=_refusal(record, url, config),
-        rendered=converted and media_type(sent.content_type) in HTML_TYPES,
+        rendered=is_conversion and media_type(headers.content_type) in HTML_TYPES,
         damaged=record.short,
     )
 
 
-def _of_response(record: Record, url: str, *, headers: bool) -> Sent:
-    # HTTP headers: names in any case, a name perhaps several times.
-    sent: dict[str, list[str]] = {}
-    for name, value in (record.http or ()) if headers else ():
-        sent.setdefault(name.lower(), []).append(value)
-    return Sent(
+def _response_headers(record: Record, url: str, *, with_http: bool) -> BodyHeaders:
+    # Names of HTTP headers are case-insensitive and may occur several times.
+    values: dict[str, list[str]] = {}
+    for name, value in (record.http or ()) if with_http else ():
+        values.setdefault(name.lower(), []).append(value)
+    return BodyHeaders(
         url=url,
-        content_type=sent.get("content-type", [""])[-1],
-        coding=",".join(sent.get("content-encoding", ())),
-        language=sent.get("content-language", [""])[-1],
-        robots=tuple(sent.get("x-robots-tag", ())),
+        content_type=values.get("content-type", [""])[-1],
+        coding=",".join(values.get("content-encoding", ())),
+        language=values.get("content-language", [""])[-1],
+        robots=tuple(values.get("x-robots-tag", ())),
         fetched_at=record.date,
     )
 
 
-def _of_conversion(record: Record, url: str) -> Sent:
-    # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
+def _conversion_headers(record: Record, url: str) -> BodyHeaders:
+    # Common Crawl lists the identified languages, the most frequent first: "eng,fra".
     language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
     kind = str(record.headers.get("Content-Type") or "")
-    return Sent(url=url, content_type=kind, language=language, fetched_at=record.date)
+    return BodyHeaders(url=url, content_type=kind, language=language, fetched_at=record.date)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
@@ -113,13 +117,13 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
     return url_refusal(url)
 
 
-def capture_url(written: str) -> str:
-    """Returns the URL of a capture as in documents; a URL that is too long is cut to one character above the limit."""
-    return clean(written[: MAX_CAPTURED_URL + 1])
+def capture_url(uri: str) -> str:
+    """Returns the URL of a capture as in documents; a longer URL is truncated to one character above the limit."""
+    return clean(uri[: MAX_CAPTURED_URL + 1])
 
 
 def url_refusal(url: str) -> str:
-    """Returns the reason why captures of a URL give no document, or ""."""
+    """Returns the reason why captures of a URL give no document: "url_invalid", "robots_txt", or ""."""
     if len(url) > MAX_CAPTURED_URL:
         return "url_invalid"
     if _PLAIN_URL.fullmatch(url):

@@ -1,7 +1,7 @@
 """Extraction of text from a body, in the child process of `guard`.
 
-Reads the bytes of captures and files. The media type of a body decides who reads it, or why it gives no document; the
-number of reasons is bounded, while a server can invent any number of media types. Every worker starts such a process,
+Reads the bytes of captures and files. The media type of a body determines its reader, or the reason for its rejection;
+the number of reasons is bounded, while servers can send any number of media types. Every worker starts such a process,
 so imports are few: modules that few bodies need are imported on first use.
 """
 
@@ -12,24 +12,24 @@ from datetime import UTC, datetime
 
 from tasks.formats.documents.text import clean
 from tasks.formats.web import content_encoding
-from tasks.formats.web.charset import decode, with_source
+from tasks.formats.web.charset import decode, decode_with_source
 from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.html import read_page
-from tasks.stages.extract.row import Choices, Content, Rejected
+from tasks.stages.extract.row import Content, ExtractOptions, Rejected
 
 _PDF = b"%PDF-"
-# What servers say of files whose type they do not know (WHATWG MIME Sniffing Standard, section 7).
+# Types that servers send for files of unknown type (WHATWG MIME Sniffing Standard, section 7).
 _UNNAMED = frozenset(("missing", "application/octet-stream", "binary/octet-stream", "application/x-pdf"))
-# Possessive: a header must not be able to cause backtracking.
+# Possessive, so that a header cannot cause backtracking.
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 _MAX_LANGUAGE = 35
-# Fetch time if it is unknown: directives that expire have not expired yet.
+# Used if the fetch time is unknown: no directive has expired at this time.
 _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 
-# Possessive and atomic, here and below: a page must not be able to cause backtracking.
-# The start of a page whose server named no type (WHATWG MIME Sniffing Standard, section 7.1, the tags that are common).
+# Possessive and atomic, here and below, so that a page cannot cause backtracking.
+# The start of an HTML page without a Content-Type (WHATWG MIME Sniffing Standard, section 7.1, common tags only).
 _HTML_START = re.compile(
     rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
 )
@@ -39,7 +39,7 @@ _XML_ROOT = re.compile(
 _ROOTS = {b"urlset": "sitemap", b"sitemapindex": "sitemap", b"rss": "feed", b"feed": "feed", b"rdf": "feed"}
 _GZIP = b"\x1f\x8b"
 _HEAD = 4096
-# Types that get a reason of their own in the funnel.
+# Types with a reason of their own in the funnel report.
 _NAMED_TYPES = frozenset(
     (
         *("application/pdf", "application/json", "application/javascript", "application/xml", "application/zip"),
@@ -48,22 +48,22 @@ _NAMED_TYPES = frozenset(
         *("image/gif", "image/jpeg", "image/png", "image/svg+xml", "image/webp"),
     )
 )
-_SAME = {"application/x-gzip": "application/gzip"}
+_ALIASES = {"application/x-gzip": "application/gzip"}
 _TOP_LEVEL = frozenset(("application", "audio", "font", "image", "message", "model", "multipart", "text", "video"))
 _BINARY = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x7fELF", _GZIP)
 
 
 @dataclass(frozen=True)
-class Sent:
-    """Headers of a body that extraction needs; small, because they are sent to another process.
+class BodyHeaders:
+    """The headers of a body that extraction needs; small, because they are sent to the child process.
 
     Attributes:
-        url: of the capture.
-        content_type: the Content-Type header.
-        coding: the content codings, comma-separated.
-        language: Content-Language, or for a conversion the language identified by its creator.
-        robots: the X-Robots-Tag headers.
-        fetched_at: time of capture in UTC; None if it is unknown.
+        url: URL of the capture.
+        content_type: Content-Type.
+        coding: content codings, separated by commas.
+        language: Content-Language; for a conversion the language that its creator identified.
+        robots: values of X-Robots-Tag.
+        fetched_at: time of the capture in UTC; None if unknown.
     """
 
     url: str
@@ -74,45 +74,45 @@ class Sent:
     fetched_at: datetime | None = None
 
 
-def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
-    """Returns the content of a captured body; raises Rejected with the reason if it gives no document."""
-    if choices.honour_noindex and _noindex(sent.robots, sent, names=True):
+def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOptions) -> Content:
+    """Returns the content of a captured body; raises Rejected if it gives no document."""
+    if options.honour_noindex and _noindex(headers.robots, headers, names=True):
         raise Rejected("noindex")
-    data = _body(payload, sent.coding, choices.max_payload_bytes)
-    kind = media_type(sent.content_type) or sniffed(data)
-    if kind in _UNNAMED and data.startswith(_PDF) and "application/pdf" in choices.parsers:
+    data = _body(payload, headers.coding, options.max_payload_bytes)
+    kind = media_type(headers.content_type) or sniff_media_type(data)
+    if kind in _UNNAMED and data.startswith(_PDF) and "application/pdf" in options.parsers:
         kind = "application/pdf"
-    if reader := choices.parsers.get(kind):
-        from tasks.stages.extract.parser import parsed
+    if parser := options.parsers.get(kind):
+        from tasks.stages.extract.parser import parse_body
 
-        content = parsed(*reader, data, sent.url)
-        return replace(content, language_hint=content.language_hint or clean(sent.language)[:_MAX_LANGUAGE])
+        content = parse_body(*parser, data, headers.url)
+        return replace(content, language_hint=content.language_hint or clean(headers.language)[:_MAX_LANGUAGE])
     if reason := refusal(data, kind):
         raise Rejected(reason)
-    charset = _CHARSET.search(sent.content_type)
-    text, source, _ = with_source(data, charset[1] if charset else None)
-    language = clean(sent.language)[:_MAX_LANGUAGE]
+    charset = _CHARSET.search(headers.content_type)
+    text, source, _ = decode_with_source(data, charset[1] if charset else None)
+    language = clean(headers.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
-    page = read_page(text, choices, source, sent.url)
-    about = page.about
-    if choices.honour_noindex and _noindex(about.robots, sent, names=False):
+    page = read_page(text, options, source, headers.url)
+    stated = page.metadata
+    if options.honour_noindex and _noindex(stated.robots, headers, names=False):
         raise Rejected("noindex")
     return Content(
         text=page.text,
-        title=about.title,
-        language_hint=about.language or language,
-        published=about.published,
-        canonical=about.canonical,
-        licence=about.licence,
-        author=about.author,
-        site=about.site,
+        title=stated.title,
+        language_hint=stated.language or language,
+        published=stated.published,
+        canonical=stated.canonical,
+        licence=stated.licence,
+        author=stated.author,
+        site=stated.site,
     )
 
 
-def _noindex(robots: Sequence[str], sent: Sent, *, names: bool) -> bool:
-    # A corpus has no user agent name that a page could address: only directives for all agents apply.
-    return bool(robots) and directives(robots, "", sent.fetched_at or _NO_TIME, names=names).noindex
+def _noindex(robots: Sequence[str], headers: BodyHeaders, *, names: bool) -> bool:
+    # A corpus has no user agent name, so only directives for all agents apply.
+    return bool(robots) and directives(robots, "", headers.fetched_at or _NO_TIME, names=names).noindex
 
 
 def _body(payload: bytes, coding: str, limit: int) -> bytes:
@@ -127,29 +127,29 @@ def _body(payload: bytes, coding: str, limit: int) -> bytes:
         raise Rejected("too_large")
     if not body.data:
         raise Rejected("content_coding")
-    return body.data  # a truncated stream gives the bytes before its end, as in a browser
+    return body.data  # of a truncated stream the decoded bytes are used, as in browsers
 
 
 def refusal(data: bytes, kind: str) -> str:
     """Returns the reason why a body of the media type `kind` gives no document, or "".
 
-    Sitemaps and feeds, which a crawl stores like pages, are detected by their content, with or without gzip: servers
-    send them under any type, and as text they would be lists of URLs.
+    Sitemaps and feeds, which a crawl stores like pages, are detected by their content, with or without gzip, because
+    servers send them with various media types.
     """
-    if found := _listing(data, kind):
-        return found
+    if listing := _listing(data, kind):
+        return listing
     if kind not in HTML_TYPES and kind != "text/plain":
         return mime_reason(kind)
     return "mime_mismatch" if data.startswith(_BINARY) else ""
 
 
 def media_type(content_type: str) -> str:
-    """Returns the media type of a Content-Type header, or "" where it names none."""
+    """Returns the media type of a Content-Type header, or "" if it has none."""
     return content_type.partition(";")[0].strip().lower()
 
 
-def sniffed(data: bytes) -> str:
-    """Returns the media type of a body whose server named none: "text/html", or "missing" for any other."""
+def sniff_media_type(data: bytes) -> str:
+    """Returns the media type of a body without a Content-Type: "text/html", or "missing" for anything else."""
     return "text/html" if _HTML_START.match(data[:2048]) else "missing"
 
 
@@ -159,7 +159,7 @@ def mime_reason(kind: str) -> str:
     >>> mime_reason("application/pdf"), mime_reason("image/x-odd"), mime_reason("junk")
     ('mime_application_pdf', 'mime_image_other', 'mime_other')
     """
-    kind = _SAME.get(kind, kind)
+    kind = _ALIASES.get(kind, kind)
     if kind in _NAMED_TYPES or kind == "missing":
         return "mime_" + re.sub(r"[^a-z0-9]+", "_", kind)
     top = kind.partition("/")[0]
@@ -182,7 +182,7 @@ def _is_url(line: bytes) -> bool:
     return not line or (line.startswith((b"http://", b"https://")) and b" " not in line)
 
 
-def plain(data: bytes, name: str) -> Content:
+def extract_text(data: bytes, name: str) -> Content:
     """Returns the text of a file; raises Rejected for a binary file."""
     text = decode(data)
     if "\0" in text:
@@ -190,8 +190,12 @@ def plain(data: bytes, name: str) -> Content:
     return Content(text=clean(text), title=clean(name))
 
 
-def metadata(data: bytes, name: str) -> Content:
-    """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
+def extract_metadata(data: bytes, name: str) -> Content:
+    """Extracts the summary and the description of a `METADATA` file (core metadata, PEP 566).
+
+    Raises:
+        Rejected: the file has no description.
+    """
     import email.parser
     import email.policy
 
@@ -206,10 +210,10 @@ def metadata(data: bytes, name: str) -> Content:
 
 
 def _unfolded(description: str) -> str:
-    """Undoes the folding of a description in a header: eight spaces, or seven and a bar."""
+    """Returns a header's description without the indentation of folded lines: eight spaces, or seven and a bar."""
     return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
 
 
-def row_text(text: str) -> Content:
-    """Returns the text of a row of a dump."""
+def extract_row(text: str) -> Content:
+    """Returns the content of the text field of a row."""
     return Content(text=clean(text))

@@ -1,12 +1,13 @@
-"""The files of sources as rows, and files of rows that are not what their source says.
+"""Reads the files of sources as rows, and detects files of rows that do not match their settings.
 
-Reads files outside the store, compressed or not. The same files give the same rows on every machine: a document's URL
-consists of the source and the path below the fixed folder of the pattern, not of the location of that folder. The
-fields of a row other than text and URL are its metadata, one JSON object; equal rows give equal bytes.
+Reads files outside the store, compressed or not. The same files give the same rows on every machine: the URL of a
+document consists of the source and the path below the fixed folder of the pattern, and does not depend on the location
+of that folder. The fields of a row other than text and URL are its metadata, one JSON object; equal rows give equal
+bytes.
 
-Rows that are no JSON, or have no text, are rejected one by one, with reasons; where they are most of a file the
-settings or the file are wrong, and the stage stops before it extracts anything. The first pass counts; the file is read
-again only to say what is wrong.
+Rows that are not JSON objects, or have no text, are rejected individually with a reason. If most rows of a file are
+rejected in this way, the settings or the file are wrong, and the stage fails before it extracts anything. The first
+pass counts these rows; the file is read again only for the error message.
 """
 
 import base64
@@ -33,38 +34,45 @@ from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.content import metadata, plain, row_text
-from tasks.stages.extract.parser import parsed
-from tasks.stages.extract.partitioning import FilePiece, readable, window
-from tasks.stages.extract.row import Content, Row
+from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
+from tasks.stages.extract.parser import parse_body
+from tasks.stages.extract.partitioning import FilePiece, explain_read_errors, open_piece
+from tasks.stages.extract.row import Content, InputRow
 
 _ROWS_AT_ONCE = 16
 
-Tally = Counter[tuple[str, str, str]]
-"""Numbers of rows by source, path of the file, and reason ("" for a text)."""
+RowCounts = Counter[tuple[str, str, str]]
+"""Numbers of rows by source, path of the file, and reason for rejection ("" for rows with text)."""
 
-_SHOWN = 40
+_EXCERPT = 40
 _LONGEST = 1 << 20
 _HEAD = 1 << 16
-# An object that holds a list of objects, behind members that are neither.
+# A JSON object with a member that is a list of objects, after members that are neither lists nor objects.
 _WRAPPED = re.compile(rb'\s*\{(?:[^\[\]{}]{0,2000},)?\s*"([^"\\]{1,200})"\s*:\s*\[\s*\{')
 
 
 def read_file(
     file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False, piece: FilePiece | None = None
-) -> Iterator[Row]:
-    """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read.
+) -> Iterator[InputRow]:
+    """Yields the rows of one file, in file order.
 
-    Quick rows only tell identities, see `captures.read_warc`; all rows of one kind of digest compare with each other.
-    Of a file of rows a `piece` may be read alone.
+    Args:
+        file: the file.
+        source: its source.
+        config: settings of the extraction.
+        quick: whether only identities are needed; see `captures.read_warc`.
+        piece: the piece to read of a file of rows; None for the whole file.
+
+    Raises:
+        InputError: the file cannot be read.
     """
-    with readable(file, source):
+    with explain_read_errors(file, source):
         if source.kind in _ROWS:
             yield from _ROWS[source.kind](file, source, config, quick, piece)
         elif source.kind in _READERS:
             yield from _READERS[source.kind](file, source, config, quick)
         else:
-            reads = partial(parsed, source.kind, json.dumps(config.parsers[source.kind]))
+            reads = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]))
             yield from _whole_file(reads, file, source, config, quick)
 
 
@@ -73,7 +81,7 @@ def _url(source: FileSource, file: SourceFile) -> str:
 
 
 def _quoted(name: str) -> str:
-    return quote(os.fsencode(name))  # by bytes: a file name need not be text
+    return quote(os.fsencode(name))  # as bytes, because a file name may be invalid UTF-8
 
 
 def _whole_file(
@@ -82,20 +90,20 @@ def _whole_file(
     source: FileSource,
     config: ExtractConfig,
     quick: bool,
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     url = _url(source, file)
     if file.bytes > source.max_file_bytes:
-        yield Row(url, source.name, refused="too_large")
+        yield InputRow(url, source.name, refused="too_large")
         return
     try:
         data = _unpacked(file, source.max_file_bytes + 1)
-    except _Damaged:
-        yield Row(url, source.name, refused="content_coding")
+    except _CompressionError:
+        yield InputRow(url, source.name, refused="content_coding")
         return
     if len(data) > source.max_file_bytes:
-        yield Row(url, source.name, refused="too_large")
+        yield InputRow(url, source.name, refused="too_large")
         return
-    yield Row(
+    yield InputRow(
         url=url,
         source=source.name,
         content=partial(to_content, data, file.name),
@@ -104,30 +112,30 @@ def _whole_file(
     )
 
 
-class _Damaged(Exception):
-    """The compression of a file is broken."""
+class _CompressionError(Exception):
+    """A compressed file cannot be decompressed."""
 
 
 def _unpacked(file: SourceFile, limit: int) -> bytes:
     with pa.OSFile(file.local()) as raw:
         packing = file.packing()
-        if packing in (None, ZIP):  # what a document in a zip file is, nobody says
+        if packing in (None, ZIP):  # zip archives are not unpacked, since their members can be anything
             return bytes(raw.read(limit))
         try:
             with pa.CompressedInputStream(raw, packing) as stream:
                 return bytes(stream.read(limit))
         except OSError as error:
-            raise _Damaged from error
+            raise _CompressionError from error
 
 
 def _json_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
-) -> Iterator[Row]:
-    with window(file, piece) as text:
-        held = json_rows(text, text.form, config.max_payload_bytes)
-        for number, row in enumerate(held, start=piece.first if piece else 0):
+) -> Iterator[InputRow]:
+    with open_piece(file, piece) as text:
+        json_texts = json_rows(text, text.form, config.max_payload_bytes)
+        for number, row in enumerate(json_texts, start=piece.first if piece else 0):
             if row is None:
-                yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
             elif row.strip():
                 yield _record(_parsed(row), number, file, source, quick)
 
@@ -141,25 +149,25 @@ def _parsed(row: bytes) -> Any:
 
 def _parquet_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     columns = _columns(file, source, quick)
     number = piece.first if piece else 0
-    # Dictionary-encoded, so that a text that occurs in a thousand rows is in memory once.
-    with parquet.opened(file.local(), [source.text_field]) as rows:
+    # Dictionary-encoded, so that a text that occurs in many rows is in memory once.
+    with parquet.open_file(file.local(), [source.text_field]) as rows:
         groups = list(range(piece.start, piece.end)) if piece else None
         for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
             for row in zip(*(batch.column(name) for name in columns), strict=True):
                 fields = dict(zip(columns, row, strict=True))
-                named = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
-                if any(_bytes_of(value) > config.max_payload_bytes for value in named):
-                    yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                values = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
+                if any(_bytes_of(value) > config.max_payload_bytes for value in values):
+                    yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
                 else:
                     yield _record({name: value.as_py() for name, value in fields.items()}, number, file, source, quick)
                 number += 1
 
 
 def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
-    """Returns the columns to read: text and URL, and unless `quick` those of the metadata."""
+    """Returns the columns to read: text, URL, and unless `quick` is set the columns of the metadata."""
     names = parquet.schema(file.local()).names
     metadata = names if source.metadata_fields is None else source.metadata_fields
     for field, required in (("text_field", (source.text_field,)), ("metadata_fields", metadata)):
@@ -169,8 +177,8 @@ def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
                     f'{file.path} has no column "{name}" (it has: {", ".join(sorted(names))})',
                     f'set {field} of the file source "{source.name}"',
                 )
-    read = (source.text_field, source.url_field, *(() if quick else metadata))
-    return [name for name in dict.fromkeys(read) if name in names]
+    needed = (source.text_field, source.url_field, *(() if quick else metadata))
+    return [name for name in dict.fromkeys(needed) if name in names]
 
 
 def _bytes_of(value: pa.Scalar) -> int:
@@ -178,36 +186,36 @@ def _bytes_of(value: pa.Scalar) -> int:
     return plain.as_buffer().size if isinstance(plain, pa.BinaryScalar) and plain.is_valid else 0
 
 
-def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> Row:
+def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> InputRow:
     place = f"{_url(source, file)}#{number}"
     if not isinstance(row, Mapping):
-        return Row(place, source.name, refused="json_malformed")
+        return InputRow(place, source.name, refused="json_malformed")
     text = row.get(source.text_field)
     if not isinstance(text, str):
-        return Row(place, source.name, refused="no_text")
+        return InputRow(place, source.name, refused="no_text")
     url = row.get(source.url_field)
     if isinstance(url, str) and len(url) > MAX_CAPTURED_URL:
-        return Row(place, source.name, refused="url_invalid")
+        return InputRow(place, source.name, refused="url_invalid")
     try:
-        found, left_out = ("", False) if quick else _metadata(row, source)
+        metadata, left_out = ("", False) if quick else _metadata(row, source)
     except RecursionError:
-        return Row(place, source.name, refused="json_malformed")
-    return Row(
+        return InputRow(place, source.name, refused="json_malformed")
+    return InputRow(
         url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
-        content=partial(row_text, text),
+        content=partial(extract_row, text),
         size=len(text),
         payload_digest=_digest(text.encode("utf-8", "surrogatepass"), quick),
-        metadata=found,
+        metadata=metadata,
         left_out=left_out,
     )
 
 
 def _metadata(row: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:
-    """Returns the metadata of a row as JSON, and whether a field of it was left out."""
+    """Returns the metadata of a row as JSON, and whether a field was left out."""
     names = row.keys() if source.metadata_fields is None else source.metadata_fields
-    found = {name: row.get(name) for name in names if name not in (source.text_field, source.url_field)}
-    text, left_out = fields_json(found, source.max_metadata_bytes)
+    fields = {name: row.get(name) for name in names if name not in (source.text_field, source.url_field)}
+    text, left_out = fields_json(fields, source.max_metadata_bytes)
     return text, bool(left_out)
 
 
@@ -215,65 +223,65 @@ def _digest(data: bytes, quick: bool) -> str:
     return quick_digest(data) if quick else payload_digest(data)
 
 
-def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
-    # FastWARC reads gzip and zstd itself; of a bzip2 file the offsets are those in the decompressed stream.
+def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+    # FastWARC decompresses gzip and zstd; offsets in a bzip2 file are those in the decompressed stream.
     opener: Callable[..., Any] = bz2.open if file.packing() == "bz2" else open
     name = file.name if file.name.isprintable() else _quoted(file.name)
     with opener(file.local(), "rb") as handle:
         yield from read_warc(handle, f"{source.name}/{name}", source.name, config, quick=quick)
 
 
-_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[Row]]] = {
-    "text": partial(_whole_file, plain),
-    "metadata": partial(_whole_file, metadata),
+_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[InputRow]]] = {
+    "text": partial(_whole_file, extract_text),
+    "metadata": partial(_whole_file, extract_metadata),
     "warc": _captures,
 }
-_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[InputRow]]] = {
     "jsonl": _json_rows,
     "parquet": _parquet_rows,
 }
 
 
-def tallied(rows: Iterable[Row], file: SourceFile, source: FileSource, tally: Tally) -> Iterator[Row]:
-    """Yields rows of a file and counts them."""
+def count_rows(rows: Iterable[InputRow], file: SourceFile, source: FileSource, tally: RowCounts) -> Iterator[InputRow]:
+    """Yields the rows of a file, and counts them in `tally`."""
     for row in rows:
         tally[source.name, file.path, row.refused] += 1
         yield row
 
 
-def refuse_misread(tally: Tally, files: Sequence[tuple[SourceFile, FileSource]]) -> None:
-    """Checks the rows of all files.
+def check_row_counts(tally: RowCounts, files: Sequence[tuple[SourceFile, FileSource]]) -> None:
+    """Checks the numbers of rejected rows.
 
     Raises:
-        InputError: most rows of a file are no JSON objects, a file is one object around its rows, or no row of a source
-            has a text.
+        InputError: most rows of a file are not JSON objects, a file is a single object that contains the list of rows,
+            or no row of a source has a text.
     """
     by_file: dict[tuple[str, str], Counter[str]] = {}
     for (name, path, reason), count in tally.items():
         by_file.setdefault((name, path), Counter())[reason] += count
     for file, source in files:
         if counts := by_file.get((source.name, file.path)):
-            _refuse_file(file, source, counts)
-    _refuse_without_text(files, by_file)
+            _check_file(file, source, counts)
+    _check_sources(files, by_file)
 
 
-def _refuse_file(file: SourceFile, source: FileSource, counts: Counter[str]) -> None:
-    rows, bad = counts.total(), counts["json_malformed"]
-    if 2 * bad > rows:
+def _check_file(file: SourceFile, source: FileSource, counts: Counter[str]) -> None:
+    rows, malformed = counts.total(), counts["json_malformed"]
+    if 2 * malformed > rows:
         raise InputError(
-            f'{file.path} of the file source "{source.name}": {bad} of {rows} rows are no JSON objects '
+            f'{file.path} of the file source "{source.name}": {malformed} of {rows} rows are not JSON objects '
             f"({_first_malformed(file, source)})",
             "write one object per line or a list of objects, in UTF-8; exclude the file; or set another kind",
         )
     if source.kind == "jsonl" and rows == counts["no_text"] + counts["too_large"] == 1:
-        with readable(file, source), window(file, None) as text:
-            found = _WRAPPED.match(text.read(_HEAD))
-        if found:
-            field = found[1].decode("utf-8", "replace")
+        with explain_read_errors(file, source), open_piece(file, None) as text:
+            wrapped = _WRAPPED.match(text.read(_HEAD))
+        if wrapped:
+            field = wrapped[1].decode("utf-8", "replace")
             raise InputError(
-                f'{file.path} of the file source "{source.name}" is one JSON object around a list, "{field}", and has '
-                f'no "{source.text_field}" itself',
-                f"write that list to a file of its own, such as by jq '.[\"{field}\"]'",
+                f'{file.path} of the file source "{source.name}" is one JSON object with a list "{field}", and without '
+                f'"{source.text_field}"',
+                f"write the list to a file of its own, for example with jq '.[\"{field}\"]'",
             )
 
 
@@ -281,13 +289,13 @@ def _first_malformed(file: SourceFile, source: FileSource) -> str:
     for number, row in _rows(file, source):
         try:
             if not isinstance(json.loads(row), Mapping):
-                return f"row {number} is no object: {row[:_SHOWN]!r}"
+                return f"row {number} is not an object: {row[:_EXCERPT]!r}"
         except (ValueError, RecursionError) as error:
-            return f"row {number}, {row[:_SHOWN]!r}: {error}"
-    return "the first of them is very long"
+            return f"row {number}, {row[:_EXCERPT]!r}: {error}"
+    return "the first one is very long"
 
 
-def _refuse_without_text(
+def _check_sources(
     files: Sequence[tuple[SourceFile, FileSource]], by_file: Mapping[tuple[str, str], Counter[str]]
 ) -> None:
     by_source: dict[str, Counter[str]] = {}
@@ -311,21 +319,21 @@ def _fields(file: SourceFile, source: FileSource) -> list[str]:
 
 
 def _rows(file: SourceFile, source: FileSource) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of the rows of a file of JSON that are not very long."""
-    with readable(file, source), window(file, None) as text:
+    """Yields number and bytes of the rows of a JSON file; rows above 1 MiB are skipped."""
+    with explain_read_errors(file, source), open_piece(file, None) as text:
         for number, row in enumerate(json_rows(text, text.form, _LONGEST)):
             if row and row.strip():
                 yield number, row
 
 
 def fields_json(fields: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]:
-    """Returns fields as JSON, sorted by name, and the names of fields that were left out to keep to the limit.
+    """Returns fields as JSON, sorted by name, and the names of the fields that were left out because of the limit.
 
-    Numbers that are not finite become null, times ISO 8601, durations seconds, bytes base64, other values text.
+    Numbers that are not finite become null, times ISO 8601, durations seconds, bytes base64, and other values text.
 
     Args:
-        fields: the fields by name; None values are left out.
-        limit: maximum bytes of JSON; the longest fields are left out until it fits.
+        fields: fields by name; None values are left out.
+        limit: maximum bytes of JSON; the longest fields are left out to meet it.
 
     Raises:
         RecursionError: a value is nested too deeply.

@@ -1,15 +1,17 @@
-"""Extraction in a process that can be killed: a page that hangs its parser or eats its memory costs itself only.
+"""Extraction in a child process that can be killed: a page that hangs its parser or exhausts memory fails alone.
 
-A parser is C code, which cannot be interrupted from inside. So rows go to a child in batches and answers come back in
-as few writes as will do, because to wake the worker for each costs more than to read a page; a mapped file says at
-which row the child is. When it dies, that row is poison, and a new child takes the rest, first the rows before it whose
-answers were lost. A child serves one thread of the worker, from part to part.
+Parsers are C code, which cannot be interrupted from within the process. Rows are sent to a child in batches, and
+outcomes are returned in as few writes as possible, because waking the worker for each row takes longer than extracting
+a page. A memory-mapped file has the number of the row that the child is processing. If the child dies, that row is
+poison, and a new child takes the remaining rows, beginning with those whose outcomes were lost. A child serves one
+thread of the worker, across parts.
 
-Limits count CPU seconds and not the time of day, so that a busy machine does not change what is kept. A row that wants
-too much memory, or crashes the child, is tried once more in a new one: what was read before must not matter.
+Limits are CPU seconds, not wall-clock time, so that the load of a machine does not change the output. A row that
+exceeds the memory limit or crashes the child is retried once in a new child, so that the result does not depend on the
+rows before it.
 
-The child is this module as a program, `python -m tasks.stages.extract.guard FILE`, where FILE is the descriptor of the
-mapped file. It reads batches of rows from standard input and writes outcomes to standard output.
+`python -m tasks.stages.extract.guard FD` runs the child; FD is the descriptor of the mapped file. It reads batches of
+rows from standard input and writes outcomes to standard output.
 """
 
 import atexit
@@ -29,7 +31,7 @@ from typing import Any
 from tasks.core import child_process
 from tasks.core.child_process import LENGTH, Parent, limit_cpu, limit_memory
 from tasks.core.errors import InputError, SluiceError
-from tasks.stages.extract.row import Content, Poison, Rejected, Row
+from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 Outcome = Content | Rejected | Poison
 Call = Callable[[], Content]
@@ -38,33 +40,33 @@ BATCH_ROWS = 64
 BATCH_BYTES = 4 << 20
 
 _START_S = 120.0
-# A child that waits instead of computing is not caught by its CPU seconds; this many times as long it may be silent.
+# The CPU limit does not catch a child that waits. It is killed if it is silent for this many times the CPU limit.
 PATIENCE = 20
 _PIPE = 1 << 20
 _MODULES = ("tasks.stages.extract.content",)
 _SETTINGS = {
-    # A library that finds no memory must end at once, without a trace of its stack.
+    # A library that runs out of memory must exit at once, without a backtrace.
     "RUST_BACKTRACE": "0",
-    # A child works for one thread of the worker: threads of its own would only wait for those of its like.
+    # A child works for one thread of the worker; more threads would compete with those of other children.
     "OMP_NUM_THREADS": "1",
-    # glibc keeps what a page has used for the next one; asking the kernel for it each time costs a twentieth.
+    # glibc keeps freed memory for the next page; requesting it from the kernel each time takes 5 % more time.
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
 }
 
 _ROW = struct.Struct("=Q")
-"""What the mapped file holds: at which row of its batch the child is."""
-ROOM = 640 << 20
-"""Bytes of address space that the child may take beyond what it starts with."""
+"""Layout of the mapped file: the number of the current row in its batch."""
+MEMORY_BYTES = 640 << 20
+"""Bytes of address space that the child may allocate after its start."""
 
 
-class Guard:
-    """Runs the extraction of rows in a child process.
+class ExtractionGuard:
+    """Extracts rows in a child process.
 
     Args:
-        cpu_s: CPU seconds that one row may take.
-        modules: what the child imports before its first row, because it takes long.
-        silent_s: seconds that one row may take by the clock; None for 20 times `cpu_s`.
+        cpu_s: limit of CPU seconds per row.
+        modules: modules that the child imports before its first row, because their import takes long.
+        silent_s: limit of wall-clock seconds per row; None for 20 times `cpu_s`.
     """
 
     def __init__(self, cpu_s: float, modules: Sequence[str] = (), silent_s: float | None = None) -> None:
@@ -72,14 +74,14 @@ class Guard:
         self._silent_s = PATIENCE * cpu_s if silent_s is None else silent_s
         self._modules = (*_MODULES, *modules)
 
-    def outcomes(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Outcome]]:
-        """Yields every row with what came of it, in order; rows that are refused already do not leave this process.
+    def outcomes(self, rows: Iterable[InputRow]) -> Iterator[tuple[InputRow, Outcome]]:
+        """Yields every row with its outcome, in order; refused rows are not sent to the child.
 
         Raises:
             InputError: the child cannot be started.
-            SluiceError: extracting a row raised it, so it concerns more than the row.
+            SluiceError: the extraction of a row raised it, because of an error that does not concern the row alone.
         """
-        batch: list[Row] = []
+        batch: list[InputRow] = []
         size = 0
         for row in rows:
             batch.append(row)
@@ -89,39 +91,39 @@ class Guard:
                 batch, size = [], 0
         yield from self._batch(batch)
 
-    def _batch(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
-        answers = iter(self.run([row.content for row in rows if not row.refused]))
+    def _batch(self, rows: Sequence[InputRow]) -> Iterator[tuple[InputRow, Outcome]]:
+        outcomes = iter(self.run([row.content for row in rows if not row.refused]))
         for row in rows:
-            yield row, Rejected(row.refused) if row.refused else next(answers)
+            yield row, Rejected(row.refused) if row.refused else next(outcomes)
 
     def run(self, calls: Sequence[Call]) -> list[Outcome]:
-        """Returns what comes of each call, in order; raises as `outcomes` does."""
-        found: list[Outcome] = []
-        alone = -1  # the row that has a new child to itself
-        while len(found) < len(calls):
-            start = len(found)
-            child = _new(self._modules) if alone == start else _taken(self._modules)
+        """Returns the outcome of each call, in order; raises the same errors as `outcomes`."""
+        outcomes: list[Outcome] = []
+        retried = -1  # the row that is retried in a new child
+        while len(outcomes) < len(calls):
+            start = len(outcomes)
+            child = _fresh_child(self._modules) if retried == start else _idle_child(self._modules)
             try:
-                for outcome in child.answers(calls[start:], self._cpu_s, self._silent_s):
-                    found.append(outcome)
-            except _Died as death:
+                for outcome in child.outcomes(calls[start:], self._cpu_s, self._silent_s):
+                    outcomes.append(outcome)
+            except _ChildExitError as death:
                 child.end()
-                row = max(len(found), start + death.row)  # what has answered already is not at fault
-                found += self.run(calls[len(found) : row])  # no row of these has ended a child
-                if death.poison.reason != "timeout" and alone != row:
-                    alone = row
+                row = max(len(outcomes), start + death.row)  # rows with an outcome have not killed the child
+                outcomes += self.run(calls[len(outcomes) : row])  # nor have the rows before the current one
+                if death.poison.reason != "timeout" and retried != row:
+                    retried = row
                 else:
-                    found.append(death.poison)
+                    outcomes.append(death.poison)
             except BaseException:
-                child.end()  # answers may be on their way, which the next rows must not get
+                child.end()  # outcomes may be in the pipe, which must not be read for the next rows
                 raise
             else:
                 _idle.append(child)
-        return found
+        return outcomes
 
 
-class _Died(Exception):
-    """The child is of no use any more; `row` of the batch is what it was at."""
+class _ChildExitError(Exception):
+    """The child has exited or must be killed while it processed `row` of its batch."""
 
     def __init__(self, reason: str, detail: str, row: int) -> None:
         super().__init__(reason)
@@ -130,7 +132,7 @@ class _Died(Exception):
 
 
 class _Child:
-    """The child process, seen from the worker."""
+    """The worker's end of a child process."""
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         import subprocess  # here, because the child imports this module, too
@@ -140,7 +142,7 @@ class _Child:
         self.parent = os.getpid()
         with tempfile.TemporaryFile(buffering=0) as file:
             file.write(_ROW.pack(0))
-            self._at = mmap.mmap(file.fileno(), _ROW.size)
+            self._current_row = mmap.mmap(file.fileno(), _ROW.size)
             self._process = subprocess.Popen(
                 child_process.command("tasks.stages.extract.guard", str(file.fileno())),
                 stdin=subprocess.PIPE,
@@ -152,33 +154,33 @@ class _Child:
         self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._questions, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._requests, self._responses = self._process.stdin.fileno(), self._process.stdout.fileno()
         self._ready = select.poll()
-        self._ready.register(self._answers, select.POLLIN)
+        self._ready.register(self._responses, select.POLLIN)
         self._received = bytearray()
-        for pipe in (self._questions, self._answers):
-            with contextlib.suppress(OSError, AttributeError):  # smaller pipes mean more switches, no more
+        for pipe in (self._requests, self._responses):
+            with contextlib.suppress(OSError, AttributeError):  # smaller pipes only cause more context switches
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
         try:
             self._send(modules)
             self._receive(_START_S)
-        except _Died as death:
+        except _ChildExitError as death:
             self.end()
             raise InputError(
                 f"the process that extracts pages cannot be started ({death.poison})",
-                f"see what `{sys.executable} -c 'import tasks.stages.extract.content'` says on this machine",
+                f"check the output of `{sys.executable} -c 'import tasks.stages.extract.content'` on this machine",
             ) from None
 
-    def answers(self, calls: Sequence[Call], cpu_s: float, silent_s: float) -> Iterator[Outcome]:
-        """Yields what the child makes of each call; raises _Died for the one that it did not survive."""
-        _ROW.pack_into(self._at, 0, 0)
+    def outcomes(self, calls: Sequence[Call], cpu_s: float, silent_s: float) -> Iterator[Outcome]:
+        """Yields the outcome of each call; raises _ChildExitError for a call that killed the child."""
+        _ROW.pack_into(self._current_row, 0, 0)
         self._send((cpu_s, calls))
         for row in range(len(calls)):
             outcome = self._receive(silent_s)
             if isinstance(outcome, SluiceError):
                 raise outcome
             if isinstance(outcome, Poison) and outcome.reason != "error":
-                raise _Died(outcome.reason, outcome.detail, row)
+                raise _ChildExitError(outcome.reason, outcome.detail, row)
             yield outcome
 
     def end(self) -> None:
@@ -189,14 +191,14 @@ class _Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        self._at.close()
+        self._current_row.close()
 
-    def _send(self, question: Any) -> None:
+    def _send(self, request: Any) -> None:
         try:
-            for block in child_process.message(question):
+            for block in child_process.message(request):
                 unsent = memoryview(block)
                 while unsent:
-                    unsent = unsent[os.write(self._questions, unsent) :]
+                    unsent = unsent[os.write(self._requests, unsent) :]
         except BrokenPipeError:
             raise self._death() from None
 
@@ -205,9 +207,9 @@ class _Child:
         end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
         self._await(end, patience_s)
         with memoryview(self._received) as received:
-            answer = pickle.loads(received[LENGTH.size : end])
+            response = pickle.loads(received[LENGTH.size : end])
         del self._received[:end]
-        return answer
+        return response
 
     def _await(self, size: int, patience_s: float) -> None:
         while len(self._received) < size:
@@ -216,98 +218,98 @@ class _Child:
                 if self._row() != row:
                     continue
                 self._process.kill()
-                raise _Died("timeout", "the process that extracts pages went silent", row)
-            block = os.read(self._answers, _PIPE)
+                raise _ChildExitError("timeout", "the process that extracts pages makes no progress", row)
+            block = os.read(self._responses, _PIPE)
             if not block:
                 raise self._death()
             self._received += block
 
     def _row(self) -> int:
-        row: int = _ROW.unpack_from(self._at)[0]
+        row: int = _ROW.unpack_from(self._current_row)[0]
         return row
 
-    def _death(self) -> _Died:
+    def _death(self) -> _ChildExitError:
         code, row = self._process.wait(), self._row()
         if code == -signal.SIGPROF:
-            return _Died("timeout", "it took more CPU seconds than a page may", row)
+            return _ChildExitError("timeout", "it exceeded the limit of CPU seconds", row)
         if code == -signal.SIGKILL:
-            return _Died("memory", "the process was killed, most often for want of memory", row)
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return _Died("crash", f"the process that extracts pages ended with {how}", row)
+            return _ChildExitError("memory", "the process was killed, probably because memory ran out", row)
+        status = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return _ChildExitError("crash", f"the process that extracts pages ended with {status}", row)
 
 
 _idle: list[_Child] = []
 
 
-def children() -> list[int]:
-    """Returns the process ids of the children of this process that wait for their next rows."""
+def idle_children() -> list[int]:
+    """Returns the process ids of the idle children of this process."""
     return [child.pid for child in _idle if child.parent == os.getpid()]
 
 
-def _taken(modules: tuple[str, ...]) -> _Child:
+def _idle_child(modules: tuple[str, ...]) -> _Child:
     while True:
         try:
-            child = _idle.pop()  # threads of one worker take from the same list
+            child = _idle.pop()  # the threads of a worker share this list
         except IndexError:
             return _Child(modules)
-        # After a fork the list names children of another process, which must not be talked to.
+        # After a fork, the list has children of the parent process, which must not be used here.
         if child.parent == os.getpid() and child.modules == modules:
             return child
         child.end()
 
 
-def _new(modules: tuple[str, ...]) -> _Child:
-    """Returns a child that has read nothing yet, in the place of one that waits, so that they do not add up."""
+def _fresh_child(modules: tuple[str, ...]) -> _Child:
+    """Returns a new child; ends an idle one, so that the number of children does not grow."""
     with contextlib.suppress(IndexError):
         _idle.pop().end()
     return _Child(modules)
 
 
 @atexit.register
-def end_all() -> None:
-    """Ends the children of this process that wait."""
+def end_idle_children() -> None:
+    """Ends the idle children of this process."""
     while _idle:
         _idle.pop().end()
 
 
-def _serve(parent: Parent, at: mmap.mmap) -> None:
-    """Imports what the parent names, then answers until it is gone; `at` holds the row that this process is at."""
-    questions = parent.questions()
-    for module in next(questions, ()):
+def _serve(parent: Parent, current_row: mmap.mmap) -> None:
+    """Imports the modules that the parent requests, then processes batches until the parent exits."""
+    requests = parent.requests()
+    for module in next(requests, ()):
         importlib.import_module(module)
-    limit_memory(ROOM)
-    parent.answer(pickle.dumps(None))
+    limit_memory(MEMORY_BYTES)
+    parent.respond(pickle.dumps(None))
     parent.flush()
-    for cpu_s, calls in questions:
+    for cpu_s, calls in requests:
         for row, call in enumerate(calls):
-            _ROW.pack_into(at, 0, row)
+            _ROW.pack_into(current_row, 0, row)
             outcome, final = _outcome(call, cpu_s)
-            parent.answer(outcome)
+            parent.respond(outcome)
             if final:
                 return
         parent.flush()
 
 
 def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
-    """Returns what comes of a call, and whether the parent ends this process for it: no more rows are read in vain."""
+    """Returns the pickled outcome of a call, and whether the child must exit after it (the parent starts a new one)."""
     limit_cpu(cpu_s)
-    failed: Exception
+    failure: Exception
     try:
         return pickle.dumps(call(), pickle.HIGHEST_PROTOCOL), False
-    except (Rejected, SluiceError) as known:
-        failed = known
+    except (Rejected, SluiceError) as error:
+        failure = error
     except MemoryError:
-        failed = Poison("memory", f"it took more than {ROOM >> 20} MiB")
-    except Exception as error:  # whatever one page does to a parser must not stop the others
-        failed = Poison("error", f"{type(error).__name__}: {error}"[:400])
-    except BaseException as panic:  # Rust's panics are no Exception
-        failed = Poison("crash", f"{type(panic).__name__}: {panic}"[:400])
+        failure = Poison("memory", f"it took more than {MEMORY_BYTES >> 20} MiB")
+    except Exception as error:  # an error on one page must not stop the others
+        failure = Poison("error", f"{type(error).__name__}: {error}"[:400])
+    except BaseException as panic:  # a panic of Rust is not an Exception
+        failure = Poison("crash", f"{type(panic).__name__}: {panic}"[:400])
     finally:
         limit_cpu(0)
-    final = isinstance(failed, SluiceError) or (isinstance(failed, Poison) and failed.reason != "error")
-    return pickle.dumps(failed, pickle.HIGHEST_PROTOCOL), final
+    final = isinstance(failure, SluiceError) or (isinstance(failure, Poison) and failure.reason != "error")
+    return pickle.dumps(failure, pickle.HIGHEST_PROTOCOL), final
 
 
 if __name__ == "__main__":
-    with child_process.parent() as found:
-        _serve(found, mmap.mmap(int(sys.argv[1]), _ROW.size))
+    with child_process.parent() as parent:
+        _serve(parent, mmap.mmap(int(sys.argv[1]), _ROW.size))

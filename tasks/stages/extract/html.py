@@ -1,8 +1,8 @@
-"""Text and metadata of an HTML page: pages made to stall the parser are refused, then the recipe's extractor reads it.
+"""Extracts text and metadata of an HTML page with the recipe's extractor; rejects pages made to stall the parser.
 
-Reads the decoded payload of one capture. The extractors: resiliparse's main text, and all visible text, are the fast
-ones; `blocks` judges each block of a page; trafilatura (Barbaresi, ACL 2021 System Demonstrations), an extra that is
-imported on first use, has a higher precision than resiliparse at a tenth of its speed. Figures on real pages:
+Reads the decoded payload of one capture. Extractors: resiliparse's main text and all visible text are the fastest;
+`blocks` classifies each block of a page; trafilatura (Barbaresi, ACL 2021 System Demonstrations), an extra that is
+imported on first use, has a higher precision than resiliparse at a tenth of its speed. Measurements on real pages:
 `python -m benchmarks.extraction`.
 """
 
@@ -22,53 +22,53 @@ from resiliparse.parse.html import HTMLTree
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.text import clean
-from tasks.stages.extract.page_metadata import About, read_about
-from tasks.stages.extract.row import Choices, Rejected
+from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
+from tasks.stages.extract.row import ExtractOptions, Rejected
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
 
-# Characters from which extracted text is taken for the main text without a comparison.
-_FOUND = 1_000
+# Extracted text of at least so many characters counts as the main text without a comparison.
+_LONG_TEXT = 1_000
 
-# resiliparse's main text, measured on 91 news and blog pages with hand-made main text (4-word shingles, mean precision
-# and recall per page):
-#     as resiliparse gives it                                          F1 0.908
+# resiliparse's main text, measured on 91 news and blog pages with manually extracted main text (4-word shingles, mean
+# precision and recall per page); each line adds to the one before:
+#     resiliparse's defaults                                           F1 0.908
 #     without list markers and alternative texts of pictures              0.927
 #     without readers' comments                                           0.936
 #     without post data (author, date, share buttons)                     0.944
 #     without captions, footers, boxes of related and popular pages       0.950
 #     with embedded posts                                                 0.954
 # Selectors of boilerplate with common names. Elements that may contain the whole page are not listed. `[class]` comes
-# first because most elements have none, which ends the matching.
+# first, because most elements have no class, so that matching ends there.
 BOILERPLATE = (
     "figcaption",
     "footer",
     '[class]:is(div, section, aside, p, span, ul):is([class*="caption"], [class*="related"], [class*="popular"])',
 )
 
-# Embedded posts of X. resiliparse takes their class for that of a button.
+# Embedded posts of X. resiliparse mistakes their class for that of a share button.
 _POST = b"twitter-tweet"
 _POSTS = "blockquote.twitter-tweet"
 _MOST_POSTS = 1_000
 
-# Limits of what makes resiliparse 2.0.0 slow or large: its time or memory grows with the product of numbers that the
-# author of a page controls. Measured on one core:
+# Limits for input that makes resiliparse 2.0.0 slow or large: its time or memory grows with the product of two numbers
+# that the author of a page controls. Measured on one core:
 #     nested elements            4,000: 0.3 s     100,000: 270 s
 #     attributes of an element  10,000: 0.2 s     100,000: 18 s
 #     options of a select       10,000: 0.4 s      50,000: 10 s
 #     formatting elements left open, 500, times paragraphs, 10,000, in 44 kB: 2 s and 1.9 GB
 #     attributes of one that is left open, 3,000, times paragraphs, 5,000, in 36 kB: 2 s and 2.3 GB
-# Ordinary pages are far below: of 91 news pages none has more than 3,600 tags. Browsers stop nesting at 512.
+# Ordinary pages are far below: none of 91 news pages has more than 3,600 tags. Browsers limit nesting to 512.
 MAX_DEPTH = 4_000
 MAX_ATTRIBUTES = 10_000
 MAX_OPTIONS = 10_000
-# A paragraph repeats every formatting element that was left open before it (HTML Living Standard, section 13.2.4.3),
-# with its attributes, four of which weigh as much as an element.
+# A paragraph repeats every formatting element left open before it (HTML Living Standard, section 13.2.4.3) with its
+# attributes, four of which weigh as much as one element.
 MAX_REPEATED_FORMATS = 1_000_000
 
 _TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-# Elements that have no end tag, or whose end tag authors leave out: they do not nest.
+# Elements without an end tag, or whose end tag is optional: they do not nest.
 _FLAT = frozenset(
     (
         *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "wbr"),
@@ -76,79 +76,79 @@ _FLAT = frozenset(
         *("tbody", "td", "tfoot", "th", "thead", "tr", "track"),
     )
 )
-# Without `a` and `nobr`: a second one closes the first, so they do not pile up, but one may be left open.
+# Without `a` and `nobr`: a second one closes the first, so they do not accumulate, but one may be left open.
 _FORMATTING = frozenset(("b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u"))
 _TAG_START = re.compile(rb"<[a-zA-Z]")
-# So few start tags pass no limit: 1,000 formatting elements before 1,000 others are repeated a million times.
+# So few start tags exceed no limit: 1,000 formatting elements before 1,000 others are repeated a million times.
 _FEW = 2_000
-# Formatting elements that are equal are repeated three times at most, whatever is left open: twelve names.
+# Equal formatting elements are repeated at most three times, and there are twelve names.
 _EQUAL = 36
-# Maximum number of tags to analyse in arrays: a dozen of them take 60 MB.
+# Maximum number of tags to analyze with arrays: a dozen arrays of this length take 60 MB.
 _MOST_COUNTED = 500_000
-# Ten thousand attributes of one letter each, and the spaces between them.
+# Length of ten thousand attributes of one letter each, with the spaces between them.
 _LONG = 2 * MAX_ATTRIBUTES
 
 
 @dataclass(frozen=True)
-class Page:
+class ExtractedPage:
     """Text and metadata of a page."""
 
     text: str
-    about: About
+    metadata: PageMetadata
     whole: bool
-    """Whether `text` is all visible text: by the setting, or because no main text was found."""
+    """Whether `text` is all visible text, by the setting or because no main text was found."""
 
 
 def read_page(
-    html: str, config: Choices | ExtractConfig | None = None, source: bytes | None = None, url: str = ""
-) -> Page:
-    """Extracts the text of a page, layout kept: paragraphs, line breaks, preformatted text.
+    html: str, config: ExtractOptions | ExtractConfig | None = None, source: bytes | None = None, url: str = ""
+) -> ExtractedPage:
+    """Extracts the text of a page with its layout: paragraphs, line breaks, preformatted text.
 
     Args:
         html: the decoded page.
-        config: `extractor`, `comments` and `min_main_share` are read; None stands for the defaults.
-        source: the same page in UTF-8, if the caller has it: bytes are searched several times as fast.
-        url: of the page, which may state its date.
+        config: settings, of which `extractor`, `comments` and `min_main_share` are read; None for the defaults.
+        source: the same page in UTF-8, if available: bytes are searched several times as fast as text.
+        url: URL of the page, which may contain its date.
 
     Raises:
-        Rejected: a page made to stall the parser; see `refuse_bombs`.
+        Rejected: the page exceeds the limits of the parser; see `refuse_bombs`.
         InputError: the extractor is not installed.
     """
     config = config or _defaults()
-    # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes over millions of them.
+    # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes for millions of them.
     source = html.encode("utf-8", "surrogatepass") if source is None else source
     if b"\0" in source:
         source = source.replace(b"\0", b"")
         html = html.replace("\0", "")
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
-    about = read_about(tree, url)
+    metadata = read_page_metadata(tree, url)
     keep_posts(tree, source)
-    text, whole = _text(html, tree, about.stated_title, config)
-    return Page(clean(text), about, whole)
+    text, whole = _text(html, tree, metadata.stated_title, config)
+    return ExtractedPage(clean(text), metadata, whole)
 
 
 @functools.cache
-def _defaults() -> Choices:
+def _defaults() -> ExtractOptions:
     from tasks.stages.extract.config import ExtractConfig
 
-    return Choices.of(ExtractConfig())
+    return ExtractOptions.of(ExtractConfig())
 
 
-def _text(html: str, tree: HTMLTree, title: str, config: Choices | ExtractConfig) -> tuple[str, bool]:
+def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | ExtractConfig) -> tuple[str, bool]:
     if config.extractor == "visible":
         return visible_text(tree), True
     text = ""
     if config.extractor == "trafilatura":
-        text = careful_text(html, comments=config.comments)
+        text = trafilatura_text(html, comments=config.comments)
     elif config.extractor == "blocks":
-        from tasks.stages.extract.blocks import blocks_text  # NumPy and the weights, for those who want it
+        from tasks.stages.extract.blocks import blocks_text  # imported here, because it needs NumPy and the weights
 
         text = blocks_text(tree, title, comments=config.comments)
-    # What trafilatura takes for no article at all (lists, tables, documentation) may have main text all the same.
+    # Pages that trafilatura does not recognize as articles (lists, tables, documentation) may have main text.
     text = text or main_text(tree, comments=config.comments)
-    # All visible text is shorter than the page's source, so most pages need no second extraction to pass.
-    if len(text) < min(_FOUND, config.min_main_share * len(html)):
+    # All visible text is shorter than the source, so for most pages this check makes a second extraction unnecessary.
+    if len(text) < min(_LONG_TEXT, config.min_main_share * len(html)):
         everything = visible_text(tree)
         if len(text) < config.min_main_share * len(everything):
             return everything, True
@@ -156,7 +156,7 @@ def _text(html: str, tree: HTMLTree, title: str, config: Choices | ExtractConfig
 
 
 def keep_posts(tree: HTMLTree, source: bytes) -> None:
-    """Removes the class of embedded posts, so that they stay in the main text; `source` is the page in UTF-8."""
+    """Removes the class of embedded posts, so that the main text contains them; `source` is the page in UTF-8."""
     if _POST in source and (document := tree.document) is not None:
         for post in document.query_selector_all(_POSTS)[:_MOST_POSTS]:
             post.remove_attribute("class")
@@ -164,7 +164,7 @@ def keep_posts(tree: HTMLTree, source: bytes) -> None:
 
 def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
     """Returns resiliparse's main text without boilerplate; `comments` keeps readers' comments."""
-    found: str = extract_plain_text(
+    text: str = extract_plain_text(
         tree,
         preserve_formatting=True,
         main_content=True,
@@ -174,42 +174,45 @@ def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
         alt_texts=False,
         skip_elements=list(BOILERPLATE),
     )
-    return found
+    return text
 
 
 def visible_text(tree: HTMLTree) -> str:
     """Returns all visible text, including menus."""
-    found: str = extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
-    return found
+    text: str = extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
+    return text
 
 
 def check_installed(config: ExtractConfig) -> None:
     """Raises InputError if the recipe's extractor is not installed."""
     if config.extractor == "trafilatura" and importlib.util.find_spec("trafilatura") is None:
         raise InputError(
-            'the recipe says [extract] extractor = "trafilatura", and trafilatura is not installed here',
+            'the recipe has [extract] extractor = "trafilatura", and trafilatura is not installed',
             "install it where the stage runs (pip install 'sluice[careful]'), or choose extractor = \"blocks\"",
         )
 
 
-def careful_text(html: str, *, comments: bool = False) -> str:
-    """Returns trafilatura's main text, favouring precision; "" if it finds none."""
+def trafilatura_text(html: str, *, comments: bool = False) -> str:
+    """Returns trafilatura's main text, favoring precision; "" if it finds none."""
     import trafilatura
 
-    # It logs a warning for every page without main text; the stage counts them.
+    # It logs a warning for every page without main text; the stage counts these pages.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
-    found: str | None = trafilatura.extract(html, favor_precision=True, include_comments=comments)
-    return found or ""
+    text: str | None = trafilatura.extract(html, favor_precision=True, include_comments=comments)
+    return text or ""
 
 
 def refuse_bombs(source: bytes) -> None:
-    """Raises Rejected with reason `nesting`, `formatting`, `options` or `attributes` for a page made to stall a parser.
+    """Rejects pages made to stall the parser.
 
-    Looks at the source before it is parsed. End tags inside comments, quotes or tables are counted as real ones; pages
-    that evade detection this way are stopped by the limits of the child process (`guard`).
+    Examines the source before it is parsed. End tags inside comments, quotes or tables are counted as end tags; pages
+    that evade detection in this way are stopped by the limits of the child process (`guard`).
 
     Args:
         source: the page in UTF-8.
+
+    Raises:
+        Rejected: with the reason "nesting", "formatting", "options" or "attributes".
     """
     if len(source) >= _FEW * len(b"<b>"):
         _refuse_many(source)
@@ -218,41 +221,44 @@ def refuse_bombs(source: bytes) -> None:
 
 
 def _refuse_many(source: bytes) -> None:
-    """Rejects pages with too many tags; checks upper bounds first, the cheapest first, which nearly all pages meet."""
-    from tasks.formats.web.html_tags import TagNames, all_tags, formats_in
+    """Rejects pages with too many tags.
+
+    Checks upper bounds first, from the cheapest to the most expensive; nearly all pages are below them.
+    """
+    from tasks.formats.web.html_tags import TagNames, all_tags, formatting_tags
 
     tags = all_tags(source)
-    # One link left open doubles a page at most; only its attributes count.
-    most = 1 + MAX_REPEATED_FORMATS // max(1, tags.starts)
-    formats = formats_in(source, tags, most)
-    if formats.heaviest_link > most:
+    # A link left open at most doubles a page, so only its attributes count.
+    limit = 1 + MAX_REPEATED_FORMATS // max(1, tags.starts)
+    formats = formatting_tags(source, tags, limit)
+    if formats.heaviest_link > limit:
         raise Rejected("formatting")
     if tags.starts <= _FEW and not _repeats(
         min(formats.number, _EQUAL + formats.unequal), tags.starts, formats.heaviest
     ):
         return
     if len(tags.at) <= _MOST_COUNTED:
-        found = TagNames(source)
-        at_once = found.most_open(_FLAT, _FORMATTING)
-        repeats = _repeats(at_once.formatting, at_once.starts, formats.heaviest)
-        if at_once.nested <= MAX_DEPTH and not repeats and found.starts("option") <= MAX_OPTIONS:
+        names = TagNames(source)
+        maxima = names.most_open(_FLAT, _FORMATTING)
+        repeats = _repeats(maxima.formatting, maxima.starts, formats.heaviest)
+        if maxima.nested <= MAX_DEPTH and not repeats and names.starts("option") <= MAX_OPTIONS:
             return
     _refuse_tags(source, formats.heaviest)
 
 
 def _repeats(formats: int, starts: int, weight: int = 1) -> bool:
-    # Only what follows them repeats them. With as many formats as other elements this is largest.
-    most = min(formats, starts // 2)
-    return weight * most * (starts - most) > MAX_REPEATED_FORMATS
+    # Elements repeat the formats before them; the product is largest for as many formats as other elements.
+    repeated = min(formats, starts // 2)
+    return weight * repeated * (starts - repeated) > MAX_REPEATED_FORMATS
 
 
 def _refuse_tags(source: bytes, weight: int = 1) -> None:
-    # An end tag without its start tag closes nothing, so each name is counted by itself.
+    # An end tag without its start tag closes nothing, so each name is counted separately.
     depth = formats = most_formats = starts = options = 0
     unclosed: Counter[str] = Counter()
     for tag in _TAG.finditer(source):
-        end, written = tag.groups()
-        name = written.lower().decode()
+        end, raw_name = tag.groups()
+        name = raw_name.lower().decode()
         starts += not end
         options += name == "option" and not end
         if name in _FLAT or (end and not unclosed[name]):
@@ -272,7 +278,7 @@ def _refuse_tags(source: bytes, weight: int = 1) -> None:
 
 
 def _long_stretches(source: bytes) -> Iterator[bytes]:
-    """Yields the stretches of at least `_LONG` bytes without ">"; skips the rest."""
+    """Yields the parts of the source of at least `_LONG` bytes without ">"."""
     start = 0
     while start + _LONG <= len(source):
         end = source.rfind(b">", start, start + _LONG)
@@ -287,6 +293,6 @@ def _long_stretches(source: bytes) -> Iterator[bytes]:
 
 def _has_many_attributes(stretch: bytes) -> bool:
     if not (tag := _TAG_START.search(stretch)):
-        return False  # a script or a text
+        return False  # a script or text
     inside = stretch[tag.start() :]
     return inside.count(b"=") > MAX_ATTRIBUTES or len(inside.split()) > MAX_ATTRIBUTES

@@ -1,10 +1,10 @@
-"""Blocks of a page's text, the elements around them, and the words by which publishing systems name parts of a page.
+"""Splits the text of a page into blocks, with the elements around them and the groups of their class names.
 
-Reads a parsed page through its serialization, in which every element is closed and every attribute is quoted. All tags
-are looked at together, in NumPy: a visit of each node of the tree takes ten times as long.
+Reads the serialization of a parsed page, in which every element is closed and every attribute is quoted. NumPy
+processes all tags at once: a traversal of the nodes of the tree takes ten times as long.
 
-A block is text that no block-level element interrupts: a paragraph, an item, a heading, a cell. Two line breaks in a
-row end a block, too. Menus, footers and controls have no blocks.
+A block is text that no block-level element interrupts: a paragraph, an item, a heading, a cell. Two consecutive line
+breaks end a block as well. Menus, footers and controls have no blocks.
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from resiliparse.parse.html import HTMLTree
 
-# Groups of names of elements: what furniture is made of, and what stories are.
+# Groups of element names that are typical of boilerplate or of articles.
 _TAG_WORDS = {
     "a": "a",
     "aside": "aside",
@@ -45,7 +45,7 @@ _TAG_WORDS = {
     "font": "font center u",
     "hidden": "hidden",
 }
-# Groups of parts of classes, ids, roles and item properties, in the languages of the pages trained on.
+# Groups of parts of classes, ids, roles and item properties, in the languages of the training data.
 _NAME_WORDS = {
     "comment": "comment kommentar disqus respond reply discussion livefyre leserbrief trackback pingback",
     "share": """
@@ -100,7 +100,7 @@ _NAME_WORDS = {
 GROUPS = (*(f"tag_{name}" for name in _TAG_WORDS), *(f"named_{name}" for name in _NAME_WORDS))
 """Names of the groups, in order."""
 NAMED = {tag: (number,) for number, tags in enumerate(_TAG_WORDS.values()) for tag in tags.split()}
-"""Groups of the name of an element."""
+"""Groups by element name."""
 _OF_WORD = {
     word: len(_TAG_WORDS) + number
     for number, words in reversed(list(enumerate(_NAME_WORDS.values())))
@@ -111,7 +111,7 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _Elements = tuple[list[str], list[int], list[tuple[int, ...]], Numbers, Numbers, Numbers]
 
-# What the serialization does not escape, and no reader sees.
+# Invisible content that the serialization does not escape.
 _RAW = re.compile(
     "|".join(
         (
@@ -127,9 +127,9 @@ _TAG = re.compile(r'<[^>"]*+(?:"[^"]*+"[^>"]*+)*+>')
 _NAMES = re.compile(r'\s(?:class|id|role|itemprop)="([^"]+)"')
 _HIDDEN = re.compile(r'\shidden[=>\s]|\sstyle="[^"]*?display:\s*none|\saria-hidden="true"')
 _ANY_TAG = re.compile(r"<[^>]*>")
-_LONGEST = 8  # letters of a name that are compared
-_LONGEST_KEPT = 300  # characters of a tag or a class that is remembered
-_BARE_TAG = 8  # characters of a tag without attributes, at most
+_LONGEST = 8  # compared letters of an element name
+_LONGEST_CACHED = 300  # maximum characters of a cached tag or class name
+_BARE_TAG = 8  # maximum characters of a tag without attributes
 
 _VOID = "area base br col embed hr img input link meta param source track wbr"
 _BLOCK = (
@@ -144,7 +144,7 @@ _LINES = "li dd dt tr summary ul ol dl tbody thead"
 _CELLS = "td th"
 _KNOWN = sorted({*_VOID.split(), *_BLOCK.split(), *_SKIPPED.split(), *_INLINE.split()})
 MOST_BLOCKS = 20_000
-# Longer pages are lists or malicious; what is measured would take many times their memory.
+# Longer pages are lists or malicious; their features would take many times their memory.
 _MOST_CHARACTERS, _MOST_TAGS = 10_000_000, 200_000
 _OTHER = len(_KNOWN)
 TAG_NAMES = (*_KNOWN, "")
@@ -153,25 +153,25 @@ _TAG_GROUPS = tuple(NAMED.get(name, ()) for name in TAG_NAMES)
 
 _LAST = 0xFFFF
 _NO_BREAK = 0xA0
-# Eight letters of a name are one number, whose bytes are compared at once.
+# Eight letters of a name are one integer, whose bytes are compared at once.
 _EACH = np.uint64(0x0101010101010101)
 _HIGH, _LOW = _EACH * np.uint64(0x80), _EACH * np.uint64(0x7F)
 _FROM_A, _BEHIND_Z, _FROM_0, _BEHIND_9 = (_EACH * np.uint64(0x80 - ord(letter)) for letter in "a{0:")
 
 
 def _longest_of(words: Iterable[str]) -> str:
-    """Returns a pattern of the longest word at a place.
+    """Returns a pattern that matches the longest of some words at a position.
 
-    Beginnings are shared: an alternation that tries each of 400 words at each letter takes five times as long.
+    Words share prefixes in the pattern: a plain alternation of 400 words takes five times as long.
     """
-    ends, behind = "", dict[str, list[str]]()
+    optional, suffixes = "", dict[str, list[str]]()
     for word in words:
         if word:
-            behind.setdefault(word[0], []).append(word[1:])
+            suffixes.setdefault(word[0], []).append(word[1:])
         else:
-            ends = "?"
-    pattern = "|".join(re.escape(letter) + _longest_of(rest) for letter, rest in sorted(behind.items()))
-    return f"(?:{pattern}){ends}" if pattern else ""
+            optional = "?"
+    pattern = "|".join(re.escape(letter) + _longest_of(rest) for letter, rest in sorted(suffixes.items()))
+    return f"(?:{pattern}){optional}" if pattern else ""
 
 
 _NAME_WORD = re.compile(_longest_of(_OF_WORD))
@@ -192,40 +192,43 @@ _ORDER = np.argsort(_CODES)
 _SORTED = _CODES[_ORDER]
 
 
-def _are(names: str) -> Mask:
-    held = frozenset(names.split())
-    return np.array([name in held for name in TAG_NAMES])
+def _tag_mask(names: str) -> Mask:
+    selected = frozenset(names.split())
+    return np.array([name in selected for name in TAG_NAMES])
 
 
-_IS_VOID, _IS_BLOCK, _IS_SKIPPED = _are(_VOID), _are(_BLOCK), _are(_SKIPPED)
-_IS_LINE, _IS_CELL = _are(_LINES), _are(_CELLS)
+_IS_VOID, _IS_BLOCK, _IS_SKIPPED = _tag_mask(_VOID), _tag_mask(_BLOCK), _tag_mask(_SKIPPED)
+_IS_LINE, _IS_CELL = _tag_mask(_LINES), _tag_mask(_CELLS)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a page and the elements that hold them, both in document order.
+    """The blocks of a page and the elements that contain them, both in document order.
+
+    The first attributes after `source` have one value per block, those from `tags` on one per element, and those from
+    `text_codes` on describe the runs of text.
 
     Attributes:
         source: the serialized page.
-        begin: of blocks, where their text begins in `source`.
-        end: and ends.
-        element: index of the innermost block-level element of each; -1 for none.
-        separator: 0 for a block that begins a cell, 1 a line, 2 a paragraph.
-        layout: whether it is preformatted.
-        linked: code points of it in links, without white space.
-        links: number of links that begin in it.
-        breaks: line breaks in it.
-        holes: skipped elements in it.
-        images: pictures between the text before and it, or in it.
-        tags: start tags of elements.
-        names: index of each one's name in `TAG_NAMES`.
-        groups: rows of `GROUPS` that each one belongs to.
-        parent: index of the block-level element around each; -1 for none.
-        first: index of the first block in each.
-        last: index behind the last block in each.
-        text_codes: code points of all runs of text in blocks, at most 0xFFFF, one run after the other.
-        text_length: of runs, their length.
-        text_block: the block of each.
+        begin: offset in `source` at which the text of the block begins.
+        end: offset in `source` at which the text of the block ends.
+        element: index of the innermost block-level element around the block; -1 for none.
+        separator: 0 for a block that begins a cell, 1 for a line, 2 for a paragraph.
+        layout: whether the block is preformatted.
+        linked: number of code points in links, without white space.
+        links: number of links that begin in the block.
+        breaks: number of line breaks in the block.
+        holes: number of skipped elements in the block.
+        images: number of images in the block, or between it and the block before.
+        tags: start tag of the element.
+        names: index of the element's name in `TAG_NAMES`.
+        groups: indices in `GROUPS` of the groups of the element.
+        parent: index of the block-level element around the element; -1 for none.
+        first: index of the first block in the element.
+        last: index after the last block in the element.
+        text_codes: code points of all runs of text in blocks, concatenated; code points above 0xFFFF are 0xFFFF.
+        text_length: length of each run.
+        text_block: index of the block of each run.
     """
 
     source: str
@@ -253,7 +256,7 @@ class Blocks:
         return len(self.begin)
 
     def text(self, index: int) -> str:
-        """Returns the text of a block, with white space squeezed but in preformatted text."""
+        """Returns the text of a block; white space is collapsed, except in preformatted text."""
         text = self.source[self.begin[index] : self.end[index]]
         if "<" in text:
             if self.holes[index]:
@@ -271,54 +274,59 @@ class Blocks:
 
 
 def read_blocks(tree: HTMLTree) -> Blocks | None:
-    """Returns the blocks of a page; None for one without text and for one with too many blocks, tags or characters."""
+    """Returns the blocks of a page; None for a page without text, or with too many blocks, tags or characters."""
     body = tree.body
     if body is None:
         return None
     source = _RAW.sub("", body.html).replace("&nbsp;", "\xa0")
     if len(source) > _MOST_CHARACTERS or source.count("<") > _MOST_TAGS:
         return None
-    # Markup is ASCII. What no byte can hold becomes a question mark: a visible character, too, which ends no name.
-    held = source.encode("latin-1", "replace") + bytes(_LONGEST)
-    begin, end = _tags(source, np.frombuffer(held, np.uint8))
-    return _Reader(source, held, begin, end).read() if len(begin) else None
+    # Markup is ASCII. Other characters become question marks, which are visible and do not end a name either.
+    octets = source.encode("latin-1", "replace") + bytes(_LONGEST)
+    begin, end = _tags(source, np.frombuffer(octets, np.uint8))
+    return _BlockReader(source, octets, begin, end).read() if len(begin) else None
 
 
-def _tags(source: str, held: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
-    """Returns where tags begin, and where the text behind them does."""
-    at = np.flatnonzero((held == ord("<")) | (held == ord(">")) | (held == ord('"')))
-    mark = held[at]
+def _tags(source: str, octets: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
+    """Returns the offsets at which tags begin, and those after their ends."""
+    at = np.flatnonzero((octets == ord("<")) | (octets == ord(">")) | (octets == ord('"')))
+    mark = octets[at]
     begin, ends = np.flatnonzero(mark == ord("<")), np.flatnonzero(mark == ord(">"))
     if len(begin) and len(ends) and begin[-1] < ends[-1]:
         end = ends[np.searchsorted(ends, begin)]
         quotes = np.cumsum(mark == ord('"'))
         if not ((quotes[end] - quotes[begin]) & 1).any():
             return at[begin], at[end] + 1
-    # An attribute holds one of these characters.
-    spans = [found.span() for found in _TAG.finditer(source)]
-    both = np.array(spans, np.int64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
+    # An attribute value contains "<" or ">".
+    spans = [match.span() for match in _TAG.finditer(source)]
+    table = np.array(spans, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
-class _Reader:
-    """Reads one page; arrays have a row for each tag outside of what is skipped."""
+class _BlockReader:
+    """Reads the blocks of one page; arrays have one row for each tag outside of skipped elements."""
 
-    def __init__(self, source: str, held: bytes, begin: Numbers, end: Numbers) -> None:
+    def __init__(self, source: str, octets: bytes, begin: Numbers, end: Numbers) -> None:
         self.source = source
-        letters = np.frombuffer(held, np.uint8)
+        letters = np.frombuffer(octets, np.uint8)
         closing = letters[begin + 1] == ord("/")
-        name = _names(held, begin + 1 + closing)
+        name = _tag_name_indices(octets, begin + 1 + closing)
         following = np.append(begin[1:], len(source))
         not_void = ~_IS_VOID[name]
         opening = ~closing & not_void
         closing &= not_void
         skipped = _IS_SKIPPED[name]
         inside = np.cumsum((opening & skipped).view(np.int8) - (closing & skipped).view(np.int8), dtype=np.int64)
-        read = np.flatnonzero(inside == 0)
-        self.begin, self.end, self.following, self.name = begin[read], end[read], following[read], name[read]
-        self.size = len(read) + 1
-        self.skipped = skipped[read]
-        self.opening, self.closing = opening[read], closing[read] & ~self.skipped
+        included = np.flatnonzero(inside == 0)
+        self.begin, self.end, self.following, self.name = (
+            begin[included],
+            end[included],
+            following[included],
+            name[included],
+        )
+        self.size = len(included) + 1
+        self.skipped = skipped[included]
+        self.opening, self.closing = opening[included], closing[included] & ~self.skipped
         visible = (letters > ord(" ")) & (letters != _NO_BREAK)
         spans = np.stack((self.end, self.following), axis=1).ravel()
         has_text = np.logical_or.reduceat(visible, spans)[::2] if len(spans) else np.zeros(0, np.bool_)
@@ -341,24 +349,28 @@ class _Reader:
         block_of_part = np.full(part[-1] + 2, -1)
         block_of_part[part[first_run]] = np.arange(number)
         of_tag = block_of_part[part]
-        linking = np.cumsum((self.opening & (name == _A)).astype(np.int64) - (self.closing & (name == _A))) > 0
         in_block = of_tag >= 0
 
-        def counted(which: Mask, of: Numbers | None = None) -> Numbers:
-            chosen = which & in_block
-            return np.bincount(of_tag[chosen], None if of is None else of[chosen], minlength=number).astype(np.int64)
+        def count(mask: Mask, weights: Numbers | None = None) -> Numbers:
+            tags = mask & in_block
+            sums = np.bincount(of_tag[tags], None if weights is None else weights[tags], minlength=number)
+            return sums.astype(np.int64)
 
         tags, names, groups, parent, first, last = self._elements(first_run)
         codes, lengths, letters = self._text(runs)
         images = np.searchsorted(np.flatnonzero(name == _IMG), last_run, "right")
         return Blocks(
-            *(self.source, self.end[first_run], self.following[last_run]),
-            *(self._around(self.depths[first_run], first_run), self._separators(is_block, first_run)),
-            np.cumsum((self.opening & (name == _PRE)).astype(np.int64) - (self.closing & (name == _PRE)))[first_run]
-            > 0,
-            *(counted(linking & has_text, letters), counted(self.opening & (name == _A)), counted(name == _BR)),
-            counted(self.skipped),
-            np.diff(images, prepend=0),
+            source=self.source,
+            begin=self.end[first_run],
+            end=self.following[last_run],
+            element=self._around(self.depths[first_run], first_run),
+            separator=self._separators(is_block, first_run),
+            layout=self._is_inside(_PRE)[first_run],
+            linked=count(self._is_inside(_A) & has_text, letters),
+            links=count(self.opening & (name == _A)),
+            breaks=count(name == _BR),
+            holes=count(self.skipped),
+            images=np.diff(images, prepend=0),
             tags=tags,
             names=names,
             groups=groups,
@@ -371,7 +383,7 @@ class _Reader:
         )
 
     def _text(self, runs: Numbers) -> tuple[NDArray[np.uint16], Numbers, Numbers]:
-        """Returns the code points of runs of text and the length of each, and of all tags, the letters behind them."""
+        """Returns the code points of runs of text, the length of each run, and the number of letters after each tag."""
         begin, end, source = self.end[runs], self.following[runs], self.source
         text = "".join([source[at:to] for at, to in zip(begin.tolist(), end.tolist(), strict=True)])
         wide = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -382,12 +394,17 @@ class _Reader:
         letters[runs] = np.add.reduceat(visible, np.cumsum(lengths) - lengths, dtype=np.int64)
         return codes, lengths, letters
 
+    def _is_inside(self, name: int) -> Mask:
+        """Returns a mask of the tags after which the text is inside an element with that index in `TAG_NAMES`."""
+        is_named = self.name == name
+        return np.cumsum((self.opening & is_named).astype(np.int64) - (self.closing & is_named)) > 0
+
     def _paragraph_breaks(self) -> Mask:
-        """Which tags are the second line break of two in a row."""
+        """Returns a mask of the tags that are the second of two consecutive line breaks."""
         is_break = self.name == _BR
-        found = np.zeros(len(is_break), np.bool_)
-        found[1:] = is_break[1:] & is_break[:-1] & ~self.has_text[:-1]
-        return found
+        mask = np.zeros(len(is_break), np.bool_)
+        mask[1:] = is_break[1:] & is_break[:-1] & ~self.has_text[:-1]
+        return mask
 
     def _elements(self, first_run: Numbers) -> _Elements:
         """Returns the fields of `Blocks` from `tags` to `last`."""
@@ -396,38 +413,41 @@ class _Reader:
         first = np.cumsum(begins)[:-1]  # blocks before each tag
         last = first[self._closed_by()]
         block = _IS_BLOCK[self.name]
-        # Only elements around text are of use, and inline ones with a meaning or attributes.
-        known = block | (self.end - self.begin > _BARE_TAG) | (self.name != _OTHER)
-        held = np.flatnonzero(self.opening & (last > first) & known)
-        source, names = self.source, self.name[held].tolist()
-        tags = [source[at:to] for at, to in zip(self.begin[held].tolist(), self.end[held].tolist(), strict=True)]
+        # Only elements around text are useful, and of inline elements those with a known name or attributes.
+        is_useful = block | (self.end - self.begin > _BARE_TAG) | (self.name != _OTHER)
+        elements = np.flatnonzero(self.opening & (last > first) & is_useful)
+        source, names = self.source, self.name[elements].tolist()
+        begin, end = self.begin[elements].tolist(), self.end[elements].tolist()
+        tags = [source[at:to] for at, to in zip(begin, end, strict=True)]
         groups = [
-            _link_groups(tag) if of == _A else (_short_tag if len(tag) <= _LONGEST_KEPT else _read_groups)(tag, of)
-            for tag, of in zip(tags, names, strict=True)
+            _link_groups(tag)
+            if name == _A
+            else (_short_tag if len(tag) <= _LONGEST_CACHED else _read_groups)(tag, name)
+            for tag, name in zip(tags, names, strict=True)
         ]
-        of_blocks = block[held]
-        self._index(held, of_blocks)
-        parent = self._around(self.depths[held] - of_blocks, held)
-        return tags, names, groups, parent, first[held], last[held]
+        of_blocks = block[elements]
+        self._index(elements, of_blocks)
+        parent = self._around(self.depths[elements] - of_blocks, elements)
+        return tags, names, groups, parent, first[elements], last[elements]
 
     def _closed_by(self) -> Numbers:
-        """Returns the closing tag of each opening one."""
+        """Returns the index of the closing tag of each opening tag."""
         depth = np.cumsum(self.opening.astype(np.int64) - self.closing) + self.closing
-        both = np.flatnonzero(self.opening | self.closing)
-        # Of one depth, opening and closing tags take turns.
-        depths = depth[both]
-        # A stable sort of short numbers counts them, which takes a fraction of the time.
-        short = depths.astype(np.int16) if len(both) <= np.iinfo(np.int16).max else depths
-        order = both[np.argsort(short, kind="stable")]
-        found = np.full(len(self.name), len(self.name) - 1)
-        found[order[:-1]] = order[1:]
-        return found
+        tags = np.flatnonzero(self.opening | self.closing)
+        # At each depth, opening and closing tags alternate.
+        depths = depth[tags]
+        # The stable sort of 16-bit integers is a radix sort, which takes a fraction of the time.
+        short = depths.astype(np.int16) if len(tags) <= np.iinfo(np.int16).max else depths
+        order = tags[np.argsort(short, kind="stable")]
+        closing = np.full(len(self.name), len(self.name) - 1)
+        closing[order[:-1]] = order[1:]
+        return closing
 
-    def _index(self, held: Numbers, of_blocks: Mask) -> None:
-        """Prepares `_around`: block-level elements by depth, then by place."""
+    def _index(self, elements: Numbers, of_blocks: Mask) -> None:
+        """Builds the index for `_around`: block-level elements by depth and position."""
         block = _IS_BLOCK[self.name]
         self.depths = np.cumsum((self.opening & block).astype(np.int64) - (self.closing & block))
-        starts = held[of_blocks]
+        starts = elements[of_blocks]
         keys = self.depths[starts] * self.size + starts
         order = np.argsort(keys)
         self.keys, self.indices = keys[order], np.flatnonzero(of_blocks)[order]
@@ -436,55 +456,56 @@ class _Reader:
         """Returns the last block-level element of a depth that begins at or before a tag; -1 if there is none."""
         if not len(self.keys):
             return np.full(len(at), -1)
-        found = np.searchsorted(self.keys, depth * self.size + at, "right") - 1
-        there = (found >= 0) & (self.keys[found] // self.size == depth)
-        return np.where(there, self.indices[found], -1)
+        row = np.searchsorted(self.keys, depth * self.size + at, "right") - 1
+        exists = (row >= 0) & (self.keys[row] // self.size == depth)
+        return np.where(exists, self.indices[row], -1)
 
     def _separators(self, is_block: Mask, first_run: Numbers) -> Numbers:
-        """Returns the widest separator that a tag since the block before asks for."""
+        """Returns for each block the widest separator of the tags since the previous block."""
         name = self.name
-        asked = np.where(_IS_CELL[name], 0, np.where(_IS_LINE[name], 1, 2)) * is_block
-        found: Numbers = np.maximum.reduceat(asked, np.append(0, first_run[:-1] + 1))
-        return found
+        of_tags = np.where(_IS_CELL[name], 0, np.where(_IS_LINE[name], 1, 2)) * is_block
+        widest: Numbers = np.maximum.reduceat(of_tags, np.append(0, first_run[:-1] + 1))
+        return widest
 
 
-def _names(held: bytes, at: Numbers) -> Numbers:
-    """Returns the indices in `TAG_NAMES` of the names at some places; `held` ends with `_LONGEST` NULs."""
-    windows = np.ndarray((len(held) - _LONGEST + 1,), "<u8", held, strides=(1,))
+def _tag_name_indices(octets: bytes, at: Numbers) -> Numbers:
+    """Returns the indices in `TAG_NAMES` of the names at some offsets; `octets` ends with `_LONGEST` NULs."""
+    windows = np.ndarray((len(octets) - _LONGEST + 1,), "<u8", octets, strides=(1,))
     words = windows[np.minimum(at, len(windows) - 1)].astype(np.uint64)
     seven = words & _LOW
     letter = (seven + _FROM_A) & ~(seven + _BEHIND_Z)
     digit = (seven + _FROM_0) & ~(seven + _BEHIND_9)
     others = (~(letter | digit) | words) & _HIGH
-    # The lowest bit of the first byte that is neither, less one: all bits before. Without one, it is all bits.
-    found = words & (((others & -others) >> np.uint64(7)) - np.uint64(1))
-    where = np.minimum(np.searchsorted(_SORTED, found), len(_SORTED) - 1)
-    return np.where(_SORTED[where] == found, _ORDER[where], _OTHER)
+    # The lowest bit of the first byte that is neither letter nor digit, minus one, is a mask of all bits before it; if
+    # there is no such byte, it is a mask of all bits.
+    names = words & (((others & -others) >> np.uint64(7)) - np.uint64(1))
+    rank = np.minimum(np.searchsorted(_SORTED, names), len(_SORTED) - 1)
+    return np.where(_SORTED[rank] == names, _ORDER[rank], _OTHER)
 
 
 @functools.lru_cache(1 << 14)
 def _short_tag(tag: str, name: int) -> tuple[int, ...]:
-    """Returns the groups of a start tag; long tags are read each time, so that a page cannot fill the memory."""
+    """Returns the groups of a start tag. Long tags are not cached, so that a page cannot fill the memory."""
     return _read_groups(tag, name)
 
 
 def _read_groups(tag: str, name: int) -> tuple[int, ...]:
     groups: tuple[int, ...] = _TAG_GROUPS[name]
     if '="' in tag:
-        groups += _named(tag)
+        groups += _attribute_groups(tag)
         if ("hidden" in tag or "none" in tag) and _HIDDEN.search(tag):
             groups += NAMED["hidden"]
     return groups
 
 
 def _link_groups(tag: str) -> tuple[int, ...]:
-    # Its address makes nearly every link a tag of its own.
-    return NAMED["a"] + (_named(tag) if 'class="' in tag else ())
+    # Not cached, because nearly every link has a different address.
+    return NAMED["a"] + (_attribute_groups(tag) if 'class="' in tag else ())
 
 
-def _named(tag: str) -> tuple[int, ...]:
+def _attribute_groups(tag: str) -> tuple[int, ...]:
     groups: set[int] = set()
     for value in _NAMES.findall(tag):
         for word in value.split():
-            groups.update(groups_of(word[:_LONGEST_KEPT]))
+            groups.update(groups_of(word[:_LONGEST_CACHED]))
     return tuple(sorted(groups))

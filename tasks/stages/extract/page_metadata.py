@@ -1,15 +1,15 @@
-"""Metadata of a page: title, author, site, language, date, canonical URL, licence and robots directives.
+"""Metadata of a page: title, author, site, language, date, canonical URL, license and robots directives.
 
 Reads the parsed page and its URL. Fields come from markup (meta tags, JSON-LD, `<time>`, link relations, main
-headings). Where markup gives no date or author, the URL and elements with the usual class names are read; the running
-text never is. A field that the page does not state is empty.
+headings). If markup gives no date or author, the URL and elements with typical class names are read; body text is not.
+A field that the page does not state is empty.
 """
 
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urljoin
@@ -19,8 +19,8 @@ from resiliparse.parse.html import HTMLTree
 from tasks.formats.documents.text import clean
 from tasks.formats.web.url import MAX_CANONICAL_URL
 
-# Names under which pages give their date of publication, best first: Open Graph's article (ogp.me), schema.org,
-# Dublin Core (RFC 5013), Google Scholar's and what publishing systems write.
+# Names of meta elements with the date of publication, the most reliable first: Open Graph's article (ogp.me),
+# schema.org, Dublin Core (RFC 5013), Google Scholar, and those of publishing systems.
 _DATES = (
     *("article:published_time", "datepublished", "og:published_time", "og:article:published_time"),
     *("dcterms.issued", "dcterms.created", "dc.date.issued", "dc.date.created", "dc.date", "dcterms.date"),
@@ -32,23 +32,23 @@ _AUTHORS = (
     *("dc.creator", "dcterms.creator", "byl"),
 )
 _RIGHTS = ("dcterms.license", "dc.rights.license", "license", "licence", "dcterms.rights", "dc.rights", "rights")
-# Two queries for all, each of one selector per element: each walks the tree once, and what it costs is selectors times
-# elements. An element of another name is passed over at once, whatever stands in `:is`.
+# Two queries, each with one selector per element name: a query traverses the tree once, in time proportional to
+# selectors times elements. Elements with other names are skipped at once, whatever the length of `:is`.
 _HEAD = (
     'title, base[href], link:is([rel~="canonical" i], [rel~="license" i]), '
     'meta:is([http-equiv="content-language" i], [property*="publi" i], [name*="publi" i], [name*="dat" i], '
     '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i], [property="og:title" i], '
     '[property="og:site_name" i], [name*="author" i], [property*="author" i], [name*="creator" i], [name="byl" i])'
 )
-# Anywhere in the page: a date by RDFa or microdata, h-entry (microformats.org) or the old `pubdate`; robots tags, which
-# browsers move into the body of a page whose head ends too early. Not every `time`: pages hold thousands that tell of
-# something else, and only so many elements are read. Headings for the title.
+# Elements anywhere in the page: dates by RDFa or microdata, h-entry (microformats.org) or the obsolete `pubdate`;
+# robots tags, which browsers move into the body of a page whose head ends too early; headings for the title. Not every
+# `time`: pages have thousands with other dates, and the number of elements that are read is limited.
 _ANYWHERE = (
     'h1, meta[name*="robots" i], script[type="application/ld+json" i], '
     'a[href]:is([rel~="license" i], [href*="creativecommons.org/"]), '
     'time:is([pubdate], [itemprop~="datePublished"], [class~="dt-published"], [class~="entry-date"])'
 )
-# Read only where markup gives no date or author.
+# These selectors are used only if markup gives no date or author.
 _DATE_LIKE = (
     ':is(time, span, p, div, li, small, td, abbr, em, i, b, a):is([class*="date" i], [class*="publi" i], '
     '[itemprop*="date" i])'
@@ -64,7 +64,7 @@ _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publ
 _MAX_TITLE = 500
 _MAX_HEADINGS = 20
 _SHORTEST_TITLE = 4
-# What stands between the title of a page and the name of its site.
+# Separators between the title of a page and the name of its site.
 _BEFORE_SITE = re.compile(r"(?<=\S)\s+(?:[|\-–—»«•·:/]+)\s+")
 _MAX_LANGUAGE = 35
 _MAX_LICENCE = 300
@@ -74,9 +74,9 @@ _READ_OF_JSON = ('"datePublished"', '"license"', '"author"')
 _MAX_OBJECTS = 1_000
 _MAX_ELEMENTS = 2_000
 _SPACE = re.compile(r"\s+")
-# Matches most canonical URLs: absolute ones that joining with the page's URL does not change.
+# Matches most canonical URLs: absolute URLs that do not change when they are joined with the page's URL.
 _PLAIN_ADDRESS = re.compile(r"https?://[a-z0-9.-]+/[A-Za-z0-9._~/-]*")
-# Date of the first web page. Earlier dates are those of works that a page shows, or of a clock that was never set.
+# Date of the first web page. Earlier dates are those of works shown on a page, or of a clock that was not set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 
 _MONTHS = {
@@ -111,7 +111,7 @@ _IN_ADDRESS = re.compile(
     r"/(?P<y>(?:19|20)\d\d)([/-])(?P<m>\d\d?)\2(?P<d>\d\d?)(?=[/-]|$)|/(?P<y1>(?:19|20)\d\d)-(?P<m1>\d\d)/(?P<d1>\d\d)/"
     r"|[/_-](?P<y2>(?:19|20)\d\d)(?P<m2>\d\d)(?P<d2>\d\d)(?=[/_-])"
 )
-_LONGEST_DATE = 200  # characters in which a date is looked for
+_LONGEST_DATE = 200  # number of characters that are searched for a date
 # "Text und Fotos: ", "Written by ", "Von ".
 _BY = re.compile(
     r"(?:(?:text|photos?|fotos?)(?:\s*(?:and|und|&|,)\s*(?:text|photos?|fotos?))*\s*(?::|by\b|von\b)"
@@ -119,27 +119,27 @@ _BY = re.compile(
     r"(?:by|von|vom|par|por|door|av|di|authors?|autore?|autorin|auteur)\b)\s*:?\s*(?=\S)",
     re.I,
 )
-# What follows a name: a separator, or the date.
+# Text after a name: a separator, or the date.
 _BEHIND_NAME = re.compile(r"\s*(?:[|•·–—]|\s-\s|,?\s(?:am|on|vom|le|el)\s|\b\d\d?[. ]|\bfollow\b).*$", re.I)
 _NO_NAME = re.compile(r"(?:https?:|/|@).*|\S+\.(?:[a-z]{2,3}|info)", re.I)
 _NOBODY = frozenset(("admin", "administrator", "name", "autor", "author", "unknown", "editor", "webmaster"))
 
 
 @dataclass(frozen=True)
-class About:
-    """Metadata of a page; "" or None for fields that it does not state.
+class PageMetadata:
+    """Metadata of a page; "" or None for fields that the page does not state.
 
     Attributes:
         title: the heading that the title element repeats, the only main heading, Open Graph's title, or the title
-            element without the site's name; at most 500 characters.
+            element without the name of the site; at most 500 characters.
         stated_title: the title element, at most 500 characters.
-        author: names, "; " between them, at most 20 of 80 characters; not the name of the site.
+        author: names separated by "; ", at most 20 names of 80 characters, without the name of the site.
         site: name of the site by Open Graph, at most 100 characters.
-        language: the language of the page as written ("en-GB"), by the root element or a meta tag.
-        published: date of publication; a time without zone counts as UTC.
+        language: language as stated by the root element or a meta element ("en-GB").
+        published: date of publication in UTC; a time without a time zone counts as UTC.
         canonical: canonical URL, absolute.
-        licence: URL or text of the licence.
-        robots: contents of the robots meta elements, as written; see `tasks.formats.web.robots_tag`.
+        licence: URL or text of the license.
+        robots: contents of the robots meta elements; see `tasks.formats.web.robots_tag`.
     """
 
     title: str = ""
@@ -153,37 +153,37 @@ class About:
     robots: tuple[str, ...] = ()
 
 
-def read_about(tree: HTMLTree, url: str = "") -> About:
+def read_page_metadata(tree: HTMLTree, url: str = "") -> PageMetadata:
     """Returns the metadata of a page at `url`."""
     document = tree.document
     if document is None:
-        return About()
-    root, head, body = document.first_element_child, _Head(tree), _Anywhere(document)
+        return PageMetadata()
+    root, head, body = document.first_element_child, _HeadElements(tree), _DocumentElements(document)
     objects = sorted(_objects(body.json_ld), key=lambda node: not _is_article(node))
     stated = _line(head.title, _MAX_TITLE)
     site = _line(head.metas.get("og:site_name", ""), _MAX_SITE)
-    return About(
+    return PageMetadata(
         title=_title(stated, body.headings, _line(head.metas.get("og:title", ""), _MAX_TITLE)),
         stated_title=stated,
         author=_author(document, head, objects, site),
         site=site,
         language=_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
         published=_published(head, objects, body.times) or _likely_date(document, url),
-        canonical=absolute(head.links.get("canonical", ""), head.base, url),
+        canonical=absolute_url(head.links.get("canonical", ""), head.base, url),
         licence=_licence(head, objects, body.licences),
         robots=tuple(body.robots),
     )
 
 
-class _Head:
-    """The elements of a page's head that are read."""
+class _HeadElements:
+    """The relevant elements of a page's head."""
 
     def __init__(self, tree: HTMLTree) -> None:
         self.title = self.base = ""
         self.metas: dict[str, str] = {}
         self.authors: dict[str, list[str]] = {}
         self.links: dict[str, str] = {}
-        # A slice, because an iteration over what resiliparse 2.0.0 found takes 40 times as long.
+        # A slice, because iteration over a collection of resiliparse 2.0.0 takes 40 times as long.
         head = tree.head
         for element in head.query_selector_all(_HEAD)[:_MAX_ELEMENTS] if head is not None else ():
             tag = element.tag
@@ -199,13 +199,13 @@ class _Head:
             elif tag == "base":
                 self.base = self.base or (element.getattr("href") or "").strip()
             else:
-                # Not tree.title: in resiliparse 2.0.0 it writes past the end of its buffer on some real pages (seen
-                # with valgrind, in lxb_html_title_element_strict_text), and the worker dies later, somewhere else.
+                # Not tree.title: in resiliparse 2.0.0 it writes past the end of its buffer on some real pages (found
+                # with valgrind, in lxb_html_title_element_strict_text), and the worker crashes later, elsewhere.
                 self.title = self.title or element.text or ""
 
 
-class _Anywhere:
-    """The elements that are read wherever they stand."""
+class _DocumentElements:
+    """The relevant elements anywhere in a page."""
 
     def __init__(self, document: Any) -> None:
         self.robots: list[str] = []
@@ -225,128 +225,127 @@ class _Anywhere:
             elif tag == "time":
                 self.times.append(element.getattr("datetime") or "")
             else:
-                named = "license" in (element.getattr("rel") or "").lower().split()
-                self.licences.append((named, (element.getattr("href") or "").strip()))
+                is_licence = "license" in (element.getattr("rel") or "").lower().split()
+                self.licences.append((is_licence, (element.getattr("href") or "").strip()))
 
 
-def _title(stated: str, headings: list[str], shared: str) -> str:
-    found = [line for one in headings[:_MAX_HEADINGS] if (line := _line(one, _MAX_TITLE).rstrip("¶# "))]
-    whole = stated.casefold()
-    repeated = [one for one in found if len(one) >= _SHORTEST_TITLE and one.casefold() in whole]
-    if repeated:  # of several, the site's name mostly comes last in the title element
-        return min(repeated, key=lambda heading: whole.index(heading.casefold()))
-    if len(found) == 1 and len(headings) <= _MAX_HEADINGS:
-        return found[0]
-    return shared or _BEFORE_SITE.split(stated, maxsplit=1)[0]
+def _title(stated: str, headings: list[str], open_graph: str) -> str:
+    lines = [line for text in headings[:_MAX_HEADINGS] if (line := _line(text, _MAX_TITLE).rstrip("¶# "))]
+    folded = stated.casefold()
+    repeated = [line for line in lines if len(line) >= _SHORTEST_TITLE and line.casefold() in folded]
+    if repeated:  # the first one in the title element, because the name of the site usually comes last
+        return min(repeated, key=lambda heading: folded.index(heading.casefold()))
+    if len(lines) == 1 and len(headings) <= _MAX_HEADINGS:
+        return lines[0]
+    return open_graph or _BEFORE_SITE.split(stated, maxsplit=1)[0]
 
 
-def absolute(address: str, base: str, url: str) -> str:
+def absolute_url(address: str, base: str, url: str) -> str:
     """Returns a reference of a page at `url` as an absolute URL, or "" if that is not a web URL.
 
-    >>> absolute("/a?x=1", "", "https://a.example/b/c")
+    >>> absolute_url("/a?x=1", "", "https://a.example/b/c")
     'https://a.example/a?x=1'
     """
     if _PLAIN_ADDRESS.fullmatch(address):
         return address if len(address) <= MAX_CANONICAL_URL else ""
     try:
-        found = urljoin(urljoin(url, base), clean(address)) if address else ""
+        joined = urljoin(urljoin(url, base), clean(address)) if address else ""
     except ValueError:
         return ""
-    return found if found.startswith(("http://", "https://")) and len(found) <= MAX_CANONICAL_URL else ""
+    return joined if joined.startswith(("http://", "https://")) and len(joined) <= MAX_CANONICAL_URL else ""
 
 
-def moment(text: str) -> datetime | None:
-    """Returns a time written by ISO 8601 or RFC 5322 in UTC, to the millisecond; None for any other and before the web.
+def parse_time(text: str) -> datetime | None:
+    """Parses a time in ISO 8601 or RFC 5322; returns it in UTC, truncated to milliseconds.
 
-    >>> moment("2019-11-20T09:22:00+01:00").isoformat()
+    Returns None for other texts, and for times before the first web page.
+
+    >>> parse_time("2019-11-20T09:22:00+01:00").isoformat()
     '2019-11-20T08:22:00+00:00'
-    >>> moment("11/12/2019")
+    >>> parse_time("11/12/2019")
     """
     text = text.strip()[:64]
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         try:
-            found = parsedate_to_datetime(text)
+            time = parsedate_to_datetime(text)
         except (ValueError, TypeError, IndexError, OverflowError):
             return None
     try:
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except OverflowError:
         return None
-    return found.replace(microsecond=found.microsecond // 1000 * 1000) if found >= _FIRST_PAGE else None
+    return time.replace(microsecond=time.microsecond // 1000 * 1000) if time >= _FIRST_PAGE else None
 
 
-def _published(head: _Head, objects: list[dict[str, Any]], times: list[str]) -> datetime | None:
-    written = [head.metas[name] for name in _DATES if name in head.metas]
-    written += [value for node in objects if isinstance(value := node.get("datePublished"), str)]
-    return next(filter(None, map(moment, [*written, *times])), None)
+def _published(head: _HeadElements, objects: list[dict[str, Any]], times: list[str]) -> datetime | None:
+    candidates = [head.metas[name] for name in _DATES if name in head.metas]
+    candidates += [value for node in objects if isinstance(value := node.get("datePublished"), str)]
+    return next(filter(None, map(parse_time, [*candidates, *times])), None)
 
 
 def _likely_date(document: Any, url: str) -> datetime | None:
-    """Returns the date that the first `time` element shows, of the URL, or of the first element named after dates."""
-    found = None
+    """Returns the date of the first `time` element, of the URL, or of the first element with a date-like class name."""
+    published = None
     if (element := document.query_selector("time[datetime]")) is not None:
-        stated, shown = element.getattr("datetime") or "", element.text or ""
-        if not shown.strip() or any(letter.isdecimal() for letter in shown[:_LONGEST_DATE]):
-            found = moment(stated) or moment(stated[:10]) or day_in(stated) or day_in(shown)
-    found = found or _day(_IN_ADDRESS.search(url.partition("://")[2]))
-    if found is None:
+        attribute, text = element.getattr("datetime") or "", element.text or ""
+        if not text.strip() or any(letter.isdecimal() for letter in text[:_LONGEST_DATE]):
+            published = parse_time(attribute) or parse_time(attribute[:10]) or find_date(attribute) or find_date(text)
+    published = published or _day(_IN_ADDRESS.search(url.partition("://")[2]))
+    if published is None:
         likely = document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]
-        found = next(filter(None, (day_in(element.text or "") for element in likely)), None)
-    return found
+        published = next(filter(None, (find_date(element.text or "") for element in likely)), None)
+    return published
 
 
-def day_in(text: str) -> datetime | None:
-    """Returns the first date in a text that cannot be read in two ways; None without one and for any before the web.
+def find_date(text: str) -> datetime | None:
+    """Returns the first unambiguous date in the first 200 characters of a text.
 
-    >>> day_in("Von Eva Roth am 3. März 2021, 14 Uhr").date().isoformat()
+    Returns None if there is none, or if it is before the first web page.
+
+    >>> find_date("Von Eva Roth am 3. März 2021, 14 Uhr").date().isoformat()
     '2021-03-03'
-    >>> day_in("11/12/2019")
+    >>> find_date("11/12/2019")
     """
-    found = map(_day, _WRITTEN.finditer(text[:_LONGEST_DATE]))
-    return next(filter(None, found), None)
+    days = map(_day, _WRITTEN.finditer(text[:_LONGEST_DATE]))
+    return next(filter(None, days), None)
 
 
-def _day(found: re.Match[str] | None) -> datetime | None:
-    if found is None:
+def _day(match: re.Match[str] | None) -> datetime | None:
+    if match is None:
         return None
-    parts = {name[0]: value for name, value in found.groupdict().items() if value}
-    month = parts["m"]
+    parts = {name[0]: value for name, value in match.groupdict().items() if value}
+    month = int(parts["m"]) if parts["m"].isdecimal() else _MONTHS.get(parts["m"].lower(), 0)
     try:
-        read = date(
-            int(parts["y"]), int(month) if month.isdecimal() else _MONTHS.get(month.lower(), 0), int(parts["d"])
-        )
+        day = datetime(int(parts["y"]), month, int(parts["d"]), tzinfo=UTC)
     except ValueError:
         return None
-    moment_of = datetime(read.year, read.month, read.day, tzinfo=UTC)
-    return moment_of if moment_of >= _FIRST_PAGE else None
+    return day if day >= _FIRST_PAGE else None
 
 
-def _author(document: Any, head: _Head, objects: list[dict[str, Any]], site: str) -> str:
+def _author(document: Any, head: _HeadElements, objects: list[dict[str, Any]], site: str) -> str:
     by_id = {node["@id"]: node for node in objects if isinstance(node.get("@id"), str)}
-    for written in (
+    for names in (
         *(_names(node["author"], by_id) for node in objects if "author" in node),
         *(head.authors[name] for name in _AUTHORS if name in head.authors),
     ):
-        found = _people(written, site)
-        if found:
-            return "; ".join(found)
+        if people := _people(names, site):
+            return "; ".join(people)
     for selector in (_AUTHOR_LINK, _BYLINE):
         likely = document.query_selector_all(selector)[:_MAX_LIKELY]
-        found = _people([element.text or "" for element in likely], site)
-        if found:
-            return found[0]
+        if people := _people([element.text or "" for element in likely], site):
+            return people[0]
     return ""
 
 
-def _people(written: list[str], site: str) -> list[str]:
-    names = dict.fromkeys(filter(None, map(_person, written[:_MAX_AUTHORS])))
+def _people(texts: list[str], site: str) -> list[str]:
+    names = dict.fromkeys(filter(None, map(_person, texts[:_MAX_AUTHORS])))
     return [name for name in names if name.casefold() != site.casefold()]
 
 
 def _person(text: str) -> str:
-    """Returns the name in a byline; "" for what looks like none."""
+    """Returns the name in a byline; "" if the text is not a name."""
     line = _line(text[: 4 * _MAX_TITLE], _MAX_TITLE)
     by = _BY.match(line)
     name = _BEHIND_NAME.sub("", line[by.end() :] if by else line).strip(" ,:|-–—")
@@ -357,40 +356,41 @@ def _person(text: str) -> str:
 
 def _names(author: Any, by_id: dict[str, dict[str, Any]]) -> list[str]:
     """Returns the names of JSON-LD's `author`: a name, an object, a reference to one, or a list of these."""
-    found = []
-    for one in (author if isinstance(author, list) else [author])[:_MAX_AUTHORS]:
-        if isinstance(one, dict):
-            name = one.get("name")
-            one = name if name is not None else by_id.get(str(one.get("@id")), {}).get("name")
-        if isinstance(one, str):
-            found.append(one)
-    return found
+    names = []
+    for entry in (author if isinstance(author, list) else [author])[:_MAX_AUTHORS]:
+        name = entry
+        if isinstance(entry, dict):
+            own = entry.get("name")
+            name = own if own is not None else by_id.get(str(entry.get("@id")), {}).get("name")
+        if isinstance(name, str):
+            names.append(name)
+    return names
 
 
-def _licence(head: _Head, objects: list[dict[str, Any]], links: list[tuple[bool, str]]) -> str:
-    written = [head.links.get("license", ""), *(href for named, href in links if named)]
-    written += [value for node in objects if isinstance(value := node.get("license"), str)]
-    written += [head.metas[name] for name in _RIGHTS if name in head.metas]
-    written += [href for _, href in links if _COMMONS.match(href)]
-    return next((line for one in written if (line := _line(one, _MAX_LICENCE))), "")
+def _licence(head: _HeadElements, objects: list[dict[str, Any]], links: list[tuple[bool, str]]) -> str:
+    candidates = [head.links.get("license", ""), *(href for is_licence, href in links if is_licence)]
+    candidates += [value for node in objects if isinstance(value := node.get("license"), str)]
+    candidates += [head.metas[name] for name in _RIGHTS if name in head.metas]
+    candidates += [href for _, href in links if _COMMONS.match(href)]
+    return next((line for text in candidates if (line := _line(text, _MAX_LICENCE))), "")
 
 
 def _objects(scripts: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields the top-level objects of a page's JSON-LD, its lists and graphs; nested ones describe other things."""
+    """Yields the top-level objects of JSON-LD, and those in lists and graphs; nested ones describe other things."""
     for text in scripts:
         if len(text) > _MAX_JSON or not any(name in text for name in _READ_OF_JSON):
             continue
         try:
-            waiting = [json.loads(text, strict=False)]
+            queue = [json.loads(text, strict=False)]
         except (ValueError, RecursionError):
             continue
-        while waiting:
-            node = waiting.pop(0)
+        while queue:
+            node = queue.pop(0)
             if isinstance(node, list):
-                waiting += node[:_MAX_OBJECTS]
+                queue += node[:_MAX_OBJECTS]
             elif isinstance(node, dict):
                 yield node
-                waiting += [node["@graph"]] if "@graph" in node else []
+                queue += [node["@graph"]] if "@graph" in node else []
 
 
 def _is_article(node: dict[str, Any]) -> bool:

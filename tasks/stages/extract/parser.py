@@ -1,8 +1,8 @@
-"""Parsers: extraction of text from a kind of file or captured body that needs a reader of its own.
+"""Interface and registry of parsers, which extract text from file formats such as PDF.
 
-`Parser` is the interface, implemented by `pdf` and by installed packages, whose metadata are read
-(`tasks.core.extensions`). A recipe names parsers with their settings, which are looked up and validated here. Bodies
-are parsed in the process of `guard`, which may be killed over them.
+`Parser` is the interface; `pdf` implements it, and so do installed packages, which register entry points
+(`tasks.core.extensions`). A recipe names parsers with their settings; this module finds the parsers and validates the
+settings. Bodies are parsed in the child process of `guard`, which is killed if it exceeds its limits.
 """
 
 import json
@@ -24,53 +24,53 @@ OWN = {"pdf": "tasks.stages.extract.pdf"}
 """Modules of Sluice's own parsers."""
 
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Reasons become names of metrics."""
+"""Pattern of reasons, which become names of metrics."""
 
 
 class Parser(Config):
-    """Extracts the text of a file or body; its fields are the settings that affect the text.
+    """Extracts the text of a file or body; the fields are the settings that affect the text.
 
-    The module is imported at DAG parse time, so expensive imports belong into `parse`.
+    Its module is imported when a DAG is parsed, so expensive imports belong in `parse`.
     """
 
     media_types: ClassVar[tuple[str, ...]] = ()
-    """Media types of captured bodies that it reads, in lower case: "application/pdf". Files name their parser by
-    kind."""
+    """Media types of captured bodies that it parses, in lower case: "application/pdf". File sources name their parser
+    by `kind`."""
 
     library: ClassVar[str] = ""
-    """Package that the text depends on, of a parser of Sluice; its version is part of the fingerprint."""
+    """For parsers of Sluice: the package that determines the text; its version is part of the fingerprint."""
 
     revision: ClassVar[int] = 1
-    """Of a parser of Sluice: raised where it gives another text of the same body. Part of the fingerprint from 2 on."""
+    """For parsers of Sluice: increased when the text of the same body changes. Part of the fingerprint from 2 on."""
 
     modules: ClassVar[tuple[str, ...]] = ()
-    """What the process of `guard` imports before its first body, because it takes long."""
+    """Modules that the child process of `guard` imports before its first body, because their import takes long."""
 
     @property
     def cpu_s(self) -> float | None:
-        """CPU seconds that one body may take; None for those of a page."""
+        """Limit of CPU seconds per body; None for the limit of pages."""
         return None
 
     @property
     def wait_s(self) -> float:
-        """Seconds that one body may wait for other programs."""
+        """Seconds for which the parsing of one body may wait for other programs."""
         return 0.0
 
     def parse(self, data: bytes, name: str) -> Content:
         """Returns the text and the metadata of a body.
 
         Args:
-            data: the body, unpacked.
+            data: the decompressed body.
             name: the path of a file below the fixed folder of its pattern, or the URL of a captured body.
 
         Raises:
-            Rejected: it gives no document, for a reason in machine words, such as "pdf_encrypted". Any other exception
-                sets the body aside as poison, with its cause.
+            Rejected: the body gives no document; the reason is an identifier, such as "pdf_encrypted". With any other
+                exception the body is quarantined as poison.
         """
         raise NotImplementedError
 
 
-def known() -> list[str]:
+def parser_names() -> list[str]:
     """Returns the names of all parsers, Sluice's own and those of installed packages."""
     return extensions.names(extensions.PARSERS, OWN)
 
@@ -78,14 +78,14 @@ def known() -> list[str]:
 def find_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     """Returns the parser `name` with `settings`; raises Problems with all errors in them."""
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
-    for one in vars(module).values():
-        if isinstance(one, type) and issubclass(one, Parser) and one.__module__ == module.__name__:
-            return extensions.configured(one, name, settings, package or _library(one))
-    raise Problems([f'the module of the parser "{name}" of {package} holds no Parser'])
+    for member in vars(module).values():
+        if isinstance(member, type) and issubclass(member, Parser) and member.__module__ == module.__name__:
+            return extensions.configure(member, name, settings, package or _library(member))
+    raise Problems([f'the module of the parser "{name}" of {package} defines no Parser'])
 
 
 def package_of(name: str) -> str:
-    """Returns the package that brings the parser `name`, with its version; "" for one of Sluice."""
+    """Returns the package that provides the parser `name`, with its version; "" for a parser of Sluice."""
     return extensions.module_of(extensions.PARSERS, "parser", name, OWN)[1]
 
 
@@ -95,36 +95,36 @@ def _library(kind: type[Parser]) -> str:
     return f"{kind.library} {version(kind.library)}{revision}" if kind.library else ""
 
 
-def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the settings of all parsers in use, defaults, package and version written out.
+def complete_settings(kinds: Iterable[str], settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the settings of all parsers in use, with all defaults, and with package and version.
 
     Args:
-        used: names of parsers that kinds of files name.
-        given: settings by name; a parser that is named here alone reads captured bodies.
+        kinds: names of parsers that are kinds of file sources.
+        settings: settings by name of the parser; these parsers read captured bodies as well.
 
     Raises:
-        Problems: a parser is not there or its settings are wrong, or two parsers read the same media type.
+        Problems: a parser does not exist, its settings are invalid, or two parsers read the same media type.
     """
-    found: dict[str, dict[str, Any]] = {}
-    wrong: list[str] = []
+    complete: dict[str, dict[str, Any]] = {}
+    messages: list[str] = []
     readers: dict[str, str] = {}
-    for name in dict.fromkeys((*used, *given)):
+    for name in dict.fromkeys((*kinds, *settings)):
         try:
-            one = find_parser(name, given.get(name, {}))
-            package = package_of(name) or _library(type(one))
-            found[name] = {**one.model_dump(mode="json"), extensions.PACKAGE: package}
-            for kind in one.media_types:
-                if (other := readers.setdefault(kind, name)) != name:
-                    wrong.append(f'"{other}" and "{name}" both read {kind}: leave one of them out')
+            parser = find_parser(name, settings.get(name, {}))
+            package = package_of(name) or _library(type(parser))
+            complete[name] = {**parser.model_dump(mode="json"), extensions.PACKAGE: package}
+            for media_type in parser.media_types:
+                if (other := readers.setdefault(media_type, name)) != name:
+                    messages.append(f'"{other}" and "{name}" both read {media_type}: leave one of them out')
         except Problems as problems:
-            wrong += problems.messages
-    if wrong:
-        raise Problems(wrong)
-    return dict(sorted(found.items()))
+            messages += problems.messages
+    if messages:
+        raise Problems(messages)
+    return dict(sorted(complete.items()))
 
 
 def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Returns for each media type which parser reads it, and its settings as JSON: small, for another process."""
+    """Returns name and settings (as JSON, for the child process) of the parser for each media type."""
     return {
         kind: (name, json.dumps(settings))
         for name, settings in parsers.items()
@@ -132,51 +132,51 @@ def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[s
     }
 
 
-def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
-    """Returns what a parser makes of a body, its texts cleaned and its date in UTC.
+def parse_body(name: str, settings: str, data: bytes, location: str) -> Content:
+    """Parses a body; the texts of the result are clean and its date is in UTC.
 
     Args:
-        name: the parser.
-        settings: its settings, as JSON.
+        name: name of the parser.
+        settings: settings of the parser as JSON.
         data: the body.
-        place: the path of a file, or the URL of a captured body.
+        location: the path of a file, or the URL of a captured body.
 
     Raises:
         Rejected: the body gives no document.
-        TypeError, ValueError: the parser returns, or gives as its reason, what it may not.
+        TypeError, ValueError: the result of the parser, or its reason for a rejection, is invalid.
     """
     try:
-        one = _loaded(name, settings)
-        if one.cpu_s is not None:
-            limit_cpu(one.cpu_s)
-        return _checked(one.parse(data, place))
+        parser = _load(name, settings)
+        if parser.cpu_s is not None:
+            limit_cpu(parser.cpu_s)
+        return _validated(parser.parse(data, location))
     except Rejected as rejected:
         reason = str(rejected.reason)
         if not _REASON.fullmatch(reason):
             raise ValueError(
-                f'the parser "{name}" rejects for {reason!r}, which is no word like "{name}_empty"'
+                f'the parser "{name}" rejects with {reason!r}, which is not an identifier like "{name}_empty"'
             ) from None
-        raise Rejected(reason, rejected.pages) from None  # a class of the package might not survive the way back
+        raise Rejected(reason, rejected.pages) from None  # a subclass of the package might not be picklable
 
 
-def _checked(content: Content) -> Content:
-    """Returns what a parser has found as documents are stored; raises TypeError where it is of other types."""
+def _validated(content: Content) -> Content:
+    """Returns the result of a parser with clean texts and its date in UTC; raises TypeError for invalid types."""
     from tasks.formats.documents.text import clean
 
     if not isinstance(content, Content):
-        raise TypeError(f"a parser returns Content, and this one {type(content).__name__}")
+        raise TypeError(f"a parser must return Content, not {type(content).__name__}")
     if not isinstance(content.published, datetime | None):
-        raise TypeError(f"published is a datetime or None, and here {type(content.published).__name__}")
+        raise TypeError(f"published must be a datetime or None, not {type(content.published).__name__}")
     published = content.published
     if published is not None:
         published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
     texts = ("text", "title", "language_hint", "canonical", "licence", "author", "site")
     cleaned = {field: clean(getattr(content, field)) for field in texts}
     if content.layout and cleaned["text"] != content.text:
-        raise ValueError("a parser that gives a layout gives its text as tasks.formats.documents.text.clean returns it")
+        raise ValueError("the text of a parser with a layout must be as tasks.formats.documents.text.clean returns it")
     return Content(published=published, layout=content.layout, pages=content.pages, **cleaned)
 
 
 @cache
-def _loaded(name: str, settings: str) -> Parser:
+def _load(name: str, settings: str) -> Parser:
     return find_parser(name, json.loads(settings))

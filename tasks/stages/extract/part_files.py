@@ -1,12 +1,13 @@
-"""Files of the parts that the stage writes: documents, JSON lines, layout and pages, and documents that come back.
+"""Writers of the parts of the stage: documents, JSON lines, layout and pages, and returned documents.
 
 Writes `documents/<part>.parquet` in the order of ids, in bounded memory; on request `jsonl/<part>.jsonl.gz`, the same
-documents for readers without Parquet; `layout/<part>.parquet` and `pages/<part>.parquet` in parts with paged files
-only. The schemas are those of `tasks.formats.documents.document`.
+documents for readers without Parquet; and `layout/<part>.parquet` and `pages/<part>.parquet` in parts with paged files.
+The schemas are those of `tasks.formats.documents.document`.
 
-Documents that come back are copies of what has left the dedup index (`tasks.formats.dedup.dedup_index`). Reads the
-index of the version before, the documents of earlier versions, and the ids of those of this one. Writes
-`documents/returned-<n>.parquet`, and an empty `rejected/returned-<n>.parquet`.
+Returned documents are copies of documents that have left the dedup index (`tasks.formats.dedup.dedup_index`), so that
+they are no longer duplicates. Reads the index of the previous version, the documents of earlier versions, and the ids
+of the documents of this version. Writes `documents/returned-<n>.parquet`, and an empty
+`rejected/returned-<n>.parquet`.
 """
 
 import contextlib
@@ -30,20 +31,20 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Output, Part, PartSpec
 from tasks.formats.dedup.dedup_index import (
     DedupIndex,
-    forgotten,
     id_array,
+    returned_copies,
     returned_documents,
     returned_part_name,
-    returning,
+    taken_down_ids,
 )
 from tasks.formats.documents.document import DOCUMENT, LAYOUT, PAGES, REJECTED, layout_row
 from tasks.formats.documents.layout import PageScore
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.stages.extract.guard import Outcome
-from tasks.stages.extract.row import Content, Poison, Row
+from tasks.stages.extract.row import Content, InputRow, Poison
 
-# Documents are read a few times and then no more: at level 1 they take a sixth more room and two thirds of the time. No
-# two rows share what the other columns hold.
+# Documents are read only a few times: at level 1 they take a sixth more space, and two thirds of the time. A dictionary
+# does not help with the other columns, whose values are distinct.
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -51,7 +52,7 @@ _PARQUET: dict[str, Any] = {
 }
 
 BUFFER_BYTES = 32 << 20
-"""Bytes of text in memory, and in one row group of the part's file."""
+"""Maximum bytes of text in memory, and in one row group of the part's file."""
 
 _FIELDS = (
     *("id", "url", "fetched_at", "title", "language_hint", "published", "canonical", "licence", "metadata", "text"),
@@ -65,18 +66,18 @@ _LAYOUTS_AT_ONCE = 256
 
 @dataclass
 class OrderedDocuments:
-    """Collects documents in any order and yields them as tables in the order of their ids; a context manager.
+    """Collects documents in any order, and yields them as tables in the order of their ids; a context manager.
 
     Attributes:
         rows: number of documents.
-        text_bytes: UTF-8 bytes of their text.
+        text_bytes: size of their texts in UTF-8.
     """
 
     rows: int = 0
     text_bytes: int = 0
     _buffer: list[dict[str, object]] = field(default_factory=list)
     _buffer_bytes: int = 0
-    # Id, number of the batch, row in it, bytes of text and metadata.
+    # Id, number of the batch, row in the batch, and bytes of text and metadata.
     _places: list[tuple[str, int, int, int]] = field(default_factory=list)
     _batches: int = 0
     _scratch: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -113,7 +114,7 @@ class OrderedDocuments:
         self._batches += 1
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yields the documents as tables of about `BUFFER_BYTES` of text; nothing may be added after this."""
+        """Yields the documents as tables of about `BUFFER_BYTES` of text; no document may be added afterwards."""
         self._places.sort()
         if self._writer is None:
             if self._buffer:
@@ -137,7 +138,7 @@ class OrderedDocuments:
 
 
 def write_documents(part: Part, documents: OrderedDocuments, *, jsonl: bool) -> None:
-    """Writes the documents of a part, also as JSON lines where `jsonl` says so, and counts them."""
+    """Writes and counts the documents of a part; with `jsonl` also as JSON lines."""
     with contextlib.ExitStack() as files:
         file = files.enter_context(part.file(f"documents/{part.name}.parquet", rows=documents.rows))
         parquet = pq.ParquetWriter(file, DOCUMENT, store_schema=True, **_PARQUET)
@@ -158,11 +159,11 @@ class _JsonLines:
     """Writes one JSON object per document, gzip-compressed; the same documents give the same bytes. A context manager.
 
     Args:
-        file: where the bytes go; only written forward, left open.
+        file: the output file, which is written sequentially and not closed.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        # No name and no time in the gzip header, so that the bytes depend only on the documents.
+        # The gzip header has neither name nor time, so that the bytes depend only on the documents.
         self._packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_GZIP_LEVEL, mtime=0)
         self._out = io.BufferedWriter(cast(io.RawIOBase, self._packed), 1 << 20)
 
@@ -174,37 +175,40 @@ class _JsonLines:
         self._packed.close()
 
     def write(self, documents: Iterable[Mapping[str, object]]) -> None:
-        """Writes rows of tasks.formats.documents.document.DOCUMENT.
-
-        Times become ISO 8601 (UTC, milliseconds) or null, metadata a JSON object.
-        """
+        """Writes rows of DOCUMENT; times become ISO 8601 (UTC, milliseconds) or null, metadata a JSON object."""
         for document in documents:
-            fields = {name: _plain(document[name]) for name in _FIELDS}
+            fields = {name: _json_value(document[name]) for name in _FIELDS}
             fields["metadata"] = json.loads(str(document["metadata"] or "null"))
             self._out.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
 
 
 class PagedFiles:
-    """Gathers what is known of the files of a part with pages; in memory as Arrow, some 40 bytes per block."""
+    """Collects layout and page scores of the paged files of a part, as Arrow tables of about 40 bytes per block."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
         self._tables: list[pa.Table] = []
         self._pages: list[dict[str, Any]] = []
 
-    def rejected(self, row: Row, outcome: Outcome) -> None:
-        """Adds the pages of a file that gave no document."""
+    def add_rejected(self, row: InputRow, outcome: Outcome) -> None:
+        """Adds the pages of a file that gives no document."""
         if not isinstance(outcome, Poison):
             self._add_pages(row, outcome.pages)
 
-    def kept(self, part: Part, row: Row, document: str, content: Content) -> list[dict[str, str]]:
-        """Adds layout and pages of a document; counts its pages that need OCR as rows, and returns their rejections."""
+    def add_document(self, part: Part, row: InputRow, document: str, content: Content) -> list[dict[str, str]]:
+        """Adds layout and pages of the document with that id.
+
+        Pages that need OCR are counted as rows of the part.
+
+        Returns:
+            the rejections of these pages, as rows of REJECTED.
+        """
         if content.layout:
             self._rows.append(layout_row(document, content.layout))
             if len(self._rows) >= _LAYOUTS_AT_ONCE:
@@ -225,7 +229,7 @@ class PagedFiles:
         ]
 
     def write(self, part: Part) -> None:
-        """Writes the files of the part, none without a paged file."""
+        """Writes the tables of the part; no file is written for a table without rows."""
         self._pack()
         if self._tables:
             part.table("layout", pa.concat_tables(self._tables).sort_by("id").combine_chunks(), out=False)
@@ -238,52 +242,53 @@ class PagedFiles:
             self._tables.append(pa.Table.from_pylist(self._rows, LAYOUT))
             self._rows = []
 
-    def _add_pages(self, row: Row, pages: tuple[PageScore, ...]) -> None:
+    def _add_pages(self, row: InputRow, pages: tuple[PageScore, ...]) -> None:
         self._pages += [
-            {"url": row.url, "source": row.source, "page": one.page, "score": one.score, "needs_ocr": one.needs_ocr}
-            for one in pages
+            {"url": row.url, "source": row.source, "page": page.page, "score": page.score, "needs_ocr": page.needs_ocr}
+            for page in pages
         ]
 
 
 def returned_parts(
     index: DedupIndex, takedowns: Tombstones, names: Sequence[str], output: Output, engine: Engine
 ) -> list[PartRecord]:
-    """Writes a part for each part of the index with documents that come back.
+    """Writes one part for each part of the index with returned documents.
 
     Args:
-        index: of the version before.
-        takedowns: what is taken down.
-        names: the parts of documents that this version has read: what is among them is there already.
+        index: dedup index of the previous version.
+        takedowns: tombstones of documents and pages that are taken down.
+        names: names of the parts that this version has extracted; documents in them are not written again.
         output: the artifact being written.
         engine: executor of the parts.
     """
     numbers = range(index.count)
-    gone = [found for _, found in sorted(engine.map(partial(forgotten, index, takedowns), numbers))]
-    found = sorted(engine.map(partial(returning, index, pa.concat_arrays([id_array([]), *gone]), takedowns), numbers))
-    back = {number: copies for number, copies in found if copies.num_rows}
-    if back:
+    ids = [part_ids for _, part_ids in sorted(engine.map(partial(taken_down_ids, index, takedowns), numbers))]
+    taken_down = pa.concat_arrays([id_array([]), *ids])
+    results = sorted(engine.map(partial(returned_copies, index, taken_down, takedowns), numbers))
+    returned = {number: copies for number, copies in results if copies.num_rows}
+    if returned:
         own = ArtifactFolder(output.store, output.address, output.address.path)
-        every = pa.concat_arrays([copies.column("id").combine_chunks() for copies in back.values()])
-        there = pa.concat_arrays(
-            [id_array([]), *(found for _, found in engine.map(partial(_read_again, own, every), names))]
-        )
-        back = {
-            number: copies.filter(pc.invert(pc.is_in(copies.column("id"), there))) for number, copies in back.items()
+        candidates = pa.concat_arrays([copies.column("id").combine_chunks() for copies in returned.values()])
+        ids = [part_ids for _, part_ids in engine.map(partial(_already_written, own, candidates), names)]
+        written = pa.concat_arrays([id_array([]), *ids])
+        returned = {
+            number: copies.filter(pc.invert(pc.is_in(copies.column("id"), written)))
+            for number, copies in returned.items()
         }
-    specs = [PartSpec(returned_part_name(number), copies) for number, copies in back.items() if copies.num_rows]
+    specs = [PartSpec(returned_part_name(number), copies) for number, copies in returned.items() if copies.num_rows]
     return output.map_parts(engine, partial(_returned_part, index), specs)
 
 
-def _read_again(own: ArtifactFolder, wanted: pa.Array, name: str) -> pa.Array:
-    """Returns those of some ids that are of documents in one part."""
-    there = own.table(f"documents/{name}.parquet", columns=["id"]).column("id").combine_chunks()
-    return wanted.filter(pc.is_in(wanted, value_set=there))
+def _already_written(own: ArtifactFolder, candidates: pa.Array, name: str) -> pa.Array:
+    """Returns the ids in `candidates` of documents in the part `name`; runs on a worker."""
+    ids = own.table(f"documents/{name}.parquet", columns=["id"]).column("id").combine_chunks()
+    return candidates.filter(pc.is_in(candidates, value_set=ids))
 
 
 def _returned_part(index: DedupIndex, part: Part, copies: pa.Table) -> None:
-    """Writes the documents of some copies; runs on a worker."""
+    """Writes the documents of the rows `copies` of the index; runs on a worker."""
     part.count_in(copies.num_rows)
-    found = returned_documents(index, copies).cast(DOCUMENT)
-    part.metric("text_bytes", sum(len(text.encode()) for text in found.column("text").to_pylist()))
-    part.table("documents", found)
+    documents = returned_documents(index, copies).cast(DOCUMENT)
+    part.metric("text_bytes", sum(len(text.encode()) for text in documents.column("text").to_pylist()))
+    part.table("documents", documents)
     part.table("rejected", REJECTED.empty_table(), out=False)

@@ -1,12 +1,12 @@
-"""Division of the input into parts, and reading of the pieces that it makes of large files.
+"""Partitioning of the input into parts, and reading of pieces of large files.
 
-Reads the names, sizes and bytes of external files. The parts are a function of the inputs and the settings, not of the
+Reads names, sizes and bytes of external files. The parts are a function of the inputs and the settings, not of the
 workers. A unit is one WARC file, one file of a source, or a piece of a file of rows that is too large for one part.
-Parts are sequences of whole consecutive units of about equal weight.
+Parts are sequences of consecutive units with about equal weights.
 
-A Parquet file is cut between row groups, JSON at the ends of lines or of values. Plain UTF-8 can be read from any
-offset. Packed files, and those in UTF-16, can be read only from the beginning, so a process keeps the stream of its
-last piece: the next piece continues there, and any other one skips the bytes before it.
+Parquet files are split between row groups, JSON files at the ends of lines or values. Plain UTF-8 can be read from any
+offset. Compressed files and files in UTF-16 can only be read from the beginning, so a process keeps the stream of its
+last piece open: the next piece continues there, and any other piece skips the bytes before it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tasks.core import parquet
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find, other_kind
-from tasks.formats.documents.json_rows import BLOCK, Form, Text, form_of, text_of, value_ends
+from tasks.formats.documents.json_rows import BLOCK, Form, JsonText, detect_form, open_text, value_ends
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.config import PLACEHOLDERS, ExtractConfig, FileSource
 
@@ -31,31 +31,31 @@ _HEAD = 512
 ROW_KINDS = ("jsonl", "parquet")
 """Kinds of sources whose files hold one document per row."""
 
-# Compressed pages unpack to about four times their size, and their extraction costs more than reading a text.
+# Compressed pages decompress to about four times their size, and extraction takes longer than reading text.
 PACKED_WEIGHT = 4
 MIN_PARTS = 8
 PIECES = 4
 """Pieces per part of a large file, so that parts can be filled evenly."""
 RUNS = 20
-"""Maximum number of runs of the parts of a compressed file. A run first skips the bytes before it, half the file on
-average; reading rows takes about ten times as long as skipping them, so the work at most doubles."""
+"""Maximum number of runs (groups of parts) of a compressed file. A run first skips the bytes before it, half the file
+on average. Reading rows takes about ten times as long as skipping them, so the total time at most doubles."""
 
 
 def find_files(source: FileSource) -> list[SourceFile]:
     """Returns the files of a source in name order.
 
     Raises:
-        InputError: the pattern matches no file, or all of them are excluded.
-        StoreError, TransientError: the object store that it names cannot be used, or did not answer.
+        InputError: the pattern matches no file, or all files are excluded.
+        StoreError, TransientError: the object store of the pattern cannot be used, or does not respond.
     """
     pattern = source.path
     for placeholder, name in PLACEHOLDERS.items():
         pattern = pattern.replace(placeholder, sysconfig.get_path(name))
-    found = find(pattern, f'the file source "{source.name}"')
-    kept = [file for file in found if not any(fnmatch.fnmatch(file.name, glob) for glob in source.exclude)]
-    if not kept:
-        raise InputError(f'the file source "{source.name}" excludes all {len(found)} files', "correct its exclude")
-    return sorted(_sample(kept, source), key=lambda file: file.name)
+    files = find(pattern, f'the file source "{source.name}"')
+    included = [file for file in files if not any(fnmatch.fnmatch(file.name, glob) for glob in source.exclude)]
+    if not included:
+        raise InputError(f'the file source "{source.name}" excludes all {len(files)} files', "correct its exclude")
+    return sorted(_sample(included, source), key=lambda file: file.name)
 
 
 def _sample(files: list[SourceFile], source: FileSource) -> list[SourceFile]:
@@ -63,13 +63,13 @@ def _sample(files: list[SourceFile], source: FileSource) -> list[SourceFile]:
         return files
     # By hash of the name: a sample of the whole tree, the same on every machine.
     ordered = sorted(files, key=lambda file: (hash64(file.name), file.name))[: source.max_files]
-    taken, total = [], 0
+    sample, total = [], 0
     for file in ordered:
         total += file.bytes
         if source.max_bytes is not None and total > source.max_bytes:
             break
-        taken.append(file)
-    return taken or ordered[:1]
+        sample.append(file)
+    return sample or ordered[:1]
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class FilePiece:
     """A piece of a file of rows.
 
     Attributes:
-        first: number of its first row in the file; of JSON lines the number of the line, from 0.
-        start: where it begins: a byte of the text in UTF-8, or a row group.
-        end: where it ends, exclusive.
-        weight: its bytes, unpacked.
-        streamed: whether it can be reached only by way of what lies before it.
+        first: number of its first row in the file, from 0; for JSON lines the line number.
+        start: first byte of the text in UTF-8, or first row group.
+        end: end of the piece, exclusive, in the unit of `start`.
+        weight: uncompressed size in bytes.
+        streamed: whether the bytes before the piece must be read first.
     """
 
     first: int
@@ -91,16 +91,20 @@ class FilePiece:
     streamed: bool = False
 
     def joined(self, following: "FilePiece") -> "FilePiece":
-        """Returns this piece and the one behind it as one."""
+        """Returns this piece and the following one as one piece."""
         return FilePiece(self.first, self.start, following.end, self.weight + following.weight, self.streamed)
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One input file, or the piece `piece` of it.
+class InputUnit:
+    """One input file, or a piece of it.
 
-    A file of the crawl has no `source`; it is in the store at `file.path` and has `records` captures, listed by the
-    file `index` ("" for none).
+    Attributes:
+        file: the file; a file of the crawl is in the store at `file.path`.
+        source: source of the file; None for a file of the crawl.
+        records: number of captures in a file of the crawl.
+        index: path of its CDXJ index, or "".
+        piece: the piece of the file; None for the whole file.
     """
 
     file: SourceFile
@@ -111,7 +115,7 @@ class Unit:
 
     @property
     def weight(self) -> int:
-        """Input bytes, as `ExtractConfig.part_bytes` counts them; at least 1."""
+        """Input bytes as counted for `ExtractConfig.part_bytes`; at least 1."""
         if self.piece is not None:
             return max(1, self.piece.weight)
         packed = self.source is None or self.source.kind in ("warc", "parquet") or self.file.is_packed
@@ -119,46 +123,46 @@ class Unit:
 
     @property
     def stream(self) -> str:
-        """Where the unit comes from, if it is a piece that can be reached only by way of what lies before it, or ""."""
+        """Path of the file if the unit is a piece whose preceding bytes must be read first, otherwise ""."""
         return self.file.path if self.piece is not None and self.piece.streamed else ""
 
 
-def divide(units: Sequence[Unit], config: ExtractConfig, engine: Engine) -> list[Unit]:
-    """Returns the units with each file of rows that is larger than a part's share as several.
+def divide(units: Sequence[InputUnit], config: ExtractConfig, engine: Engine) -> list[InputUnit]:
+    """Returns the units with each file of rows that is larger than a part split into several units.
 
     Raises:
         InputError: such a file cannot be read.
     """
     share = max(1, sum(unit.weight for unit in units) // _part_count(units, config))
     large = [number for number, unit in enumerate(units) if _is_rows(unit) and unit.weight > share]
-    cuts = engine.map(partial(_pieces, max(1, share // PIECES)), [units[number] for number in large])
-    found = {large[place]: pieces for place, pieces in cuts}
-    return [piece for number, unit in enumerate(units) for piece in found.get(number, [unit])]
+    results = engine.map(partial(_split, max(1, share // PIECES)), [units[number] for number in large])
+    pieces = {large[index]: split for index, split in results}
+    return [piece for number, unit in enumerate(units) for piece in pieces.get(number, [unit])]
 
 
-def _is_rows(unit: Unit) -> bool:
+def _is_rows(unit: InputUnit) -> bool:
     return unit.source is not None and unit.source.kind in ROW_KINDS
 
 
-def _pieces(size: int, unit: Unit) -> list[Unit]:
-    """Cuts a file of rows; an empty one stays as it is."""
+def _split(size: int, unit: InputUnit) -> list[InputUnit]:
+    """Splits a file of rows into pieces of about `size` bytes; an empty file is returned unchanged."""
     assert unit.source is not None
-    with readable(unit.file, unit.source):
+    with explain_read_errors(unit.file, unit.source):
         return [replace(unit, piece=piece) for piece in cut(unit.file, unit.source.kind, size)] or [unit]
 
 
-def _part_count(units: Sequence[Unit], config: ExtractConfig) -> int:
+def _part_count(units: Sequence[InputUnit], config: ExtractConfig) -> int:
     total = sum(unit.weight for unit in units)
     return config.parts or max(-(-total // config.part_bytes), min(len(units), MIN_PARTS))
 
 
-def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
-    """Cuts `units` into parts, none of them empty.
+def arrange(units: Sequence[InputUnit], config: ExtractConfig) -> list[list[InputUnit]]:
+    """Groups consecutive units into parts, none of which is empty.
 
-    The middle of a unit decides where it goes, so a unit larger than a part fills one alone.
+    The middle of a unit determines its part, so a unit larger than a part has one to itself.
     """
     total, count = sum(unit.weight for unit in units), _part_count(units, config)
-    groups: dict[int, list[Unit]] = {}
+    groups: dict[int, list[InputUnit]] = {}
     before = 0
     for unit in units:
         middle = before + unit.weight / 2
@@ -167,9 +171,9 @@ def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
     return [list(_joined(groups[index])) for index in sorted(groups)]
 
 
-def _joined(units: Sequence[Unit]) -> Iterator[Unit]:
-    """Yields units with neighbouring pieces of one file as one."""
-    current: Unit | None = None
+def _joined(units: Sequence[InputUnit]) -> Iterator[InputUnit]:
+    """Yields units, with adjacent pieces of one file joined."""
+    current: InputUnit | None = None
     for unit in units:
         if (
             current
@@ -187,65 +191,65 @@ def _joined(units: Sequence[Unit]) -> Iterator[Unit]:
         yield current
 
 
-def runs(parts: Sequence[Sequence[Unit]]) -> list[str]:
-    """Returns for each part the name of its run, or "" for one that can be made by itself.
+def run_names(parts: Sequence[Sequence[InputUnit]]) -> list[str]:
+    """Returns for each part the name of its run, or "" for a part that does not depend on others.
 
-    Parts of one run go through a compressed file one after the other, so that it is unpacked once for all of them.
+    The parts of one run are processed in order, so that their compressed file is decompressed once for all of them.
     """
     streams = [next(filter(None, (unit.stream for unit in units)), "") for units in parts]
-    found, seen = [], dict.fromkeys(streams, 0)
+    names, counts = [], dict.fromkeys(streams, 0)
     for stream in streams:
-        each = -(-streams.count(stream) // RUNS)
-        found.append(f"{stream} {seen[stream] // each}" if stream else "")
-        seen[stream] += 1
-    return found
+        parts_per_run = -(-streams.count(stream) // RUNS)
+        names.append(f"{stream} {counts[stream] // parts_per_run}" if stream else "")
+        counts[stream] += 1
+    return names
 
 
 def cut(file: SourceFile, kind: str, size: int) -> list[FilePiece]:
-    """Returns the pieces of a file, each of `size` bytes or a little more, unpacked; none is empty.
+    """Returns the pieces of a file, none of which is empty.
 
     Args:
         file: a file of a source.
-        kind: what it holds, one of ROW_KINDS.
-        size: a piece ends with the first row group, or row of JSON, that reaches so many bytes.
+        kind: kind of the file, one of ROW_KINDS.
+        size: uncompressed bytes of a piece; it ends with the first row group or JSON row that reaches this size.
 
     Raises:
         OSError, pa.ArrowException: the file cannot be read.
-        InputError: it holds something else.
+        InputError: the file is of another kind.
     """
     if kind == "parquet":
         return list(_row_groups(file, size))
-    form = form_of(file.local(), file.name)
-    with text_of(file.local(), form) as text:
+    form = detect_form(file.local(), file.name)
+    with open_text(file.local(), form) as text:
         return list((_lines if form.lines else _values)(text, size, not form.plain))
 
 
 def _row_groups(file: SourceFile, size: int) -> Iterator[FilePiece]:
-    described = parquet.metadata(file.local())
+    metadata = parquet.metadata(file.local())
     first = start = rows = weight = 0
-    for number in range(described.num_row_groups):
-        group = described.row_group(number)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
         rows, weight = rows + group.num_rows, weight + group.total_byte_size
-        if weight >= size or number == described.num_row_groups - 1:
+        if weight >= size or number == metadata.num_row_groups - 1:
             yield FilePiece(first, start, number + 1, weight)
             first, start, weight = rows, number + 1, 0
 
 
-def _lines(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
+def _lines(text: JsonText, size: int, streamed: bool) -> Iterator[FilePiece]:
     first = start = lines = at = 0
     while block := text.read(BLOCK):
-        behind = 0
-        while (end := block.find(b"\n", max(behind, start + size - at - 1)) + 1) > 0:
-            lines += block.count(b"\n", behind, end)
+        consumed = 0
+        while (end := block.find(b"\n", max(consumed, start + size - at - 1)) + 1) > 0:
+            lines += block.count(b"\n", consumed, end)
             yield FilePiece(first, start, at + end, at + end - start, streamed)
-            first, start, behind = lines, at + end, end
-        lines += block.count(b"\n", behind)
+            first, start, consumed = lines, at + end, end
+        lines += block.count(b"\n", consumed)
         at += len(block)
     if at > start:
         yield FilePiece(first, start, at, at - start, streamed)
 
 
-def _values(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
+def _values(text: JsonText, size: int, streamed: bool) -> Iterator[FilePiece]:
     first = start = end = 0
     number = 0
     for number, (end, _) in enumerate(value_ends(text, 0), start=1):
@@ -257,13 +261,13 @@ def _values(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
 
 
 @contextlib.contextmanager
-def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
-    """Raises InputError with file and source for errors while a file is read."""
+def explain_read_errors(file: SourceFile, source: FileSource) -> Iterator[None]:
+    """Converts errors while a file is read to an InputError with file and source."""
     try:
         yield
     except (OSError, EOFError, pa.ArrowException) as error:
-        what, remedy = _other_kind(file) or ("", "mend it, or exclude it")
-        cause = f"{error}; it is {what}" if what else str(error)
+        detected, remedy = _other_kind(file) or ("", "repair it, or exclude it")
+        cause = f"{error}; it is {detected}" if detected else str(error)
         raise InputError(f'{file.path} of the file source "{source.name}" cannot be read ({cause})', remedy) from error
 
 
@@ -273,84 +277,88 @@ def _other_kind(file: SourceFile) -> tuple[str, str] | None:
     return None
 
 
-class Window:
-    """The bytes of a piece, to be read forward."""
+class PieceReader:
+    """Reads the bytes of a piece sequentially.
 
-    def __init__(self, text: Text, form: Form, path: str, left: int | None) -> None:
+    Attributes:
+        form: encoding and layout of the file.
+        remaining: number of bytes that are not read yet; None if the piece is the whole file.
+    """
+
+    def __init__(self, text: JsonText, form: Form, path: str, remaining: int | None) -> None:
         self._text = text
         self._path = path
         self.form = form
-        self.left = left
-        """How many bytes are left; None where the piece is the whole file."""
+        self.remaining = remaining
 
     def read(self, size: int) -> bytes:
         """Returns the next bytes, at most `size`; b"" at the end."""
-        count = size if self.left is None else min(size, self.left)
+        count = size if self.remaining is None else min(size, self.remaining)
         data = self._text.read(count) if count else b""
-        if self.left is not None:
+        if self.remaining is not None:
             if count and not data:
-                raise _changed(self._path)
-            self.left -= len(data)
+                raise _truncated(self._path)
+            self.remaining -= len(data)
         return data
 
 
 @contextlib.contextmanager
-def window(file: SourceFile, piece: FilePiece | None) -> Iterator[Window]:
-    """Yields the text of a piece of a file of JSON, in UTF-8; None for the whole file.
+def open_piece(file: SourceFile, piece: FilePiece | None) -> Iterator[PieceReader]:
+    """Yields a reader of a piece of a JSON file, or of the whole file for None; the text is UTF-8.
 
     Raises:
         OSError: the file cannot be read.
-        InputError: it is not as it was when it was cut, or holds something else.
+        InputError: the file has changed since it was split, or is of another kind.
     """
     if piece is not None and piece.streamed:
-        yield from _streamed(file, piece)
+        yield from _resume_stream(file, piece)
         return
-    form = form_of(file.local(), file.name)
-    with text_of(file.local(), form) as text:
+    form = detect_form(file.local(), file.name)
+    with open_text(file.local(), form) as text:
         if piece is not None:
             text.seek(piece.start)
-        yield Window(text, form, file.path, None if piece is None else piece.end - piece.start)
+        yield PieceReader(text, form, file.path, None if piece is None else piece.end - piece.start)
 
 
-class _Kept(NamedTuple):
-    at: int
-    text: Text
+class _OpenStream(NamedTuple):
+    position: int
+    text: JsonText
     form: Form
-    opened: contextlib.ExitStack
+    files: contextlib.ExitStack
 
 
-_KEPT: dict[str, _Kept] = {}
-"""Where this process stands in the packed file that it has read a piece of last."""
+_OPEN_STREAMS: dict[str, _OpenStream] = {}
+"""The open stream of the compressed file from which this process has last read a piece; at most one entry."""
 
 
-def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[Window]:
-    kept = _KEPT.pop(file.path, None)
-    if kept and kept.at > piece.start:
-        kept.opened.close()
-        kept = None
-    at, text, form, opened = kept or _from_the_beginning(file)
+def _resume_stream(file: SourceFile, piece: FilePiece) -> Iterator[PieceReader]:
+    stream = _OPEN_STREAMS.pop(file.path, None)
+    if stream and stream.position > piece.start:
+        stream.files.close()
+        stream = None
+    position, text, form, files = stream or _open_stream(file)
     try:
-        while at < piece.start:
-            if not (skipped := text.read(min(BLOCK, piece.start - at))):
-                raise _changed(file.path)
-            at += len(skipped)
-        shown = Window(text, form, file.path, piece.end - piece.start)
-        yield shown
+        while position < piece.start:
+            if not (skipped := text.read(min(BLOCK, piece.start - position))):
+                raise _truncated(file.path)
+            position += len(skipped)
+        reader = PieceReader(text, form, file.path, piece.end - piece.start)
+        yield reader
     except BaseException:
-        opened.close()
+        files.close()
         raise
-    if shown.left:
-        opened.close()
+    if reader.remaining:
+        files.close()
         return
-    while _KEPT:
-        _KEPT.popitem()[1].opened.close()
-    _KEPT[file.path] = _Kept(piece.end, text, form, opened)
+    while _OPEN_STREAMS:
+        _OPEN_STREAMS.popitem()[1].files.close()
+    _OPEN_STREAMS[file.path] = _OpenStream(piece.end, text, form, files)
 
 
-def _from_the_beginning(file: SourceFile) -> _Kept:
-    form, opened = form_of(file.local(), file.name), contextlib.ExitStack()
-    return _Kept(0, opened.enter_context(text_of(file.local(), form)), form, opened)
+def _open_stream(file: SourceFile) -> _OpenStream:
+    form, files = detect_form(file.local(), file.name), contextlib.ExitStack()
+    return _OpenStream(0, files.enter_context(open_text(file.local(), form)), form, files)
 
 
-def _changed(path: str) -> InputError:
-    return InputError(f"{path} has become shorter while it was read", "run again once nobody writes to it any more")
+def _truncated(path: str) -> InputError:
+    return InputError(f"{path} became shorter while it was read", "run again when no other process writes to it")

@@ -1,8 +1,8 @@
 """The parser `pdf`: text of PDF files and captures in reading order, with the page and box of each block.
 
-Reads the bytes of a file (`tasks.formats.pdf`). Pages without a usable text layer are left out with the score that says
-so, or read by a command of the recipe, such as an OCR or layout model of your own: the file is written to a temporary
-folder, and the command prints the blocks of one page.
+Reads the bytes of a file with `tasks.formats.pdf`. Pages without a usable text layer are skipped and scored, or read by
+a command of the recipe, such as your own OCR or layout model: the file is written to a temporary folder, and the
+command prints the blocks of one page.
 """
 
 import json
@@ -20,13 +20,13 @@ from tasks.core.errors import InputError
 from tasks.stages.extract.parser import Content, Parser, Rejected
 
 if TYPE_CHECKING:
-    from tasks.formats.pdf.blocks import Block
+    from tasks.formats.pdf.blocks import PdfBlock
 
 _MAX_OUTPUT = 16 << 20
 
 
 class Pdf(Parser):
-    """Limits of one file, and the command that reads pages by other means."""
+    """Settings: the limits of one file, and an optional command that reads pages."""
 
     media_types: ClassVar[tuple[str, ...]] = ("application/pdf",)
     library: ClassVar[str] = "pypdfium2"
@@ -43,19 +43,19 @@ class Pdf(Parser):
     """A file with more characters is rejected as `pdf_too_many_chars`."""
 
     max_cpu_s: float = Field(default=60.0, gt=0)
-    """A file that has taken more CPU seconds after a page is rejected as `pdf_timeout`. One page that takes a quarter
-    more than this alone ends the process that reads it, and the file is set aside as poison."""
+    """A file that has taken more CPU seconds at the end of a page is rejected as `pdf_timeout`. After 1.25 times this
+    limit, the process that reads it is killed, and the file is quarantined as poison."""
 
     page_command: tuple[str, ...] = ()
-    """Command that reads one page, such as an OCR or layout model: {file} stands for the path of the file, {page} for
-    the number of the page, from 1. It writes a JSON object per block to standard output: `text`, and if it likes `kind`
-    and `box`. With another exit status than 0 the page stays as it is."""
+    """Command that reads one page, such as an OCR or layout model. {file} is replaced by the path of the file, {page}
+    by the number of the page, from 1. It writes a JSON object per block to standard output, with `text` and optionally
+    `kind` and `box`. If its exit status is not 0, the page is not changed."""
 
     page_command_reads: Literal["needs_ocr", "all"] = "needs_ocr"
-    """Which pages the command reads."""
+    """Pages that the command reads."""
 
     page_timeout_s: float = Field(default=60.0, gt=0)
-    """Seconds that the command may take for a page; it is ended then, and the page stays as it is."""
+    """Limit of seconds per page for the command; after it the command is killed, and the page is not changed."""
 
     @property
     def cpu_s(self) -> float | None:
@@ -70,29 +70,29 @@ class Pdf(Parser):
     def parse(self, data: bytes, name: str) -> Content:
         """See `Parser.parse`."""
         from tasks.formats.pdf.document import read_pdf
-        from tasks.formats.pdf.reader import Limits, Unreadable
+        from tasks.formats.pdf.reader import Limits, PdfError
 
         limits = Limits(self.max_pages, self.max_objects, self.max_chars, self.max_cpu_s)
         try:
             if not self.page_command:
-                found = read_pdf(data, limits)
+                document = read_pdf(data, limits)
             else:
                 with PageCommand(self.page_command, data, self.page_timeout_s) as command:
-                    found = read_pdf(data, limits, command.read, all_pages=self.page_command_reads == "all")
-        except Unreadable as unreadable:
+                    document = read_pdf(data, limits, command.read, all_pages=self.page_command_reads == "all")
+        except PdfError as unreadable:
             raise Rejected(unreadable.reason) from None
-        if not found.text:
-            raise Rejected("needs_ocr" if any(page.needs_ocr for page in found.pages) else "empty", found.pages)
-        return Content(text=found.text, title=found.title, layout=found.pieces, pages=found.pages)
+        if not document.text:
+            raise Rejected("needs_ocr" if any(page.needs_ocr for page in document.pages) else "empty", document.pages)
+        return Content(text=document.text, title=document.title, layout=document.layout, pages=document.pages)
 
 
 class PageCommand:
-    """The command, and the file that it reads, which is there between `__enter__` and `__exit__`.
+    """Runs the page command; a context manager, which writes the file to a temporary folder and removes it at the end.
 
     Args:
-        command: the program and its arguments, with {file} and {page} in their places.
-        data: the file.
-        timeout_s: seconds for one page.
+        command: the program and its arguments, with the placeholders {file} and {page}.
+        data: the content of the file.
+        timeout_s: limit of seconds for one page.
     """
 
     def __init__(self, command: Sequence[str], data: bytes, timeout_s: float) -> None:
@@ -111,18 +111,18 @@ class PageCommand:
     ) -> None:
         self._folder.cleanup()
 
-    def read(self, page: int) -> list["Block"] | None:
+    def read(self, page: int) -> list["PdfBlock"] | None:
         """Returns the blocks of a page; None if the command fails or takes too long.
 
         Raises:
-            InputError: there is no such program.
-            ValueError: it has printed something else than blocks.
+            InputError: the program does not exist or cannot be executed.
+            ValueError: its output has something other than blocks.
         """
-        places = {"{file}": str(self._file), "{page}": str(page)}
-        arguments = [_filled(word, places) for word in self._command]
+        placeholders = {"{file}": str(self._file), "{page}": str(page)}
+        arguments = [_filled(word, placeholders) for word in self._command]
         with tempfile.TemporaryFile() as output:
             try:
-                done = subprocess.run(
+                process = subprocess.run(
                     arguments,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -137,36 +137,36 @@ class PageCommand:
                 ) from None
             except subprocess.TimeoutExpired:
                 return None
-            if done.returncode:
+            if process.returncode:
                 return None
             output.seek(0)
             lines = output.read(_MAX_OUTPUT).decode("utf-8").splitlines()
         return [_block(json.loads(line), page) for line in lines if line.strip()]
 
 
-def _filled(word: str, places: dict[str, str]) -> str:
-    for name, value in places.items():
-        word = word.replace(name, value)
+def _filled(word: str, placeholders: dict[str, str]) -> str:
+    for placeholder, value in placeholders.items():
+        word = word.replace(placeholder, value)
     return word
 
 
 def _own_limits() -> None:
-    """Gives the command the memory that this process may not take, but no endless output."""
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    """Lifts the memory limit of this process for the command, and limits the size of its output."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_OUTPUT, _MAX_OUTPUT))
 
 
-def _block(found: Any, page: int) -> "Block":
-    """Returns a block that was printed; raises ValueError for anything else."""
-    from tasks.formats.pdf.blocks import KINDS, Block  # not while a recipe is read
+def _block(output: Any, page: int) -> "PdfBlock":
+    """Returns the block of a JSON value printed by the command; raises ValueError if it is invalid."""
+    from tasks.formats.pdf.blocks import KINDS, PdfBlock  # imported here, because recipes import this module
 
-    if not isinstance(found, dict) or not isinstance(found.get("text"), str):
-        raise ValueError('page_command: each line of its output is a JSON object with a "text"')
-    kind, box = found.get("kind", "paragraph"), found.get("box", (0.0, 0.0, 0.0, 0.0))
+    if not isinstance(output, dict) or not isinstance(output.get("text"), str):
+        raise ValueError('page_command: each line of its output must be a JSON object with a "text"')
+    kind, box = output.get("kind", "paragraph"), output.get("box", (0.0, 0.0, 0.0, 0.0))
     if kind not in KINDS:
-        raise ValueError(f"page_command: {kind!r} is no kind of block; there are {', '.join(KINDS)}")
-    if not isinstance(box, list | tuple) or len(box) != 4 or not all(isinstance(one, int | float) for one in box):
-        raise ValueError("page_command: a box is four numbers: left, upper, right and lower end")
+        raise ValueError(f"page_command: {kind!r} is not a kind of block; the kinds are {', '.join(KINDS)}")
+    if not isinstance(box, list | tuple) or len(box) != 4 or not all(isinstance(edge, int | float) for edge in box):
+        raise ValueError("page_command: a box must be four numbers: left, top, right and bottom")
     x0, y0, x1, y1 = map(float, box)
-    return Block(kind, tuple(found["text"].splitlines()) or ("",), page, (x0, y0, x1, y1), 0.0)
+    return PdfBlock(kind, tuple(output["text"].splitlines()) or ("",), page, (x0, y0, x1, y1), 0.0)

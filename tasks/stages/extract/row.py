@@ -1,8 +1,8 @@
-"""Rows of the input, their content, and what the child process of `guard` needs to extract it.
+"""Rows of the input, their content, and the settings that the child process of `guard` needs for extraction.
 
-A row has its provenance, and a callable that extracts the content. The identity of a row needs no extraction, so that
-duplicates within an artifact are found in a first cheap pass over the input. Settings reach the child as plain values
-(`Choices`), without pydantic, whose import takes as long as all other imports of the child together.
+A row has provenance, and a callable that extracts its content. The identity of a row needs no extraction, so that a
+first, cheap pass over the input finds the duplicates within an artifact. The child receives settings as plain values
+(`ExtractOptions`), without pydantic, whose import takes as long as all other imports of the child together.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tasks.formats.documents.layout import PageScore, Piece
+from tasks.formats.documents.layout import LayoutSpan, PageScore
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
 
 
 class Rejected(Exception):
-    """A row yields no document, for a reason in machine words; `pages` are the scores of its pages, if it has any."""
+    """A row gives no document.
+
+    Args:
+        reason: the reason as an identifier, such as "too_large".
+        pages: scores of the pages of a paged file.
+    """
 
     def __init__(self, reason: str, pages: tuple[PageScore, ...] = ()) -> None:
         super().__init__(reason, pages)
@@ -31,8 +36,8 @@ class Poison(Exception):
     """A row could not be processed.
 
     Args:
-        reason: `timeout`, `memory`, `crash` (the process died) or `error`.
-        detail: what happened.
+        reason: "timeout", "memory", "crash" (the process died) or "error".
+        detail: description of the error.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -50,15 +55,15 @@ class Content:
 
     Attributes:
         text: plain text as stored.
-        title: "" where there is none, like the other texts here.
-        language_hint: the language that the page or its server names.
-        published: when the page says that it was published, in UTC.
-        canonical: the address that the page calls its own, absolute.
-        licence: URL or text of the licence that the page names.
-        author: names of the authors, "; " between them.
+        title: title; like the other texts, "" if there is none.
+        language_hint: language stated by the page or its server.
+        published: date of publication stated by the page, in UTC.
+        canonical: canonical URL stated by the page, absolute.
+        licence: URL or text of the license stated by the page.
+        author: names of the authors, separated by "; ".
         site: name of the site.
-        layout: where the blocks of a paged file stand in `text`.
-        pages: scores of the pages of such a file.
+        layout: positions of the blocks of a paged file in `text`.
+        pages: scores of the pages of a paged file.
     """
 
     text: str
@@ -69,24 +74,35 @@ class Content:
     licence: str = ""
     author: str = ""
     site: str = ""
-    layout: tuple[Piece, ...] = ()
+    layout: tuple[LayoutSpan, ...] = ()
     pages: tuple[PageScore, ...] = ()
 
 
 def no_content() -> Content:
-    """Raises Rejected: the content of a row that is read for its identity only, or has none."""
+    """Raises Rejected; the `content` of rows that are read for their identity only, or have no content."""
     raise Rejected("empty")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One capture or one file.
+class InputRow:
+    """One capture, one file, or one row of a file of rows.
 
-    `refused` is the reason if the headers suffice to reject it. `content` extracts it: picklable, called in the process
-    of `guard`, raises `Rejected` for expected reasons and any other exception for a poison row. `metadata` has the
-    other fields of a row of a dump as JSON, "" for none; `left_out` is whether one of them was too long. `size` is its
-    approximate size in bytes. A `rendered` row is a page as rendered by a browser, which replaces the capture of the
-    page. A `damaged` row is incomplete.
+    Attributes:
+        url: URL of the document.
+        source: name of its source.
+        content: extracts the content; picklable, called in the child process of `guard`. It raises `Rejected` for
+            expected reasons, and any other exception for a poison row.
+        size: approximate size in bytes.
+        payload_digest: digest of the payload.
+        record_id: WARC-Record-ID of a capture, or "".
+        fetched_at: time of a capture in UTC.
+        warc_file: name of the WARC file of a capture, or "".
+        warc_offset: offset of the record in that file.
+        metadata: the other fields of a row of a file as JSON, or "".
+        left_out: whether a field was too long for `metadata`.
+        refused: the reason if the row is rejected without extraction, or "".
+        rendered: whether the row is a page as rendered by a browser, which replaces the capture of the page.
+        damaged: whether the row is incomplete.
     """
 
     url: str
@@ -106,8 +122,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Choices:
-    """Settings of tasks.stages.extract.config.ExtractConfig under the same names; see there."""
+class ExtractOptions:
+    """The settings of `config.ExtractConfig` that the child process needs, under the same names."""
 
     extractor: str
     comments: bool
@@ -118,11 +134,15 @@ class Choices:
     """Name of the parser and its settings as JSON, by media type."""
 
     @classmethod
-    def of(cls, config: ExtractConfig) -> Choices:
-        """Returns the choices of some settings."""
+    def of(cls, config: ExtractConfig) -> ExtractOptions:
+        """Returns the options of a configuration."""
         from tasks.stages.extract.parser import by_media_type
 
         return cls(
-            *(config.extractor, config.comments, config.min_main_share, config.max_payload_bytes),
-            *(config.honour_noindex, by_media_type(config.parsers)),
+            extractor=config.extractor,
+            comments=config.comments,
+            min_main_share=config.min_main_share,
+            max_payload_bytes=config.max_payload_bytes,
+            honour_noindex=config.honour_noindex,
+            parsers=by_media_type(config.parsers),
         )

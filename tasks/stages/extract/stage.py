@@ -1,22 +1,22 @@
-"""Stage extract: captures and local files -> documents.
+"""Stage extract: extracts documents from captures and local files.
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
-`documents/<part>.parquet` (sorted by id) and `rejected/<part>.parquet`, of the schemas of
+`documents/<part>.parquet` (sorted by id) and `rejected/<part>.parquet`, with the schemas of
 `tasks.formats.documents.document`; on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without
-Parquet. Parts with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too.
+Parquet. Parts with paged files (PDF) also have `layout/<part>.parquet` and `pages/<part>.parquet`.
 
-With a dedup index (`tasks.formats.dedup.dedup_index`), the documents that come back are in parts of their own, as they
-were extracted before.
+With a dedup index (`tasks.formats.dedup.dedup_index`), returned documents are copied from earlier versions into parts
+of their own.
 
-Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
-each becomes one document or one rejection. A page that needs OCR, of a file with other pages, is a row and a rejection
-of its own. A first pass reads identities only, of a crawl from the index of its WARC
-files, and extracts nothing, so that on any number of workers
-- the same URL with the same bytes is one document however often it was captured: the earliest in input order;
+Input rows are response, revisit and conversion records, damaged positions of external WARC files, files, and rows of
+JSON and Parquet files; each gives one document or one rejection. In a file with text, a page that needs OCR is a row
+and a rejection of its own. A first pass reads only identities (for a crawl from the index of its WARC files), so that
+on any number of workers
+- the same URL with the same bytes is one document, however often it was captured: the first one in input order;
 - a page as rendered by a browser replaces the captures of its URL in the same source.
 
-The second pass extracts in a child process under limits (see `guard`): a page that takes too long or too much memory is
-quarantined, and the part continues.
+The second pass extracts in a child process with limits (see `guard`): a page that exceeds the limit of time or memory
+is quarantined, and the part continues.
 """
 
 import json
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import POISON
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, group_by_run, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import REJECTED, document_id
@@ -43,33 +43,47 @@ from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import WEB, ExtractConfig
-from tasks.stages.extract.files import Tally, read_file, refuse_misread, tallied
-from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
+from tasks.stages.extract.files import RowCounts, check_row_counts, count_rows, read_file
+from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
-from tasks.stages.extract.identity import Identity, Spare, identities, indexed_identities, spares, unit_identities
+from tasks.stages.extract.identity import (
+    ExcludedRows,
+    Identity,
+    excluded_rows,
+    identities,
+    indexed_identities,
+    unit_identities,
+)
 from tasks.stages.extract.parser import find_parser
 from tasks.stages.extract.part_files import OrderedDocuments, PagedFiles, returned_parts, write_documents
-from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, find_files, runs
-from tasks.stages.extract.row import Content, Poison, Rejected, Row
+from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit, arrange, divide, find_files, run_names
+from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 log = logging.getLogger("sluice.extract")
 
 VERSION = 11
 
-# What an extractor needs and `content` does not import: it must not count as time of the first page.
+# Modules that an extractor needs and `content` does not import; their import must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
 
 
 @dataclass(frozen=True)
-class Slice:
-    """Input of one part: its units, and its rows without a document because of rows elsewhere."""
+class PartInput:
+    """Input of one part.
+
+    Attributes:
+        store: store of the crawl; None without a crawl.
+        config: settings of the stage.
+        units: input units of the part.
+        excluded: rows that give no document because of other rows.
+        quick: whether identities use quick digests; not if they are compared with those of an index, which are SHA-1.
+    """
 
     store: Store | None
     config: ExtractConfig
-    units: tuple[Unit, ...]
-    spare: Spare = field(default_factory=Spare)
+    units: tuple[InputUnit, ...]
+    excluded: ExcludedRows = field(default_factory=ExcludedRows)
     quick: bool = True
-    """Whether digests are compared with no others than quick ones; those of an index are SHA-1."""
 
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
@@ -81,36 +95,37 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     """Extracts every capture and file.
 
     Raises:
-        InputError: there is nothing to read, a file of rows holds something else or no text, nothing that was read gave
-            a document, or the extractor is not installed.
+        InputError: there is no input, a file of rows is of another kind or has no text, no row gives a document, or the
+            extractor is not installed.
     """
     check_installed(config)
     warc = inputs.get("warc")
     store = warc.store if warc else None
     crawled = warc_files(warc) if warc else []
-    units = [Unit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
-    units += [Unit(file, source) for source in config.files for file in find_files(source)]
+    units = [InputUnit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
+    units += [InputUnit(file, source) for source in config.files for file in find_files(source)]
     if not units:
         raise InputError(
-            f"{output.address}: no WARC file and no local file to read", "crawl first, or add [[extract.files]]"
+            f"{output.address}: there is no WARC file and no local file", "crawl first, or add [[extract.files]]"
         )
     quick = not any(unit.index for unit in units)
     parts = arrange(divide(units, config, engine), config)
-    slices = [Slice(store, config, tuple(group), quick=quick) for group in parts]
-    specs = list(map(PartSpec, part_names(len(slices)), slices, runs(parts)))
+    part_inputs = [PartInput(store, config, tuple(group), quick=quick) for group in parts]
+    specs = list(map(PartSpec, part_names(len(part_inputs)), part_inputs, run_names(parts)))
     if any(spec.name not in output.committed for spec in specs):
-        together = in_runs(specs)
-        found = dict(engine.map(run_identities, together))
-        tally = sum((tally for _, tally in found.values()), Counter[tuple[str, str, str]]())
-        refuse_misread(tally, [(unit.file, unit.source) for unit in units if unit.source is not None])
+        groups = group_by_run(specs)
+        results = dict(engine.map(run_identities, groups))
+        tally = sum((tally for _, tally in results.values()), Counter[tuple[str, str, str]]())
+        check_row_counts(tally, [(unit.file, unit.source) for unit in units if unit.source is not None])
         by_part = {
             spec.name: rows
-            for place, run in enumerate(together)
-            for spec, rows in zip(run, found[place][0], strict=True)
+            for number, group in enumerate(groups)
+            for spec, rows in zip(group, results[number][0], strict=True)
         }
-        spare = spares([by_part[spec.name] for spec in specs])
+        excluded = excluded_rows([by_part[spec.name] for spec in specs])
         specs = [
-            replace(spec, payload=replace(spec.payload, spare=rows)) for spec, rows in zip(specs, spare, strict=True)
+            replace(spec, payload=replace(spec.payload, excluded=rows))
+            for spec, rows in zip(specs, excluded, strict=True)
         ]
     records = output.map_parts(engine, extract_part, specs)
     names = [spec.name for spec in specs]
@@ -122,23 +137,23 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     return Report(note=f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts")
 
 
-def extract_part(part: Part, slice_: Slice) -> None:
-    """Writes one part; see the module's docstring."""
-    config = slice_.config
+def extract_part(part: Part, part_input: PartInput) -> None:
+    """Extracts and writes one part; see the docstring of the module."""
+    config = part_input.config
     check_installed(config)  # on this worker, too
     guard = _guard(config)
     rejected: list[dict[str, str]] = []
     paged = PagedFiles()
     with OrderedDocuments() as documents:
-        for row, outcome in guard.outcomes(_marked(slice_)):
+        for row, outcome in guard.outcomes(_rows_to_extract(part_input)):
             part.count_in()
             if reason := _refusal(part, row, outcome, config):
                 rejected.append({"record_id": row.record_id, "url": row.url, "source": row.source, "reason": reason})
-                paged.rejected(row, outcome)
+                paged.add_rejected(row, outcome)
             elif isinstance(outcome, Content):
                 document = _document(row, outcome)
                 documents.add(document)
-                rejected += paged.kept(part, row, str(document["id"]), outcome)
+                rejected += paged.add_document(part, row, str(document["id"]), outcome)
                 if row.left_out:
                     part.metric("metadata_cut", 1)
         write_documents(part, documents, jsonl=config.jsonl)
@@ -147,19 +162,19 @@ def extract_part(part: Part, slice_: Slice) -> None:
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
 
 
-def _guard(config: ExtractConfig) -> Guard:
-    """Returns a process that has imported what a recipe needs: the time of that is none of the first page."""
+def _guard(config: ExtractConfig) -> ExtractionGuard:
+    """Returns a guard whose child imports the modules that the settings need before its first page."""
     cpu_s = config.max_page_cpu_s
     modules = _SLOW_TO_IMPORT.get(config.extractor, ())
     if not config.parsers:
-        return Guard(cpu_s, modules)
-    parsers = [find_parser(*one) for one in config.parsers.items()]
-    needed = dict.fromkeys(module for one in parsers for module in (type(one).__module__, *one.modules))
-    silent_s = max(PATIENCE * (one.cpu_s or cpu_s) + one.wait_s for one in parsers)
-    return Guard(cpu_s, (*modules, "tasks.stages.extract.parser", *needed), max(PATIENCE * cpu_s, silent_s))
+        return ExtractionGuard(cpu_s, modules)
+    parsers = [find_parser(name, settings) for name, settings in config.parsers.items()]
+    needed = dict.fromkeys(module for parser in parsers for module in (type(parser).__module__, *parser.modules))
+    silent_s = max(PATIENCE * (parser.cpu_s or cpu_s) + parser.wait_s for parser in parsers)
+    return ExtractionGuard(cpu_s, (*modules, "tasks.stages.extract.parser", *needed), max(PATIENCE * cpu_s, silent_s))
 
 
-def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:
+def _refusal(part: Part, row: InputRow, outcome: Outcome, config: ExtractConfig) -> str:
     """Counts and returns the reason why a row gives no document; "" for a document."""
     if isinstance(outcome, Poison):
         part.quarantine(row.record_id or row.url, outcome)
@@ -174,13 +189,13 @@ def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> s
     return reason
 
 
-def _marked(slice_: Slice) -> Iterator[Row]:
-    for number, row in enumerate(_rows(slice_)):
-        reason = slice_.spare.reason(number)
+def _rows_to_extract(part_input: PartInput) -> Iterator[InputRow]:
+    for number, row in enumerate(_rows(part_input)):
+        reason = part_input.excluded.reason(number)
         yield replace(row, refused=reason) if reason and not row.refused else row
 
 
-def _document(row: Row, content: Content) -> dict[str, object]:
+def _document(row: InputRow, content: Content) -> dict[str, object]:
     return {
         "id": document_id(row.url, row.payload_digest),
         "record_id": row.record_id,
@@ -192,7 +207,7 @@ def _document(row: Row, content: Content) -> dict[str, object]:
         "published": content.published if _is_past(content.published, row.fetched_at) else None,
         "canonical": content.canonical or None,
         "licence": content.licence or None,
-        "metadata": row.metadata or _stated(content),
+        "metadata": row.metadata or _metadata_json(content),
         "text": content.text,
         "source": row.source,
         "payload_digest": row.payload_digest,
@@ -201,60 +216,60 @@ def _document(row: Row, content: Content) -> dict[str, object]:
     }
 
 
-def _stated(content: Content) -> str | None:
+def _metadata_json(content: Content) -> str | None:
     stated = {name: value for name in ("author", "site") if (value := getattr(content, name))}
     return json.dumps(stated, ensure_ascii=False) if stated else None
 
 
 def _is_past(published: datetime | None, fetched: datetime | None) -> bool:
-    # A day of grace for times that were written without their zone.
+    # One day of tolerance for times without a time zone.
     return published is None or fetched is None or published <= fetched + timedelta(days=1)
 
 
-def _rows(slice_: Slice) -> Iterator[Row]:
-    for unit in slice_.units:
-        yield from _unit_rows(slice_, unit)
+def _rows(part_input: PartInput) -> Iterator[InputRow]:
+    for unit in part_input.units:
+        yield from _unit_rows(part_input, unit)
 
 
-def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Row]:
+def _unit_rows(part_input: PartInput, unit: InputUnit, *, quick: bool = False) -> Iterator[InputRow]:
     if unit.source is not None:
-        yield from read_file(unit.file, unit.source, slice_.config, quick=quick, piece=unit.piece)
-    elif slice_.store is not None:
-        yield from _crawled(slice_.store, unit, slice_.config, quick)
+        yield from read_file(unit.file, unit.source, part_input.config, quick=quick, piece=unit.piece)
+    elif part_input.store is not None:
+        yield from _crawl_rows(part_input.store, unit, part_input.config, quick)
 
 
-def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> Iterator[Row]:
-    read = 0
+def _crawl_rows(store: Store, unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+    readable = 0
     with store.open(unit.file.path) as file:
         for row in read_warc(file, unit.file.path, WEB, config, quick=quick, own=bool(unit.index)):
-            read += not row.damaged
+            readable += not row.damaged
             yield row
-    # A foreign file is taken as it is; our own was whole when it was published.
-    if read != unit.records:
+    # Damage in external files is tolerated; a file of the crawl was complete when it was published.
+    if readable != unit.records:
         raise InputError(
-            f"{store.url(unit.file.path)}: {unit.records} captures were published, {read} can be read",
-            "the file was damaged afterwards: restore it, or crawl again under another version",
+            f"{store.url(unit.file.path)}: {unit.records} captures were published, {readable} can be read",
+            "the file was damaged later: restore it, or crawl again as another version",
         )
 
 
-def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], Tally]:
-    """Returns `slice_identities` of the parts of a run, and the tally of their rows; runs on a worker."""
-    tally: Tally = Counter()
-    return [slice_identities(spec.payload, tally) for spec in specs], tally
+def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], RowCounts]:
+    """Returns `part_identities` of the parts of a run, and the counts of their rows; runs on a worker."""
+    tally: RowCounts = Counter()
+    return [part_identities(spec.payload, tally) for spec in specs], tally
 
 
-def slice_identities(slice_: Slice, tally: Tally) -> NDArray[np.void]:
-    """Returns `identity.IDENTITY` of every row of a slice, in row order; counts the rows of files of rows."""
-    return identities(_unit_identities(slice_, unit, tally) for unit in slice_.units)
+def part_identities(part_input: PartInput, tally: RowCounts) -> NDArray[np.void]:
+    """Returns the identities (IDENTITY) of the rows of a part; counts the rows of JSON and Parquet files in `tally`."""
+    return identities(_unit_identities(part_input, unit, tally) for unit in part_input.units)
 
 
-def _unit_identities(slice_: Slice, unit: Unit, tally: Tally) -> Iterable[Identity]:
-    if unit.index and slice_.store is not None:
-        with slice_.store.open(unit.index) as file:
+def _unit_identities(part_input: PartInput, unit: InputUnit, tally: RowCounts) -> Iterable[Identity]:
+    if unit.index and part_input.store is not None:
+        with part_input.store.open(unit.index) as file:
             listed = indexed_identities(file, unit.records)
         if listed is not None:
             return listed
-    rows = _unit_rows(slice_, unit, quick=slice_.quick)
+    rows = _unit_rows(part_input, unit, quick=part_input.quick)
     if unit.source is not None and unit.source.kind in ROW_KINDS:
-        rows = tallied(rows, unit.file, unit.source, tally)
+        rows = count_rows(rows, unit.file, unit.source, tally)
     return unit_identities(unit, rows)

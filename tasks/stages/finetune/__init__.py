@@ -1,6 +1,6 @@
-"""The stages of fine-tuning: a trained model learns from examples, is compared with its base, and registered.
+"""Stages of fine-tuning: train a model on examples, compare it with its base, and register it.
 
-The settings of the training itself are those of `tasks.trainer.tuning`.
+The settings of the training are in `tasks.trainer.tuning`.
 """
 
 import re
@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Copied
-from tasks.core.stage_spec import Input, Named, StageSpec, Takedowns
+from tasks.core.config import Config, SectionCopy
+from tasks.core.stage_spec import Input, NamedInput, StageSpec, Takedowns
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.tuning.config import FinetuneConfig
 
 COMPARISON = "comparison.json"
-"""File of the scores of both models: `compare` writes it, `register` reads it where there is no torch."""
+"""File with the scores of both models; written by `compare`, and read by `register`, which does not import torch."""
 
 _CHUNKS = re.compile(r"[a-z][a-z0-9_-]*/chunks@[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -23,13 +23,13 @@ class Turn(Config):
     """Text around the content of a message."""
 
     before: str = ""
-    """Never learned: of a response it is what the model is prompted with."""
+    """Never learned; for a response, the prompt of the model ends with it."""
     after: str = "\n\n"
-    """Of a response it is learned."""
+    """Learned for a response."""
 
 
 class Template(Config):
-    """How messages become one text: the turns end to end, each with the text around it."""
+    """Chat template: messages are concatenated, each with the text around it."""
 
     system: Turn = Turn()
     user: Turn = Turn(before="### Instruction:\n")
@@ -37,17 +37,17 @@ class Template(Config):
 
 
 class ChunkChoice(Config):
-    """Which chunks become examples; an empty list is no condition."""
+    """Selection of the chunks that become examples; an empty list is no condition."""
 
     of: str = ""
     """Chunks of another version or recipe: "mine/chunks@2026.10", or "mine/chunks@previous" for the newest ones when
-    the run began; "": those of the version itself."""
+    the run started; "": those of the same version."""
     sources: tuple[str, ...] = ()
     """Sources of the documents."""
     tiers: tuple[Literal["gold", "silver"], ...] = ()
     """Tiers of the documents."""
     kinds: tuple[Literal["text", "code", "table"], ...] = ()
-    """What most of a chunk is."""
+    """Kinds of the chunks, by most of their content."""
     languages: tuple[str, ...] = ()
     """Languages of the documents, as `annotate` names them: "en"."""
 
@@ -60,28 +60,28 @@ class ChunkChoice(Config):
 
     @property
     def conditions(self) -> dict[str, tuple[str, ...]]:
-        """The values that a chunk may have, by column of `tasks.formats.documents.chunks.CHUNK`."""
-        given = {"source": self.sources, "tier": self.tiers, "kind": self.kinds, "language": self.languages}
-        return {column: values for column, values in given.items() if values}
+        """Allowed values by column of `tasks.formats.documents.chunks.CHUNK`."""
+        values_by_column = {"source": self.sources, "tier": self.tiers, "kind": self.kinds, "language": self.languages}
+        return {column: values for column, values in values_by_column.items() if values}
 
 
 class ExamplesConfig(Config):
-    """What a fine-tuning learns from; a recipe without files and chunks has none."""
+    """Settings of the examples; a recipe without files and chunks has no examples."""
 
     files: tuple[str, ...] = ()
-    """JSON lines, on this machine or on an object store. Each file is one part."""
-    chunks: ChunkChoice | None = Field(default=None, exclude_if=lambda given: given is None)
-    """Chunks of documents that are learned as responses to their title and headings; None: none."""
+    """JSON lines files, local or on an object store. Each file is one part."""
+    chunks: ChunkChoice | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Document chunks that are learned as responses to their title and headings; None: none."""
     kind: Literal["instructions", "preferences"] = "instructions"
     """`instructions`: rows with `prompt` and `response`, or `messages` ({role, content} each). `preferences`: rows with
     `prompt`, `chosen` and `rejected`, each a text or messages. A row may have an `id`."""
     template: Template = Template()
-    """How messages become text."""
+    """Chat template."""
     seq_len: int = Field(default=512, ge=8)
-    """Positions of a packed sequence. A longer example is rejected, and not cut: it would lose its end."""
+    """Positions of a packed sequence. A longer example is rejected, because truncation would remove its end."""
     heldout_share: float = Field(default=0.05, ge=0, lt=0.5)
-    """Share of the examples that is never learned, to compare base and model by: all of a document's chunks, all rows
-    with one prompt. Documents are drawn by the same hash as `encode.heldout_share`."""
+    """Share of the examples that is held out to compare base and model. All chunks of a document, and all rows with the
+    same prompt, are held out together. Documents are selected by the same hash as for `encode.heldout_share`."""
 
     @field_validator("files")
     @classmethod
@@ -93,7 +93,7 @@ class ExamplesConfig(Config):
     @model_validator(mode="after")
     def _agrees(self) -> "ExamplesConfig":
         if self.reads_chunks and self.kind != "instructions":
-            raise ValueError(f'chunks are no {self.kind}: set kind = "instructions", or leave out [examples.chunks]')
+            raise ValueError(f'chunks are not {self.kind}: set kind = "instructions", or leave out [examples.chunks]')
         return self
 
     @property
@@ -103,30 +103,30 @@ class ExamplesConfig(Config):
 
     @property
     def own_chunks(self) -> bool:
-        """Whether these are the chunks of the version itself."""
+        """Whether the chunks are those of the same version."""
         return self.chunks is not None and not self.chunks.of
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether the recipe has this stage."""
         return bool(self.files) or self.reads_chunks
 
 
 class TunedConfig(Config):
-    """What becomes of a fine-tuned model: it is compared with its base, and registered."""
+    """Settings of the comparison and registration of a fine-tuned model."""
 
-    COPIED = {"evaluate": Copied("evaluate", when="finetune.makes_model")}
+    COPIED = {"evaluate": SectionCopy("evaluate", when="finetune.makes_model")}
 
     model: str = ""
     """Name in the registry; empty: the recipe's with "-tuned"."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence of the intervals."""
     evaluate: EvaluateConfig | None = None
-    """Held-out text, tasks and batches: those of [evaluate], which the recipe fills in where it makes a whole model."""
+    """Held-out text, tasks and batches; copied from [evaluate] if the fine-tuning writes a whole model."""
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether the recipe has this stage."""
         return self.evaluate is not None
 
 
@@ -142,7 +142,7 @@ STAGES = (
         inputs={
             "tokenizer": _TOKENIZER,
             "chunks": Input("chunks", optional=True, when="examples.own_chunks"),
-            "other_chunks": Named("chunks.of"),
+            "other_chunks": NamedInput("chunks.of"),
         },
         takedowns=Takedowns(when="examples.reads_chunks"),
     ),
@@ -151,7 +151,7 @@ STAGES = (
         dag="finetune",
         output="finetuned",
         config=FinetuneConfig,
-        inputs={"examples": Input("examples", files=("examples/", "examples.json")), "base": Named("base")},
+        inputs={"examples": Input("examples", files=("examples/", "examples.json")), "base": NamedInput("base")},
     ),
     StageSpec(
         "evaluate_tuned",

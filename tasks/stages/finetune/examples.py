@@ -1,13 +1,13 @@
-"""Stage `examples`: rows of JSON lines, and chunks of documents -> tokenised examples for a fine-tuning.
+"""Stage `examples`: rows of JSON lines, and document chunks -> tokenized examples for a fine-tuning.
 
-Reads the files of the settings (one row, one example), the chunks that they choose (`chunks` of the version itself, or
-`other_chunks`), the tokenizer, and the takedowns in force (`takedowns`), whose documents give no example. The text of a
-chunk is learned as the response to its document's title and its headings.
+Reads the configured files (one example per row), the selected chunks (`chunks` of the same version, or `other_chunks`),
+the tokenizer, and the takedowns in force (`takedowns`), whose documents are excluded. The text of a chunk is learned as
+the response to its document's title and its headings.
 
-Writes `examples/<part>.arrow`, `heldout/<part>.arrow` with the examples that are never learned, one part per file and
-per part of the chunks, and `examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is set aside
-with its cause (`quarantine/`); one that is longer than a sequence, is not chosen, or in which nothing is to be learned,
-is counted as rejected.
+Writes `examples/<part>.arrow` and `heldout/<part>.arrow` with the held-out examples, one part per file and per part of
+the chunks, and `examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is quarantined with its
+cause (`quarantine/`); a row that is longer than a sequence, is not selected, or has no learned tokens is counted as
+rejected.
 """
 
 import json
@@ -28,23 +28,32 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.core.store import open_outside
 from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.documents.chunks import asked
+from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.stages.finetune import ExamplesConfig
-from tasks.stages.finetune.encoding import FILE, Encoder, Segments, eos_id, instruction, preference, prompt_of, segments
+from tasks.stages.finetune.encoding import (
+    FILE,
+    ExampleEncoder,
+    Segments,
+    eos_id,
+    instruction,
+    preference,
+    prompt_of,
+    segments,
+)
 
 VERSION = 2
 _COUNTED = ("tokens", "learned_tokens", "heldout")
 TOO_LONG, NOTHING_TO_LEARN = "too_long", "nothing_to_learn"
 
 Rows = Iterator[tuple[dict[str, Any], list[Segments], str]]
-"""What an example keeps of its origin, its texts, and the key by which it may be held out."""
+"""Origin of an example, its texts, and the key that determines whether it is held out."""
 
 _RENDER = {"instructions": instruction, "preferences": preference}
 NOT_CHOSEN = "not_chosen"
 _BATCH = 512
-_KEPT = ("document", "url", "source", "pages", "boxes")
+_ORIGIN_COLUMNS = ("document", "url", "source", "pages", "boxes")
 
 
 def external(config: ExamplesConfig) -> dict[str, list[str]]:
@@ -53,12 +62,12 @@ def external(config: ExamplesConfig) -> dict[str, list[str]]:
 
 
 def run(config: ExamplesConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Tokenises all rows; raises InputError where too many cannot be read, or none is left to learn."""
+    """Tokenizes all rows; raises InputError if too many cannot be read, or if no example remains."""
     names, tokenizer = part_names(len(config.files)), inputs["tokenizer"]
     of_files = (partial(rows_of_file, config, path) for path in config.files)
     specs = [PartSpec(name, rows) for name, rows in zip(names, of_files, strict=True)]
     if config.reads_chunks:
-        specs += _of_chunks(config, inputs)
+        specs += _chunk_parts(config, inputs)
     records = output.map_parts(engine, partial(make_part, config, tokenizer.folder), specs)
     output.check_poison()
     count, read = (sum(getattr(record, name) for record in records) for name in ("rows_out", "rows_in"))
@@ -74,8 +83,8 @@ def run(config: ExamplesConfig, inputs: Inputs, output: Output, engine: Engine) 
     return _report(count, read, totals)
 
 
-def _of_chunks(config: ExamplesConfig, inputs: Inputs) -> list[PartSpec]:
-    """Returns the parts of the chunks; raises InputError where there are none."""
+def _chunk_parts(config: ExamplesConfig, inputs: Inputs) -> list[PartSpec]:
+    """Returns the parts of the chunks; raises InputError if there are no chunks."""
     role = "chunks" if config.own_chunks else "other_chunks"
     assert config.chunks is not None
     if role not in inputs:
@@ -83,9 +92,9 @@ def _of_chunks(config: ExamplesConfig, inputs: Inputs) -> list[PartSpec]:
             f"[examples.chunks] of: no version of {config.chunks.of} is complete", "make chunks, or name others"
         )
     chunks = inputs[role]
-    gone = tombstones_of(inputs)
+    tombstones = tombstones_of(inputs)
     return [
-        PartSpec(f"{CHUNKS}-{name}", partial(rows_of_chunks, config, chunks.folder, name, gone))
+        PartSpec(f"{CHUNKS}-{name}", partial(rows_of_chunks, config, chunks.folder, name, tombstones))
         for name in chunks.names(f"{CHUNKS}/")
     ]
 
@@ -114,13 +123,13 @@ def _summary(config: ExamplesConfig, artifact: Artifact, names: list[str]) -> di
 
 
 def make_part(config: ExamplesConfig, tokenizer: ArtifactFolder, part: Part, rows: Callable[[Part], Rows]) -> None:
-    """Tokenises the rows of one file or part; runs on whichever worker."""
-    encoder = Encoder(tokenizer)
+    """Tokenizes the rows of one file or part; runs on a worker of the engine."""
+    encoder = ExampleEncoder(tokenizer)
     with (
         part.file(f"{examples.FOLDER}/{part.name}.arrow") as learned,
         part.file(f"{examples.HELDOUT}/{part.name}.arrow") as heldout,
-        examples.Writer(learned) as learner,
-        examples.Writer(heldout) as keeper,
+        examples.Writer(learned) as learned_writer,
+        examples.Writer(heldout) as heldout_writer,
     ):
         for origin, texts, key in rows(part):
             example = encoder.example(texts)
@@ -130,11 +139,11 @@ def make_part(config: ExamplesConfig, tokenizer: ArtifactFolder, part: Part, row
             part.count_out()
             if is_heldout(key, config.heldout_share):
                 part.metric("heldout", 1)
-                keeper.add({**origin, **example})
+                heldout_writer.add({**origin, **example})
             else:
                 part.metric("tokens", len(example["tokens"]))
                 part.metric("learned_tokens", sum(example["learned"]))
-                learner.add({**origin, **example})
+                learned_writer.add({**origin, **example})
 
 
 def _rejected(example: dict[str, Any], seq_len: int) -> str:
@@ -144,9 +153,9 @@ def _rejected(example: dict[str, Any], seq_len: int) -> str:
 
 
 def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
-    """Yields the rows of a file: their origin (line and id), their texts, and what they are asked.
+    """Yields the rows of a file: their origin (line and id), their texts, and their prompt.
 
-    Counts all rows, and sets aside those that cannot be read.
+    Counts all rows, and quarantines those that cannot be read.
     """
     with open_outside(path) as file:
         for number, line in enumerate(file, 1):
@@ -159,8 +168,8 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
                     raise ValueError("the line is no JSON object")
                 texts = _RENDER[config.kind](row, config.template)
                 name = str(row.get("id", ""))
-                for text in (name, *(text for some in texts for text, _ in some)):
-                    text.encode()  # raises for half of a surrogate pair, as JSON's escapes can have
+                for text in (name, *(text for segments_of_text in texts for text, _ in segments_of_text)):
+                    text.encode()  # raises for an unpaired surrogate, which JSON escapes can contain
             except (ValueError, RecursionError) as error:
                 part.quarantine(f"{Path(path).name}:{number}", error)
                 continue
@@ -168,16 +177,16 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
 
 
 def rows_of_chunks(
-    config: ExamplesConfig, chunks: ArtifactFolder, name: str, gone: Tombstones, part: Part
+    config: ExamplesConfig, chunks: ArtifactFolder, name: str, tombstones: Tombstones, part: Part
 ) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
-    """Yields the chosen chunks of a part: their origin, their text, and the id of their document.
+    """Yields the selected chunks of a part: their origin, their text, and the id of their document.
 
-    Counts all chunks, and rejects those that are not chosen and those of documents that are taken down.
+    Counts all chunks, and rejects those that are not selected and those of documents that are taken down.
     """
     assert config.chunks is not None
     conditions = config.chunks.conditions
     table = chunks.table(f"{CHUNKS}/{name}.parquet")
-    taken_down = gone.mask(table.select(["document", "url"]).rename_columns(["id", "url"]))
+    taken_down = tombstones.mask(table.select(["document", "url"]).rename_columns(["id", "url"]))
     number = 0
     for batch in table.append_column("gone", pa.array(taken_down)).to_batches(max_chunksize=_BATCH):
         for chunk in batch.to_pylist():
@@ -188,11 +197,11 @@ def rows_of_chunks(
             elif any(chunk[column] not in values for column, values in conditions.items()):
                 part.reject(NOT_CHOSEN)
             else:
-                origin = {"line": number, "id": chunk["id"], **{column: chunk[column] for column in _KEPT}}
+                origin = {"line": number, "id": chunk["id"], **{column: chunk[column] for column in _ORIGIN_COLUMNS}}
                 yield origin, [_segments(config, chunk)], chunk["document"]
 
 
 def _segments(config: ExamplesConfig, chunk: dict[str, Any]) -> Segments:
-    question = asked(chunk["title"], chunk["sections"])
-    said = [*([("user", question)] if question else []), ("assistant", chunk["text"][chunk["body"] :])]
-    return list(segments(said, config.template, learned=True))
+    question = heading_path(chunk["title"], chunk["sections"])
+    messages = [*([("user", question)] if question else []), ("assistant", chunk["text"][chunk["body"] :])]
+    return list(segments(messages, config.template, learned=True))

@@ -1,8 +1,8 @@
 """Stage `register_tuned`: a fine-tuned model, its tokenizer, chat template and lineage as one model folder for MLflow.
 
-Reads `finetuned`, `examples`, `tokenizer` and `tuned_scores`; writes the artifact `tuned_model`, a folder `model/` of
-Hugging Face in the Llama layout with `model.json` and `lineage.json` in it, and registers it through the tracker. The
-lineage names the base, the examples, and what these were made from: chunks and documents.
+Reads `finetuned`, `examples`, `tokenizer` and `tuned_scores`; writes the artifact `tuned_model`, a Hugging Face folder
+`model/` in the Llama layout with `model.json` and `lineage.json`, and registers it through the tracker. The lineage
+contains the base, the examples, and the chunks and documents that the examples were made from.
 """
 
 import json
@@ -24,15 +24,15 @@ FOLDER = "model"
 
 
 def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Packs and registers the model; raises InputError if it has adapters alone."""
+    """Packs and registers the model; raises InputError if it has only adapters."""
     model = inputs["finetuned"]
     described, initial = last_weights(model, "register")
     template = json.loads(model.read("run.json"))["template"]
     tokenizer = inputs["tokenizer"].read("tokenizer.json").decode()
-    made_from = _made_from(inputs["examples"])
+    sources = _sources(inputs["examples"])
     files = small_files(described, tokenizer, chat_template(template))
     files["model.json"] = (canonical_json(described | {"template": template}) + "\n").encode()
-    files["lineage.json"] = canonical_json(_lineage(inputs, made_from)).encode()
+    files["lineage.json"] = canonical_json(_lineage(inputs, sources)).encode()
     if FOLDER not in output.committed:
         with output.part(FOLDER, conserved=False) as part:
             with Path(initial.file).open("rb") as source, part.file(f"{FOLDER}/{WEIGHTS}") as target:
@@ -42,27 +42,27 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
                     file.write(content)
     name = config.model or f"{output.address.name.partition('/')[0]}-tuned"
     output.register_model(FOLDER, name)
-    return Report(note=f"registered as {name}", inputs=made_from)
+    return Report(note=f"registered as {name}", inputs=sources)
 
 
-def _made_from(examples: Artifact) -> tuple[InputRef, ...]:
-    """Returns references to the chunks that became examples and to the documents of these, as far as they are there."""
-    found: list[InputRef] = []
+def _sources(examples: Artifact) -> tuple[InputRef, ...]:
+    """Returns references to the chunks that became examples, and to their documents if they still exist."""
+    refs: list[InputRef] = []
     for ref in examples.record.inputs:
         if ref.address.partition("@")[0].partition("/")[2] == CHUNKS:
-            found.append(ref.model_copy(update={"role": CHUNKS}))
+            refs.append(ref.model_copy(update={"role": CHUNKS}))
             chunks = Artifact.find(examples.store, ArtifactId.parse(ref.address))
-            found += [one for one in chunks.record.inputs if one.role == "documents"] if chunks else []
-    return tuple(found)
+            refs += [source for source in chunks.record.inputs if source.role == "documents"] if chunks else []
+    return tuple(refs)
 
 
-def _lineage(inputs: Inputs, made_from: tuple[InputRef, ...]) -> dict[str, Any]:
+def _lineage(inputs: Inputs, sources: tuple[InputRef, ...]) -> dict[str, Any]:
     model = inputs["finetuned"]
     bases = [{"artifact": ref.address, "fingerprint": ref.fingerprint} for ref in origin_refs(model)]
     return {
         "initial": bases[0],
         "bases": bases,
         "inputs": {role: {"fingerprint": inputs[role].record.fingerprint} for role in sorted(inputs)},
-        "made_from": {ref.role: {"artifact": ref.address, "fingerprint": ref.fingerprint} for ref in made_from},
+        "made_from": {ref.role: {"artifact": ref.address, "fingerprint": ref.fingerprint} for ref in sources},
         "scores": json.loads(inputs["tuned_scores"].read(COMPARISON)),
     }

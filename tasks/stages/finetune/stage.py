@@ -1,12 +1,11 @@
-"""Stage `finetune`: a base model and examples -> a fine-tuned model, by the loop of the pretraining.
+"""Stage `finetune`: a base model and examples -> a fine-tuned model, with the training loop of pretraining.
 
 Reads `base` (`model.json` and its last weights) and `examples`. Writes for every milestone
-`checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` (with adapters, of these alone) and
-the rows of the steps up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.jsonl` and,
-with adapters that are to be merged, `merged/model.safetensors`. Examples of documents that are taken down before the
-run or during it are blank from the next checkpoint on, and so are those that spoilt a step: `withheld.json`.
-Training runs in child processes (`launch`): a killed stage resumes from the newest checkpoint that verifies, and ends
-with the same bytes.
+`checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` (with LoRA, only of the adapters)
+and the log rows up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.jsonl` and, if
+adapters are merged, `merged/model.safetensors`. Examples of documents that are taken down before or during the run are
+blank from the next checkpoint on, and examples that spoil a step immediately (`withheld.json`). Training runs in child
+processes (`launch`); a killed stage resumes from the newest checkpoint that verifies, and writes the same bytes.
 """
 
 import json
@@ -27,27 +26,27 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.notice import Notice, known_of
+from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.model.model_file import MERGED, describe
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.spec import tuning_spec
-from tasks.trainer.tuning.config import FinetuneConfig, beyond
+from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
 VERSION = 1
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Fine-tunes the base; see the module's description.
+    """Fine-tunes the base; see the module docstring.
 
     Raises:
-        InputError: a base or examples that do not fit, every step was skipped.
-        RecipeError: the place has several nodes, or shares the model among ranks.
+        InputError: base and examples do not match, or every step was skipped.
+        RecipeError: the place has several nodes or a sharded layout.
     """
     gang = Gang.from_environment()
-    for problem in beyond(layout_here(), gang.nodes if gang else 1):
+    for problem in unsupported_settings(layout_here(), gang.nodes if gang else 1):
         cause, _, remedy = problem.rpartition(": ")
         raise RecipeError(cause, remedy)
     fence = Fence(output)
@@ -57,15 +56,15 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations)
     recovery.restore()
     examples = inputs["examples"]
-    notice = Notice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
-    notice.look()
-    begun = known_of(inputs["base"], output)
+    notice = TakedownNotice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
+    notice.update()
+    initial_note = initial_model_note(inputs["base"], output)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         output.progress(step + 1, config.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
         if step % config.checkpoint_every == 0 or step in spec.run.milestone_steps:
-            notice.look()
+            notice.update()
             recovery.keep_up(step)
 
     with recovery.guarding(fence):
@@ -74,13 +73,13 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     metrics = read_metrics(fence.run / METRICS)
     check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
     check_milestones(output, spec.run.milestone_steps)
-    read = Examples(examples)
+    opened_examples = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
-            _describe(part, config, spec, read, metrics)
+            _describe(part, config, spec, opened_examples, metrics)
     recovery.clear()
-    report = _report(config, read, metrics)
-    return replace(report, note=f"{report.note}; {begun}", inputs=notice.refs())
+    report = _report(config, opened_examples, metrics)
+    return replace(report, note=f"{report.note}; {initial_note}", inputs=notice.refs())
 
 
 def _describe(
@@ -108,7 +107,7 @@ def _describe(
 
 
 def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -> dict[str, Any]:
-    """Returns the content of `run.json`: which step reads which sequence (`Order.of_run`), and what was learned how."""
+    """Returns the content of `run.json`: the order of sequences (`Order.of_run`), and the method of fine-tuning."""
     assert spec.initial is not None
     return {
         "base": spec.initial.artifact,
@@ -126,12 +125,12 @@ def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -
 
 
 def _report(config: FinetuneConfig, examples: Examples, metrics: list[dict[str, Any]]) -> Report:
-    """Returns the report: the mean loss over the first and the last twentieth of the steps, and the epochs."""
+    """Returns the report: mean loss over the first and the last twentieth of the steps, and epochs."""
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     if not losses:
-        raise InputError("every step was skipped", "read the reasons in the log; a lower [finetune.optim] lr may help")
-    some = max(1, len(losses) // 20)
-    first, last = (sum(few) / len(few) for few in (losses[:some], losses[-some:]))
+        raise InputError("every step was skipped", "see the reasons in the log; a lower [finetune.optim] lr may help")
+    count = max(1, len(losses) // 20)
+    first, last = (sum(part_of_losses) / len(part_of_losses) for part_of_losses in (losses[:count], losses[-count:]))
     epochs = config.steps * config.batch_size / examples.sequences
     return Report(
         metrics={

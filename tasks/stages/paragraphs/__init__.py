@@ -1,4 +1,4 @@
-"""Stage paragraphs: documents -> paragraphs that stand in several of them; drops and cuts nothing itself."""
+"""Stage paragraphs: documents -> paragraphs that occur in several of them; changes no document."""
 
 from pydantic import Field, model_validator
 
@@ -7,33 +7,34 @@ from tasks.core.stage_spec import Input, StageSpec
 
 
 class ParagraphsConfig(Config):
-    """Whether repeated paragraphs are looked for, and from when on a paragraph counts as repeated.
+    """Search for repeated paragraphs, and the criteria of repetition.
 
-    A paragraph is a line of text. Two are equal if their words are (`tasks.formats.documents.text.normalise`: no case,
-    punctuation or layout). The first text with a repeated paragraph, by (fetched_at, id), keeps it: everywhere else it
-    counts as repeated.
+    A paragraph is a line of text. Two are equal if their words are, without case, punctuation and layout
+    (`tasks.formats.documents.text.normalise`). The first text with a repeated paragraph, by (fetched_at, id), keeps it;
+    in all other texts it counts as repeated.
     """
 
     enabled: bool = False
-    """Look for them: one pass over the texts, and while it runs some 50 bytes on disk per paragraph that is counted."""
+    """Search for repeated paragraphs. Takes one pass over the texts and, while it runs, some 50 bytes on disk per
+    counted paragraph."""
 
     min_words: int = Field(default=8, ge=1)
-    """Words of a paragraph that counts as repeated at least: shorter ones are headings, bylines and dialogue."""
+    """Minimum number of words of a repeated paragraph; shorter ones are headings, bylines and dialogue."""
 
     min_documents: int = Field(default=3, ge=2)
-    """Documents of different text with the paragraph. Copies of a whole document are a matter of dedup and count once,
-    here and for the first."""
+    """Minimum number of documents with different texts that have the paragraph. Copies of a whole document count once,
+    since dedup handles them."""
 
     min_domains: int = Field(default=1, ge=1)
-    """Registered domains with the paragraph; 2 leaves the boilerplate of a single site alone. A document from a file
-    has its source as domain."""
+    """Minimum number of registered domains with the paragraph; 2 excludes the boilerplate of single sites. The domain
+    of a document from a file is its source."""
 
     max_domains: int = Field(default=0, ge=0)
-    """Registered domains with the paragraph at most; 1: only what single sites repeat, not texts that are copied
-    between sites; 0: no limit."""
+    """Maximum number of registered domains with the paragraph; 1: only the boilerplate of single sites, not texts that
+    are copied between sites; 0: no limit."""
 
     bucket_paragraphs: int = Field(default=2_000_000, ge=1)
-    """Paragraphs that are counted in one task, on average. Bounds the memory of a worker: some 200 bytes each."""
+    """Average number of paragraphs that are counted in one task. A worker needs some 200 bytes of memory for each."""
 
     @property
     def active(self) -> bool:
@@ -44,8 +45,8 @@ class ParagraphsConfig(Config):
     def _agrees(self) -> "ParagraphsConfig":
         if 0 < self.max_domains < self.min_domains:
             raise ValueError(
-                f"max_domains = {self.max_domains} is less than min_domains = {self.min_domains}: raise it, or take 0 "
-                "for no limit"
+                f"max_domains = {self.max_domains} is less than min_domains = {self.min_domains}: raise it, or set it "
+                "to 0 for no limit"
             )
         return self
 

@@ -1,19 +1,19 @@
-"""Stage paragraphs: documents -> which paragraphs of which documents are repeated in the corpus.
+"""Stage paragraphs: documents -> repeated paragraphs in each document.
 
 Reads `extracted` (documents/). Writes
 
-    places/ runs/             per part, the paragraphs and what is to be counted of them (`scan`): for the steps after
-                              it, and not in the artifact
-    counts/ top/              per range of hashes, documents and domains of the repeated ones (`count`)
-    top.parquet               the most repeated of all ranges (`passes.COUNTS`)
-    paragraphs/ repeats/      per part, the findings (`tasks.formats.documents.document`)
-    examples/                 per part, beginnings of the most repeated ones (`mark`)
+    places/ runs/             per part, the paragraphs, and those to count (`scan`); intermediate files, which are not
+                              in the artifact
+    counts/ top/              per range of hashes, documents and domains of the repeated paragraphs (`count`)
+    top.parquet               the most repeated paragraphs of all ranges (`passes.COUNTS`)
+    paragraphs/ repeats/      per part, the repeated paragraphs (`tasks.formats.documents.document`)
+    examples/                 per part, beginnings of the most repeated paragraphs (`mark`)
     boilerplate.parquet       the 100 most repeated paragraphs with counts and an example (`BOILERPLATE`)
-    report.html               the same for people; also in MLflow
+    report.html               the same as a page; also in MLflow
 
-No document is dropped or changed: that is up to consolidate.
+Documents are neither dropped nor changed here; consolidate does that.
 
-    scan     per part, on workers             the one pass over the texts
+    scan     per part, on workers             the only pass over all texts
     count    per range of hashes, on workers  exact numbers of documents and domains
     top      in this process                  the 100 most repeated
     mark     per part, on workers             share and spans
@@ -43,7 +43,7 @@ from tasks.stages.paragraphs.passes import (
     TOP_FILE,
     count_part,
     mark_part,
-    most,
+    most_repeated,
     scan_part,
 )
 
@@ -59,7 +59,7 @@ BOILERPLATE = pa.schema(
 
 
 def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Looks for repeated paragraphs in all documents; raises InputError where there is no document."""
+    """Finds repeated paragraphs in all documents; raises InputError if there is no document."""
     extracted = inputs["extracted"]
     names = parts_of(extracted)
     own = ArtifactFolder(output.store, output.address, output.address.path)
@@ -70,13 +70,13 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
     ranges = Buckets(FOLDER, bucket_count(int(_sum(scanned, "counted")), config.bucket_paragraphs))
     specs = [PartSpec(ranges.name(number), number) for number in range(ranges.count)]
     counted = output.map_parts(engine, partial(count_part, config, own, runs, ranges), specs, conserved=False)
-    _write_top(ranges.beside(TOP), own, output)
+    _write_top(ranges.sibling(TOP), own, output)
     marking = partial(mark_part, extracted.folder, own, ranges)
     marked = output.map_parts(engine, marking, [PartSpec(name, name) for name in names])
     metrics = _metrics(scanned, counted, marked)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
-            write(part, config, collect(own, names), metrics)
+            write_report(part, config, collect(own, names), metrics)
     output.log_file("report.html", own.read(PAGE))
     output.log_file("boilerplate.parquet", own.read(TABLE))
     output.leave_out(record.name for record in scanned)
@@ -89,7 +89,7 @@ def _write_top(ranges: Buckets, own: ArtifactFolder, output: Output) -> None:
         return
     top = COUNTS.empty_table()
     for path in ranges.paths("parquet"):
-        top = most([top, own.table(path)])
+        top = most_repeated([top, own.table(path)])
     with output.part("top", conserved=False) as part, part.file(TOP_FILE, rows=top.num_rows) as file:
         pq.write_table(top, file, compression="zstd", compression_level=3)
 
@@ -122,15 +122,15 @@ def _note(metrics: dict[str, float]) -> str:
 
 
 def collect(own: ArtifactFolder, names: Iterable[str]) -> pa.Table:
-    """Returns BOILERPLATE: the most repeated paragraphs with their examples."""
-    found = (own.table(f"examples/{name}.parquet") for name in names)
-    examples = {row["hash"]: row for table in found for row in table.to_pylist()}
+    """Returns BOILERPLATE: the most repeated paragraphs with counts and examples."""
+    tables = (own.table(f"examples/{name}.parquet") for name in names)
+    examples = {row["hash"]: row for table in tables for row in table.to_pylist()}
     top = own.table(TOP_FILE).to_pylist()
     rows = [{**row, **examples[row["hash"]]} for row in top]
     return pa.Table.from_pylist([{name: row[name] for name in BOILERPLATE.names} for row in rows], schema=BOILERPLATE)
 
 
-def write(part: Part, config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> None:
+def write_report(part: Part, config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> None:
     """Writes the table and the page."""
     with part.file(TABLE, rows=boilerplate.num_rows) as file:
         file.write(as_parquet(boilerplate))
@@ -140,8 +140,8 @@ def write(part: Part, config: ParagraphsConfig, boilerplate: pa.Table, metrics: 
 
 def page(config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> bytes:
     """Returns the page as HTML in UTF-8, without scripts and external resources."""
-    described = {"config": config, "rows": boilerplate.to_pylist(), "metrics": metrics}
-    return template(__package__, "report.html").render(described).encode("utf-8", "replace")
+    context = {"config": config, "rows": boilerplate.to_pylist(), "metrics": metrics}
+    return template(__package__, "report.html").render(context).encode("utf-8", "replace")
 
 
 def as_parquet(table: pa.Table) -> bytes:

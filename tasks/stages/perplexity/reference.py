@@ -1,8 +1,8 @@
 """Reference text of a model: listing, sampling and conversion to word ids.
 
-Reads external files and the artifact `extracted`. Two passes over each file: hashes and sizes of all texts, then the
-words of the sampled ones. The sample depends only on the texts, not on the order of the files or the number of workers.
-Duplicate texts count once.
+Reads external files and the artifact `extracted`, in two passes over each file: for hashes and sizes of all texts, then
+for the words of the sampled ones. The sample depends only on the texts, not on the order of the files or the number of
+workers. Duplicate texts count once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,18 +19,18 @@ from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.text import clean, hash64
 from tasks.formats.web.charset import decode
-from tasks.stages.perplexity import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tasks.stages.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID
 
 DOCUMENTS = "documents/"
 
-# Characters that are read of one text, so that a single long book does not dominate a model.
+# Maximum number of characters of one text, so that a single long book does not dominate a model.
 _LONGEST = 1_000_000
 
 CANDIDATE = np.dtype(
     [("rank", np.uint64), ("hash", np.uint64), ("size", np.int64), ("unit", np.int64), ("place", np.int64)]
 )
-"""A text that may be sampled: its rank, its hash, its UTF-8 bytes, number of its unit and index within it."""
+"""A text that may be sampled: rank, hash, UTF-8 bytes, number of its file (`unit`) and index in it (`place`)."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,27 @@ class CorpusPart:
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One file with texts of a reference."""
+class ReferenceFile:
+    """A file with texts of a reference."""
 
-    reference: Reference
+    reference: ReferenceText
     file: SourceFile | CorpusPart
 
     def texts(self) -> Iterator[str]:
-        """Yields its texts, cleaned; raises InputError if it cannot be read."""
+        """Yields the cleaned texts; raises InputError if the file cannot be read."""
         for text in self._raw():
             yield text[:_LONGEST]
 
     def _raw(self) -> Iterator[str]:
         if isinstance(self.file, CorpusPart):
-            chosen = pc.field("source") == self.reference.name
-            table = self.file.extracted.table(self.file.path, columns=["text"], filters=chosen)
+            of_source = pc.field("source") == self.reference.name
+            table = self.file.extracted.table(self.file.path, columns=["text"], filters=of_source)
             yield from table.column("text").to_pylist()
         elif self.reference.kind == "text":
             with self.file.open() as file:
                 text = decode(file.read())
             if "\0" in text:
-                raise InputError(f"{self.file.path} is no text (it holds NULs)", "leave it out")
+                raise InputError(f"{self.file.path} is not a text file (it contains NULs)", "leave it out")
             yield clean(text)
         else:
             for number, row in parsed_rows(self.file):
@@ -71,105 +71,111 @@ class Unit:
     def _field(self, row: object, where: str) -> str:
         text = row.get(self.reference.text_field) if isinstance(row, dict) else None
         if not isinstance(text, str):
-            cause = f'the field "{self.reference.text_field}" holds no text'
-            raise InputError(f"{where}: {cause}", "name the right one: text_field")
+            cause = f'the field "{self.reference.text_field}" is not text'
+            raise InputError(f"{where}: {cause}", "correct text_field")
         return text
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Hashes and sizes in UTF-8 bytes of the texts of a unit, in order."""
+    """Hashes, and sizes in UTF-8 bytes, of the texts of a file, in order."""
 
     hashes: NDArray[np.uint64]
     sizes: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Sample:
+class WordSample:
     """Texts as word ids.
 
     Attributes:
         words: the distinct words; SPECIAL are the first.
-        ids: int32, the text as indices into `words`, each sentence between BEGIN_ID and END_ID.
+        ids: int32: the texts as indices into `words`, each sentence between BEGIN_ID and END_ID.
     """
 
     words: list[str]
     ids: NDArray[np.int32]
 
 
-def files_of(reference: Reference) -> list[SourceFile]:
-    """Returns the files of a reference in name order; raises as `tasks.formats.documents.external_files.find` does."""
+def files_of(reference: ReferenceText) -> list[SourceFile]:
+    """Returns the files of a reference by name; raises like `tasks.formats.documents.external_files.find`."""
     return find(reference.path, f'the reference "{reference.name}"')
 
 
-def units(references: Sequence[Reference], extracted: Artifact | None) -> list[Unit]:
+def files_with_texts(references: Sequence[ReferenceText], extracted: Artifact | None) -> list[ReferenceFile]:
     """Returns all files of some references; raises InputError if a reference has none."""
-    found = []
+    files = []
     for reference in references:
         if reference.kind == "documents":
             if extracted is None:
-                raise InputError(f'the reference "{reference.name}" is of the corpus, and there is none: extract first')
-            found += [Unit(reference, CorpusPart(extracted.folder, path)) for path in extracted.files(DOCUMENTS)]
+                raise InputError(
+                    f'the reference "{reference.name}" needs documents of the corpus', "run the stage extract first"
+                )
+            files += [
+                ReferenceFile(reference, CorpusPart(extracted.folder, path)) for path in extracted.files(DOCUMENTS)
+            ]
         else:
-            found += [Unit(reference, file) for file in files_of(reference)]
-    return found
+            files += [ReferenceFile(reference, file) for file in files_of(reference)]
+    return files
 
 
-def listing(unit: Unit) -> Listing:
-    """Hashes the texts of a unit."""
+def listing(unit: ReferenceFile) -> Listing:
+    """Returns hashes and sizes of the texts of a file."""
     rows = [(hash64(text), len(text.encode())) for text in unit.texts()]
     return Listing(np.array([row[0] for row in rows], np.uint64), np.array([row[1] for row in rows], np.int64))
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Indices of the training and held-out texts of each unit."""
+class SampleIndices:
+    """Indices of the training and held-out texts of each file."""
 
     training: list[NDArray[np.int64]]
     heldout: list[NDArray[np.int64]]
 
 
-def draw(listings: Sequence[Listing], config: PerplexityConfig) -> Draw:
-    """Draws the training and held-out texts of a model; raises InputError for fewer than two distinct texts."""
+def draw(listings: Sequence[Listing], config: PerplexityConfig) -> SampleIndices:
+    """Samples the training and held-out texts of a model; raises InputError for fewer than two distinct texts."""
     hashes = np.concatenate([listed.hashes for listed in listings])
     sizes = np.concatenate([listed.sizes for listed in listings])
-    found = different(hashes, sizes)
-    if len(found) < 2:
+    distinct = distinct_texts(hashes, sizes)
+    if len(distinct) < 2:
         raise InputError(
-            f"the references hold {len(found)} different texts", "name more: some are held out to measure the model"
+            f"the references have {len(distinct)} distinct texts", "name more: some are held out to evaluate the model"
         )
-    split_hashes = ranks(hashes[found], "heldout")
+    split_hashes = ranks(hashes[distinct], "heldout")
     is_heldout = split_hashes <= np.uint64(max(int(config.heldout_share * 2**64), int(split_hashes.min())))
     if is_heldout.all():
         is_heldout = split_hashes <= split_hashes.min()
     limits = {False: config.sample_bytes, True: config.sample_bytes * config.heldout_share}
-    chosen = {}
+    selected = {}
     for heldout, limit in limits.items():
-        side = found[is_heldout == heldout]
-        chosen[heldout] = side[drawn(hashes[side], sizes[side], limit, config.seed)]
-    return Draw(training=by_unit(chosen[False], listings), heldout=by_unit(chosen[True], listings))
+        pool = distinct[is_heldout == heldout]
+        selected[heldout] = pool[sample_indices(hashes[pool], sizes[pool], limit, config.seed)]
+    return SampleIndices(training=by_file(selected[False], listings), heldout=by_file(selected[True], listings))
 
 
-def different(hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the indices of the distinct non-empty texts: the first of equal ones."""
+def distinct_texts(hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the indices of the distinct non-empty texts; of equal texts, that of the first."""
     first = np.unique(hashes, return_index=True)[1]
     return first[sizes[first] > 0]
 
 
-def by_unit(chosen: NDArray[np.int64], listings: Sequence[Listing]) -> list[NDArray[np.int64]]:
-    """Splits indices into the concatenation of all units into indices within each unit."""
+def by_file(indices: NDArray[np.int64], listings: Sequence[Listing]) -> list[NDArray[np.int64]]:
+    """Converts indices into the concatenation of all files to indices within each file."""
     ends = np.cumsum([len(listed.hashes) for listed in listings])
-    ordered = np.sort(chosen)
+    ordered = np.sort(indices)
     groups = np.split(ordered, np.searchsorted(ordered, ends[:-1]))
-    return [group - (end - len(of.hashes)) for group, end, of in zip(groups, ends.tolist(), listings, strict=True)]
+    return [
+        group - (end - len(listed.hashes)) for group, end, listed in zip(groups, ends.tolist(), listings, strict=True)
+    ]
 
 
-def drawn(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], limit: float, seed: int) -> NDArray[np.int64]:
-    """Returns the indices of a sample of `limit` bytes: the texts with the lowest hash with `seed`, at least one."""
+def sample_indices(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], limit: float, seed: int) -> NDArray[np.int64]:
+    """Returns the indices of a sample of `limit` bytes: the texts with the lowest ranks for `seed`, at least one."""
     order = np.argsort(ranks(hashes, _sample(seed)), kind="stable")
     before = np.cumsum(sizes[order]) - sizes[order]
-    chosen: NDArray[np.int64] = order[before < limit]
-    return chosen
+    selected: NDArray[np.int64] = order[before < limit]
+    return selected
 
 
 def _sample(seed: int) -> str:
@@ -177,72 +183,72 @@ def _sample(seed: int) -> str:
 
 
 def ranks(hashes: NDArray[np.uint64], purpose: str) -> NDArray[np.uint64]:
-    """Returns a hash of each hash that depends on `purpose`, so that samples are independent."""
-    # By iterator: a list of Python integers would take 100 bytes per text.
+    """Returns a hash of each hash and `purpose`, so that samples for different purposes are independent."""
+    # An iterator, because a list of Python integers would take 100 bytes per text.
     return np.fromiter((hash64(f"{purpose}/{value}") for value in hashes), np.uint64, len(hashes))
 
 
-def candidates(limit: float, seed: int, task: tuple[int, Unit]) -> NDArray[np.void]:
-    """Returns the texts of a unit (number and unit) that may be in a sample of all units; see `lowest`."""
+def candidates(limit: float, seed: int, task: tuple[int, ReferenceFile]) -> NDArray[np.void]:
+    """Returns the texts of a file, given with its number, that may be in the sample of all files; see `lowest`."""
     number, unit = task
     listed = listing(unit)
-    found = np.zeros(len(listed.hashes), CANDIDATE)
-    found["rank"] = ranks(listed.hashes, _sample(seed))
-    found["hash"], found["size"] = listed.hashes, listed.sizes
-    found["unit"], found["place"] = number, np.arange(len(found))
-    return lowest(found, limit)
+    records = np.zeros(len(listed.hashes), CANDIDATE)
+    records["rank"] = ranks(listed.hashes, _sample(seed))
+    records["hash"], records["size"] = listed.hashes, listed.sizes
+    records["unit"], records["place"] = number, np.arange(len(records))
+    return lowest(records, limit)
 
 
-def lowest(found: NDArray[np.void], limit: float) -> NDArray[np.void]:
-    """Returns a sample of `limit` bytes of some candidates: the sample that `drawn` takes of distinct texts.
+def lowest(candidates: NDArray[np.void], limit: float) -> NDArray[np.void]:
+    """Returns a sample of `limit` bytes of some candidates: that of `sample_indices` for the distinct texts.
 
-    A text that is not among the lowest of its unit is not among the lowest of all, so units can be added in sequence.
+    A text that is not among the lowest of its file is not among the lowest of all, so files can be added in sequence.
     """
-    found = found[found["size"] > 0]
-    ordered = found[np.lexsort([found[name] for name in ("place", "unit", "hash", "rank")])]
+    candidates = candidates[candidates["size"] > 0]
+    ordered = candidates[np.lexsort([candidates[name] for name in ("place", "unit", "hash", "rank")])]
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered["hash"][1:] != ordered["hash"][:-1]
     distinct = ordered[first]
-    sample_: NDArray[np.void] = distinct[np.cumsum(distinct["size"]) - distinct["size"] < limit]
-    return sample_
+    selected: NDArray[np.void] = distinct[np.cumsum(distinct["size"]) - distinct["size"] < limit]
+    return selected
 
 
-def taken(task: tuple[Unit, NDArray[np.int64], NDArray[np.int64]]) -> tuple[Sample, list[str]]:
-    """Reads the sampled texts of a unit; returns the training texts as word ids, and the held-out texts."""
+def read_sample(task: tuple[ReferenceFile, NDArray[np.int64], NDArray[np.int64]]) -> tuple[WordSample, list[str]]:
+    """Reads the sampled texts of a file; returns the training texts as word ids, and the held-out texts."""
     unit, training, heldout = task
     training_places, heldout_places = frozenset(training.tolist()), frozenset(heldout.tolist())
     heldout_texts: list[str] = []
 
     def texts() -> Iterator[str]:
-        for place, text in enumerate(unit.texts()):
-            if place in training_places:
+        for index, text in enumerate(unit.texts()):
+            if index in training_places:
                 yield text
-            elif place in heldout_places:
+            elif index in heldout_places:
                 heldout_texts.append(text)
 
-    return (sample(texts() if training_places or heldout_places else ()), heldout_texts)
+    return (to_word_ids(texts() if training_places or heldout_places else ()), heldout_texts)
 
 
-def sample(texts: Iterable[str]) -> Sample:
+def to_word_ids(texts: Iterable[str]) -> WordSample:
     """Returns texts as word ids, reading a megabyte at a time."""
-    words, known, streams = list(SPECIAL), dict[int, int](), [np.empty(0, np.int32)]
+    words, numbers_by_hash, streams = list(SPECIAL), dict[int, int](), [np.empty(0, np.int32)]
     source = iter(texts)
     while chunk := _chunk(source):
         for block in split(chunk):
             hashes, first, inverse = np.unique(block.hashes, return_index=True, return_inverse=True)
             numbers = []
-            for value, place in zip(hashes.tolist(), first.tolist(), strict=True):
-                if value not in known:
-                    known[value] = len(words)
-                    words.append(block.spelling(place))
-                numbers.append(known[value])
-            before = 2 * np.arange(len(block.owner))
-            marked = np.full(len(block.hashes) + 2 * len(before), END_ID, np.int32)
-            marked[block.sentences[:-1] + before] = BEGIN_ID
-            places = np.arange(len(block.hashes)) + np.repeat(before, np.diff(block.sentences)) + 1
-            marked[places] = np.array(numbers, np.int32)[inverse]
-            streams.append(marked)
-    return Sample(words, np.concatenate(streams))
+            for value, index in zip(hashes.tolist(), first.tolist(), strict=True):
+                if value not in numbers_by_hash:
+                    numbers_by_hash[value] = len(words)
+                    words.append(block.spelling(index))
+                numbers.append(numbers_by_hash[value])
+            offsets = 2 * np.arange(len(block.owner))
+            ids = np.full(len(block.hashes) + 2 * len(offsets), END_ID, np.int32)
+            ids[block.sentences[:-1] + offsets] = BEGIN_ID
+            positions = np.arange(len(block.hashes)) + np.repeat(offsets, np.diff(block.sentences)) + 1
+            ids[positions] = np.array(numbers, np.int32)[inverse]
+            streams.append(ids)
+    return WordSample(words, np.concatenate(streams))
 
 
 def _chunk(source: Iterator[str]) -> list[str]:
@@ -255,13 +261,13 @@ def _chunk(source: Iterator[str]) -> list[str]:
     return chunk
 
 
-def joined(samples: Sequence[Sample], most: int) -> Sample:
-    """Concatenates samples; the vocabulary is the `most` most frequent words, all others become UNKNOWN_ID."""
+def concatenate(samples: Sequence[WordSample], most: int) -> WordSample:
+    """Concatenates samples; the `most` most frequent words are the vocabulary, and all others become UNKNOWN_ID."""
     counts: dict[str, int] = {}
     for part in samples:
         for word, count in zip(part.words, np.bincount(part.ids, minlength=len(part.words)).tolist(), strict=True):
             counts[word] = counts.get(word, 0) + count
-    plain = sorted(counts.keys() - set(SPECIAL), key=lambda word: (-counts[word], word))[:most]
-    place = {word: index for index, word in enumerate([*SPECIAL, *plain])}
-    streams = [np.array([place.get(word, UNKNOWN_ID) for word in part.words], np.int32)[part.ids] for part in samples]
-    return Sample(list(place), np.concatenate(streams))
+    frequent = sorted(counts.keys() - set(SPECIAL), key=lambda word: (-counts[word], word))[:most]
+    numbers = {word: number for number, word in enumerate([*SPECIAL, *frequent])}
+    streams = [np.array([numbers.get(word, UNKNOWN_ID) for word in part.words], np.int32)[part.ids] for part in samples]
+    return WordSample(list(numbers), np.concatenate(streams))

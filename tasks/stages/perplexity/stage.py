@@ -1,13 +1,13 @@
 """Stage train_perplexity: reference text -> n-gram models, one per language, with cut points and a model card.
 
 Reads the external files of the recipe and, for references of the kind `documents` and the cut points, `extracted`.
-Writes per language `<language>/`: `model.json` and `order-<n>.npy` (format of the annotator `perplexity`),
+Writes, per language, in `<language>/`: `model.json` and `order-<n>.npy` (format of the annotator `perplexity`),
 `model.arpa.gz` (the ARPA format of KenLM and SRILM), `about.json` (cut points and figures) and `card.md`. Logs the
 cards to the tracker.
 
-The cut points between head, middle and tail are thirds of the corpus by perplexity. As in CCNet (Wenzek et al. 2019,
-arXiv 1911.00359) the crawl sets them and not the reference text: crawled documents have a higher perplexity, and most
-of them would be tail.
+The cut points divide the corpus into thirds by perplexity: head, middle and tail. As in CCNet (Wenzek et al. 2019,
+arXiv 1911.00359), they are those of the crawl and not of the reference text: crawled documents have a higher
+perplexity, so with the latter most of them would be tail.
 
 The same texts and settings give the same bytes on any number of workers: samples depend on hashes of the texts, and
 counts do not depend on the order of the texts.
@@ -28,29 +28,29 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.pages import model_card, table
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.filters.ngram.files import ABOUT, write_arpa
 from tasks.filters.ngram.model import NgramModel, Scores
-from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig, Reference
-from tasks.stages.perplexity.estimate import Estimate, estimate
+from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig, ReferenceText
+from tasks.stages.perplexity.estimate import EstimatedModel, estimate
 from tasks.stages.perplexity.reference import (
     CANDIDATE,
     candidates,
+    concatenate,
     draw,
     files_of,
-    joined,
+    files_with_texts,
     listing,
     lowest,
-    taken,
-    units,
+    read_sample,
 )
 
 log = logging.getLogger("sluice.perplexity")
 
 VERSION = 2
 
-# Quantiles of fewer documents are too noisy.
+# Minimum number of documents for cut points; quantiles of fewer are too noisy.
 _FEWEST = 100
 
 ARPA = "model.arpa.gz"
@@ -70,9 +70,9 @@ class Cuts:
     """Cut points and their provenance.
 
     Attributes:
-        head: perplexity up to which a document is head.
-        middle: perplexity up to which it is middle; above is tail.
-        of: description of the documents that set them.
+        head: maximum perplexity of head.
+        middle: maximum perplexity of middle; documents above it are tail.
+        of: description of the documents from which they were computed.
     """
 
     head: float
@@ -94,14 +94,14 @@ def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine
     extracted = inputs.get("extracted")
     languages = sorted({reference.language for reference in config.references})
     missing = [language for language in languages if language not in output.committed]
-    documents = crawled(config, extracted, engine) if missing else {}
+    documents = sample_crawl(config, extracted, engine) if missing else {}
     for language in missing:
         _train(language, config, extracted, documents.get(language, []), output, engine)
     for language in languages:
         output.log_file(f"card-{language}.md", output.store.read(f"{output.address.path}/{language}/{CARD}"))
     metrics = {name: value for language in languages for name, value in output.committed[language].metrics.items()}
-    shown = ", ".join(f"{language} {metrics[f'{language}/heldout_perplexity']:.0f}" for language in languages)
-    return Report(metrics=metrics, note=f"perplexity on held-out text: {shown}")
+    perplexities = ", ".join(f"{language} {metrics[f'{language}/heldout_perplexity']:.0f}" for language in languages)
+    return Report(metrics=metrics, note=f"perplexity on held-out text: {perplexities}")
 
 
 def _train(
@@ -112,24 +112,26 @@ def _train(
     output: Output,
     engine: Engine,
 ) -> None:
-    files = units([reference for reference in config.references if reference.language == language], extracted)
-    listings = in_order(engine, listing, files)
-    chosen = draw(listings, config)
-    tasks = list(zip(files, chosen.training, chosen.heldout, strict=True))
-    samples = in_order(engine, taken, tasks)
-    text = joined([words for words, _ in samples], config.vocabulary)
+    files = files_with_texts(
+        [reference for reference in config.references if reference.language == language], extracted
+    )
+    listings = map_in_order(engine, listing, files)
+    sample = draw(listings, config)
+    tasks = list(zip(files, sample.training, sample.heldout, strict=True))
+    samples = map_in_order(engine, read_sample, tasks)
+    text = concatenate([words for words, _ in samples], config.vocabulary)
     estimated = estimate(text.ids, text.words, config.order, config.thresholds)
     if any(estimated.fallback):
-        log.warning("[%s] the reference text of %s is too small to learn discounts from it", output.address, language)
+        log.warning("[%s] the reference text of %s is too small to estimate discounts", output.address, language)
     model = NgramModel.build(estimated.ngrams)
     heldout = model.score([text for _, texts in samples for text in texts])
-    cuts = thirds(config, model, documents, heldout)
+    cuts = cut_points(config, model, documents, heldout)
     uses = []
     for reference in config.references:
         indices = [index for index, unit in enumerate(files) if unit.reference == reference]
         if indices:
-            sizes = [int(listings[index].sizes[chosen.training[index]].sum()) for index in indices]
-            uses.append(Use(reference, sum(len(chosen.training[index]) for index in indices), sum(sizes)))
+            sizes = [int(listings[index].sizes[sample.training[index]].sum()) for index in indices]
+            uses.append(ReferenceUse(reference, sum(len(sample.training[index]) for index in indices), sum(sizes)))
     with output.part(language, conserved=False) as part:
         _write(part, language, model, estimated, cuts, heldout)
         with part.file(f"{language}/{CARD}") as file:
@@ -138,9 +140,9 @@ def _train(
             part.metric(f"{language}/{name}", value)
 
 
-def _figures(estimated: Estimate, heldout: Scores, cuts: Cuts) -> dict[str, float]:
+def _figures(estimated: EstimatedModel, heldout: Scores, cuts: Cuts) -> dict[str, float]:
     whole = heldout.total()
-    # Rounded: the order of summation differs between processors.
+    # Rounded, because the order of summation differs between processors.
     return {
         "heldout_perplexity": round(float(whole.perplexity[0]), 4),
         "heldout_perplexity_known": round(float(whole.perplexity_known[0]), 4),
@@ -152,7 +154,9 @@ def _figures(estimated: Estimate, heldout: Scores, cuts: Cuts) -> dict[str, floa
     }
 
 
-def _write(part: Part, language: str, model: NgramModel, estimated: Estimate, cuts: Cuts, heldout: Scores) -> None:
+def _write(
+    part: Part, language: str, model: NgramModel, estimated: EstimatedModel, cuts: Cuts, heldout: Scores
+) -> None:
     def write(name: str, data: bytes) -> None:
         with part.file(f"{language}/{name}") as file:
             file.write(data)
@@ -160,7 +164,7 @@ def _write(part: Part, language: str, model: NgramModel, estimated: Estimate, cu
     model.save(write)
     about: dict[str, Any] = {"cuts": [cuts.head, cuts.middle], "cuts_of": cuts.of, **_figures(estimated, heldout, cuts)}
     write(ABOUT, json.dumps(about, indent=2, sort_keys=True).encode() + b"\n")
-    # No name and no time in the gzip header, so that the same model gives the same bytes.
+    # The gzip header has no name and time, so that the same model gives the same bytes.
     with (
         part.file(f"{language}/{ARPA}") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as packed,
@@ -169,16 +173,21 @@ def _write(part: Part, language: str, model: NgramModel, estimated: Estimate, cu
 
 
 @dataclass(frozen=True)
-class Use:
+class ReferenceUse:
     """Training text drawn from one reference: number of texts, and UTF-8 bytes."""
 
-    reference: Reference
+    reference: ReferenceText
     texts: int
     bytes: int
 
 
 def card(
-    language: str, config: PerplexityConfig, uses: list[Use], estimate: Estimate, heldout: Scores, cuts: Cuts
+    language: str,
+    config: PerplexityConfig,
+    uses: list[ReferenceUse],
+    estimate: EstimatedModel,
+    heldout: Scores,
+    cuts: Cuts,
 ) -> str:
     """Returns the card as Markdown."""
     words, unknown = int(heldout.words.sum()), int(heldout.unknown.sum())
@@ -186,10 +195,7 @@ def card(
     entries = [len(level.prob) for level in estimate.ngrams.levels]
     orders = [
         [
-            str(n),
-            f"{estimate.distinct[n - 1]:,}",
-            f"{entries[n - 1]:,}",
-            str(config.thresholds[n - 1]),
+            *(str(n), f"{estimate.distinct[n - 1]:,}", f"{entries[n - 1]:,}", str(config.thresholds[n - 1])),
             ", ".join(f"{value:.3f}" for value in estimate.discounts[n - 1])
             + (" (assumed: too little text)" if estimate.fallback[n - 1] else ""),
         ]
@@ -225,47 +231,52 @@ def card(
     return model_card(f"N-gram model, language `{language}`", description, sections)
 
 
-def crawled(config: PerplexityConfig, extracted: Artifact | None, engine: Engine) -> dict[str, list[str]]:
+def sample_crawl(config: PerplexityConfig, extracted: Artifact | None, engine: Engine) -> dict[str, list[str]]:
     """Samples documents of the corpus; returns their texts by the language of the model that scores them.
 
     Raises:
-        InputError: there are models of several languages, and the model for language identification is missing.
+        InputError: the model for language identification is needed, because there are several languages, and missing.
     """
     if extracted is None or not config.cut_source:
         return {}
-    files = units([Reference(name=config.cut_source, kind="documents")], extracted)
-    chosen = np.zeros(0, CANDIDATE)
-    for _, listed in engine.map(partial(candidates, config.cut_bytes, config.seed), list(enumerate(files))):
-        chosen = lowest(np.concatenate([chosen, listed]), config.cut_bytes)
-    none = np.empty(0, np.int64)
-    places = {number: chosen["place"][chosen["unit"] == number] for number in np.unique(chosen["unit"]).tolist()}
-    tasks = [(files[number], none, within) for number, within in places.items()]
-    texts = [text for _, heldout in in_order(engine, taken, tasks) for text in heldout]
+    files = files_with_texts([ReferenceText(name=config.cut_source, kind="documents")], extracted)
+    selected = np.zeros(0, CANDIDATE)
+    for _, file_candidates in engine.map(partial(candidates, config.cut_bytes, config.seed), list(enumerate(files))):
+        selected = lowest(np.concatenate([selected, file_candidates]), config.cut_bytes)
+    no_indices = np.empty(0, np.int64)
+    positions = {
+        number: selected["place"][selected["unit"] == number] for number in np.unique(selected["unit"]).tolist()
+    }
+    tasks = [(files[number], no_indices, within) for number, within in positions.items()]
+    texts = [text for _, heldout in map_in_order(engine, read_sample, tasks) for text in heldout]
     languages = {reference.language for reference in config.references}
     if not texts or languages == {ANY_LANGUAGE}:
         return {ANY_LANGUAGE: texts}
     identifier = LanguageLabels()
     identifier.prepare({})
     grouped: dict[str, list[str]] = {}
-    for label, text in zip(identifier.measure(Batch(texts))["label"], texts, strict=True):
+    for label, text in zip(identifier.measure(DocumentBatch(texts))["label"], texts, strict=True):
         grouped.setdefault(label if label in languages else ANY_LANGUAGE, []).append(text)
     return grouped
 
 
-def thirds(config: PerplexityConfig, model: NgramModel, documents: Sequence[str], heldout: Scores) -> Cuts:
-    """Returns the terciles of the documents' perplexity or, if they are too few, of the held-out texts'."""
+def cut_points(config: PerplexityConfig, model: NgramModel, documents: Sequence[str], heldout: Scores) -> Cuts:
+    """Returns the terciles of the perplexities of the documents or, if these are too few, of the held-out texts."""
     if len(documents) >= _FEWEST:
-        scores, of = model.score(documents), f'{len(documents):,} documents of the source "{config.cut_source}"'
+        scores, description = (
+            model.score(documents),
+            f'{len(documents):,} documents of the source "{config.cut_source}"',
+        )
     else:
-        scores, of = heldout, "the texts held out"
+        scores, description = heldout, "the texts held out"
     values = scores.perplexity[scores.words > 0]
     if not len(values):
-        raise InputError(f"none of {of} has a word", "name more references")
+        raise InputError(f"none of {description} has a word", "name more references")
     head, middle = np.quantile(values.astype(np.float32), [1 / 3, 2 / 3])
-    return Cuts(round(float(head), 4), round(float(middle), 4), of)
+    return Cuts(round(float(head), 4), round(float(middle), 4), description)
 
 
-def in_order(engine: Engine, fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def map_in_order(engine: Engine, fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """Maps `fn` over items on the engine's workers; returns the results in input order."""
-    done = dict(engine.map(fn, items))
-    return [done[index] for index in range(len(items))]
+    results = dict(engine.map(fn, items))
+    return [results[index] for index in range(len(items))]

@@ -1,6 +1,6 @@
-"""Stages estimate and reconcile: what a training run will take, before it begins, and what it took."""
+"""Stages estimate and reconcile: the predicted resources of a training run, and a comparison with the actual ones."""
 
-from tasks.core.stage_spec import Input, Previous, StageSpec
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.trainer.planning.config import PlanConfig
 
 STAGES = (
@@ -11,10 +11,10 @@ STAGES = (
         config=PlanConfig,
         section="plan",
         module="estimate",
-        # A plan that is made again, because of a takedown that met none of it, is the same plan.
+        # Only the content counts: a plan packed again after a takedown of other documents is the same plan.
         inputs={"plan": Input("plan", files=("plan/",))},
-        previous={"previous": Previous("checkpoint", completed_by="checkpoint")},
-        # The training does not read the estimate: with another price it is the same. It waits for it all the same.
+        previous={"previous": PreviousInput("checkpoint", completed_by="checkpoint")},
+        # The training runs after the estimate but does not read it, so that a new price does not change the training.
         before=("train",),
     ),
     StageSpec(

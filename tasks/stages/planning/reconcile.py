@@ -1,4 +1,4 @@
-"""Stage `reconcile`: the estimate of a training run against what it took.
+"""Stage `reconcile`: compares the estimate of a training run with the actual run.
 
 Reads `estimate` and the record of `checkpoint`. Writes `reconciled.json`, rows of {name, planned, real, ratio}, and
 `reconciled.md`.
@@ -10,17 +10,17 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.measured import RunPerformance
 from tasks.trainer.planning.tables import comparison, comparison_text, number
 
 VERSION = 1
 
 
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Compares; a run without a clock (of an earlier version) has nothing to compare and makes an empty table."""
+    """Writes the comparison; its table is empty for a run without timings, such as one of an earlier version."""
     planned = json.loads(inputs["estimate"].read("estimate.json"))
     record = inputs["checkpoint"].record
-    real = Measured.of(record.metrics)
+    real = RunPerformance.of(record.metrics)
     wall = (record.finished - record.started).total_seconds()
     rows = comparison(planned, config, real, wall) if real else []
     text = comparison_text(rows).encode()

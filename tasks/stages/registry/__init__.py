@@ -1,45 +1,45 @@
-"""Stages register, compare and promote: a new model in the registry, and which model is the champion.
+"""Stages register, compare and promote: registration of a new model, and selection of the champion.
 
 checkpoint, scores, tokenizer -> register -> model; model, champion -> compare -> verdict -> promote -> champion
 """
 
 from pydantic import Field
 
-from tasks.core.config import Config, Copied
-from tasks.core.stage_spec import Input, Previous, StageSpec
+from tasks.core.config import Config, SectionCopy
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.trainer.evaluation.config import EvaluateConfig
 
 
 class RegisterConfig(Config):
-    """Registration of the model."""
+    """Settings of the registration."""
 
     model: str = ""
     """Name in the registry; empty: the recipe's name."""
 
 
 class PromoteConfig(Config):
-    """Champion and challenger: when a new model takes the place of the one in use."""
+    """Settings for champion and challenger: when a new model replaces the current one."""
 
-    COPIED = {"evaluate": Copied("evaluate", when="promote.enabled")}
+    COPIED = {"evaluate": SectionCopy("evaluate", when="promote.enabled")}
 
     enabled: bool = False
-    """Compare every new model with the champion, and name the champion in the registry."""
+    """Compares every new model with the champion, and marks the champion in the registry."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    """Confidence of the intervals: the one of the score must be above 0, the guarded ones must not be below it."""
+    """Confidence of the intervals: that of the score must be above 0, and no guarded interval may be below 0."""
     guarded: tuple[str, ...] = ()
     """Sources and tasks that must not become worse; empty: all of them."""
     guard_share: float = Field(default=0.0, ge=0)
-    """Tolerated loss of a guarded source or task, as a share of the champion's value."""
+    """Tolerated loss of a guarded source or task, as a fraction of the champion's value."""
     evaluate: EvaluateConfig | None = None
-    """Held-out text, tasks and batches: those of [evaluate], which the recipe fills in."""
+    """Held-out text, tasks and batches; copied from [evaluate] by the recipe."""
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether the stages run."""
         return self.enabled
 
 
-_CHAMPION = Previous("champion", completed_by="champion")
+_CHAMPION = PreviousInput("champion", completed_by="champion")
 
 STAGES = (
     StageSpec(

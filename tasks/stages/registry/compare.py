@@ -1,13 +1,13 @@
-"""Stage `compare`: the new model beside the champion, on the held-out text and the tasks of this version.
+"""Stage `compare`: compares the new model with the champion on the held-out text and the tasks of this version.
 
 Reads `model` (this version's), `shards` and `tokenizer` (held-out documents), and the last decision, which names the
-champion; without one there is none, and nothing is scored. Of a registered model, `model/lineage.json` is read, too: it
-has the content of the `scores.json` that it was registered with, with the items that it has read and other seeds.
+champion; without a champion, nothing is scored. Also reads `model/lineage.json` of both models: it contains the
+`scores.json` of the registration, with contamination counts and the values of other seeds.
 
-Writes the documents and items of both models (see `tasks.trainer.evaluation.comparison`), `comparison.json` {champion,
-challenger, promoted, reason, confidence, score, rows} and `report.md`, and logs the report and `comparison.png` to the
-tracker, which gives the model the alias "challenger". `promoted` is the verdict; the stage `promote` puts it into
-effect.
+Writes the scores of both models per document and item (see `tasks.trainer.evaluation.comparison`), `comparison.json`
+{champion, challenger, promoted, reason, confidence, score, rows} and `report.md`, and logs the report and
+`comparison.png` to the tracker, which gives the model the alias "challenger". `promoted` is the verdict, which the
+stage `promote` applies.
 """
 
 import io
@@ -21,7 +21,7 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.registry import PromoteConfig, verdict
-from tasks.stages.registry.promote import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
+from tasks.stages.registry.promote import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, model_ref
 from tasks.stages.registry.verdict import Seeds
 from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, compare, texts_of
 from tasks.trainer.evaluation.items import files_of
@@ -33,36 +33,39 @@ _HEAD = ("", "metric", "items", "champion", "challenger", "better by", "read in 
 
 
 def external(config: PromoteConfig) -> dict[str, list[str]]:
-    """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
+    """Returns the local paths of the tasks' files by role `task:<name>`; their bytes are in the fingerprint."""
     tasks = config.evaluate.tasks if config.evaluate else ()
     return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in tasks}
 
 
 def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Compares; raises InputError if the champion is gone, or one of the two cannot be scored."""
+    """Writes the comparison; raises InputError if the champion is gone, or one of the models cannot be scored."""
     challenger = inputs["model"]
     champion = champion_of(inputs["decided"]) if "decided" in inputs else None
-    found: dict[str, Any] = {CHALLENGER: named(challenger), CHAMPION: named(champion) if champion else None}
-    found |= _compared(config, inputs, output, champion, challenger) if champion else _first(challenger)
-    text = markdown(found).encode()
+    comparison: dict[str, Any] = {
+        CHALLENGER: model_ref(challenger),
+        CHAMPION: model_ref(champion) if champion else None,
+    }
+    comparison |= _comparison(config, inputs, output, champion, challenger) if champion else _first(challenger)
+    text = markdown(comparison).encode()
     if COMPARISON not in output.committed:
         with output.part(COMPARISON, conserved=False) as part:
-            for name, content in ((COMPARISON, as_json(found)), (REPORT, text)):
+            for name, content in ((COMPARISON, as_json(comparison)), (REPORT, text)):
                 with part.file(name) as file:
                     file.write(content)
     output.log_file(REPORT, text)
     if champion:
-        output.log_file("comparison.png", partial(figure, found))
+        output.log_file("comparison.png", partial(figure, comparison))
     output.alias(CHALLENGER, challenger.address)
-    return Report(metrics=_metrics(found), note=found["reason"])
+    return Report(metrics=_metrics(comparison), note=comparison["reason"])
 
 
 def _first(challenger: Artifact) -> dict[str, Any]:
-    why = f"{challenger.address} becomes champion: it is the first, there was none to compare it with"
-    return {"promoted": True, "reason": why, "score": None, "rows": []}
+    reason = f"{challenger.address} becomes champion: it is the first, there was none to compare it with"
+    return {"promoted": True, "reason": reason, "score": None, "rows": []}
 
 
-def _compared(
+def _comparison(
     config: PromoteConfig, inputs: Inputs, output: Output, champion: Artifact, challenger: Artifact
 ) -> dict[str, Any]:
     assert config.evaluate is not None, "the recipe fills it in where the comparison is enabled"
@@ -71,33 +74,35 @@ def _compared(
     verdict.check_names(config.guarded, [*texts, *(task.name for task in settings.tasks)])
     first, second = Contender.of_artifact(CHAMPION, champion), Contender.of_artifact(CHALLENGER, challenger)
     rows = compare(first, second, texts, settings, output)
-    read = {name: read_in_training(model) for name, model in ((CHAMPION, champion), (CHALLENGER, challenger))}
+    contamination = {name: read_in_training(model) for name, model in ((CHAMPION, champion), (CHALLENGER, challenger))}
     seeds = seeds_of(challenger), seeds_of(champion)
-    judged = verdict.judge(rows, read[CHALLENGER], seeds, config.confidence, config.guarded, config.guard_share)
-    low, high = _edges(judged.score.interval(judged.confidence))
+    result = verdict.judge(
+        rows, contamination[CHALLENGER], seeds, config.confidence, config.guarded, config.guard_share
+    )
+    low, high = _edges(result.score.interval(result.confidence))
     return {
-        "promoted": judged.promoted,
-        "reason": verdict.reason(judged, str(champion.address), str(challenger.address)),
+        "promoted": result.promoted,
+        "reason": verdict.reason(result, str(champion.address), str(challenger.address)),
         "confidence": config.confidence,
         "score": {
-            "of": judged.of,
-            "names": list(judged.names),
-            "unit": judged.unit,
-            "difference": judged.score.value,
+            "of": result.of,
+            "names": list(result.names),
+            "unit": result.unit,
+            "difference": result.score.value,
             "interval": [low, high],
-            "seeds": dict(zip((CHALLENGER, CHAMPION), judged.seeds, strict=True)),
+            "seeds": dict(zip((CHALLENGER, CHAMPION), result.seeds, strict=True)),
         },
         "rows": [
             {
                 **row.row(config.confidence),
-                "counts": row in judged.rows_that_count,
+                "counts": row in result.rows_that_count,
                 "guarded": not config.guarded or row.name in config.guarded,
-                "worse": row.name in judged.worse,
-                "read_in_training": {name: flags.get(row.name) for name, flags in read.items()}
+                "worse": row.name in result.worse,
+                "read_in_training": {name: flags.get(row.name) for name, flags in contamination.items()}
                 if row.kind == "task"
                 else None,
             }
-            for row in judged.rows
+            for row in result.rows
         ],
     }
 
@@ -106,52 +111,55 @@ def _edges(interval: tuple[float, float]) -> tuple[float | None, ...]:
     return tuple(edge if math.isfinite(edge) else None for edge in interval)
 
 
-def _metrics(found: dict[str, Any]) -> dict[str, float]:
-    metrics = {"promoted": float(found["promoted"])}
-    for name, one in [("score", found["score"]), *((f"{row['kind']}/{row['name']}", row) for row in found["rows"])]:
-        if one:
-            edges = zip(("low", "high"), one["interval"], strict=True)
-            metrics[f"{name}/difference"] = one["difference"]
+def _metrics(comparison: dict[str, Any]) -> dict[str, float]:
+    metrics = {"promoted": float(comparison["promoted"])}
+    for name, row in [
+        ("score", comparison["score"]),
+        *((f"{row['kind']}/{row['name']}", row) for row in comparison["rows"]),
+    ]:
+        if row:
+            edges = zip(("low", "high"), row["interval"], strict=True)
+            metrics[f"{name}/difference"] = row["difference"]
             metrics |= {f"{name}/{edge}": value for edge, value in edges if value is not None}
     return metrics
 
 
 def read_in_training(model: Artifact) -> dict[str, dict[str, int] | None]:
-    """Returns for each task {items, documents} that the model has learned from; None where it was not looked for."""
+    """Returns {items, documents} in the model's training data for each task; None if this was not checked."""
     scores = _scores(model)
     return {task["task"]: task["contamination"] for task in scores.get("tasks", ()) if task["step"] == scores["step"]}
 
 
 def seeds_of(model: Artifact) -> Seeds:
-    """Returns the values over seeds by (kind, name, metric); {} where the model was trained with one."""
+    """Returns the values over seeds by (kind, name, metric); {} for a model trained with a single seed."""
     rows = _scores(model).get("seeds", {}).get("rows", ())
     return {(row["kind"], row["name"], row["metric"]): row["values"] for row in rows}
 
 
 def _scores(model: Artifact) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(model.read("model/lineage.json"))["scores"]
-    return found
+    scores: dict[str, Any] = json.loads(model.read("model/lineage.json"))["scores"]
+    return scores
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """Returns the report: the decision in a sentence, and a row for the score and for all that was compared."""
-    lines = ["# Champion and challenger", "", f"**{found['reason']}.**", ""]
-    if not found["rows"]:
+def markdown(comparison: dict[str, Any]) -> str:
+    """Returns the report in Markdown: the decision in a sentence, a row for the score, and a row per comparison."""
+    lines = ["# Champion and challenger", "", f"**{comparison['reason']}.**", ""]
+    if not comparison["rows"]:
         return "\n".join(lines)
-    champion, challenger = (found[name]["artifact"] for name in ("champion", "challenger"))
-    sure = f"{found['confidence']:.0%}"
+    champion, challenger = (comparison[name]["artifact"] for name in ("champion", "challenger"))
+    confidence = f"{comparison['confidence']:.0%}"
     lines += [
         f"Champion: `{champion}`. Challenger: `{challenger}`. Both have scored the same documents and items; a "
-        f"positive difference is an improvement. {_seeds(found['score'])}",
+        f"positive difference is an improvement. {_seeds(comparison['score'])}",
         "",
-        _row([*_HEAD[:6], f"{sure} interval", *_HEAD[6:]]),
+        _row([*_HEAD[:6], f"{confidence} interval", *_HEAD[6:]]),
         _row(["---"] * (len(_HEAD) + 1)),
     ]
-    score = found["score"]
+    score = comparison["score"]
     whole = [f"**score: mean over {len(score['names'])} {score['of']}**", score["unit"], "", "", ""]
-    verdict = "promoted" if found["promoted"] else "stays"
+    verdict = "promoted" if comparison["promoted"] else "stays"
     lines.append(_row([*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", verdict]))
-    lines += [_row(_cells(row)) for row in found["rows"]]
+    lines += [_row(_cells(row)) for row in comparison["rows"]]
     return "\n".join([*lines, ""])
 
 
@@ -185,13 +193,13 @@ def _read(flags: dict[str, Any] | None) -> str:
 
 
 def _remark(row: dict[str, Any]) -> str:
-    said = [*(["does not count: the challenger has read its items"] if _spoilt(row) else [])]
-    said += ["surely worse"] if row["worse"] else []
-    said += [] if row["guarded"] else ["not guarded"]
-    return "; ".join(said)
+    remarks = [*(["does not count: the challenger has read its items"] if _is_contaminated(row) else [])]
+    remarks += ["surely worse"] if row["worse"] else []
+    remarks += [] if row["guarded"] else ["not guarded"]
+    return "; ".join(remarks)
 
 
-def _spoilt(row: dict[str, Any]) -> bool:
+def _is_contaminated(row: dict[str, Any]) -> bool:
     flags = row["read_in_training"]
     return bool(flags and flags["challenger"] and flags["challenger"]["items"])
 
@@ -200,21 +208,21 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def figure(found: dict[str, Any]) -> bytes:
-    """Returns a PNG: the difference of the score and of each row, with its interval, by unit."""
+def figure(comparison: dict[str, Any]) -> bytes:
+    """Returns a PNG plot: the differences of the score and of each row with their intervals, grouped by unit."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    groups = [[row for row in found["rows"] if (row["metric"] == "bpb") == bits] for bits in (True, False)]
+    groups = [[row for row in comparison["rows"] if (row["metric"] == "bpb") == bits] for bits in (True, False)]
     groups = [group for group in groups if group]
-    picture = Figure(figsize=(7.5, 1.4 + 0.35 * (len(found["rows"]) + 1) + 0.4 * len(groups)), dpi=_DPI,
+    picture = Figure(figsize=(7.5, 1.4 + 0.35 * (len(comparison["rows"]) + 1) + 0.4 * len(groups)), dpi=_DPI,
                      layout="constrained")  # fmt: skip
     FigureCanvasAgg(picture)
     heights = [len(group) + 1 for group in groups]
     panels = picture.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, group in zip(panels, groups, strict=True):
-        _draw(axes, group, found["score"])
-    picture.suptitle(found["reason"], fontsize=8, parse_math=False, wrap=True)
+        _draw(axes, group, comparison["score"])
+    picture.suptitle(comparison["reason"], fontsize=8, parse_math=False, wrap=True)
     data = io.BytesIO()
     picture.savefig(data, format="png")
     return data.getvalue()
@@ -222,13 +230,13 @@ def figure(found: dict[str, Any]) -> bytes:
 
 def _draw(axes: Any, rows: list[dict[str, Any]], score: dict[str, Any]) -> None:
     unit = "bits per byte" if rows[0]["metric"] == "bpb" else "of the items"
-    shown = [*([("score", score, "#333333")] if score["unit"] == unit else [])]
-    shown += [(f"{row['kind']} {row['name']}", row, "#b3261e" if row["worse"] else "#8aa4c8") for row in rows]
-    for y, (_, row, colour) in enumerate(reversed(shown)):
+    bars = [*([("score", score, "#333333")] if score["unit"] == unit else [])]
+    bars += [(f"{row['kind']} {row['name']}", row, "#b3261e" if row["worse"] else "#8aa4c8") for row in rows]
+    for y, (_, row, color) in enumerate(reversed(bars)):
         low, high = row["interval"]
         if low is not None:
-            axes.plot([low, high], [y, y], color=colour, linewidth=2)
-        axes.plot(row["difference"], y, "o", color=colour)
+            axes.plot([low, high], [y, y], color=color, linewidth=2)
+        axes.plot(row["difference"], y, "o", color=color)
     axes.axvline(0, color="#333333", linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(shown)), [name for name, _, _ in reversed(shown)], fontsize=8, parse_math=False)
+    axes.set_yticks(range(len(bars)), [name for name, _, _ in reversed(bars)], fontsize=8, parse_math=False)
     axes.set_xlabel(f"challenger better by, {unit}")

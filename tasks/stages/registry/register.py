@@ -1,9 +1,9 @@
-"""Stage `register`: packs the last checkpoint, its tokenizer and its lineage as one model folder.
+"""Stage `register`: packs the last checkpoint, its tokenizer and its lineage into one model folder.
 
 Reads `checkpoint`, `scores`, `tokenizer` and `mixture`; writes the artifact `model` (`model/model.safetensors`,
 `config.json`, `generation_config.json`, `tokenizer_config.json`, `tokenizer.json`, `model.json`, `lineage.json`, all in
-`model/`) and registers it in MLflow through the tracker. The folder is one of Hugging Face, in the Llama layout.
-The lineage names the checkpoint from whose weights the run began ("initial"), where there is one.
+`model/`) and registers it in MLflow through the tracker. The folder has the Hugging Face format, in the Llama layout.
+The lineage names the checkpoint with the run's initial weights ("initial"), if there is one.
 """
 
 import json
@@ -25,9 +25,9 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
     checkpoint = inputs["checkpoint"]
     last = _last_checkpoint(checkpoint)
     scores = json.loads(inputs["scores"].read("scores.json"))
-    described = checkpoint.read("model.json")
-    files = small_files(json.loads(described), inputs["tokenizer"].read("tokenizer.json").decode())
-    files["model.json"] = described
+    description = checkpoint.read("model.json")
+    files = small_files(json.loads(description), inputs["tokenizer"].read("tokenizer.json").decode())
+    files["model.json"] = description
     with output.part("model", conserved=False) as part:
         with checkpoint.open(f"{last}/model.safetensors") as source, part.file("model/model.safetensors") as target:
             copy_renamed(source, target)
@@ -45,16 +45,15 @@ def _last_checkpoint(checkpoint: Artifact) -> str:
         path.rpartition("/")[0] for path in checkpoint.files("checkpoints/") if path.endswith("model.safetensors")
     }
     if not folders:
-        raise InputError(f"{checkpoint.address} holds no checkpoint", "run the stage train again")
+        raise InputError(f"{checkpoint.address} has no checkpoint", "run the stage train again")
     return max(folders)
 
 
 def _lineage(inputs: Inputs, last: str, scores: dict[str, object]) -> dict[str, object]:
     checkpoint = inputs["checkpoint"]
     run, initial = json.loads(checkpoint.read("run.json")), origin_ref(checkpoint)
-    began = {"artifact": initial.address, "fingerprint": initial.fingerprint} if initial else None
     return {
-        **({"initial": began} if began else {}),
+        **({"initial": {"artifact": initial.address, "fingerprint": initial.fingerprint}} if initial else {}),
         "inputs": {role: {"fingerprint": inputs[role].record.fingerprint} for role in sorted(inputs)},
         "checkpoint": last,
         "weights": run["weights"],

@@ -1,13 +1,13 @@
-"""Whether a challenger is promoted: pure functions over what was compared.
+"""Decision whether a challenger is promoted: pure functions over the rows of a comparison.
 
-The score is the mean difference over the tasks or, where none counts, over the sources. It must be above 0 with its
-whole interval, and no guarded source or task may be below what is tolerated with its whole interval. A task whose items
-stand in text that the challenger has learned from does not count in the score; it is guarded all the same.
+The score is the mean difference over the tasks or, if none counts, over the sources. Its whole interval must be above
+0, and no guarded source or task may be below its tolerance with its whole interval. A task whose items are in the
+challenger's training text does not count in the score but is guarded.
 
-An interval over documents or items says how the two models differ, and not how two trainings would that differ in
-nothing but their seeds. Where a model has been trained with several seeds, the variance of its values over them is
-added: that of the one training that is compared. Where only one of the two has such trainings, its variance stands for
-both. Part of it is in the interval over items already, so the sum is on the safe side.
+An interval over documents or items describes the difference between the two models, not the difference between two
+trainings with other seeds. If a model has been trained with several seeds, the variance of its values over the seeds is
+added, as that of a single training. If only one of the two models has several trainings, its variance is used for both.
+Part of this variance is already in the interval over items, so the sum is conservative.
 """
 
 import math
@@ -19,11 +19,11 @@ from typing import Any
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Compared
-from tasks.trainer.evaluation.paired import Estimate
+from tasks.trainer.evaluation.comparison import Comparison
+from tasks.trainer.evaluation.paired import PairedDifference
 
 Seeds = Mapping[tuple[str, str, str], Sequence[float]]
-"""Values of a model by (kind, name, metric), one for each seed that it was trained with."""
+"""Values of a model by (kind, name, metric), one per training seed."""
 
 UNITS = {"bpb": "bits per byte"}
 
@@ -33,18 +33,18 @@ class Verdict:
     """Result of a comparison.
 
     Attributes:
-        score: how much better the challenger is.
-        of: "tasks" or "sources": what the score is a mean over.
-        names: which of them count.
-        rows: all that was compared, with the seeds in their differences.
-        worse: names of the guarded ones that are surely worse.
-        seeds: trainings of challenger and champion that the variance over seeds is from; 1 where there is no other.
+        score: mean difference; positive if the challenger is better.
+        of: "tasks" or "sources", over which the score is averaged.
+        names: the tasks or sources that count.
+        rows: all comparisons, with the variance over seeds in their differences.
+        worse: names of the guarded rows that are significantly worse.
+        seeds: number of trainings of challenger and champion behind the variance over seeds; 1 without others.
     """
 
-    score: Estimate
+    score: PairedDifference
     of: str
     names: tuple[str, ...]
-    rows: tuple[Compared, ...]
+    rows: tuple[Comparison, ...]
     worse: tuple[str, ...]
     seeds: tuple[int, int]
     confidence: float
@@ -65,13 +65,13 @@ class Verdict:
         return UNITS.get(self.rows_that_count[0].metric, "of the items")
 
     @property
-    def rows_that_count(self) -> list[Compared]:
-        """The rows that the score is the mean of."""
+    def rows_that_count(self) -> list[Comparison]:
+        """The rows that are averaged in the score."""
         return [row for row in self.rows if f"{row.kind}s" == self.of and row.name in self.names]
 
 
 def judge(
-    rows: Sequence[Compared],
+    rows: Sequence[Comparison],
     read: Mapping[str, Mapping[str, Any] | None],
     seeds: tuple[Seeds, Seeds],
     confidence: float,
@@ -81,12 +81,12 @@ def judge(
     """Returns the verdict.
 
     Args:
-        rows: what was compared; the first model is the champion, the second the challenger.
-        read: for each task {items, documents} that the challenger has learned from; None where it was not looked for.
-        seeds: of challenger and champion.
-        confidence: of all intervals.
+        rows: the comparisons; the first model is the champion, the second the challenger.
+        read: {items, documents} in the challenger's training data for each task; None if not checked.
+        seeds: values over seeds of challenger and champion.
+        confidence: confidence of all intervals.
         guarded: names that must not become worse; (): all.
-        guard_share: tolerated loss of these, as a share of the champion's value.
+        guard_share: tolerated loss of guarded rows, as a fraction of the champion's value.
 
     Raises:
         InputError: a guarded name was not compared.
@@ -94,33 +94,33 @@ def judge(
     check_names(guarded, [row.name for row in rows])
     counting = [row for row in rows if row.kind == "task" and not (read.get(row.name) or {}).get("items")]
     of, counting = ("tasks", counting) if counting else ("sources", [row for row in rows if row.kind == "source"])
-    wide = tuple(replace(row, difference=_with_seeds(row.difference, [row], seeds)) for row in rows)
+    widened = tuple(replace(row, difference=_with_seeds(row.difference, [row], seeds)) for row in rows)
     score = _with_seeds(paired.mean([row.difference for row in counting]), counting, seeds)
-    watched = [row for row in wide if not guarded or row.name in guarded]
-    worse = [row.name for row in watched if row.difference.interval(confidence)[1] < -guard_share * abs(row.first)]
-    counts = tuple(max((len(values) for values in one.values()), default=1) for one in seeds)
+    guarded_rows = [row for row in widened if not guarded or row.name in guarded]
+    worse = [row.name for row in guarded_rows if row.difference.interval(confidence)[1] < -guard_share * abs(row.first)]
+    counts = tuple(max((len(values) for values in of_model.values()), default=1) for of_model in seeds)
     names = tuple(row.name for row in counting)
-    return Verdict(score, of, names, wide, tuple(worse), (counts[0], counts[1]), confidence)
+    return Verdict(score, of, names, widened, tuple(worse), (counts[0], counts[1]), confidence)
 
 
-def check_names(guarded: Sequence[str], known: Sequence[str]) -> None:
-    """Raises InputError where a guarded name is none of those that are compared."""
+def check_names(guarded: Sequence[str], names: Sequence[str]) -> None:
+    """Raises InputError if a guarded name is not among the compared ones."""
     for name in guarded:
-        if name not in known:
+        if name not in names:
             cause = f'[promote] guarded: no source with held-out text and no task is called "{name}"'
-            raise InputError(cause, nearest(name, known))
+            raise InputError(cause, nearest(name, names))
 
 
-def _with_seeds(estimate: Estimate, rows: Sequence[Compared], seeds: tuple[Seeds, Seeds]) -> Estimate:
-    """Returns the difference of the mean over `rows` with the variance over seeds added, where there is one."""
-    found = [one for one in (_variance(rows, values) for values in seeds) if one]
-    if len(found) == 1:
-        found = [(2 * found[0][0], found[0][1])]
-    return paired.widened(estimate, found)
+def _with_seeds(estimate: PairedDifference, rows: Sequence[Comparison], seeds: tuple[Seeds, Seeds]) -> PairedDifference:
+    """Returns `estimate`, the mean difference over `rows`, with the variance over seeds added, if there is one."""
+    variances = [entry for entry in (_variance(rows, values) for values in seeds) if entry]
+    if len(variances) == 1:
+        variances = [(2 * variances[0][0], variances[0][1])]
+    return paired.widened(estimate, variances)
 
 
-def _variance(rows: Sequence[Compared], seeds: Seeds) -> tuple[float, float] | None:
-    """Returns variance over seeds of the mean over `rows`, and its degrees of freedom; None without two seeds."""
+def _variance(rows: Sequence[Comparison], seeds: Seeds) -> tuple[float, float] | None:
+    """Returns the variance over seeds of the mean over `rows`, and its degrees of freedom; None for fewer than two."""
     columns = [seeds.get((row.kind, row.name, row.metric), ()) for row in rows]
     if min(map(len, columns)) < 2:
         return None
@@ -129,7 +129,7 @@ def _variance(rows: Sequence[Compared], seeds: Seeds) -> tuple[float, float] | N
 
 
 def reason(verdict: Verdict, champion: str, challenger: str) -> str:
-    """Returns the decision and its reason in one sentence, without full stop."""
+    """Returns the decision and its reason as a sentence without a final period."""
     low, high = verdict.score.interval(verdict.confidence)
     over = f"over {len(verdict.names)} {verdict.of}"
     by = f"{low:+.4f} to {high:+.4f} {verdict.unit} {over}, {verdict.confidence:.0%} sure"

@@ -1,6 +1,6 @@
-"""Stage repeats: token shards and their suffix arrays -> runs of many tokens that stand more than once.
+"""Stage repeats: token shards and their suffix arrays -> runs of many tokens that occur more than once.
 
-Changes no document itself.
+The stage does not change documents.
 """
 
 from pydantic import Field
@@ -10,16 +10,16 @@ from tasks.core.stage_spec import Input, StageSpec
 
 
 class RepeatsConfig(Config):
-    """Whether long repeats are looked for in the training tokens; needs the suffix arrays of `[spans]`."""
+    """Settings of the search for long repeats in the training tokens; requires the suffix arrays of `[spans]`."""
 
     enabled: bool = False
-    """Look for them: one pass over the suffix arrays, and 12 bytes on disk per token in a repeat while it runs."""
+    """Searches for repeats: one pass over the suffix arrays, and temporarily 12 bytes on disk per token in a repeat."""
 
     min_tokens: int = Field(default=50, ge=2, le=1000)
-    """Tokens of a repeat at least. 50 is the length of Lee et al. 2022."""
+    """Minimum number of tokens of a repeat. 50 is the length in Lee et al. 2022."""
 
     range_tokens: int = Field(default=32_000_000, ge=1)
-    """Suffixes that are read in one task, on average."""
+    """Average number of suffixes per task."""
 
     @property
     def active(self) -> bool:

@@ -1,4 +1,4 @@
-"""Second step, per shard: the tokens of each document that stand in repeats.
+"""Second step, per shard: the tokens of each document that are in repeats.
 
 Reads the `occurrences/` of all ranges (OCCURRENCE) and one training shard. Writes `repeats/<shard>.parquet`
 (`tasks.formats.tokens.repeats.DOCUMENT`).
@@ -15,37 +15,37 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.formats.dedup.sorted_runs import Buckets, read_range
-from tasks.formats.tokens.repeats import AGAIN, DOCUMENT, KIND, SPAN
+from tasks.formats.tokens.repeats import DOCUMENT, KIND, RUN, SPAN
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.repeats.maximal import OCCURRENCE
 
 _BLOCK_TOKENS = 1 << 22
 
 
-class Job(NamedTuple):
-    """One shard: its name, and where its training text begins in that of all shards."""
+class ShardJob(NamedTuple):
+    """One shard: its name, and the offset of its tokens in those of all shards."""
 
     shard: str
     begin: int
 
 
-class _Marked(NamedTuple):
-    """The tokens of some documents: which stand in repeats, and which of these are left out with them."""
+class _RepeatMasks(NamedTuple):
+    """Masks of the tokens of some documents: `inside` repeats, and `again` without first occurrences."""
 
     inside: NDArray[np.bool_]
     again: NDArray[np.bool_]
     starts: NDArray[np.int64]
-    """Where repeated runs of `width` tokens begin, ascending, and how often each occurs."""
+    """Starts of repeated runs of `width` tokens, ascending; `counts` has their numbers of occurrences."""
     counts: NDArray[np.int64]
 
 
-def mark_shard(width: int, shards: ShardSet, own: ArtifactFolder, ranges: Buckets, part: Part, job: Job) -> None:
+def mark_shard(width: int, shards: ShardSet, own: ArtifactFolder, ranges: Buckets, part: Part, job: ShardJob) -> None:
     """Writes one part; runs on a worker.
 
     Args:
-        width: tokens of the shortest repeat.
+        width: length of the shortest repeat, in tokens.
         shards: the shards.
-        own: the stage's own artifact.
+        own: folder of the stage's artifact.
         ranges: names of its files with occurrences.
         part: receives the file.
         job: the shard.
@@ -56,12 +56,12 @@ def mark_shard(width: int, shards: ShardSet, own: ArtifactFolder, ranges: Bucket
     uids = shard.uids
     for rows, lengths in _blocks(shard.lengths):
         size = int(lengths.sum())
-        found = read_range(own, ranges.paths(), OCCURRENCE, 2 * begin, 2 * (begin + size))
-        marked = _marked(found, begin, size, width)
-        tables.append(_table(marked, lengths, uids[rows]))
+        records = read_range(own, ranges.paths(), OCCURRENCE, 2 * begin, 2 * (begin + size))
+        masks = _masks(records, begin, size, width)
+        tables.append(_table(masks, lengths, uids[rows]))
         part.metric("tokens", size - len(lengths))
-        part.metric("repeated_tokens", int(marked.inside.sum()))
-        part.metric("again_tokens", int(marked.again.sum()))
+        part.metric("repeated_tokens", int(masks.inside.sum()))
+        part.metric("again_tokens", int(masks.again.sum()))
         begin += size
     table = pa.concat_tables(tables).combine_chunks()
     part.metric("documents_with_repeats", int(np.count_nonzero(table.column("share").to_numpy())))
@@ -77,17 +77,17 @@ def _blocks(lengths: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int6
             yield slice(first, end), lengths[first:end]
 
 
-def _marked(found: NDArray[np.void], begin: int, size: int, width: int) -> _Marked:
-    order = np.argsort(found["key"], kind="stable")
-    starts = (found["key"][order] >> np.uint64(1)).astype(np.int64) - begin
-    earlier = (found["key"][order] & np.uint64(1)).astype(np.bool_)
+def _masks(records: NDArray[np.void], begin: int, size: int, width: int) -> _RepeatMasks:
+    order = np.argsort(records["key"], kind="stable")
+    starts = (records["key"][order] >> np.uint64(1)).astype(np.int64) - begin
+    earlier = (records["key"][order] & np.uint64(1)).astype(np.bool_)
     inside = _covered(starts, size, width)
     again = _covered(starts[earlier], size, width) & ~_covered(starts[~earlier], size, width)
-    return _Marked(inside, again, starts, found["count"][order].astype(np.int64))
+    return _RepeatMasks(inside, again, starts, records["count"][order].astype(np.int64))
 
 
 def _covered(starts: NDArray[np.int64], size: int, width: int) -> NDArray[np.bool_]:
-    """Returns which of `size` tokens are among the `width` ones from some places, shape (size,)."""
+    """Returns a mask of the tokens covered by runs of `width` tokens at `starts`, shape (size,)."""
     change = np.zeros(size + 1, np.int32)
     np.add.at(change, starts, 1)
     np.add.at(change, starts + width, -1)
@@ -95,26 +95,26 @@ def _covered(starts: NDArray[np.int64], size: int, width: int) -> NDArray[np.boo
     return covered
 
 
-def _table(marked: _Marked, lengths: NDArray[np.int64], uids: NDArray[np.uint8]) -> pa.Table:
+def _table(masks: _RepeatMasks, lengths: NDArray[np.int64], uids: NDArray[np.uint8]) -> pa.Table:
     ends = np.cumsum(lengths)
     begins = ends - lengths
-    first, end = _runs(marked.inside)
-    most = np.empty(0, np.int64)
+    first, end = _runs(masks.inside)
+    max_counts = np.empty(0, np.int64)
     if len(first):
-        most = np.maximum.reduceat(marked.counts, np.searchsorted(marked.starts, first))
+        max_counts = np.maximum.reduceat(masks.counts, np.searchsorted(masks.starts, first))
     tokens = lengths - 1
     columns = [
         pa.array([uid.tobytes() for uid in uids], pa.binary(16)),
         pa.array(tokens, pa.uint32()),
-        *(_share(mask, begins, ends, tokens) for mask in (marked.inside, marked.again)),
-        _lists(first, end, begins, SPAN, most),
-        _lists(*_runs(marked.again), begins, AGAIN),
+        *(_share(mask, begins, ends, tokens) for mask in (masks.inside, masks.again)),
+        _lists(first, end, begins, SPAN, max_counts),
+        _lists(*_runs(masks.again), begins, RUN),
     ]
     return pa.table(columns, schema=DOCUMENT)
 
 
 def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns where runs of true values begin and end; none crosses documents, whose last token is never true."""
+    """Returns starts and ends of runs of true values; none crosses documents, whose last token is never true."""
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
     return edges[::2], edges[1::2]
 
@@ -133,7 +133,7 @@ def _lists(
     kind: pa.StructType,
     *more: NDArray[Any],
 ) -> pa.Array:
-    """Returns runs as a list per document, with places counted in the document."""
+    """Returns runs as a list per document, with positions relative to the document."""
     document = np.searchsorted(begins, first, side="right") - 1
     values = [first - begins[document], end - begins[document], *more]
     arrays = [pa.array(value, field.type) for value, field in zip(values, kind, strict=True)]

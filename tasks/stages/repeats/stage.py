@@ -1,22 +1,21 @@
-"""Stage repeats: token shards and their suffix arrays -> which runs of many tokens occur more than once, and where.
+"""Stage repeats: token shards and their suffix arrays -> long runs of tokens that occur more than once.
 
 Reads `shards` (the split `train`, and its index), `spans` and `tokenizer`. Writes
 
     repeats/                      per training shard, the repeats in each document (`tasks.formats.tokens.repeats`)
-    longest.parquet               the longest ones, with numbers of documents and domains
+    longest.parquet               the longest repeats, with numbers of documents and domains
     frequent.parquet              the most frequent ones
-    report.html                   both lists for people; all three also in MLflow
-    occurrences/ candidates/      per range of the suffixes, where repeated runs begin and which are outstanding: for
-                                  the steps after it, and not in the artifact
+    report.html                   both lists as a page; all three files are also in MLflow
+    occurrences/ candidates/      per range of the suffixes, the occurrences of repeated runs, and the candidates for
+                                  the lists; intermediate files, not in the artifact
 
     find     per range of the suffixes, on workers   runs of `min_tokens` tokens with more than one occurrence
     mark     per shard, on workers                   shares and spans
-    report   in this process                         documents and domains of 200 repeats
+    report   in the stage's process                  documents and domains of 200 repeats
 
-A run that occurs more than once stands in neighbouring suffixes. A range of the common order of all suffix arrays is
-read in pieces that end where the first `min_tokens` tokens change, so no run is in two of them (`maximal.Suffixes`).
-Memory of a worker: some 400 bytes for each suffix of a piece (`_PIECE`), and 60 for each occurrence of a single run
-with more.
+A run that occurs more than once is in adjacent suffixes. A range of the common order of all suffix arrays is read in
+pieces that end at changes of the first `min_tokens` tokens, so that no run is in two pieces (`maximal.Suffixes`).
+Memory of a worker: about 400 bytes per suffix of a piece (`_PIECE`), and 60 bytes per occurrence of a larger run.
 """
 
 import io
@@ -38,55 +37,55 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.index import DocumentIndex, IndexEntry
 from tasks.formats.tokens.repeats import FREQUENT, LONGEST, REPEAT
 from tasks.formats.tokens.shard import ShardSet, parse_shard_name
-from tasks.formats.tokens.spans import SpanIndex, groups_of
+from tasks.formats.tokens.spans import SpanIndex, group_names
 from tasks.formats.web.domain import domain_of, host_name
 from tasks.stages.repeats import RepeatsConfig
-from tasks.stages.repeats.mark import Job, mark_shard
+from tasks.stages.repeats.mark import ShardJob, mark_shard
 from tasks.stages.repeats.maximal import MAXIMAL, Key, Suffixes, maximal, occurrences, outstanding, repeated
 
 VERSION = 1
 _PIECE = 1 << 18
-"""Suffixes of a piece, about."""
+"""Approximate number of suffixes of a piece."""
 
 Range = tuple[int, Key | None, Key | None]
-"""A range of the suffixes: its number, the key it begins with, and that it ends before; None: no bound."""
+"""A range of the suffixes: its number, its first key, and the key that it ends before; None: no bound."""
 
 PAGE = "report.html"
 
-MOST = 100
-"""Repeats of each list."""
+LIST_LENGTH = 100
+"""Maximum number of repeats in each list."""
 
 LISTS = {LONGEST: ("tokens", "occurrences"), FREQUENT: ("occurrences", "tokens")}
-"""The files, each with the fields by which its repeats are chosen."""
+"""The files of the lists, each with the fields by which its repeats are selected."""
 
-_LOOKED_UP = 1000
+_MAX_LOOKUPS = 1000
 _EXAMPLE_TOKENS, _EXAMPLE = 120, 500
 
 
 def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Finds, marks and reports repeats; raises InputError where the suffix arrays are of other shards."""
-    spans, shards, groups = inputs["spans"], ShardSet.open(inputs["shards"]), len(groups_of(inputs["spans"]))
+    """Finds, marks and reports repeats; raises InputError if the suffix arrays are from other shards."""
+    spans, shards, groups = inputs["spans"], ShardSet.open(inputs["shards"]), len(group_names(inputs["spans"]))
     suffixes = Suffixes(spans.folder, groups, shards)
     keys = suffixes.bounds(sorted_runs.bucket_count(len(suffixes), config.range_tokens), config.min_tokens)
     ranges = Buckets("occurrences", len(keys) + 1)
     bounds = zip(range(ranges.count), [None, *keys], [*keys, None], strict=True)
     specs = [PartSpec(ranges.name(bound[0]), bound) for bound in bounds]
     finding = partial(find_range, config.min_tokens, spans.folder, groups, shards, ranges)
-    found = output.map_parts(engine, finding, specs, conserved=False)
+    range_records = output.map_parts(engine, finding, specs, conserved=False)
     own = ArtifactFolder(output.store, output.address, output.address.path)
-    specs_ = [PartSpec(shard, Job(shard, begin)) for shard, begin in suffixes.text.begins().items()]
-    marked = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), specs_)
-    metrics = _metrics(found, marked)
+    shard_specs = [PartSpec(shard, ShardJob(shard, begin)) for shard, begin in suffixes.text.begins().items()]
+    shard_records = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), shard_specs)
+    metrics = _metrics(range_records, shard_records)
     if "report" not in output.committed:
-        candidates = np.concatenate([npy.load(own.local(path)) for path in ranges.beside("candidates").paths("npy")])
+        candidates = np.concatenate([npy.load(own.local(path)) for path in ranges.sibling("candidates").paths("npy")])
         with output.part("report", conserved=False) as part:
-            write_report(part, config, candidates, Shown(inputs, suffixes), metrics)
+            write_report(part, config, candidates, RepeatDetails(inputs, suffixes), metrics)
     for path in (PAGE, LONGEST, FREQUENT):
         output.log_file(path, own.read(path))
-    output.leave_out(record.name for record in found)
+    output.leave_out(record.name for record in range_records)
     return Report(metrics=metrics, note=_note(metrics))
 
 
@@ -96,12 +95,12 @@ def find_range(
     """Writes one range of the suffixes; runs on a worker.
 
     Args:
-        width: tokens of the shortest repeat.
-        spans: the suffix arrays.
-        groups: how many there are.
-        shards: what they were made from.
+        width: length of the shortest repeat, in tokens.
+        spans: folder of the suffix arrays.
+        groups: number of suffix arrays.
+        shards: the shards of the suffix arrays.
         ranges: names of the files.
-        part: receives them.
+        part: receives the files.
         bounds: the range.
     """
     number, first, end = bounds
@@ -116,25 +115,25 @@ def find_range(
             yield occurrences(runs)
 
     sorted_runs.write(part, ranges.path(number), blocks())
-    with part.file(ranges.beside("candidates").path(number, "npy")) as file:
+    with part.file(ranges.sibling("candidates").path(number, "npy")) as file:
         np.lib.format.write_array(file, _outstanding(np.concatenate(candidates)), allow_pickle=False)
 
 
 def _outstanding(repeats: NDArray[np.void]) -> NDArray[np.void]:
-    """Returns the repeats that may be in a list of the report, each once, by position."""
-    return np.unique(np.concatenate([outstanding(repeats, by, MOST) for by in LISTS.values()]))
+    """Returns the distinct repeats that may be in a list of the report, by position."""
+    return np.unique(np.concatenate([outstanding(repeats, by, LIST_LENGTH) for by in LISTS.values()]))
 
 
-def _metrics(found: Iterable[PartRecord], marked: Iterable[PartRecord]) -> dict[str, float]:
-    marked = list(marked)
-    tokens = _sum(marked, "tokens")
+def _metrics(range_records: Iterable[PartRecord], shard_records: Iterable[PartRecord]) -> dict[str, float]:
+    shard_records = list(shard_records)
+    tokens = _sum(shard_records, "tokens")
     return {
-        "documents": float(sum(record.rows_in for record in marked)),
-        "documents_with_repeats": _sum(marked, "documents_with_repeats"),
+        "documents": float(sum(record.rows_in for record in shard_records)),
+        "documents_with_repeats": _sum(shard_records, "documents_with_repeats"),
         "tokens": tokens,
-        "runs": _sum(found, "runs"),
-        "repeated_share": _sum(marked, "repeated_tokens") / tokens if tokens else 0.0,
-        "again_share": _sum(marked, "again_tokens") / tokens if tokens else 0.0,
+        "runs": _sum(range_records, "runs"),
+        "repeated_share": _sum(shard_records, "repeated_tokens") / tokens if tokens else 0.0,
+        "again_share": _sum(shard_records, "again_tokens") / tokens if tokens else 0.0,
     }
 
 
@@ -150,8 +149,8 @@ def _note(metrics: dict[str, float]) -> str:
     )
 
 
-class Shown:
-    """Looks up what the report shows of a repeat."""
+class RepeatDetails:
+    """Looks up documents and text of repeats for the report."""
 
     def __init__(self, inputs: Inputs, suffixes: Suffixes) -> None:
         shards = inputs["shards"]
@@ -161,14 +160,14 @@ class Shown:
         self._tokenizer = _tokenizer(inputs["tokenizer"])
 
     def row(self, repeat: NDArray[np.void]) -> dict[str, Any]:
-        """Returns a row of REPEAT."""
+        """Returns the REPEAT row of a repeat."""
         position, tokens = int(repeat["position"]), int(repeat["tokens"])
         run = self._suffixes.text.read(position, tokens)
         first = self._suffixes.text.place(position)
-        places = {(place.shard, place.row) for place in self._spans.places(run, _LOOKED_UP)}
+        places = {(place.shard, place.row) for place in self._spans.places(run, _MAX_LOOKUPS)}
         entries = self._documents.at(sorted({(first.shard, first.row), *places}))
         (own,) = (entry for entry in entries if (entry.shard, entry.row) == (first.shard, first.row))
-        # Of more text than is shown, so that personal data at its end is recognised.
+        # Reads more text than the report shows, so that personal data at its end is recognized.
         example = without_personal_data(self._tokenizer.decode(run[:_EXAMPLE_TOKENS], skip_special_tokens=False))
         return {
             "tokens": tokens,
@@ -181,7 +180,7 @@ class Shown:
         }
 
 
-def _domain(entry: Entry) -> str:
+def _domain(entry: IndexEntry) -> str:
     host = host_name(entry.url)
     return domain_of(host) if host else parse_shard_name(entry.shard)[0]
 
@@ -191,27 +190,27 @@ def _tokenizer(artifact: Artifact) -> Tokenizer:
 
 
 def write_report(
-    part: Part, config: RepeatsConfig, candidates: NDArray[np.void], shown: Shown, metrics: dict[str, float]
+    part: Part, config: RepeatsConfig, candidates: NDArray[np.void], details: RepeatDetails, metrics: dict[str, float]
 ) -> None:
     """Writes the tables and the page.
 
     Args:
         part: receives the files.
-        config: the stage's settings.
-        candidates: maximal repeats (`maximal.REPEAT`) with the outstanding ones of the corpus.
-        shown: looks up documents and texts.
-        metrics: of the stage.
+        config: settings of the stage.
+        candidates: maximal repeats (`maximal.MAXIMAL`), including all that can be in a list.
+        details: looks up documents and texts.
+        metrics: metrics of the stage.
     """
     tables = {}
     for path, by in LISTS.items():
-        rows = [shown.row(repeat) for repeat in outstanding(candidates, by, MOST)]
+        rows = [details.row(repeat) for repeat in outstanding(candidates, by, LIST_LENGTH)]
         tables[path] = pa.Table.from_pylist(rows, schema=REPEAT)
         with part.file(path, rows=len(rows)) as file:
             file.write(_as_parquet(tables[path]))
     with part.file(PAGE) as file:
         lists = {path: table.to_pylist() for path, table in tables.items()}
         page = template(__package__, "report.html").render(
-            config=config, longest=lists[LONGEST], frequent=lists[FREQUENT], metrics=metrics, looked_up=_LOOKED_UP
+            config=config, longest=lists[LONGEST], frequent=lists[FREQUENT], metrics=metrics, looked_up=_MAX_LOOKUPS
         )
         file.write(page.encode("utf-8", "replace"))
 

@@ -1,6 +1,6 @@
-"""Stage spans: token shards -> suffix arrays, in which any run of training tokens is found by binary search.
+"""Stage spans: token shards -> suffix arrays, for lookups of any run of training tokens by binary search.
 
-A suffix array lists where every suffix of the training tokens begins, in lexicographic order.
+A suffix array has the positions of all suffixes of the training tokens, in lexicographic order.
 """
 
 from pydantic import Field
@@ -10,13 +10,13 @@ from tasks.core.stage_spec import Input, StageSpec
 
 
 class SpansConfig(Config):
-    """Whether the training tokens are indexed, so that `explain` finds the pages of a text."""
+    """Settings of the index of the training tokens, with which `explain` finds the pages of a text."""
 
     enabled: bool = False
-    """4 bytes on disk per training token, besides the tokens themselves."""
+    """Builds the index, which takes 4 bytes on disk per training token in addition to the tokens."""
     group_tokens: int = Field(default=256_000_000, ge=1, le=500_000_000)
-    """Tokens of one suffix array at most; a single shard of more has one of its own. Sorting takes 12 bytes of memory
-    per token with a vocabulary up to 65,536 entries, 16 with a larger one."""
+    """Maximum number of tokens per suffix array; a larger shard has a suffix array of its own. Sorting takes 12 bytes
+    of memory per token for a vocabulary of up to 65,536 entries, and 16 bytes for a larger one."""
 
     @property
     def active(self) -> bool:

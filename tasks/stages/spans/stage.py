@@ -1,7 +1,7 @@
 """Stage `spans`: token shards -> suffix arrays of the training tokens.
 
 Reads `shards` (the split `train`); writes `spans/group-<number>-of-<count>.arrow`, one suffix array per group of shards
-(`tasks.formats.tokens.spans`), and beside each its sample. A group is a part: it is sorted on one worker, in memory.
+(`tasks.formats.tokens.spans`), each with its sample. A group is a part, which is sorted on one worker, in memory.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,15 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.shard import ShardSet
-from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, group_name, sample_of, write_sample, write_suffixes
+from tasks.formats.tokens.spans import (
+    FOLDER,
+    MOST_TOKENS,
+    TokenText,
+    group_name,
+    sample_path,
+    write_sample,
+    write_suffixes,
+)
 from tasks.stages.spans import SpansConfig
 
 VERSION = 1
@@ -23,14 +31,14 @@ _BLOCK = 1 << 24
 
 
 def run(config: SpansConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Sorts the suffixes of every group; raises InputError where there is no training token."""
+    """Sorts the suffixes of every group; raises InputError if there are no training tokens."""
     shards = ShardSet.open(inputs["shards"])
     sizes = [
         (name, int(shards.shard(name).lengths.sum())) for source in shards.sources for name in shards.names(source)
     ]
     if not sizes:
         raise InputError(f"{inputs['shards'].address} has no training tokens", "lower [encode] heldout_share")
-    groups = grouped(sizes, config.group_tokens)
+    groups = group_shards(sizes, config.group_tokens)
     count = len(groups)
     specs = [PartSpec(group_name(index, count), names) for index, names in enumerate(groups)]
     records = output.map_parts(engine, partial(_sort_group, shards), specs)
@@ -38,16 +46,16 @@ def run(config: SpansConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     return Report(metrics={"tokens": tokens, "groups": count}, note=f"{tokens:,.0f} tokens in {count:,} suffix arrays")
 
 
-def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:
-    """Groups shards in their order, each group as long as it has at most `most` tokens, or is a single shard.
+def group_shards(sizes: Iterable[tuple[str, int]], limit: int) -> list[list[str]]:
+    """Groups consecutive shards; each group has at most `limit` tokens, or is a single larger shard.
 
-    >>> grouped([("a", 3), ("b", 3), ("c", 9), ("d", 1)], 6)
+    >>> group_shards([("a", 3), ("b", 3), ("c", 9), ("d", 1)], 6)
     [['a', 'b'], ['c'], ['d']]
     """
     groups: list[list[str]] = []
     total = 0
     for name, size in sizes:
-        if not groups or total + size > most:
+        if not groups or total + size > limit:
             groups.append([])
             total = 0
         groups[-1].append(name)
@@ -56,7 +64,7 @@ def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:
 
 
 def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:
-    text = Text.of(shards, names)
+    text = TokenText.of(shards, names)
     if len(text) >= MOST_TOKENS:
         raise InputError(f"the shard {names[0]} has {len(text):,} tokens", "lower [encode] shard_tokens")
     documents = sum(shards.shard(name).rows for name in names)
@@ -66,21 +74,21 @@ def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:
     suffixes = sorted_suffixes(text.runs(), len(text), shards.format.vocab_size)
     with part.file(f"{FOLDER}/{part.name}.arrow", rows=len(suffixes)) as file:
         write_suffixes(file, suffixes, names, len(text))
-    with part.file(sample_of(f"{FOLDER}/{part.name}.arrow")) as file:
+    with part.file(sample_path(f"{FOLDER}/{part.name}.arrow")) as file:
         write_sample(file, suffixes, text, shards.format.itemsize)
 
 
 def sorted_suffixes(runs: Iterable[NDArray[np.integer]], size: int, vocab_size: int) -> NDArray[np.uint32]:
-    """Returns the suffix array of tokens: where each suffix begins, in lexicographic order.
+    """Returns the suffix array of tokens: the positions of all suffixes, in lexicographic order.
 
-    A token becomes 2 bytes (3 for more than 65,536 entries), the highest first, so that bytes are ordered as tokens
-    are. The suffixes of these bytes are sorted by libdivsufsort (Fischer and Kurpicz, "Dismantling DivSufSort", 2017),
-    and those that begin at a token are kept.
+    A token becomes 2 bytes (3 for more than 65,536 entries), most significant first, so that bytes have the order of
+    tokens. libdivsufsort sorts the suffixes of these bytes (Fischer and Kurpicz, "Dismantling DivSufSort", 2017), of
+    which those that begin at a token are kept.
 
     Args:
-        runs: the tokens, in arrays one after the other.
+        runs: the tokens, as consecutive arrays.
         size: number of tokens, less than 2**32.
-        vocab_size: each token is below it.
+        vocab_size: exclusive upper bound of the tokens.
 
     Returns:
         positions of tokens, shape (size,).
@@ -94,12 +102,12 @@ def sorted_suffixes(runs: Iterable[NDArray[np.integer]], size: int, vocab_size: 
         begin += len(tokens)
     of_bytes = divsufsort(flat.reshape(-1))
     del flat
-    # In blocks: a mask and quotients of the whole array would be the peak of the memory.
+    # In blocks, because a mask and quotients of the whole array would determine the peak memory.
     suffixes = np.empty(size, np.uint32)
-    done = 0
+    count = 0
     for first in range(0, len(of_bytes), _BLOCK):
         at, inside = np.divmod(of_bytes[first : first + _BLOCK], width)
-        kept = at[inside == 0]
-        suffixes[done : done + len(kept)] = kept
-        done += len(kept)
+        positions = at[inside == 0]
+        suffixes[count : count + len(positions)] = positions
+        count += len(positions)
     return suffixes

@@ -1,16 +1,16 @@
-"""Effects of a takedown, and the report of them: what it met in which artifacts and steps, and what is left to do.
+"""Effects of a takedown, and their report: affected documents, artifacts and steps, and the remaining actions.
 
-`affected` reads the records of all artifacts of the recipe; of documents, chunks and examples their ids and URLs, of
-the shards the index, of the plans the sequences of these documents, of checkpoints and fine-tuned models the order of
-their runs, and of those before them. Of other recipes, the models that began from one of this recipe, and the examples
-and fine-tuned models that were made from its chunks. An artifact without any is left out.
+`affected_artifacts` reads the records of all artifacts of the recipe; the ids and URLs of documents, chunks and
+examples; the index of shards; the sequences of plans; and the data order of checkpoints and fine-tuned models,
+including the models from which they began. In other recipes it reads models that began from a model of this recipe, and
+examples and fine-tuned models made from its chunks. Artifacts without affected documents are omitted.
 
 All text of the request and of the web is escaped in the page (`tasks.core.pages`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,19 +21,19 @@ from tasks.core.ledger import Ledger
 from tasks.core.pages import template
 from tasks.core.store import Store
 from tasks.formats.documents import chunks as chunk_format
-from tasks.formats.documents.tombstones import Lifted, Tombstone, Tombstones
+from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,
-    before,
-    in_examples,
-    in_plan,
-    in_shards,
-    of_checkpoint,
-    of_own_run,
+    checkpoint_exposure,
+    document_row,
+    example_rows,
+    inherited_rows,
     origin_of,
     origin_ref,
-    row_of,
+    plan_rows,
+    run_exposure,
+    shard_rows,
 )
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.formats.web.canonical_url import canonical
@@ -44,23 +44,23 @@ DOCUMENTS, SHARDS, PLAN, CHECKPOINT = "documents", "shards", "plan", "checkpoint
 KINDS = (DOCUMENTS, SHARDS, CHUNKS, PLAN, CHECKPOINT, EXAMPLES, TUNED)
 MODELS = (CHECKPOINT, TUNED)
 
-FOUND = pa.schema(
+AFFECTED_DOCUMENTS = pa.schema(
     [
         pa.field("artifact", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),  # one of KINDS
         pa.field("id", pa.string(), nullable=False),
         pa.field("url", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
-        pa.field("sequences", pa.list_(pa.int64()), nullable=False),  # of a plan or examples, or of a run
-        pa.field("steps", pa.list_(pa.int64()), nullable=False),  # of its own run that read it, ascending
-        pa.field("checkpoints", pa.list_(pa.int64()), nullable=False),  # steps of the saved states that saw it
-        pa.field("through", pa.string(), nullable=False),  # the checkpoint whose weights brought it along, or ""
+        pa.field("sequences", pa.list_(pa.int64()), nullable=False),  # of a plan, of examples, or of a run
+        pa.field("steps", pa.list_(pa.int64()), nullable=False),  # steps of the model's own run that read it, ascending
+        pa.field("checkpoints", pa.list_(pa.int64()), nullable=False),  # steps of the checkpoints after it was read
+        pa.field("through", pa.string(), nullable=False),  # the checkpoint from which it was inherited, or ""
     ]
 )
-"""One row per artifact and document."""
+"""Schema of `found.parquet`: one row per artifact and document."""
 
-SHOWN = 1_000
-"""Documents, values and copies that the report lists; `found.parquet` has all."""
+MAX_ROWS = 1_000
+"""Maximum numbers of documents, values and copies in the report; `found.parquet` has all documents."""
 
 NEXT = {
     DOCUMENTS: "run crawl or corpus with a new version: they keep none of these",
@@ -71,17 +71,17 @@ NEXT = {
     CHECKPOINT: "has read these; train with a new version for a model that has not",
     TUNED: "has read these; fine-tune with a new version, from a base that has not",
 }
-"""What is to be done about an artifact of a kind."""
+"""Remaining action for an artifact of each kind."""
 
-BEGAN = "began from weights that have read these; train with a new version from weights that have not"
-"""What is to be done about a checkpoint that comes from another."""
+INHERITED = "began from weights that have read these; train with a new version from weights that have not"
+"""Remaining action for a model that began from an affected one."""
 
 
 @dataclass(frozen=True)
-class Affected:
-    """An artifact with documents that are taken down: rows of FOUND without the artifact's own columns.
+class AffectedArtifact:
+    """An artifact with documents that are taken down: rows of AFFECTED_DOCUMENTS without the artifact's columns.
 
-    `problem` is why it, or all of it, cannot be known, such as that what it was made from is gone; "" where it is.
+    `problem` is the reason why the rows are unknown or incomplete, such as a missing input; "" if they are complete.
     """
 
     artifact: Artifact
@@ -90,102 +90,106 @@ class Affected:
     problem: str = ""
 
     def table(self) -> pa.Table:
-        """Returns the rows of FOUND."""
+        """Returns the rows with the artifact's columns (schema AFFECTED_DOCUMENTS)."""
         own = {"artifact": str(self.artifact.address), "kind": self.kind}
-        return pa.Table.from_pylist([{**own, **row} for row in self.rows], schema=FOUND)
+        return pa.Table.from_pylist([{**own, **row} for row in self.rows], schema=AFFECTED_DOCUMENTS)
 
 
-def affected(store: Store, recipe: str, tombstones: Tombstones) -> list[Affected]:
+def affected_artifacts(store: Store, recipe: str, tombstones: Tombstones) -> list[AffectedArtifact]:
     """Returns all artifacts of a recipe that contain or read documents that are taken down, by kind, oldest first.
 
-    One of which that cannot be known is returned with its problem: it must not keep a takedown from its effect.
+    An artifact whose documents cannot be determined is returned with its problem; it does not prevent the takedown.
     """
-    made = [one for kind in KINDS for one in _artifacts(store, recipe, kind)]
-    known: dict[ArtifactId, Exposure] = {}
-    found = [of_artifact(one, tombstones, known) for one in made]
-    elsewhere = (one for one in Ledger(store, kinds=(*MODELS, EXAMPLES)) if not _of(recipe, str(one.address)))
-    found += [_elsewhere(one, recipe, tombstones, known) for one in elsewhere]
-    return [one for one in found if one.rows or one.problem]
+    own = [artifact for kind in KINDS for artifact in _artifacts(store, recipe, kind)]
+    exposures: dict[ArtifactId, Exposure] = {}
+    results = [of_artifact(artifact, tombstones, exposures) for artifact in own]
+    candidates = Ledger(store, kinds=(*MODELS, EXAMPLES))
+    others = (artifact for artifact in candidates if not _of(recipe, str(artifact.address)))
+    results += [_of_other_recipe(artifact, recipe, tombstones, exposures) for artifact in others]
+    return [result for result in results if result.rows or result.problem]
 
 
 def _artifacts(store: Store, recipe: str, kind: str) -> list[Artifact]:
     name = f"{recipe}/{kind}"
-    return [one for one in Ledger(store, name) if one.address.name == name]
+    return [artifact for artifact in Ledger(store, name) if artifact.address.name == name]
 
 
 def unfinished(store: Store, recipe: str) -> list[str]:
-    """Returns the ids of a recipe's trainings that have begun and not ended, sorted.
+    """Returns the sorted ids of a recipe's trainings that have begun and not ended.
 
-    Their milestones may have seen anything until they leave it out; what they have read is known when they have ended.
+    They exclude the documents from their next checkpoint on; what they read before is known only when they have ended.
     """
-    found = []
+    ids = []
     for name in (f"{recipe}/{kind}" for kind in MODELS):
         files = [path.removeprefix(f"{name}/").split("/") for path in store.list(name)]
         ended = {version for version, *rest in files if rest == [RECORD]}
-        found += [f"{name}@{version}" for version in {version for version, *_ in files} - ended]
-    return sorted(found)
+        ids += [f"{name}@{version}" for version in {version for version, *_ in files} - ended]
+    return sorted(ids)
 
 
 def of_artifact(
-    artifact: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
-) -> Affected:
-    """Returns what one artifact of KINDS has of documents that are taken down; `known` as in `of_checkpoint`."""
+    artifact: Artifact, tombstones: Tombstones, exposures: dict[ArtifactId, Exposure] | None = None
+) -> AffectedArtifact:
+    """Returns the documents of one artifact that are taken down; `exposures` is the cache of `checkpoint_exposure`."""
     kind = _kind(artifact)
     if kind in MODELS:
-        exposure = of_checkpoint(artifact, tombstones, known)
-        return Affected(artifact, kind, _sorted(exposure.rows), exposure.problem)
-    read = {DOCUMENTS: _documents, SHARDS: _shards, CHUNKS: _chunks, PLAN: in_plan, EXAMPLES: in_examples}[kind]
+        exposure = checkpoint_exposure(artifact, tombstones, exposures)
+        return AffectedArtifact(artifact, kind, _sorted(exposure.rows), exposure.problem)
+    read = {DOCUMENTS: _documents, SHARDS: _shards, CHUNKS: _chunks, PLAN: plan_rows, EXAMPLES: example_rows}[kind]
     try:
-        return Affected(artifact, kind, _sorted(read(artifact, tombstones)))
+        return AffectedArtifact(artifact, kind, _sorted(read(artifact, tombstones)))
     except (InputError, FileNotFoundError) as error:
-        return Affected(artifact, kind, problem=str(error))
+        return AffectedArtifact(artifact, kind, problem=str(error))
 
 
-def _elsewhere(one: Artifact, recipe: str, tombstones: Tombstones, known: dict[ArtifactId, Exposure]) -> Affected:
-    """Returns what examples or a model of another recipe have from chunks or weights of this one."""
-    kind = _kind(one)
+def _of_other_recipe(
+    artifact: Artifact, recipe: str, tombstones: Tombstones, exposures: dict[ArtifactId, Exposure]
+) -> AffectedArtifact:
+    """Returns the documents that examples or a model of another recipe have from chunks or weights of this one."""
+    kind = _kind(artifact)
     if kind == EXAMPLES:
-        return of_artifact(one, tombstones) if _read_by(one, recipe, CHUNKS) else Affected(one, kind)
-    found: dict[str, Row] = {}
-    at, problem = one, ""
+        reads_chunks = _reads(artifact, recipe, CHUNKS)
+        return of_artifact(artifact, tombstones) if reads_chunks else AffectedArtifact(artifact, kind)
+    by_id: dict[str, Row] = {}
+    model, problem = artifact, ""
     while True:
-        own = of_own_run(at, tombstones) if _tuned_with(at, recipe) else Exposure()
-        _add(found, own.rows if at is one else before(one, at, own))
+        own = run_exposure(model, tombstones) if _tuned_with(model, recipe) else Exposure()
+        _add(by_id, own.rows if model is artifact else inherited_rows(artifact, model, own))
         problem = problem or own.problem
-        ref = origin_ref(at)
+        ref = origin_ref(model)
         if ref is None:
             break
-        ours = _of(recipe, ref.address)
+        from_recipe = _of(recipe, ref.address)
         try:
-            origin = origin_of(at)
+            origin = origin_of(model)
         except InputError as error:
-            problem = problem or (str(error) if ours else "")
+            problem = problem or (str(error) if from_recipe else "")
             break
         assert origin is not None
-        if ours:
-            exposure = of_checkpoint(origin, tombstones, known)
-            _add(found, before(one, origin, exposure))
+        if from_recipe:
+            exposure = checkpoint_exposure(origin, tombstones, exposures)
+            _add(by_id, inherited_rows(artifact, origin, exposure))
             problem = problem or exposure.problem
             break
-        at = origin
-    return Affected(one, kind, _sorted(found.values()), problem)
+        model = origin
+    return AffectedArtifact(artifact, kind, _sorted(by_id.values()), problem)
 
 
-def _add(found: dict[str, Row], rows: Iterable[Row]) -> None:
-    """Adds rows by id; of a document that a model has read twice, its own steps, and the earlier model."""
+def _add(by_id: dict[str, Row], rows: Iterable[Row]) -> None:
+    """Adds rows by id; a document read by several runs keeps the steps of the first row and the fields of the last."""
     for row in rows:
-        own = found.get(row["id"], row)
-        found[row["id"]] = {**row, "sequences": own["sequences"], "steps": own["steps"]}
+        own = by_id.get(row["id"], row)
+        by_id[row["id"]] = {**row, "sequences": own["sequences"], "steps": own["steps"]}
 
 
 def _tuned_with(model: Artifact, recipe: str) -> bool:
-    """Returns whether a model was fine-tuned with chunks of a recipe; not where its examples are gone."""
+    """Returns whether a model was fine-tuned on chunks of a recipe; False if its examples are gone."""
     refs = (ref for ref in model.record.inputs if ref.role == EXAMPLES)
     examples = (Artifact.find(model.store, ArtifactId.parse(ref.address)) for ref in refs)
-    return any(_read_by(one, recipe, CHUNKS) for one in examples if one)
+    return any(_reads(artifact, recipe, CHUNKS) for artifact in examples if artifact)
 
 
-def _read_by(artifact: Artifact, recipe: str, kind: str) -> bool:
+def _reads(artifact: Artifact, recipe: str, kind: str) -> bool:
     return any(ref.address.startswith(f"{recipe}/{kind}@") for ref in artifact.record.inputs)
 
 
@@ -201,45 +205,45 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row["url"], row["id"]))
 
 
-def copies(documents: Iterable[Affected], tombstones: Tombstones) -> list[Row]:
-    """Returns the documents at other addresses that were dropped as copies of one that is taken down.
+def copies(documents: Iterable[AffectedArtifact], tombstones: Tombstones) -> list[Row]:
+    """Returns documents at other addresses that were dropped as copies of documents that are taken down.
 
-    The next version of the documents judges them on their own: a takedown covers addresses, not texts.
+    In the next version they are no longer copies: a takedown covers addresses, not texts.
 
     Returns:
         {artifact, id, url, duplicate_of}.
     """
-    found = []
-    for one in documents:
-        ids = pa.array([row["id"] for row in one.rows], pa.string())
-        for path in one.artifact.files("rejected/"):
+    result = []
+    for affected in documents:
+        ids = pa.array([row["id"] for row in affected.rows], pa.string())
+        for path in affected.artifact.files("rejected/"):
             where = pc.field("duplicate_of").isin(ids)
-            rows = one.artifact.table(path, ["id", "url", "duplicate_of"], where)
+            rows = affected.artifact.table(path, ["id", "url", "duplicate_of"], where)
             elsewhere = rows.filter(pa.array(~tombstones.mask(rows), pa.bool_()))
-            found += [{"artifact": str(one.artifact.address), **row} for row in elsewhere.to_pylist()]
-    return found
+            result += [{"artifact": str(affected.artifact.address), **row} for row in elsewhere.to_pylist()]
+    return result
 
 
 def published_copies(store: Store, recipe: str, tombstones: Tombstones) -> list[Row]:
-    """Returns the published documents at other addresses that have the text of pages that are taken down.
+    """Returns published documents at other addresses whose exact or near copies are taken down.
 
-    These pages were dropped as exact or near copies of them, so the recipe publishes the text all the same.
+    The copies were dropped in favor of these documents, so the recipe still publishes the text.
 
     Returns:
         {artifact, id, url, copy: id of the document that is taken down}.
     """
     published = []
     for documents in _artifacts(store, recipe, DOCUMENTS):
-        taken: dict[str, str] = {}
+        taken_down: dict[str, str] = {}
         for path in documents.files("rejected/"):
             rows = documents.table(path, ["id", "url", "duplicate_of"], pc.field("duplicate_of").is_valid())
             rows = rows.filter(pa.array(tombstones.mask(rows), pa.bool_()))
-            taken.update(zip(rows["duplicate_of"].to_pylist(), rows["id"].to_pylist(), strict=True))
-        for path in documents.files("kept/") if taken else ():
-            rows = documents.table(path, ["id", "url"], pc.field("id").isin(pa.array(taken, pa.string())))
+            taken_down.update(zip(rows["duplicate_of"].to_pylist(), rows["id"].to_pylist(), strict=True))
+        for path in documents.files("kept/") if taken_down else ():
+            rows = documents.table(path, ["id", "url"], pc.field("id").isin(pa.array(taken_down, pa.string())))
             rows = rows.filter(pa.array(~tombstones.mask(rows), pa.bool_()))
             published += [
-                {"artifact": str(documents.address), **row, "copy": taken[row["id"]]} for row in rows.to_pylist()
+                {"artifact": str(documents.address), **row, "copy": taken_down[row["id"]]} for row in rows.to_pylist()
             ]
     return published
 
@@ -248,28 +252,28 @@ def _documents(documents: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     for path in documents.files("kept/"):
         rows = documents.table(path, columns=["id", "url", "source"])
         for row in rows.filter(pa.array(tombstones.mask(rows))).to_pylist():
-            yield row_of(row["id"], row["url"], row["source"])
+            yield document_row(row["id"], row["url"], row["source"])
 
 
 def _shards(shards: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    return (row for row, *_ in in_shards(shards, tombstones))
+    return (row for row, *_ in shard_rows(shards, tombstones))
 
 
 def _chunks(chunks: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     for path in chunks.files(f"{CHUNKS}/"):
         rows = chunks.table(path, columns=["document", "url", "source"]).rename_columns(["id", "url", "source"])
-        found = rows.filter(pa.array(tombstones.mask(rows), pa.bool_())).to_pylist()
-        yield from {row["id"]: row_of(row["id"], row["url"], row["source"]) for row in found}.values()
+        affected = rows.filter(pa.array(tombstones.mask(rows), pa.bool_())).to_pylist()
+        yield from {row["id"]: document_row(row["id"], row["url"], row["source"]) for row in affected}.values()
 
 
 def report_of(
     config: TakedownConfig,
     address: str,
-    asked: Sequence[Tombstone],
+    requested: Sequence[Tombstone],
     new: Sequence[Tombstone],
     in_force: int,
-    met: Sequence[Affected],
-    lifted: Sequence[Lifted] = (),
+    affected: Sequence[AffectedArtifact],
+    lifted: Sequence[Lift] = (),
     unfinished: Sequence[str] = (),
     published: Sequence[Row] = (),
 ) -> dict[str, Any]:
@@ -278,101 +282,120 @@ def report_of(
     Args:
         config: the request.
         address: id of the takedown.
-        asked: tombstones of the request.
-        new: those that were not in force before.
-        in_force: number of all from now on.
-        met: artifacts with documents that the new ones cover.
-        lifted: what the request lifts.
+        requested: tombstones of the request.
+        new: those of them that were not in force before.
+        in_force: number of tombstones in force after the request.
+        affected: artifacts with documents that the new tombstones cover.
+        lifted: tombstones that the request lifts.
         unfinished: ids of trainings that have not ended.
         published: see `published_copies`.
 
     Returns:
         {takedown, date, reason, requested_by, summary, new: [{kind, value, reason, origin}], lifted: [{kind, value,
-        takedown}], known: number of values that were in force before, in_force, documents: number of different ones,
-        artifacts: [see `described`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
+        takedown}], known: number of values that were in force before, in_force, documents: number of documents,
+        artifacts: [`ArtifactReport`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
         duplicate_of}], published_copies: [{artifact, id, url, copy}], not_found: [values]}.
     """
     covered = Tombstones.of(new)
-    artifacts = [described(one) for one in met]
-    found: dict[str, dict[str, Any]] = {}
-    for one in met:
-        for row in one.rows:
-            entry = found.setdefault(
+    artifacts = [artifact_report(entry) for entry in affected]
+    documents: dict[str, dict[str, Any]] = {}
+    for effect in affected:
+        for row in effect.rows:
+            entry = documents.setdefault(
                 row["id"], {name: row[name] for name in ("id", "url", "source")} | {"artifacts": []}
             )
-            entry["artifacts"].append(str(one.artifact.address))
+            entry["artifacts"].append(str(effect.artifact.address))
     return {
         "takedown": address,
         "date": config.date,
         "reason": config.reason,
         "requested_by": config.requested_by,
-        "summary": _summary(new, in_force, len(found), artifacts)
+        "summary": _summary(new, in_force, len(documents), artifacts)
         + (f"; {len({row['id'] for row in published}):,} published at other addresses" if published else "")
         + (f"; {len(lifted):,} lifted" if lifted else ""),
         "new": [
             {name: getattr(stone, name) for name in ("kind", "value", "reason", "origin")} for stone in sorted(new)
         ],
-        "lifted": [{name: getattr(one, name) for name in ("kind", "value", "takedown")} for one in lifted],
-        "known": len(asked) - len(new),
+        "lifted": [{name: getattr(lift, name) for name in ("kind", "value", "takedown")} for lift in lifted],
+        "known": len(requested) - len(new),
         "in_force": in_force,
-        "documents": len(found),
+        "documents": len(documents),
         "artifacts": artifacts,
         "unfinished": list(unfinished) if new else [],
-        "found": sorted(found.values(), key=lambda entry: (entry["url"], entry["id"]))[:SHOWN],
-        "copies": copies((one for one in met if one.kind == DOCUMENTS), covered)[:SHOWN],
-        "published_copies": list(published)[:SHOWN],
-        "not_found": _not_found(new, found.values())[:SHOWN],
+        "found": sorted(documents.values(), key=lambda entry: (entry["url"], entry["id"]))[:MAX_ROWS],
+        "copies": copies((effect for effect in affected if effect.kind == DOCUMENTS), covered)[:MAX_ROWS],
+        "published_copies": list(published)[:MAX_ROWS],
+        "not_found": _not_found(new, documents.values())[:MAX_ROWS],
     }
 
 
 def page(report: dict[str, Any]) -> bytes:
     """Returns the report as an HTML page."""
-    html: str = template(__package__, "report.html").render(report=report, shown=SHOWN)
+    html: str = template(__package__, "report.html").render(report=report, shown=MAX_ROWS)
     return html.encode()
 
 
-def described(one: Affected) -> dict[str, Any]:
-    """Returns what a takedown met in one artifact, as a line of a report.
+class ArtifactReport(TypedDict):
+    """An affected artifact in a report.
 
-    Returns:
-        {artifact, kind, finished, documents, next, problem, and of a plan or examples `sequences`, of a model `steps`,
-        `checkpoints`, with `first_step` and `last_step` where it has steps of its own, and `through`: [the one from
-        whose weights it began, where that one has read some of them]}.
+    Plans and examples have `sequences`. Models have `steps` (a number) and `checkpoints`; those whose own run read the
+    documents have `first_step` and `last_step`, and those that began from the weights of models that read them have
+    `through`, the ids of these models.
     """
-    record = one.artifact.record
-    entry: dict[str, Any] = {
-        "artifact": str(one.artifact.address),
-        "kind": one.kind,
+
+    artifact: str
+    kind: str
+    finished: str
+    documents: int
+    next: str
+    problem: str
+    sequences: NotRequired[int]
+    steps: NotRequired[int]
+    checkpoints: NotRequired[list[int]]
+    first_step: NotRequired[int]
+    last_step: NotRequired[int]
+    through: NotRequired[list[str]]
+
+
+def artifact_report(affected: AffectedArtifact) -> ArtifactReport:
+    """Returns an affected artifact as an entry of a report."""
+    record = affected.artifact.record
+    entry: ArtifactReport = {
+        "artifact": str(affected.artifact.address),
+        "kind": affected.kind,
         "finished": record.finished.isoformat(timespec="seconds"),
-        "documents": len(one.rows),
-        "next": NEXT[one.kind],
-        "problem": one.problem,
+        "documents": len(affected.rows),
+        "next": NEXT[affected.kind],
+        "problem": affected.problem,
     }
-    if not one.rows:
+    if not affected.rows:
         return entry
-    if one.kind in (PLAN, EXAMPLES):
-        entry["sequences"] = len({(row["source"], seq) for row in one.rows for seq in row["sequences"]})
-    if one.kind in MODELS:
-        steps = sorted({step for row in one.rows for step in row["steps"]})
-        seen_by = sorted({count for row in one.rows for count in row["checkpoints"]})
-        entry |= {"steps": len(steps), "checkpoints": seen_by}
-        entry |= {"first_step": steps[0], "last_step": steps[-1]} if steps else {}
-        if through := sorted({row["through"] for row in one.rows} - {""}):
-            entry |= {"through": through, "next": BEGAN}
+    if affected.kind in (PLAN, EXAMPLES):
+        entry["sequences"] = len({(row["source"], seq) for row in affected.rows for seq in row["sequences"]})
+    if affected.kind in MODELS:
+        steps = sorted({step for row in affected.rows for step in row["steps"]})
+        seen_by = sorted({count for row in affected.rows for count in row["checkpoints"]})
+        entry["steps"], entry["checkpoints"] = len(steps), seen_by
+        if steps:
+            entry["first_step"], entry["last_step"] = steps[0], steps[-1]
+        if through := sorted({row["through"] for row in affected.rows} - {""}):
+            entry["through"], entry["next"] = through, INHERITED
     return entry
 
 
-def _summary(new: Sequence[Tombstone], in_force: int, documents: int, artifacts: Sequence[dict[str, Any]]) -> str:
-    counts = {kind: sum(one["kind"] == kind for one in artifacts) for kind in KINDS}
+def _summary(new: Sequence[Tombstone], in_force: int, documents: int, artifacts: Sequence[ArtifactReport]) -> str:
+    counts = {kind: sum(artifact["kind"] == kind for artifact in artifacts) for kind in KINDS}
     kinds = [f"{count} {kind}" for kind, count in counts.items() if count]
-    met = f"{documents:,} documents met, in artifacts: {', '.join(kinds)}" if artifacts else "no artifact has any of it"
-    return f"{len(new):,} new of {in_force:,} tombstones in force; {met}"
+    effects = (
+        f"{documents:,} documents met, in artifacts: {', '.join(kinds)}" if artifacts else "no artifact has any of it"
+    )
+    return f"{len(new):,} new of {in_force:,} tombstones in force; {effects}"
 
 
-def _not_found(new: Sequence[Tombstone], found: Any) -> list[str]:
-    """Returns the values that no document of the recipe belongs to."""
+def _not_found(new: Sequence[Tombstone], documents: Any) -> list[str]:
+    """Returns the values that match no document of the recipe."""
     covered = Tombstones.of(new)
-    met = {entry["id"] for entry in found}
-    for url in (canonical(entry["url"]) for entry in found):
-        met.update(covered.causes(url) if url else ())
-    return [stone.value for stone in sorted(new) if stone.value not in met]
+    matched = {entry["id"] for entry in documents}
+    for url in (canonical(entry["url"]) for entry in documents):
+        matched.update(covered.causes(url) if url else ())
+    return [stone.value for stone in sorted(new) if stone.value not in matched]

@@ -1,13 +1,13 @@
-"""Stage `takedown`: a request, and all takedowns before it -> the tombstones in force, and a report of what they met.
+"""Stage `takedown`: a request and all earlier takedowns -> the tombstones in force, and a report of their effects.
 
-Reads the settings, the takedowns in force (`previous`) and, where the request says so, `takedown.parquet` of the newest
-crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.documents.tombstones`), all that are in force from now
-on, and `lifted.parquet`, all that were lifted, if any ever was. For the new ones it looks through the recipe's
-artifacts as they are at that moment, and writes
+Reads the settings, the takedowns in force (`previous`) and, if requested, `takedown.parquet` of the newest crawl cycle
+(`warc`). Writes `tombstones.parquet` (`tasks.formats.documents.tombstones`), all tombstones in force after the request,
+and `lifted.parquet`, all lifted ones, if there are any. It searches the recipe's current artifacts for documents of the
+new tombstones, and writes
 
-    report.json      the request, the artifacts and steps that it met, copies elsewhere, and what was not found
-    report.html      the same for people
-    found.parquet    the documents by artifact, with sequences, steps and checkpoints (`report.FOUND`)
+    report.json      the request, the affected artifacts and steps, copies elsewhere, and values without documents
+    report.html      the same as a page
+    found.parquet    the documents by artifact, with sequences, steps and checkpoints (`report.AFFECTED_DOCUMENTS`)
 
 Nothing else is changed: crawl, corpus, plans and running trainings read the tombstones themselves.
 """
@@ -32,7 +32,7 @@ from tasks.formats.documents.tombstones import (
     PREVIOUS,
     TAKEDOWN,
     URL,
-    Lifted,
+    Lift,
     Tombstone,
     Tombstones,
     read,
@@ -45,13 +45,21 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
 from tasks.formats.web.url import authority
 from tasks.stages.takedown import TakedownConfig
-from tasks.stages.takedown.report import FOUND, Affected, affected, page, published_copies, report_of, unfinished
+from tasks.stages.takedown.report import (
+    AFFECTED_DOCUMENTS,
+    AffectedArtifact,
+    affected_artifacts,
+    page,
+    published_copies,
+    report_of,
+    unfinished,
+)
 
 VERSION = 2
 WITHDRAWN = "takedown.parquet"
 FORM, CRAWL = "form", "crawl"
 _ID = re.compile(r"[0-9a-f]{32}")
-_SHOWN = 120
+_MAX_QUOTED = 120
 T = TypeVar("T")
 
 
@@ -59,18 +67,18 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
     """Writes the tombstones and the report.
 
     Raises:
-        InputError: a line of the request cannot be used, the request names nothing, it lifts what is not in force, or
-            it has `from_crawl` and no cycle has been completed.
+        InputError: a line of the request is invalid, the request is empty, it lifts a value that is not in force, or it
+            has `from_crawl` and no cycle has been completed.
     """
     earlier = inputs.many(PREVIOUS) if PREVIOUS in inputs else []
-    lifted = _lifted(config, read_all(earlier), str(output.address))
-    named = {(one.kind, one.value) for one in lifted}
-    before = [stone for stone in read(earlier) if (stone.kind, stone.value) not in named]
-    asked = _tombstones_of(config, inputs, str(output.address))
-    if both := sorted(stone.value for stone in asked if (stone.kind, stone.value) in named):
-        raise InputError(f"takedown.lift: the request also takes down {both[0]}", "take it out of one of the two")
-    known = {(stone.kind, stone.value) for stone in before}
-    new = [stone for stone in asked if (stone.kind, stone.value) not in known]
+    lifted = _lifts(config, read_all(earlier), str(output.address))
+    lifted_values = {(lift.kind, lift.value) for lift in lifted}
+    before = [stone for stone in read(earlier) if (stone.kind, stone.value) not in lifted_values]
+    requested = _tombstones_of(config, inputs, str(output.address))
+    if both := sorted(stone.value for stone in requested if (stone.kind, stone.value) in lifted_values):
+        raise InputError(f"takedown.lift: the request also takes down {both[0]}", "remove it from one of the two")
+    values_before = {(stone.kind, stone.value) for stone in before}
+    new = [stone for stone in requested if (stone.kind, stone.value) not in values_before]
     stones = sorted([*before, *new])
     if "tombstones" not in output.committed:
         with output.part("tombstones") as part:
@@ -84,23 +92,22 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
     recipe = output.address.name.partition("/")[0]
     if "report" not in output.committed:
         covered = Tombstones.of(new)
-        met = affected(output.store, recipe, covered)
+        affected = affected_artifacts(output.store, recipe, covered)
         running = unfinished(output.store, recipe)
         published = published_copies(output.store, recipe, covered)
         address = str(output.address)
-        report = report_of(config, address, asked, new, len(stones), met, lifted, running, published)
-        _write_report(output, met, report)
+        report = report_of(config, address, requested, new, len(stones), affected, lifted, running, published)
+        _write_report(output, affected, report)
     report = json.loads(output.store.read(f"{output.address.path}/report.json"))
     output.log_file("takedown.html", output.store.read(f"{output.address.path}/report.html"))
     return Report(metrics=_metrics(report), note=report["summary"])
 
 
 def _tombstones_of(config: TakedownConfig, inputs: Inputs, address: str) -> list[Tombstone]:
-    """Returns the tombstones of a request, each once."""
-    by_form = requested(config)
-    found = {
+    """Returns the distinct tombstones of a request."""
+    tombstones = {
         (kind, value): Tombstone(kind, value, config.reason, config.requested_by, config.date, FORM, address)
-        for kind, value in by_form
+        for kind, value in requested_values(config)
     }
     if config.from_crawl:
         if "warc" not in inputs:
@@ -109,30 +116,30 @@ def _tombstones_of(config: TakedownConfig, inputs: Inputs, address: str) -> list
                 "run its crawl first, or switch this off",
             )
         warc = inputs["warc"]
-        # What a takedown has marked there is in force already, often by its domain.
+        # Pages marked by a takedown are in force already, often through their domain.
         withdrawn = pc.field("reason") != TAKEDOWN
         for row in warc.table(WITHDRAWN, ["url", "reason"], withdrawn).to_pylist():
             stone = Tombstone(URL, row["url"], row["reason"], str(warc.address), config.date, CRAWL, address)
-            found.setdefault((URL, row["url"]), stone)
-    elif not found and not any(line.strip() for line in config.lift):
+            tombstones.setdefault((URL, row["url"]), stone)
+    elif not tombstones and not any(line.strip() for line in config.lift):
         raise InputError(
-            "the takedown names nothing", "give at least one URL, domain or document id, or take the crawl's list"
+            "the takedown is empty", "give at least one URL, domain or document id, or use the crawl's list"
         )
-    return list(found.values())
+    return list(tombstones.values())
 
 
-def _lifted(config: TakedownConfig, before: list[Tombstone], address: str) -> list[Lifted]:
-    """Returns what a request lifts: of a value that several takedowns have, the tombstone of each."""
-    values = to_lift(config, {(stone.kind, stone.value) for stone in before})
+def _lifts(config: TakedownConfig, before: list[Tombstone], address: str) -> list[Lift]:
+    """Returns the lifted tombstones; a value may have tombstones of several takedowns."""
+    values = values_to_lift(config, {(stone.kind, stone.value) for stone in before})
     return [
-        Lifted(stone.kind, stone.value, stone.takedown, config.reason, config.requested_by, config.date, address)
+        Lift(stone.kind, stone.value, stone.takedown, config.reason, config.requested_by, config.date, address)
         for stone in before
         if (stone.kind, stone.value) in values
     ]
 
 
-def _write_report(output: Output, met: list[Affected], report: dict[str, Any]) -> None:
-    rows = pa.concat_tables([FOUND.empty_table(), *(one.table() for one in met)])
+def _write_report(output: Output, affected: list[AffectedArtifact], report: dict[str, Any]) -> None:
+    rows = pa.concat_tables([AFFECTED_DOCUMENTS.empty_table(), *(entry.table() for entry in affected)])
     with output.part("report", conserved=False) as part:
         with part.file("found.parquet", rows=rows.num_rows) as file:
             pq.write_table(rows, file, compression="zstd", compression_level=3)
@@ -148,19 +155,19 @@ def _metrics(report: dict[str, Any]) -> dict[str, float]:
         "in_force": float(report["in_force"]),
         "artifacts": float(len(report["artifacts"])),
         "documents": float(report["documents"]),
-        "steps": float(sum(one.get("steps", 0) for one in report["artifacts"])),
+        "steps": float(sum(artifact.get("steps", 0) for artifact in report["artifacts"])),
     }
 
 
-class _Wrong(ValueError):
-    """Cause and remedy of a line that cannot be used."""
+class _InvalidLine(ValueError):
+    """Cause and remedy of an invalid line of a request."""
 
 
-def requested(config: TakedownConfig) -> dict[tuple[str, str], None]:
-    """Returns (kind, canonical value) of every line of a request, each once, in their order.
+def requested_values(config: TakedownConfig) -> dict[tuple[str, str], None]:
+    """Returns the distinct (kind, canonical value) of all lines of a request, in order.
 
     Raises:
-        InputError: a line is no URL, domain or document id; names the field and the line.
+        InputError: a line is not a URL, domain or document id; the message names the field and the line.
     """
     fields: list[tuple[str, str, Sequence[str], Callable[[str], str]]] = [
         (URL, "urls", config.urls, _url),
@@ -174,27 +181,29 @@ def requested(config: TakedownConfig) -> dict[tuple[str, str], None]:
     }
 
 
-def to_lift(config: TakedownConfig, in_force: Container[tuple[str, str]]) -> dict[tuple[str, str], None]:
-    """Returns (kind, canonical value) of every tombstone that a request lifts, each once, in their order.
+def values_to_lift(config: TakedownConfig, in_force: Container[tuple[str, str]]) -> dict[tuple[str, str], None]:
+    """Returns the distinct (kind, canonical value) of all tombstones that a request lifts, in order.
 
     Args:
         config: the request.
-        in_force: (kind, canonical value) of what is taken down.
+        in_force: (kind, canonical value) of the tombstones in force.
 
     Raises:
-        InputError: a line is no URL, domain or document id, or it is not in force; names the line.
+        InputError: a line is not a URL, domain or document id, or is not in force; the message names the line.
     """
 
     def find(text: str) -> tuple[str, str]:
-        found = _kind_of(text)
-        if found not in in_force:
-            raise _Wrong("is not in force", "name it as it was taken down; `python -m tasks audit --json` lists all")
-        return found
+        value = _parse_line(text)
+        if value not in in_force:
+            raise _InvalidLine(
+                "is not in force", "write it as it was taken down; `python -m tasks audit --json` lists all"
+            )
+        return value
 
     return dict.fromkeys(_values("takedown.lift", config.lift, find))
 
 
-def _kind_of(text: str) -> tuple[str, str]:
+def _parse_line(text: str) -> tuple[str, str]:
     if _ID.fullmatch(text.lower()):
         return DOCUMENT, _document(text)
     return (URL, _url(text)) if "/" in text else (DOMAIN, _domain(text))
@@ -205,36 +214,38 @@ def _values(name: str, lines: Sequence[str], check: Callable[[str], T]) -> Itera
         if text := line.strip():
             try:
                 yield check(text)
-            except _Wrong as wrong:
+            except _InvalidLine as wrong:
                 cause, remedy = wrong.args
-                shown = "".join(one if one.isprintable() else "?" for one in text[:_SHOWN])
-                shown += "..." if len(text) > _SHOWN else ""
-                raise InputError(f'{name}, line {number}: "{shown}" {cause}', remedy) from None
+                quoted = "".join(char if char.isprintable() else "?" for char in text[:_MAX_QUOTED])
+                quoted += "..." if len(text) > _MAX_QUOTED else ""
+                raise InputError(f'{name}, line {number}: "{quoted}" {cause}', remedy) from None
 
 
 def _url(text: str) -> str:
     url = canonical(text)
     if url is None:
-        raise _Wrong("is no http or https URL without user name and password", "write it as https://host/path")
+        raise _InvalidLine(
+            "is not an http or https URL without user name and password", "write it as https://host/path"
+        )
     return url
 
 
 def _domain(text: str) -> str:
     name = text.lower().rstrip(".")
     if "/" in name or (":" in name and not name.endswith("]")):
-        raise _Wrong("is no bare host name", "write it without scheme, port and path, such as example.org")
+        raise _InvalidLine("is not a plain host name", "write it without scheme, port and path, such as example.org")
     if "*" in name:
-        raise _Wrong("is no host name", "write it without *: all names below a domain go with it")
+        raise _InvalidLine("is not a host name", "write it without *: a domain includes all names below it")
     url = canonical(f"http://{name}/")
     if not name or url is None or url != f"http://{authority(url)}/":
-        raise _Wrong("is no host name", "write it as example.org")
+        raise _InvalidLine("is not a host name", "write it as example.org")
     host = authority(url)
     if is_public_suffix(host):
-        raise _Wrong("is a public suffix, under which anyone can register", "name the domains below it one by one")
+        raise _InvalidLine("is a public suffix, under which anyone can register", "name individual domains below it")
     return host
 
 
 def _document(text: str) -> str:
     if not _ID.fullmatch(text.lower()):
-        raise _Wrong("is no document id", "an id is 32 hex digits, as `python -m tasks trace` prints it")
+        raise _InvalidLine("is not a document id", "an id is 32 hex digits, as `python -m tasks trace` prints it")
     return text.lower()

@@ -1,44 +1,45 @@
-"""Tokens: stages that make the tokenizer, the token shards and the pack plan.
+"""Stages of the tokens: the tokenizer, the token shards, and the packing plan.
 
 documents -> bpe -> tokenizer.json
 documents + tokenizer -> encode -> shards/<source>-<split>-<part>-<piece>.arrow   (tokens, written once)
-shards -> pack -> plan/<source>.parquet                                           (where each sequence lies)
+shards -> pack -> plan/<source>.parquet                                           (document slices of each sequence)
 """
 
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from tasks.core.config import Config, absolute, duplicates
+from tasks.core.config import Config, duplicates, require_absolute
 from tasks.core.stage_spec import Input, StageSpec, Takedowns
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
 
 
 class TokenizerConfig(Config):
-    """Training of the byte-level BPE tokenizer, or import of one."""
+    """Settings of the byte-level BPE tokenizer: training, or import of an existing one."""
 
     vocab_size: int = Field(default=4096, ge=257)
-    """Entries of the vocabulary: 256 bytes, the end-of-text token, and merges. 128,000 is usual for real runs."""
+    """Entries of the vocabulary: 256 bytes, the end-of-text token, and merges. 128,000 is common for large models."""
     sample_bytes: int = Field(default=32_000_000, ge=1)
     """UTF-8 bytes of training text, drawn from the kept documents by a hash of their id."""
     weights: dict[str, float] = {}
     """Share of the sample by source, summing to 1, so that a small but important source influences the merges. Empty:
     each source by its size."""
     min_frequency: int = Field(default=2, ge=1)
-    """Occurrences in the sample from which a pair is merged."""
+    """Minimum number of occurrences in the sample for a pair to be merged."""
     seed: int = Field(default=0, ge=0)
     """Seed of the sample."""
     file: str = ""
-    """`tokenizer.json` of an existing byte-level tokenizer: an absolute path, or a URL of an object store. It is taken
-    as it is, and its bytes count in the fingerprint; the sample measures its fertility. Empty: one is trained."""
+    """`tokenizer.json` of an existing byte-level tokenizer: an absolute path, or a URL of an object store. It is used
+    unchanged, and its bytes are part of the fingerprint; its fertility is measured on the sample. Empty: a tokenizer is
+    trained."""
     end_of_text: str = Field(default="<|endoftext|>", min_length=1)
-    """The special token that ends a document; one of an imported tokenizer's own."""
+    """The special token that ends a document; for an imported tokenizer, one of its special tokens."""
 
     @field_validator("file")
     @classmethod
     def _absolute(cls, path: str) -> str:
-        return absolute(path) if path else path
+        return require_absolute(path) if path else path
 
     @field_validator("weights")
     @classmethod
@@ -49,35 +50,35 @@ class TokenizerConfig(Config):
 
 
 class TokenFiles(Config):
-    """Files of documents that are tokens already, made with the recipe's tokenizer; they enter as one source."""
+    """Files with tokenized documents, encoded with the recipe's tokenizer; they form one source."""
 
     name: SourceName
     """Name of the source."""
-    path: Annotated[str, AfterValidator(absolute)]
+    path: Annotated[str, AfterValidator(require_absolute)]
     """Absolute glob (`**` for any depth), on this machine or on an object store (s3://bucket/folder/*.parquet): `.idx`
-    of Megatron-LM with the `.bin` beside it (local only), `.parquet`, or the `.arrow` files of a saved dataset."""
+    of Megatron-LM with its `.bin` (local only), `.parquet`, or the `.arrow` files of a saved dataset."""
     column: str = "input_ids"
-    """The column with the tokens, in a table."""
+    """The column with the tokens in tables."""
 
 
 class EncodeConfig(Config):
-    """Encoding of documents into token shards."""
+    """Settings of the encoding of documents into token shards."""
 
     shard_tokens: int = Field(default=64_000_000, ge=1)
-    """Tokens from which a shard file is closed; its last document may exceed them. 64 M tokens are 128 MB at 2 bytes
-    each."""
+    """Number of tokens after which a shard file is closed; its last document may exceed it. 64 M tokens are 128 MB at 2
+    bytes each."""
     heldout_share: float = Field(default=0.02, ge=0, lt=0.5)
     """Share of each source's documents that is held out to measure bits per byte. The split is by a hash of the id, so
-    a document is on the same side in every later version of the corpus."""
+    that a document is in the same split in every later version of the corpus."""
     heldout_min: int = Field(default=4, ge=0)
-    """Minimum number of held-out documents per source (at most a tenth of its documents): those of the lowest hash."""
+    """Minimum number of held-out documents per source (at most a tenth of them): those with the lowest hashes."""
     columns: tuple[str, ...] = ("tier", "language")
-    """Columns of the documents that stand beside the tokens, so that `[pack] by` can group sequences by one of them:
+    """Columns of the documents that are stored with the tokens, so that `[pack] by` can group sequences by one of them:
     `tier`, `language`, `host`, `fetched_at` (as a month, "2026-11") or `metadata.<field>`. Each value is a name (see
     `tasks.formats.tokens.labels`)."""
 
     token_files: tuple[TokenFiles, ...] = ()
-    """Sources of tokens beside the documents. Neither filters nor dedup see them."""
+    """Additional sources of tokenized documents, which bypass filters and deduplication."""
 
     @field_validator("columns")
     @classmethod
@@ -91,18 +92,18 @@ class EncodeConfig(Config):
 
 
 class PackConfig(Config):
-    """Packing of token shards into sequences."""
+    """Settings of the packing of token shards into sequences."""
 
     seq_len: int = Field(default=256, ge=2)
     """Tokens per sequence."""
     method: Literal["concat", "best_fit"] = "concat"
-    """`concat` joins documents end to end and cuts every `seq_len` tokens: no padding, documents are split. `best_fit`
-    splits only documents that are longer than a sequence, and pads the rest of each sequence."""
+    """`concat` concatenates documents and cuts every `seq_len` tokens: no padding, but documents are split. `best_fit`
+    splits only documents that are longer than a sequence, and pads the sequences."""
     by: str = SOURCE
     """Column whose values are the sources of the plan and of mixtures: `source`, or one of `[encode] columns`."""
     leave_out_repeats: bool = Field(default=False, exclude_if=lambda leaves: not leaves)
-    """Leave out the tokens of long repeats (`[repeats]`), except where each stands first. What is left of a document
-    before and after is packed like documents of their own."""
+    """Excludes the tokens of long repeats (`[repeats]`), except the first occurrence of each. The remaining pieces of a
+    document are packed like separate documents."""
 
 
 _KEPT = Input("documents", files=("kept/",))

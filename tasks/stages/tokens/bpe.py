@@ -1,13 +1,13 @@
 """Stage tokenizer: kept documents -> a byte-level BPE tokenizer, trained or imported, and its fertility.
 
-Reads `documents` (kept/) and, where the recipe names one, the file of a tokenizer (see `token_import`); writes
+Reads `documents` (kept/) and, if the recipe names one, the file of a tokenizer (see `token_import`); writes
 `tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token) and `fertility.json`: tokens per
 word and bytes per token of the sample, by language and by source. Words are those of
-`tasks.formats.documents.text.words`; in languages that write no space between them the bytes say more.
+`tasks.formats.documents.text.words`; for languages without spaces between words, bytes per token are more meaningful.
 
 Byte-level: every text can be encoded and decoded without loss, and there is no "unknown" token. The same documents and
-settings give the same bytes of `tokenizer.json` on any number of workers: the sample is drawn by a hash of the
-document's id, ordered by that hash, and merges are trained in one thread.
+settings give the same bytes of `tokenizer.json` on any number of workers: the sample is selected and ordered by a hash
+of the document's id, and merges are trained in one thread.
 """
 
 import heapq
@@ -31,7 +31,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.text import hash64, words
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import TokenizerConfig, token_import
-from tasks.stages.tokens.encoder import Reference
+from tasks.stages.tokens.encoder import ReferenceEncoder
 
 log = logging.getLogger("sluice.tokens")
 
@@ -40,14 +40,14 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 KEPT = "kept/"
 
-# Bytes that one document contributes to the sample at most, so that a single long book does not dominate it.
-_MOST_BYTES_OF_ONE = 200_000
+# Maximum number of bytes of a document in the sample, so that a single long book does not dominate it.
+_MAX_DOCUMENT_BYTES = 200_000
 
-_Ranked = tuple[int, str, str, int]
+_RankedDocument = tuple[int, str, str, int]
 """Hash, id, source and UTF-8 bytes of a document."""
 
 FERTILITY = "fertility.json"
-"""File with the content of `fertility_table`."""
+"""File with the result of `fertility_table`."""
 
 ALL, KINDS = "all", ("language", "source")
 
@@ -61,33 +61,33 @@ def external(config: TokenizerConfig) -> dict[str, list[str]]:
 
 
 def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains or imports the tokenizer; raises InputError if no document has text, or the imported one is unusable."""
+    """Trains or imports the tokenizer; raises InputError if no document has text, or the imported one is invalid."""
     if TOKENIZER in output.committed:
         return _report(output)
     documents = inputs["documents"]
     sample = draw(documents, engine, config)
     if config.file:
-        made = token_import.read(config.file, config.end_of_text)
+        content = token_import.read(config.file, config.end_of_text)
     else:
-        made = train((one.text for one in sample), config).to_str(pretty=True)
-    tokenizer = Reference(made).tokenizer
+        content = train((document.text for document in sample), config).to_str(pretty=True)
+    tokenizer = ReferenceEncoder(content).tokenizer
     size = tokenizer.get_vocab_size()
     if size < config.vocab_size and not config.file:
         log.warning(
-            "the sample gives %d of the %d entries asked for: it is too small or too uniform", size, config.vocab_size
+            "the sample gives %d of the %d requested entries: it is too small or too uniform", size, config.vocab_size
         )
-    fit = _fertility(tokenizer, sample)
+    fertility = _fertility(tokenizer, sample)
     with output.part(TOKENIZER, conserved=False) as part:
-        for name, content in ((TOKENIZER_CONFIG, {"eos_token": config.end_of_text}), (FERTILITY, fit)):
+        for name, table in ((TOKENIZER_CONFIG, {"eos_token": config.end_of_text}), (FERTILITY, fertility)):
             with part.file(name) as file:
-                file.write(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+                file.write(json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         with part.file(TOKENIZER) as file:
-            file.write(made.encode())
+            file.write(content.encode())
         part.metric("vocab_size", size)
         part.metric("sample_documents", len(sample))
-        part.metric("bytes_per_token", fit["all"]["bytes_per_token"])
-        part.metric("tokens_per_word", fit["all"]["tokens_per_word"])
-        for name, value in fertility_metrics(fit).items():
+        part.metric("bytes_per_token", fertility["all"]["bytes_per_token"])
+        part.metric("tokens_per_word", fertility["all"]["tokens_per_word"])
+        for name, value in fertility_metrics(fertility).items():
             part.metric(name, value)
     return _report(output)
 
@@ -99,8 +99,8 @@ def _report(output: Output) -> Report:
 
 
 def load(artifact: Artifact) -> Tokenizer:
-    """Reads the tokenizer of an artifact, set to encode special tokens in a text as plain characters."""
-    return Reference(artifact.read(TOKENIZER).decode()).tokenizer
+    """Returns the tokenizer of an artifact, which encodes special tokens in a text as plain characters."""
+    return ReferenceEncoder(artifact.read(TOKENIZER).decode()).tokenizer
 
 
 def eos_of(artifact: Artifact, tokenizer: Tokenizer) -> int:
@@ -110,11 +110,11 @@ def eos_of(artifact: Artifact, tokenizer: Tokenizer) -> int:
 
 
 def digest(artifact: Artifact) -> str:
-    """Returns the sha256 of the tokenizer's file, its identifier in shards and models."""
+    """Returns the sha256 of the tokenizer's file, which identifies the tokenizer in shards and models."""
     return sha256_of(artifact.read(TOKENIZER))
 
 
-class Drawn(NamedTuple):
+class SampledDocument(NamedTuple):
     """One document of the sample."""
 
     rank: int
@@ -124,31 +124,31 @@ class Drawn(NamedTuple):
     text: str
 
 
-def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[Drawn]:
-    """Draws the sample in the order of the hash of (seed, id), up to `sample_bytes`.
+def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[SampledDocument]:
+    """Returns the sample in the order of the hash of (seed, id), up to `sample_bytes`.
 
-    Two passes: ids and lengths of all documents first, then the texts of the sample.
+    There are two passes: over ids and lengths of all documents, then over the texts of the sample.
 
     Raises:
-        InputError: there is no text at all, or none of a source with a weight.
+        InputError: there is no text, or none of a source with a weight.
     """
     paths = documents.files(KEPT)
-    ranked: list[list[_Ranked]] = [[] for _ in paths]
+    ranked: list[list[_RankedDocument]] = [[] for _ in paths]
     for index, rows in engine.map(partial(_ranks, documents.folder, config), paths):
         ranked[index] = rows
-    chosen: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     sizes: dict[str, int] = defaultdict(int)
     for rank, doc_id, source, size in heapq.merge(*ranked):
         pool = _pool(config, source)
         if sizes[pool] < _budget(config, pool):
-            chosen[doc_id] = rank
-            sizes[pool] += min(size, _MOST_BYTES_OF_ONE)
+            ranks[doc_id] = rank
+            sizes[pool] += min(size, _MAX_DOCUMENT_BYTES)
     missing = sorted(source for source, weight in config.weights.items() if weight and not sizes[source])
-    if not chosen or missing:
-        what = f'text of the source "{missing[0]}"' if missing else "document with text"
-        raise InputError(f"{documents.address} has no kept {what}", "look at its funnel for the reasons")
-    sample: list[Drawn] = []
-    for _, texts in engine.map(partial(_texts, documents.folder, chosen), paths):
+    if not ranks or missing:
+        missing_text = f'text of the source "{missing[0]}"' if missing else "document with text"
+        raise InputError(f"{documents.address} has no kept {missing_text}", "see its funnel for the reasons")
+    sample: list[SampledDocument] = []
+    for _, texts in engine.map(partial(_texts, documents.folder, ranks), paths):
         sample.extend(texts)
     return sorted(sample)
 
@@ -161,7 +161,7 @@ def _budget(config: TokenizerConfig, pool: str) -> float:
     return config.sample_bytes * config.weights.get(pool, 0.0) if config.weights else config.sample_bytes
 
 
-def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> list[_Ranked]:
+def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> list[_RankedDocument]:
     table = documents.table(path, columns=["id", "source", "text"])
     sizes = pc.binary_length(table.column("text").cast(pa.large_binary())).to_pylist()
     ids, sources = table.column("id").to_pylist(), table.column("source").to_pylist()
@@ -171,28 +171,28 @@ def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> lis
         for doc_id, source, size in zip(ids, sources, sizes, strict=True)
         if size
     )
-    # Documents beyond the size of the whole sample cannot be drawn.
-    kept: list[_Ranked] = []
+    # Documents beyond the size of the whole sample cannot be selected.
+    candidates: list[_RankedDocument] = []
     totals: dict[str, int] = defaultdict(int)
     for row in rows:
         pool = _pool(config, row[2])
         if totals[pool] < _budget(config, pool):
-            kept.append(row)
-            totals[pool] += min(row[3], _MOST_BYTES_OF_ONE)
-    return kept
+            candidates.append(row)
+            totals[pool] += min(row[3], _MAX_DOCUMENT_BYTES)
+    return candidates
 
 
-def _texts(documents: ArtifactFolder, chosen: dict[str, int], path: str) -> list[Drawn]:
+def _texts(documents: ArtifactFolder, ranks: dict[str, int], path: str) -> list[SampledDocument]:
     columns = ["id", "language", "source", "text"]
-    table = documents.table(path, columns=columns, filters=pc.field("id").isin(list(chosen)))
+    table = documents.table(path, columns=columns, filters=pc.field("id").isin(list(ranks)))
     return [
-        Drawn(chosen[doc_id], label(language, "language"), source, _beginning(text))
+        SampledDocument(ranks[doc_id], label(language, "language"), source, _beginning(text))
         for doc_id, language, source, text in zip(*(table.column(name).to_pylist() for name in columns), strict=True)
     ]
 
 
 def _beginning(text: str) -> str:
-    return text.encode()[:_MOST_BYTES_OF_ONE].decode(errors="ignore")
+    return text.encode()[:_MAX_DOCUMENT_BYTES].decode(errors="ignore")
 
 
 def id_hash(doc_id: str, purpose: str) -> int:
@@ -217,22 +217,22 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
-def _fertility(tokenizer: Tokenizer, sample: list[Drawn]) -> dict[str, Any]:
-    counts = Counts()
+def _fertility(tokenizer: Tokenizer, sample: list[SampledDocument]) -> dict[str, Any]:
+    counts = FertilityCounts()
     for first in range(0, len(sample), 256):
         rows = sample[first : first + 256]
-        encodings = tokenizer.encode_batch_fast([one.text for one in rows], add_special_tokens=False)
-        for one, encoding in zip(rows, encodings, strict=True):
-            counts.add(one.language, one.source, one.text, len(encoding.ids), len(one.text.encode()))
+        encodings = tokenizer.encode_batch_fast([row.text for row in rows], add_special_tokens=False)
+        for row, encoding in zip(rows, encodings, strict=True):
+            counts.add(row.language, row.source, row.text, len(encoding.ids), len(row.text.encode()))
     return fertility_table([counts.sums])
 
 
 def _one_thread() -> None:
-    # Parts already use all cores, and the order in which threads count pairs varies.
+    # Parts already use all cores, and the order in which threads count pairs is not deterministic.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-class Counts:
+class FertilityCounts:
     """Sums of documents, tokens, words and UTF-8 bytes, for all documents and by language and source."""
 
     def __init__(self) -> None:
@@ -255,15 +255,15 @@ def fertility_table(parts: Iterable[Mapping[str, list[int]]]) -> dict[str, Any]:
     for part in parts:
         for key, amounts in part.items():
             sums[key] = list(map(sum, zip(sums[key], amounts, strict=True)))
-    found: dict[str, Any] = {ALL: _fertility_row(sums.pop(ALL, [0, 0, 0, 0])), **{kind: {} for kind in KINDS}}
+    table: dict[str, Any] = {ALL: _fertility_row(sums.pop(ALL, [0, 0, 0, 0])), **{kind: {} for kind in KINDS}}
     for key, amounts in sorted(sums.items()):
         kind, _, name = key.partition("/")
-        found[kind][name] = _fertility_row(amounts)
-    return found
+        table[kind][name] = _fertility_row(amounts)
+    return table
 
 
 def fertility_metrics(table: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics of a table: `tokens_per_word/language/en`, and so on."""
+    """Returns the metrics of a fertility table: `tokens_per_word/language/en` etc."""
     return {
         f"{measure}/{kind}/{name}": row[measure]
         for kind in KINDS

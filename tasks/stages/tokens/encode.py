@@ -2,11 +2,11 @@
 
 Reads `documents` (kept/), `tokenizer` and the token files of the recipe; writes
 `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`), `checksums/<shard>.npy` (of its blocks, see `checksums`),
-`index/` and `keys/` (the place of each document, see `index` and `key_index`), `fertility/<part>.json` and
-`fertility.json` (see `bpe`; of each part the documents of the lowest hash, up to 1/64 of its bytes or 128 KiB).
+`index/` and `keys/` (the location of each document, see `index` and `key_index`), `fertility/<part>.json` and
+`fertility.json` (see `bpe`; for the documents of a part with the lowest hashes, up to 1/64 of its bytes or 128 KiB).
 
-The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees where
-texts end. It counts in n_tokens and not in n_bytes.
+The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees the
+ends of texts. It counts in n_tokens but not in n_bytes.
 """
 
 import json
@@ -29,7 +29,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draw
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import (
     FOLDER,
@@ -38,8 +38,8 @@ from tasks.formats.tokens.shard import (
     ShardBuffer,
     TokenFormat,
     column_of,
+    label_values,
     shard_name,
-    spelt,
     write_shard,
 )
 from tasks.stages.tokens import EncodeConfig, token_import
@@ -48,7 +48,7 @@ from tasks.stages.tokens.bpe import (
     FERTILITY_FOLDER,
     KEPT,
     TOKENIZER,
-    Counts,
+    FertilityCounts,
     digest,
     eos_of,
     fertility_metrics,
@@ -56,7 +56,7 @@ from tasks.stages.tokens.bpe import (
     id_hash,
     load,
 )
-from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
+from tasks.stages.tokens.encoder import Tokens, VerifiedEncoder, open_encoder
 from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
@@ -64,17 +64,17 @@ log = logging.getLogger("sluice.tokens")
 VERSION = 3
 _SUMMARY = "summary"  # sorts after the parts
 _BATCH = 512
-_READ = ["id", "url", "source", "text", "language"]
+_COLUMNS = ["id", "url", "source", "text", "language"]
 
-_CHECKED_EVERY, _CHECKED_LEAST = 1000, 4
-"""One document in so many, and so many of each part, are encoded by the reference too."""
+_VERIFIED_EVERY, _VERIFIED_MIN = 1000, 4
+"""One in `_VERIFIED_EVERY` documents, and at least `_VERIFIED_MIN` per part, are also encoded by the reference."""
 
-_MEASURED_SHARE, _MEASURED_LEAST = 64, 1 << 17
-"""Divisor of a part's bytes, and bytes, up to which documents are measured for the fertility."""
+_MEASURED_SHARE, _MEASURED_MIN = 64, 1 << 17
+"""Limit of the fertility sample of a part: its bytes divided by `_MEASURED_SHARE`, at least `_MEASURED_MIN` bytes."""
 
 
 @dataclass(frozen=True)
-class Row:
+class EncodedRow:
     """One document: its tokens with end-of-text, the UTF-8 bytes of its text, and its label in each column."""
 
     uid: bytes
@@ -85,14 +85,14 @@ class Row:
 
 
 class ShardWriter:
-    """Buffers the documents of one part by source and split, and writes a shard whenever a buffer is full.
+    """Buffers the documents of one part by source and split, and writes a shard when a buffer is full.
 
     Args:
-        part: the part that is made.
-        index: its number, in the names of its shards.
+        part: the part to write.
+        index: number of the part, used in the names of its shards.
         fmt: format of the shards.
         columns: names of the labels.
-        shard_tokens: tokens from which a shard is closed.
+        shard_tokens: number of tokens after which a shard is closed.
     """
 
     def __init__(self, part: Part, index: int, fmt: TokenFormat, columns: Sequence[str], shard_tokens: int) -> None:
@@ -101,13 +101,13 @@ class ShardWriter:
         self._format = fmt
         self._columns = columns
         self._shard_tokens = shard_tokens
-        self._buffers: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        self._buffers: dict[tuple[str, str], list[EncodedRow]] = defaultdict(list)
         self._sizes: dict[tuple[str, str], int] = defaultdict(int)
         self._pieces: dict[tuple[str, str], int] = defaultdict(int)
-        self._entries: list[Indexed] = []
+        self._entries: list[EncodedDocument] = []
         self._bytes = 0
 
-    def add(self, row: Row, source: str, split: str) -> None:
+    def add(self, row: EncodedRow, source: str, split: str) -> None:
         """Adds one document."""
         key = (source, split)
         self._buffers[key].append(row)
@@ -133,7 +133,7 @@ class ShardWriter:
             buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
             offsets = write_shard(file, buffer, self._format).tolist()
         self._entries.extend(
-            Indexed(name, row, document.uid, document.url, offset, len(document.tokens))
+            EncodedDocument(name, row, document.uid, document.url, offset, len(document.tokens))
             for row, (document, offset) in enumerate(zip(rows, offsets, strict=True))
         )
         self._part.count_out(len(rows))
@@ -144,8 +144,8 @@ class ShardWriter:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """Job description of a part: the documents, the encoding, and the hash limit of each source's held-out set."""
+class _EncodeJob:
+    """Shared inputs of all parts: the documents, the encoding, and the hash limit of each source's held-out set."""
 
     documents: ArtifactFolder
     tokenizer: ArtifactFolder
@@ -165,7 +165,7 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
     fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact))
     below = thresholds(documents, paths, engine, config)
     share = round(config.heldout_share * 2**64)
-    job = _Job(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below, share)
+    job = _EncodeJob(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below, share)
     specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
     specs += _imports(config, len(paths))
     records = output.map_parts(engine, partial(_make_part, job), specs)
@@ -174,7 +174,7 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
         for name, value in record.metrics.items():
             totals[name] += value
     if not totals.get("tokens"):
-        raise InputError(f"{documents.address} has no kept document to encode", "look at its funnel for the reasons")
+        raise InputError(f"{documents.address} has no kept document to encode", "see its funnel for the reasons")
     key_index.merge(output, engine, records)
     table = _fertility(output, [record.name for record in records])
     for source in sorted(job.heldout_below):
@@ -185,24 +185,24 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
 
 
 def external(config: EncodeConfig) -> dict[str, list[str]]:
-    """Returns the token files that the stage reads, by role `tokens:<source>`; of Megatron-LM both files count."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Returns the token files that the stage reads, by role `tokens:<source>`; for Megatron-LM both files."""
+    paths: dict[str, list[str]] = defaultdict(list)
     for source, file, _ in token_import.find_files(config):
-        found[f"tokens:{source}"].append(file.path)
+        paths[f"tokens:{source}"].append(file.path)
         if file.path.endswith(".idx"):
-            found[f"tokens:{source}"].append(file.path.removesuffix(".idx") + ".bin")
-    return dict(found)
+            paths[f"tokens:{source}"].append(file.path.removesuffix(".idx") + ".bin")
+    return dict(paths)
 
 
 def _imports(config: EncodeConfig, first: int) -> list[PartSpec]:
-    """Returns one part per token file, numbered after those of the documents; their names sort after these, too."""
+    """Returns one part per token file; their numbers and names come after those of the documents."""
     files = token_import.find_files(config)
     count = len(files)
     return [PartSpec(f"tokens-{at:05d}-of-{count:05d}", (first + at, file)) for at, file in enumerate(files)]
 
 
 def _fertility(output: Output, parts: list[str]) -> dict[str, Any]:
-    """Adds up the sums of the parts and writes them as a table, once."""
+    """Sums the counts of all parts, and writes the table."""
     folder = ArtifactFolder(output.store, output.address, output.address.path)
     table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
     if _SUMMARY not in output.committed:
@@ -214,66 +214,69 @@ def _fertility(output: Output, parts: list[str]) -> dict[str, Any]:
 def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: EncodeConfig) -> dict[str, int]:
     """Returns for each source the hash below which a document is held out.
 
-    That is `heldout_share` of the range of the hash or, in a small source, the limit that includes `heldout_min`
+    It is `heldout_share` of the range of the hash or, for a small source, the limit that includes `heldout_min`
     documents (at most a tenth of the source).
     """
     hashes: dict[str, list[int]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
-    for _, found in engine.map(partial(_lowest, documents.folder, config.heldout_min), paths):
-        for source, (count, lowest) in found.items():
+    for _, by_source in engine.map(partial(_lowest, documents.folder, config.heldout_min), paths):
+        for source, (count, lowest) in by_source.items():
             counts[source] += count
             hashes[source].extend(lowest)
     below = {}
     for source in sorted(counts):
-        least = min(config.heldout_min, counts[source] // 10)
-        limit = sorted(hashes[source])[least - 1] + 1 if least else 0
+        minimum = min(config.heldout_min, counts[source] // 10)
+        limit = sorted(hashes[source])[minimum - 1] + 1 if minimum else 0
         below[source] = max(limit, round(config.heldout_share * 2**64))
     return below
 
 
-def _lowest(documents: ArtifactFolder, most: int, path: str) -> dict[str, tuple[int, list[int]]]:
+def _lowest(documents: ArtifactFolder, count: int, path: str) -> dict[str, tuple[int, list[int]]]:
+    """Returns for each source the number of its documents in a part and its `count` lowest hashes."""
     table = documents.table(path, columns=["id", "source"])
     hashes: dict[str, list[int]] = defaultdict(list)
     for doc_id, source in zip(table.column("id").to_pylist(), table.column("source").to_pylist(), strict=True):
         hashes[source].append(heldout_draw(doc_id))
-    return {source: (len(found), sorted(found)[:most]) for source, found in hashes.items()}
+    return {source: (len(values), sorted(values)[:count]) for source, values in hashes.items()}
 
 
 def _stem(path: str) -> str:
     return path.removeprefix(KEPT).removesuffix(".parquet")
 
 
-def _make_part(job: _Job, part: Part, payload: tuple[int, str | TokenSource]) -> None:
-    index, given = payload
-    if isinstance(given, str):
-        _encode_part(job, part, index, given)
+def _make_part(job: _EncodeJob, part: Part, payload: tuple[int, str | TokenSource]) -> None:
+    index, source = payload
+    if isinstance(source, str):
+        _encode_part(job, part, index, source)
     else:
-        _import_part(job, part, index, given)
+        _import_part(job, part, index, source)
 
 
-def _import_part(job: _Job, part: Part, index: int, given: TokenSource) -> None:
+def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSource) -> None:
     """Copies the documents of a token file; their labels are unknown."""
-    below = job.heldout_below.get(given.source, job.heldout_share)
+    below = job.heldout_below.get(token_source.source, job.heldout_share)
     labels = (label(None, ""),) * len(job.columns)
     writer = ShardWriter(part, index, job.format, job.columns, job.shard_tokens)
-    for document, tokens, n_bytes in token_import.documents(given, job.format, job.tokenizer.read(TOKENIZER).decode()):
+    for document, tokens, n_bytes in token_import.documents(
+        token_source, job.format, job.tokenizer.read(TOKENIZER).decode()
+    ):
         part.count_in()
         split = HELDOUT if heldout_draw(document.uid.hex()) < below else TRAIN
-        writer.add(Row(document.uid, document.url, tokens, n_bytes, labels), given.source, split)
+        writer.add(EncodedRow(document.uid, document.url, tokens, n_bytes, labels), token_source.source, split)
     writer.close()
     with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
-        file.write(json.dumps(Counts().sums, sort_keys=True).encode())
+        file.write(json.dumps(FertilityCounts().sums, sort_keys=True).encode())
 
 
-def _encode_part(job: _Job, part: Part, index: int, path: str) -> None:
+def _encode_part(job: _EncodeJob, part: Part, index: int, path: str) -> None:
     table = _read(job, path)
     part.count_in(table.num_rows)
     encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
     sample = _Sample.of(table)
-    encoder.check(table.column("text").take(pa.array(sample.checked, pa.int64())).to_pylist())
-    writer, counts, first = ShardWriter(part, index, job.format, job.columns, job.shard_tokens), Counts(), 0
+    encoder.check(table.column("text").take(pa.array(sample.verified, pa.int64())).to_pylist())
+    writer, counts, first = ShardWriter(part, index, job.format, job.columns, job.shard_tokens), FertilityCounts(), 0
     for batch in table.to_batches(max_chunksize=_BATCH):
-        for number, (source, split, row) in enumerate(_encoded(job, encoder, batch), first):
+        for number, (source, split, row) in enumerate(_encode_batch(job, encoder, batch), first):
             writer.add(row, source, split)
             if number in sample.measured:
                 text, language = (batch.column(name)[number - first].as_py() for name in ("text", "language"))
@@ -284,61 +287,63 @@ def _encode_part(job: _Job, part: Part, index: int, path: str) -> None:
         file.write(json.dumps(counts.sums, sort_keys=True).encode())
 
 
-def _read(job: _Job, path: str) -> pa.Table:
-    """Returns the documents of a part: `_READ`, and the labels in columns `@<name>`; raises InputError."""
-    read = {name: column_of(name) for name in job.columns}
-    for column in sorted({*read.values()} - {*parquet.schema(job.documents.local(path)).names}):
-        raise InputError(f"[encode] columns: the documents have no column {column}", "take it out of the recipe")
-    table = job.documents.table(path, columns=list(dict.fromkeys([*_READ, *read.values()])))
-    found = table.select(_READ)
-    for name, column in read.items():
-        labels = spelt(table.column(column).combine_chunks(), name)
-        found = found.append_column(f"@{name}", pa.array(labels, pa.string()))
-    return found
+def _read(job: _EncodeJob, path: str) -> pa.Table:
+    """Returns `_COLUMNS` of the documents of a part, and the labels as columns `@<name>`; raises InputError."""
+    label_columns = {name: column_of(name) for name in job.columns}
+    for column in sorted({*label_columns.values()} - {*parquet.schema(job.documents.local(path)).names}):
+        raise InputError(f"[encode] columns: the documents have no column {column}", "remove it from the recipe")
+    table = job.documents.table(path, columns=list(dict.fromkeys([*_COLUMNS, *label_columns.values()])))
+    documents = table.select(_COLUMNS)
+    for name, column in label_columns.items():
+        labels = label_values(table.column(column).combine_chunks(), name)
+        documents = documents.append_column(f"@{name}", pa.array(labels, pa.string()))
+    return documents
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Rows of a part that a hash of the document's id chooses."""
+    """Rows of a part that are selected by a hash of the document's id."""
 
-    checked: list[int]
-    """Those that are encoded by the reference, too."""
+    verified: list[int]
+    """Rows that are also encoded by the reference."""
     measured: frozenset[int]
-    """Those whose words are counted."""
+    """Rows whose words are counted."""
 
     @classmethod
     def of(cls, table: pa.Table) -> "_Sample":
         hashes = [id_hash(doc_id, "watch") for doc_id in table.column("id").to_pylist()]
         ranked = sorted(range(len(hashes)), key=hashes.__getitem__)
         sizes = pc.binary_length(table.column("text")).to_numpy().astype(np.int64)
-        most = max(int(sizes.sum()) // _MEASURED_SHARE, _MEASURED_LEAST)
-        count = int(np.searchsorted(np.cumsum(sizes[ranked]), most))
-        checked = {
-            *ranked[:_CHECKED_LEAST],
-            *(row for row, number in enumerate(hashes) if number % _CHECKED_EVERY == 0),
+        limit = max(int(sizes.sum()) // _MEASURED_SHARE, _MEASURED_MIN)
+        count = int(np.searchsorted(np.cumsum(sizes[ranked]), limit))
+        verified = {
+            *ranked[:_VERIFIED_MIN],
+            *(row for row, number in enumerate(hashes) if number % _VERIFIED_EVERY == 0),
         }
-        return cls(sorted(checked), frozenset(ranked[: count + 1]))
+        return cls(sorted(verified), frozenset(ranked[: count + 1]))
 
 
-def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tuple[str, str, Row]]:
+def _encode_batch(
+    job: _EncodeJob, encoder: VerifiedEncoder, batch: pa.RecordBatch
+) -> Iterator[tuple[str, str, EncodedRow]]:
     """Yields (source, split, row) for each document of a batch, in order."""
     ids, urls, sources, texts = (batch.column(name).to_pylist() for name in ("id", "url", "source", "text"))
     sizes = pc.binary_length(batch.column("text")).to_pylist()
     columns = [batch.column(f"@{name}").to_pylist() for name in job.columns]
     labels = zip(*columns, strict=True) if columns else ((),) * len(ids)
-    encoded = _terminated(encoder.encode(texts), job.format)
-    for doc_id, url, source, size, tokens, named in zip(ids, urls, sources, sizes, encoded, labels, strict=True):
+    encoded = _with_end_of_text(encoder.encode(texts), job.format)
+    for doc_id, url, source, size, tokens, values in zip(ids, urls, sources, sizes, encoded, labels, strict=True):
         split = HELDOUT if heldout_draw(doc_id) < job.heldout_below[source] else TRAIN
-        yield source, split, Row(bytes.fromhex(doc_id), url, tokens, size, named)
+        yield source, split, EncodedRow(bytes.fromhex(doc_id), url, tokens, size, values)
 
 
-def _terminated(encoded: list[Tokens], fmt: TokenFormat) -> list[NDArray[Any]]:
-    """Returns the tokens of each document with end-of-text, in the type of the shards: views of one array."""
+def _with_end_of_text(encoded: list[Tokens], fmt: TokenFormat) -> list[NDArray[Any]]:
+    """Returns the tokens of each document with end-of-text, in the dtype of the shards, as views of one array."""
     ends = np.cumsum([len(tokens) + 1 for tokens in encoded], dtype=np.int64).tolist()
     flat = np.full(ends[-1] if ends else 0, fmt.eos_id, dtype=fmt.dtype)
-    found, first = [], 0
+    views, first = [], 0
     for tokens, end in zip(encoded, ends, strict=True):
         flat[first : end - 1] = tokens
-        found.append(flat[first:end])
+        views.append(flat[first:end])
         first = end
-    return found
+    return views

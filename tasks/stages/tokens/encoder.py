@@ -1,11 +1,11 @@
-"""Encoding of texts to token ids with the fastest installed encoder that equals the reference.
+"""Encoding of texts to token ids with the fastest installed encoder that gives the same tokens as the reference.
 
-The reference is `tokenizers` (Hugging Face), about 2 MB of text per second and core. If `gigatoken` is installed, it
-encodes 130 MB/s. Its tokens are compared with the reference on probe texts, and before each part on documents of the
-part that a hash chooses; after a difference the reference is used, for the whole of the part, so shards do not depend
-on the installed encoder.
+The reference is `tokenizers` (Hugging Face), with about 2 MB of text per second and core. `gigatoken`, if installed,
+encodes 130 MB/s. Its tokens are compared with the reference on probe texts, and before each part on documents selected
+by a hash; after a difference the reference is used for the whole part, so that shards do not depend on the installed
+encoder.
 
-Special tokens are never parsed from text: "<|endoftext|>" in a page is encoded as 13 characters.
+Special tokens are not parsed from text: "<|endoftext|>" in a page is encoded as 13 characters.
 """
 
 import importlib
@@ -23,12 +23,12 @@ from tokenizers import Tokenizer
 
 log = logging.getLogger("sluice.tokens")
 
-_RENEWED_AFTER = 256 << 20
-"""Characters after which gigatoken is set up anew: it keeps every word that it has seen, 13 bytes of memory for a byte
-of text that has no word twice."""
+_RENEW_AFTER = 256 << 20
+"""Characters after which the gigatoken encoder is recreated: it caches every word, which takes up to 13 bytes of memory
+per byte of text."""
 
-_MOST_CHECKED = 20_000
-"""Characters of one text that are compared."""
+_MAX_COMPARED = 20_000
+"""Maximum number of characters of a text that are compared."""
 
 Tokens = NDArray[np.uint32]
 
@@ -40,13 +40,13 @@ PROBES = (
 
 
 class Encoder(Protocol):
-    """Encodes texts."""
+    """Interface of the encoders."""
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """Returns the tokens of each text, shape (n,) each, without an end-of-text token."""
+        """Returns the tokens of each text, shape (tokens,), without an end-of-text token."""
 
 
-class Reference:
+class ReferenceEncoder:
     """Encodes with `tokenizers`, in one thread: parts already use all cores."""
 
     def __init__(self, tokenizer_json: str) -> None:
@@ -60,14 +60,14 @@ class Reference:
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
 
-class Gigatoken:
+class GigatokenEncoder:
     """Encodes with gigatoken; texts that contain the characters of a special token are encoded by the reference.
 
     Raises:
         ImportError: it is not installed.
     """
 
-    def __init__(self, tokenizer_json: str, reference: Reference) -> None:
+    def __init__(self, tokenizer_json: str, reference: ReferenceEncoder) -> None:
         self._json = tokenizer_json
         self._module = importlib.import_module("gigatoken")
         self._renew()
@@ -77,24 +77,24 @@ class Gigatoken:
 
     def _renew(self) -> None:
         self._fast: Any = self._module.Tokenizer.from_json(self._json)
-        self._seen = 0
+        self._characters = 0
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """See `Encoder`."""
         plain = ["" if self._special.search(text) else text for text in texts]
-        if self._seen > _RENEWED_AFTER:
+        if self._characters > _RENEW_AFTER:
             self._renew()
-        self._seen += sum(map(len, plain))
+        self._characters += sum(map(len, plain))
         encoded = self._fast.encode_batch(plain, parallel=False)
         flat, edges = np.asarray(encoded.layout.content.data), np.asarray(encoded.layout.offsets.data).tolist()
         tokens = [flat[first:end] for first, end in itertools.pairwise(edges)]
-        for index, (text, sent) in enumerate(zip(texts, plain, strict=True)):
-            if text != sent:
+        for index, (text, plain_text) in enumerate(zip(texts, plain, strict=True)):
+            if text != plain_text:
                 tokens[index] = self._reference.encode([text])[0]
         return tokens
 
 
-class Checked:
+class VerifiedEncoder:
     """An encoder that is compared with the reference and replaced by it after the first difference.
 
     Args:
@@ -102,14 +102,14 @@ class Checked:
         reference: the reference encoder.
     """
 
-    def __init__(self, fast: Encoder, reference: Reference) -> None:
+    def __init__(self, fast: Encoder, reference: ReferenceEncoder) -> None:
         self._fast: Encoder | None = fast
         self._reference = reference
         self.check(PROBES)
 
     @property
     def is_fast(self) -> bool:
-        """Whether no difference has been found."""
+        """Whether the fast encoder is in use."""
         return self._fast is not None
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
@@ -117,28 +117,28 @@ class Checked:
         return (self._fast or self._reference).encode(texts)
 
     def check(self, texts: Sequence[str]) -> None:
-        """Compares the beginnings of texts with the reference; after a difference the reference is used."""
+        """Compares the beginnings of texts with the reference, and switches to the reference after a difference."""
         if self._fast is None or self._fast is self._reference:
             return
-        probes = [text[:_MOST_CHECKED] for text in texts]
+        probes = [text[:_MAX_COMPARED] for text in texts]
         for text, actual, expected in zip(
             probes, self._fast.encode(probes), self._reference.encode(probes), strict=True
         ):
             if not np.array_equal(actual, expected):
-                log.warning("the fast encoder differs from tokenizers on %r...: not used further", text[:60])
+                log.warning("the fast encoder differs from tokenizers on %r...: it is not used any more", text[:60])
                 self._fast = None
                 return
 
 
 @lru_cache(maxsize=2)
-def open_encoder(tokenizer_json: str) -> Checked:
-    """Returns the fastest equal encoder for a tokenizer; cached per process, as loading takes 0.4 s."""
-    reference = Reference(tokenizer_json)
+def open_encoder(tokenizer_json: str) -> VerifiedEncoder:
+    """Returns the fastest verified encoder for a tokenizer; cached per process, because loading takes 0.4 s."""
+    reference = ReferenceEncoder(tokenizer_json)
     try:
-        fast: Encoder = Gigatoken(tokenizer_json, reference)
+        fast: Encoder = GigatokenEncoder(tokenizer_json, reference)
     except ImportError:
         fast = reference
-    except Exception as error:  # the package is young, and the reference can read every tokenizer
+    except Exception as error:  # the package is new; the reference can read every tokenizer
         log.warning("gigatoken cannot read this tokenizer (%s): tokenizers is used", error)
         fast = reference
-    return Checked(fast, reference)
+    return VerifiedEncoder(fast, reference)

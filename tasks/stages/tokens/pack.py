@@ -1,15 +1,15 @@
 """Stage pack: token shards -> a plan, the document slices of each sequence.
 
-Reads `shards`, and the takedowns in force (`takedowns`), whose documents get no slice; writes `plan/` (see
-`formats.tokens.plan`) and its `checksums/`. Another sequence length rewrites 20 bytes per slice and no token. Sources
-with more than 2**28 tokens are packed in parts, each by itself and on any worker.
+Reads `shards` and the takedowns in force (`takedowns`), whose documents have no slices; writes `plan/` (see
+`formats.tokens.plan`) and its `checksums/`. A new sequence length rewrites 20 bytes per slice and no tokens. Sources
+with more than 2**28 tokens are packed in independent parts, on any worker.
 
-With `leave_out_repeats` the `repeats` are read, too: what is left of a document before, between and behind them is
-packed like documents of their own, and no attention crosses the gap.
+With `leave_out_repeats`, `repeats` is read too: the pieces of a document before, between and after its repeats are
+packed like separate documents, and attention does not cross the gaps.
 
-`concat` joins documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens of a part are
+`concat` concatenates documents and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens of a part are
 dropped, and there is no padding; documents may be split between sequences. `best_fit` splits only documents that are
-longer than a sequence, and pads.
+longer than a sequence, and pads the sequences.
 """
 
 import json
@@ -31,7 +31,7 @@ from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.marks import Rows, withheld_rows
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
-from tasks.formats.tokens.repeats import again_in, kept_pieces
+from tasks.formats.tokens.repeats import read_repeated_runs, remaining_runs
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
 from tasks.stages.tokens import PackConfig
 
@@ -58,33 +58,33 @@ class Documents(NamedTuple):
     length: NDArray[np.int64]
 
 
-class Packed(NamedTuple):
+class PackedSequences(NamedTuple):
     """The sequences of one part."""
 
     slices: Slices
     """Sorted by sequence and position."""
     lengths: NDArray[np.int64]
-    """Slices of each sequence, shape (sequences,)."""
+    """Number of slices of each sequence, shape (sequences,)."""
 
 
-def concat(documents: Documents, seq_len: int) -> Packed:
-    """Joins documents end to end and cuts every `seq_len` tokens; the tokens after the last whole sequence are left."""
+def concat(documents: Documents, seq_len: int) -> PackedSequences:
+    """Concatenates documents and cuts every `seq_len` tokens; drops the tokens after the last whole sequence."""
     starts = np.cumsum(documents.length) - documents.length
     sequences = int(documents.length.sum()) // seq_len
     end = sequences * seq_len
-    # A slice begins where a document or a sequence begins.
+    # A slice begins at the beginning of a document or a sequence.
     cuts = np.unique(np.concatenate([starts[starts < end], np.arange(0, end, seq_len)]))
     document = np.searchsorted(starts, cuts, side="right") - 1
     slices = _slices(documents, document, cuts - starts[document], np.diff(np.append(cuts, end)))
-    return Packed(slices, np.bincount(cuts // seq_len, minlength=sequences))
+    return PackedSequences(slices, np.bincount(cuts // seq_len, minlength=sequences))
 
 
-def best_fit(documents: Documents, seq_len: int) -> Packed:
-    """Cuts only documents that are longer than a sequence; packs the rest where they fit best.
+def best_fit(documents: Documents, seq_len: int) -> PackedSequences:
+    """Cuts only documents that are longer than a sequence; packs the pieces where they fit best.
 
     Best-fit decreasing (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"): documents are cut every
-    `seq_len` tokens from their beginning; the pieces, the longest first, are put into the sequence with the least room
-    that is enough. Sequences are filled to 99.9 % of their room and more in usual text, the rest of each is padding.
+    `seq_len` tokens from their beginning; the pieces, longest first, are put into the sequence with the smallest
+    sufficient free space. With ordinary text, sequences are filled to at least 99.9 %; the rest is padding.
     """
     pieces = -(-documents.length // seq_len)
     document = np.repeat(np.arange(len(pieces)), pieces)
@@ -92,37 +92,37 @@ def best_fit(documents: Documents, seq_len: int) -> Packed:
     length = np.minimum(documents.length[document] - begin, seq_len)
     sequence = _best_fit_decreasing(length, seq_len)
     order = np.argsort(sequence, kind="stable")
-    return Packed(_slices(documents, document[order], begin[order], length[order]), np.bincount(sequence))
+    return PackedSequences(_slices(documents, document[order], begin[order], length[order]), np.bincount(sequence))
 
 
 def _best_fit_decreasing(lengths: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """Returns the bin of each piece, shape (pieces,); bins count from 0 in the order in which they are opened."""
-    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # room -> bins with exactly that room
-    rooms = 0  # bit r is set where a bin with room r exists: the least room that is enough is the lowest set bit
+    """Returns the bin of each piece, shape (pieces,); bins are numbered from 0 in the order of their first use."""
+    bins_by_space: list[list[int]] = [[] for _ in range(capacity + 1)]  # free space -> bins with exactly this space
+    spaces = 0  # bit s is set if a bin with free space s exists: the lowest set bit is the smallest space
     bins = np.empty(len(lengths), dtype=np.int64)
-    opened = 0
+    count = 0
     order = np.argsort(-lengths, kind="stable")
     for piece, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        if enough := rooms >> length:
-            room = length + (enough & -enough).bit_length() - 1
-            number = with_room[room].pop()
-            if not with_room[room]:
-                rooms ^= 1 << room
+        if sufficient := spaces >> length:
+            space = length + (sufficient & -sufficient).bit_length() - 1
+            number = bins_by_space[space].pop()
+            if not bins_by_space[space]:
+                spaces ^= 1 << space
         else:
-            room, number = capacity, opened
-            opened += 1
+            space, number = capacity, count
+            count += 1
         bins[piece] = number
-        left = room - length
-        if left:
-            with_room[left].append(number)
-            rooms |= 1 << left
+        rest = space - length
+        if rest:
+            bins_by_space[rest].append(number)
+            spaces |= 1 << rest
     return bins
 
 
 def _slices(
     documents: Documents, document: NDArray[np.int64], begin: NDArray[np.int64], length: NDArray[np.int64]
 ) -> Slices:
-    """Returns slices of `length` tokens from token `begin` of some documents, by their numbers."""
+    """Returns slices of `length` tokens from token `begin` of documents, given by their numbers."""
     slices = np.empty(len(document), dtype=SLICE)
     slices["shard"] = documents.shard[document]
     slices["row"] = documents.row[document]
@@ -134,7 +134,7 @@ def _slices(
 METHODS = {"concat": concat, "best_fit": best_fit}
 
 
-class _Job(NamedTuple):
+class _PackJob(NamedTuple):
     """One part to pack: a source's documents in some shards."""
 
     source: str
@@ -143,18 +143,18 @@ class _Job(NamedTuple):
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Packs every source; raises InputError if no source fills a single sequence, or no column is called `by`."""
+    """Packs every source; raises InputError if no source fills a sequence, or there is no column `by`."""
     shards = ShardSet.open(inputs["shards"])
     jobs = [job for source, names in _contents(shards, config.by).items() for job in _jobs(source, names, _PART_TOKENS)]
     specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
     withheld = withheld_rows(inputs["shards"], tombstones_of(inputs))
     records = output.map_parts(engine, partial(_pack, shards, config, withheld, _repeats(config, inputs)), specs)
-    made = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
-    counts = [made[spec.name] for spec in specs]
+    metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
+    counts = [metrics[spec.name] for spec in specs]
     if not any(count["sequences"] for count in counts):
         raise InputError(
             f"{inputs['shards'].address}: no source has the {config.seq_len} tokens of one sequence",
-            "lower [pack] seq_len or feed more text",
+            "lower [pack] seq_len or add text",
         )
     if SUMMARY_PART not in output.committed:
         with output.part(SUMMARY_PART, conserved=False) as part, part.file(SUMMARY) as file:
@@ -164,34 +164,36 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
 
 
 def _repeats(config: PackConfig, inputs: Inputs) -> ArtifactFolder | None:
-    """Returns the long repeats that are left out; None where they stay."""
+    """Returns the folder of the long repeats to exclude, or None to keep them."""
     if not config.leave_out_repeats:
         return None
     if "repeats" not in inputs:
-        raise InputError("[pack] leave_out_repeats: no repeats were looked for", "set [repeats] enabled = true")
+        raise InputError("[pack] leave_out_repeats: the search for repeats is disabled", "set [repeats] enabled = true")
     return inputs["repeats"].folder
 
 
 def _contents(shards: ShardSet, by: str) -> dict[str, dict[str, int]]:
-    """Returns for each value of a column the shards with training documents of it, and their tokens."""
-    found: dict[str, dict[str, int]] = {source: {} for source in shards.sources} if by == SOURCE else defaultdict(dict)
+    """Returns the shards with training documents of each value of a column, and their numbers of tokens."""
+    tokens_by_shard: dict[str, dict[str, int]] = (
+        {source: {} for source in shards.sources} if by == SOURCE else defaultdict(dict)
+    )
     for name in shards.all_names:
         source, split = parse_shard_name(name)
         if split != TRAIN:
             continue
         shard = shards.shard(name)
         if by == SOURCE:
-            found[source][name] = shard.n_tokens
+            tokens_by_shard[source][name] = shard.n_tokens
             continue
         column = shard.column(by)
         tokens = np.bincount(column.indices.to_numpy(), shard.lengths, len(column.dictionary)).astype(np.int64)
         for value, count in zip(column.dictionary.to_pylist(), tokens.tolist(), strict=True):
             if count:
-                found[value][name] = count
-    return dict(sorted(found.items()))
+                tokens_by_shard[value][name] = count
+    return dict(sorted(tokens_by_shard.items()))
 
 
-def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_Job]:
+def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_PackJob]:
     """Groups shards, in order of their names, into parts of about `part_tokens` tokens; at least one."""
     groups: list[list[str]] = [[]]
     size = 0
@@ -201,17 +203,17 @@ def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_Job]:
             size = 0
         groups[-1].append(name)
         size += count
-    return [_Job(source, number, tuple(group)) for number, group in enumerate(groups)]
+    return [_PackJob(source, number, tuple(group)) for number, group in enumerate(groups)]
 
 
 def _pack(
-    shards: ShardSet, config: PackConfig, withheld: Rows, repeats: ArtifactFolder | None, part: Part, job: _Job
+    shards: ShardSet, config: PackConfig, withheld: Rows, repeats: ArtifactFolder | None, part: Part, job: _PackJob
 ) -> None:
-    everything = _documents(shards, job, config.by)
-    kept = _kept(shards, everything, withheld)
-    documents = Documents(*(column[kept] for column in everything))
+    all_documents = _documents(shards, job, config.by)
+    is_kept = _not_withheld(shards, all_documents, withheld)
+    documents = Documents(*(column[is_kept] for column in all_documents))
     if repeats:
-        documents = _left_of(shards, repeats, documents, job, part)
+        documents = _exclude_repeats(shards, repeats, documents, job, part)
     packed = METHODS[config.method](documents, config.seq_len)
     if len(packed.lengths):
         for array, values in arrays_of(packed.slices, packed.lengths):
@@ -219,13 +221,13 @@ def _pack(
                 part, f"{FOLDER}/{array_name(job.source, job.number, array)}", rows=len(values)
             ) as file:
                 write_array(file, values)
-    used, split = _used(packed)
-    part.count_in(len(kept))
+    used, split = _count_used(packed)
+    part.count_in(len(is_kept))
     part.count_out(used)
-    if taken_down := int(np.count_nonzero(~kept)):
+    if taken_down := int(np.count_nonzero(~is_kept)):
         part.reject(TAKEDOWN, taken_down)
-    if left := len(np.unique(_keys(documents.shard, documents.row))) - used:
-        part.reject("incomplete_last_sequence", left)
+    if unused := len(np.unique(_keys(documents.shard, documents.row))) - used:
+        part.reject("incomplete_last_sequence", unused)
     tokens = int(packed.slices["length"].sum())
     counts = {
         "sequences": len(packed.lengths),
@@ -239,33 +241,37 @@ def _pack(
         part.metric(name, value)
 
 
-def _left_of(shards: ShardSet, repeats: ArtifactFolder, documents: Documents, job: _Job, part: Part) -> Documents:
-    """Returns documents without what they repeat, and counts what is gone."""
-    left = _without_repeats(shards, repeats, documents, job.shards)
-    part.metric("repeated_tokens", int(documents.length.sum() - left.length.sum()))
-    if gone := len(documents.row) - len(np.unique(_keys(left.shard, left.row))):
-        part.reject("repeated", gone)
-    return left
+def _exclude_repeats(
+    shards: ShardSet, repeats: ArtifactFolder, documents: Documents, job: _PackJob, part: Part
+) -> Documents:
+    """Returns the documents without their repeats; counts the excluded tokens and documents."""
+    remaining = _without_repeats(shards, repeats, documents, job.shards)
+    part.metric("repeated_tokens", int(documents.length.sum() - remaining.length.sum()))
+    if excluded := len(documents.row) - len(np.unique(_keys(remaining.shard, remaining.row))):
+        part.reject("repeated", excluded)
+    return remaining
 
 
 def _without_repeats(
     shards: ShardSet, repeats: ArtifactFolder, documents: Documents, names: Sequence[str]
 ) -> Documents:
-    """Returns what is left of documents without what they repeat; of one document there may be several pieces, or none.
+    """Returns the pieces of documents without their repeats; a document may have several pieces or none.
 
     Raises:
-        InputError: the repeats are of other shards.
+        InputError: the repeats are from other shards.
     """
-    numbers, found = _numbers(shards), [Documents(*(column[:0] for column in documents))]
+    numbers, pieces = _numbers(shards), [Documents(*(column[:0] for column in documents))]
     for name in names:
-        mine = Documents(*(column[documents.shard == numbers[name]] for column in documents))
-        again = again_in(repeats, name, shards.shard(name).rows)
-        number, begin, end = kept_pieces(mine.row, mine.length, again).T
-        found.append(Documents(mine.shard[number], mine.row[number], mine.offset[number] + begin, end - begin))
-    return Documents(*map(np.concatenate, zip(*found, strict=True)))
+        in_shard = Documents(*(column[documents.shard == numbers[name]] for column in documents))
+        repeated_runs = read_repeated_runs(repeats, name, shards.shard(name).rows)
+        number, begin, end = remaining_runs(in_shard.row, in_shard.length, repeated_runs).T
+        pieces.append(
+            Documents(in_shard.shard[number], in_shard.row[number], in_shard.offset[number] + begin, end - begin)
+        )
+    return Documents(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def _documents(shards: ShardSet, job: _Job, by: str) -> Documents:
+def _documents(shards: ShardSet, job: _PackJob, by: str) -> Documents:
     numbers, columns = _numbers(shards), []
     for name in job.shards:
         shard = shards.shard(name)
@@ -282,13 +288,13 @@ def _rows_with(column: pa.DictionaryArray, value: str) -> NDArray[np.int64]:
     return np.flatnonzero(column.indices.to_numpy() == column.dictionary.index(value).as_py())
 
 
-def _kept(shards: ShardSet, documents: Documents, withheld: Rows) -> NDArray[np.bool_]:
-    """Returns which documents are not withheld, shape (documents,)."""
-    kept = np.ones(len(documents.row), dtype=bool)
+def _not_withheld(shards: ShardSet, documents: Documents, withheld: Rows) -> NDArray[np.bool_]:
+    """Returns a mask of the documents that are not withheld, shape (documents,)."""
+    mask = np.ones(len(documents.row), dtype=bool)
     numbers = _numbers(shards) if withheld else {}
     for name, rows in withheld.items():
-        kept &= (documents.shard != numbers[name]) | ~np.isin(documents.row, rows)
-    return kept
+        mask &= (documents.shard != numbers[name]) | ~np.isin(documents.row, rows)
+    return mask
 
 
 def _numbers(shards: ShardSet) -> dict[str, int]:
@@ -296,13 +302,13 @@ def _numbers(shards: ShardSet) -> dict[str, int]:
 
 
 def _keys(shard: NDArray[np.integer], row: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Returns one number per document."""
+    """Returns a unique number per document."""
     keys: NDArray[np.uint64] = shard.astype(np.uint64) << np.uint64(32) | row.astype(np.uint64)
     return keys
 
 
-def _used(packed: Packed) -> tuple[int, int]:
-    """Returns how many documents have tokens in a sequence, and how many of them in several."""
+def _count_used(packed: PackedSequences) -> tuple[int, int]:
+    """Returns the number of documents with tokens in sequences, and the number of those in several sequences."""
     keys = _keys(packed.slices["shard"], packed.slices["row"])
     sequences = np.repeat(np.arange(len(packed.lengths)), packed.lengths)
     order = np.lexsort((sequences, keys))
@@ -312,18 +318,20 @@ def _used(packed: Packed) -> tuple[int, int]:
     return len(several), int(np.count_nonzero(several > 1))
 
 
-def _summary(config: PackConfig, shards: ShardSet, jobs: list[_Job], counts: list[dict[str, int]]) -> dict[str, object]:
+def _summary(
+    config: PackConfig, shards: ShardSet, jobs: list[_PackJob], counts: list[dict[str, int]]
+) -> dict[str, object]:
     fmt, numbers = shards.format, _numbers(shards)
     parts = defaultdict(list)
     totals: dict[str, dict[str, int]] = {name: defaultdict(int) for name in _COUNTS}
     for job, count in zip(jobs, counts, strict=True):
         inside = [numbers[name] for name in job.shards]
-        about = {
+        entry = {
             "sequences": count["sequences"],
             "first_shard": min(inside, default=0),
             "last_shard": max(inside, default=0),
         }
-        parts[job.source].append(about)
+        parts[job.source].append(entry)
         for name in _COUNTS:
             totals[name][job.source] += count[name]
     return {
@@ -342,8 +350,8 @@ def _summary(config: PackConfig, shards: ShardSet, jobs: list[_Job], counts: lis
     }
 
 
-def _report(config: PackConfig, jobs: list[_Job], counts: list[dict[str, int]]) -> Report:
-    """Returns totals; `waste` is the share of tokens dropped and of positions padded."""
+def _report(config: PackConfig, jobs: list[_PackJob], counts: list[dict[str, int]]) -> Report:
+    """Returns the totals; `waste` is the share of dropped tokens and padded positions."""
     totals = {name: float(sum(count[name] for count in counts)) for name in _COUNTS}
     if config.leave_out_repeats:
         totals["repeated_tokens"] = float(sum(count["repeated_tokens"] for count in counts))

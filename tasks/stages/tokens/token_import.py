@@ -1,10 +1,8 @@
-"""Documents that are tokens already: selection and checks of the token files of a recipe.
+"""Import of tokenized documents and of existing tokenizers.
 
-Reads the files (`tasks.formats.tokens.token_files`). Neither a filter nor dedup has seen them.
-
-Import of a tokenizer that was made elsewhere: `tokenizer.json` of Hugging Face.
-
-Reads the file; returns its text as it is, if any text comes back from its tokens unchanged.
+Reads the token files of a recipe (`tasks.formats.tokens.token_files`), which bypass filters and deduplication, and
+checks that they match the tokenizer. Reads the `tokenizer.json` of an existing tokenizer (Hugging Face), and checks
+that it is lossless.
 """
 
 from collections.abc import Iterator
@@ -22,10 +20,10 @@ from tasks.formats.tokens import token_files
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.formats.tokens.token_files import TokenDocument
 from tasks.stages.tokens import EncodeConfig
-from tasks.stages.tokens.encoder import PROBES, Reference
+from tasks.stages.tokens.encoder import PROBES, ReferenceEncoder
 
-_COMPARED = 64
-"""Documents at the beginning of a file that are decoded and encoded again."""
+_COMPARED_DOCUMENTS = 64
+"""Number of documents at the beginning of a file that are decoded and encoded again."""
 
 
 class TokenSource(NamedTuple):
@@ -36,8 +34,8 @@ class TokenSource(NamedTuple):
     column: str
 
 
-class Imported(NamedTuple):
-    """One document: its tokens with end-of-text, in the type of the shards, and the UTF-8 bytes of its text."""
+class ImportedDocument(NamedTuple):
+    """A document, its tokens with end-of-text in the dtype of the shards, and the number of UTF-8 bytes of its text."""
 
     document: TokenDocument
     tokens: NDArray[Any]
@@ -45,56 +43,56 @@ class Imported(NamedTuple):
 
 
 def find_files(config: EncodeConfig) -> list[TokenSource]:
-    """Returns the token files of all sources, sorted by source and name; raises InputError where there is none."""
-    found = []
-    for given in sorted(config.token_files, key=lambda one: one.name):
-        files = find(given.path, f'the token files "{given.name}"')
-        if foreign := [file.path for file in files if not file.name.endswith(token_files.SUFFIXES)]:
-            known = ", ".join(token_files.SUFFIXES)
-            raise InputError(f"{foreign[0]} is no token file", f"name files that end in {known}")
-        found += [TokenSource(given.name, file, given.column) for file in files]
-    return found
+    """Returns the token files of all sources, sorted by source and name; raises InputError if a source has none."""
+    sources = []
+    for setting in sorted(config.token_files, key=lambda setting: setting.name):
+        files = find(setting.path, f'the token files "{setting.name}"')
+        if invalid := [file.path for file in files if not file.name.endswith(token_files.SUFFIXES)]:
+            suffixes = ", ".join(token_files.SUFFIXES)
+            raise InputError(f"{invalid[0]} is not a token file", f"name files that end in {suffixes}")
+        sources += [TokenSource(setting.name, file, setting.column) for file in files]
+    return sources
 
 
-def documents(given: TokenSource, fmt: TokenFormat, tokenizer_json: str) -> Iterator[Imported]:
+def documents(source: TokenSource, fmt: TokenFormat, tokenizer_json: str) -> Iterator[ImportedDocument]:
     """Yields the documents of a file.
 
     Raises:
         InputError: the file is not readable, has tokens beyond the vocabulary, or was made with another tokenizer.
     """
-    reference = Reference(tokenizer_json)
-    rows = token_files.read(given.file, given.source, given.column)
-    first = [_checked(row, given, fmt) for row in islice(rows, _COMPARED)]
-    _compare(first, given, fmt, reference)
-    for row in chain(first, (_checked(row, given, fmt) for row in rows)):
+    reference = ReferenceEncoder(tokenizer_json)
+    rows = token_files.read(source.file, source.source, source.column)
+    first = [_check_vocabulary(row, source, fmt) for row in islice(rows, _COMPARED_DOCUMENTS)]
+    _compare(first, source, fmt, reference)
+    for row in chain(first, (_check_vocabulary(row, source, fmt) for row in rows)):
         plain = row.tokens[:-1] if len(row.tokens) and row.tokens[-1] == fmt.eos_id else row.tokens
         tokens = np.append(plain, fmt.eos_id).astype(fmt.dtype)
-        yield Imported(row, tokens, len(_text(reference.tokenizer, plain).encode()))
+        yield ImportedDocument(row, tokens, len(_text(reference.tokenizer, plain).encode()))
 
 
-def _checked(row: TokenDocument, given: TokenSource, fmt: TokenFormat) -> TokenDocument:
+def _check_vocabulary(row: TokenDocument, source: TokenSource, fmt: TokenFormat) -> TokenDocument:
     if len(row.tokens) and not 0 <= int(row.tokens.min()) <= int(row.tokens.max()) < fmt.vocab_size:
         worst = int(row.tokens.max() if row.tokens.min() >= 0 else row.tokens.min())
         raise InputError(
-            f"{given.file.path}: {row.url} has the token {worst}, outside the vocabulary of {fmt.vocab_size:,}",
-            "import the tokenizer that the file was made with ([tokenizer] file)",
+            f"{source.file.path}: {row.url} has the token {worst}, outside the vocabulary of {fmt.vocab_size:,}",
+            "import the tokenizer of the file ([tokenizer] file)",
         )
     return row
 
 
-def _compare(rows: list[TokenDocument], given: TokenSource, fmt: TokenFormat, reference: Reference) -> None:
-    """Checks that most texts of some documents are encoded to the same tokens again; a few may have been cut."""
+def _compare(rows: list[TokenDocument], source: TokenSource, fmt: TokenFormat, reference: ReferenceEncoder) -> None:
+    """Checks that most documents have the same tokens after decoding and encoding; a few may have been cut."""
     plain = [row.tokens[row.tokens != fmt.eos_id] for row in rows]
     texts = [_text(reference.tokenizer, tokens) for tokens in plain]
-    again = reference.encode(texts)
+    encoded = reference.encode(texts)
     differing = [
-        text for text, tokens, other in zip(texts, plain, again, strict=True) if not np.array_equal(tokens, other)
+        text for text, tokens, other in zip(texts, plain, encoded, strict=True) if not np.array_equal(tokens, other)
     ]
     if len(differing) > len(rows) / 2:
         raise InputError(
-            f"{given.file.path} was made with another tokenizer: of its first {len(rows)} documents {len(differing)} "
-            f"have other tokens when they are decoded and encoded again; one reads {differing[0][:60]!r}",
-            "import its tokenizer ([tokenizer] file), or leave the file out",
+            f"{source.file.path} was made with another tokenizer: of its first {len(rows)} documents {len(differing)} "
+            f"have other tokens after decoding and encoding; one begins with {differing[0][:60]!r}",
+            "import its tokenizer ([tokenizer] file), or remove the file",
         )
 
 
@@ -103,24 +101,24 @@ def _text(tokenizer: Tokenizer, tokens: NDArray[Any]) -> str:
 
 
 def read(path: str, end_of_text: str) -> str:
-    """Returns the content of the file.
+    """Returns the content of a tokenizer file unchanged, after checks.
 
     Args:
         path: a local path or a URL of an object store.
         end_of_text: the token that ends a document.
 
     Raises:
-        InputError: the file cannot be read or is no tokenizer, the tokenizer loses or changes text, its ids have gaps,
-            or it has no such token.
+        InputError: the file cannot be read or is not a tokenizer, the tokenizer loses or changes text, its ids have
+            gaps, or it does not have the end-of-text token.
     """
     try:
         text = read_outside(path).decode()
-        tokenizer = Reference(text).tokenizer
+        tokenizer = ReferenceEncoder(text).tokenizer
     except OSError as error:
         raise InputError(f"[tokenizer] file: {path} cannot be read ({error})", "correct the path") from None
     except Exception as error:  # tokenizers raises bare Exceptions
         raise InputError(
-            f"[tokenizer] file: {path} is no tokenizer of Hugging Face ({str(error)[:200]})", "name a tokenizer.json"
+            f"[tokenizer] file: {path} is not a Hugging Face tokenizer ({str(error)[:200]})", "name a tokenizer.json"
         ) from None
     _check_ids(tokenizer, path)
     _check_end_of_text(tokenizer, path, end_of_text)
@@ -132,28 +130,28 @@ def _check_ids(tokenizer: Tokenizer, path: str) -> None:
     size, last = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=-1)
     if last != size - 1:  # a model has a row for each of 0 .. size - 1
         raise InputError(
-            f"[tokenizer] file: {path} has {size:,} entries and the ids up to {last:,}",
-            "number the entries without a gap",
+            f"[tokenizer] file: {path} has {size:,} entries but ids up to {last:,}",
+            "number the entries without gaps",
         )
 
 
 def _check_end_of_text(tokenizer: Tokenizer, path: str, end_of_text: str) -> None:
     special = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
     if end_of_text not in special:
-        # Encoding reads special tokens as plain characters; another entry could stand in a text.
-        known = ", ".join(special[:10]) or "none"
+        # Encoding reads special tokens as plain characters; any other entry could occur in a text.
+        names = ", ".join(special[:10]) or "none"
         raise InputError(
             f"[tokenizer] file: {path} has no special token {end_of_text}",
-            f"set [tokenizer] end_of_text; its special tokens are: {known}",
+            f"set [tokenizer] end_of_text; its special tokens are: {names}",
         )
 
 
 def _check_lossless(tokenizer: Tokenizer, path: str) -> None:
     for text in PROBES:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
-        back = tokenizer.decode(ids, skip_special_tokens=False)
-        if back != text:
+        decoded = tokenizer.decode(ids, skip_special_tokens=False)
+        if decoded != text:
             raise InputError(
-                f"[tokenizer] file: {path} is not byte-level: {text[:40]!r} comes back as {back[:40]!r}",
-                "name a tokenizer without normalizer whose pieces and decoder are byte-level, as of GPT-2 or Llama 3",
+                f"[tokenizer] file: {path} is not byte-level: {text[:40]!r} is decoded as {decoded[:40]!r}",
+                "name a tokenizer with byte-level pieces and decoder and no normalizer, like that of GPT-2 or Llama 3",
             )

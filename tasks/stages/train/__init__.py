@@ -1,6 +1,6 @@
-"""Stage train: packed tokens and a mixture -> a checkpoint."""
+"""Stage `train`: packed tokens and a mixture -> a checkpoint."""
 
-from tasks.core.stage_spec import Input, Named, StageSpec
+from tasks.core.stage_spec import Input, NamedInput, StageSpec
 from tasks.trainer.config import TrainConfig
 
 STAGES = (
@@ -12,10 +12,10 @@ STAGES = (
         asset="checkpoint",
         inputs={
             "shards": Input("shards"),
-            # A plan that is made again, because of a takedown that met none of it, is the same plan.
+            # Only these files count: a plan that is rebuilt after a takedown of other documents is unchanged.
             "plan": Input("plan", files=("plan/",)),
             "mixture": Input("mixture", optional=True),
-            "initial": Named("init_from"),
+            "initial": NamedInput("init_from"),
         },
     ),
 )

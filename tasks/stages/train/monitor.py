@@ -1,30 +1,30 @@
-"""Watches a running training: alerts, percentiles of the step time, and the page of the run.
+"""Monitors a running training: alerts, percentiles of the step time, and the report page of the run.
 
-Reads the step log, `starts.jsonl`, `skipped.jsonl` and `faults.jsonl` in the run's folder. Writes each alert as a
-warning into the log, as the metric `alert/<kind>` (1 from its step on, 0 from its end on) to the tracker, and as
-`.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) into the artifact's folder, where it can be read
-during the run and is removed when the artifact is committed. Sends `report.html` to the tracker at the end, however the
-run ends.
+Reads the step log, `starts.jsonl`, `skipped.jsonl` and `faults.jsonl` in the run's folder. Each alert is logged as a
+warning, sent to the tracker as the metric `alert/<kind>` (1 from its step on, 0 after its end), and written to
+`.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) in the artifact's folder, where it can be read
+during the run; the commit of the artifact removes it. Sends `report.html` to the tracker at the end of the run, also
+after a failure.
 
-Alerts follow from the values of the steps and the clock (`Watch`):
+Alerts are derived from the values of the steps and the clock (`AlertDetector`):
 
     stall      no new step for `STALL_S`, or ten times the median step if that is longer; before the first step and
-               after the last one, where checkpoints are read and written, for `FIRST_S`
-    spike      a step was skipped: its loss or gradient was not finite, or its loss far above those before
-    data_wait  steps wait for their data a tenth of the time
-    slow       MFU (tokens per second where it is not known) has fallen by a fifth against the steps before
+               after the last one, when checkpoints are read and written, for `FIRST_S`
+    spike      a step was skipped: its loss or gradient was not finite, or its loss far above recent ones
+    data_wait  steps wait for data a tenth of the time
+    slow       MFU (or tokens per second, if MFU is unknown) has dropped by a fifth compared with earlier steps
 
-and from what the processes of the run report (`tasks.trainer.logs`):
+and from the faults that the processes of the run report (`tasks.trainer.logs`):
 
-    poison     documents have spoilt a step and are blank from then on
-    rollback   the run went back to a checkpoint and passes over some steps
-    corruption a rank computed or kept something else than it should
+    poison     documents have spoiled a step and are blank from then on
+    rollback   the run has loaded an earlier checkpoint and passes over some steps
+    corruption silent data corruption on a rank
     slow_rank  a rank computes a step for longer than the others
-    checkpoint a checkpoint is damaged, or a location takes none
-    preemption the machine will be taken away
+    checkpoint a checkpoint is damaged, or a location cannot be written
+    preemption the machine will be preempted
 
-An alert is raised once, and again only after it has ended. `data_wait` and `slow` are judged by medians over `RECENT`
-steps that took `RECENT_S` or longer together: what lasts some seconds is no alert, and a laptop has such seconds often.
+An alert is raised once, and again only after it has ended. `data_wait` and `slow` use medians over `RECENT` steps that
+took at least `RECENT_S` together, because delays of a few seconds are common, for example on laptops.
 """
 
 import json
@@ -49,36 +49,36 @@ from tasks.trainer.logs import FAULT_KINDS, FAULTS, METRICS, SKIPPED, proven_ste
 log = logging.getLogger("sluice.train")
 
 alerts_log = logging.getLogger("sluice.alerts")
-"""Its lines are what an Airflow notifier sends."""
+"""An Airflow notifier sends the lines of this logger."""
 
 FOLDER = ".alerts"
 STALL_S = 60.0
 STALL_STEPS = 10.0
 
 FIRST_S = 600.0
-"""Before the first step after a start ranks import, connect, read their checkpoint and compile."""
+"""Limit before the first step after a start, when ranks import, connect, read their checkpoint and compile."""
 
 RECENT = 50
 RECENT_S = 60.0
 
 BEFORE = 1000
-"""Steps before the recent ones that these are compared with, at most."""
+"""Maximum number of earlier steps that the recent steps are compared with."""
 
 WAITING, FLOWING = 0.1, 0.05
-"""Share of a step that raises `data_wait`, and the one below which it ends."""
+"""Share of a step above which `data_wait` is raised, and below which it ends."""
 
-FALLEN, RECOVERED = 0.8, 0.9
-"""Share of the speed before that raises `slow`, and the one above which it ends."""
+SLOWED, RECOVERED = 0.8, 0.9
+"""Share of the earlier speed below which `slow` is raised, and above which it ends."""
 
 CALM = 50
-"""Steps without another one after which a spike or a fault has ended."""
+"""Steps without another spike or fault of its kind after which its alert ends."""
 
 KINDS = ("stall", "spike", "data_wait", "slow", *FAULT_KINDS)
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One episode: what was seen, at which step, and what to do about it. `what` and `do` have no full stop."""
+    """One episode: observation, step, and recommended action. `what` and `do` have no final period."""
 
     kind: str
     step: int
@@ -89,13 +89,13 @@ class Alert:
         return f"{self.kind} at step {self.step}: {self.what}. {self.do[0].upper()}{self.do[1:]}."
 
 
-class Watch:
-    """Watches one start of a run.
+class AlertDetector:
+    """Derives alerts from the steps of one start of a run.
 
     Args:
-        first_step: the step it begins with; values of earlier ones, which an earlier start has trained, are ignored.
+        first_step: first step of this start; values of earlier steps are ignored.
         steps: number of steps of the run.
-        now: seconds of a clock that never goes back.
+        now: seconds of a monotonic clock.
     """
 
     def __init__(self, first_step: int, steps: int, now: float) -> None:
@@ -109,14 +109,14 @@ class Watch:
         self._last_fault: dict[str, int] = {}
 
     def step(self, step: int, values: Mapping[str, float], now: float, reason: str = "") -> Iterator[Alert]:
-        """Takes the values of a step; yields the alerts that it raises.
+        """Processes the values of a step; yields the alerts that it raises.
 
         Args:
             step: 0-based; ascending.
-            values: step_s, data_wait, tokens_per_s, and where they are known loss and mfu; without "loss" the step was
+            values: step_s, data_wait, tokens_per_s, and loss and mfu if they are known; without "loss", the step was
                 skipped.
             now: as in the constructor.
-            reason: why it was skipped.
+            reason: why the step was skipped.
         """
         if step < self.first_step:
             return
@@ -132,18 +132,18 @@ class Watch:
             yield from self._slow(step, "MFU" if "mfu" in values else "tokens per second")
 
     def fault(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
-        """Takes what has been reported (`tasks.trainer.logs`); yields the alert, once per episode of a kind."""
+        """Processes a reported fault (`tasks.trainer.logs`); yields an alert, once per episode of a kind."""
         self._last_fault[kind] = step
-        yield from self._raised(kind, step, what, do)
+        yield from self._raise_alert(kind, step, what, do)
 
     def tick(self, now: float) -> Iterator[Alert]:
-        """Yields the alert of a run that makes no step any more, or does not end after its last one."""
+        """Yields an alert if the run makes no more steps, or does not end after its last step."""
         silent, limit = now - self._at, self._limit()
         if silent < limit:
             return
         after = f"since step {self._step}" if self._step >= self.first_step else "since the start"
         missing = "no step" if self._step + 1 < self.steps else "no end"
-        yield from self._raised(
+        yield from self._raise_alert(
             "stall",
             self._step + 1,
             f"{missing} for {silent:.0f} s {after}, where {limit:.0f} s are the most",
@@ -153,7 +153,7 @@ class Watch:
 
     @property
     def last_step(self) -> int:
-        """The newest step; the one before the first where there is none yet."""
+        """The newest step; `first_step - 1` if there is none yet."""
         return self._step
 
     def speeds(self) -> dict[str, float]:
@@ -170,9 +170,9 @@ class Watch:
         self._recent.append((seconds, waited, speed))
         self._recent_s += seconds
         while len(self._recent) > RECENT and self._recent_s - self._recent[0][0] >= RECENT_S:
-            left, _, before = self._recent.popleft()
-            self._recent_s -= left
-            self._before.append(before)
+            oldest, _, old_speed = self._recent.popleft()
+            self._recent_s -= oldest
+            self._before.append(old_speed)
 
     @property
     def _full(self) -> bool:
@@ -181,7 +181,7 @@ class Watch:
     def _spike(self, step: int, skipped: bool, reason: str) -> Iterator[Alert]:
         if skipped:
             self._last_skip = step
-            yield from self._raised(
+            yield from self._raise_alert(
                 "spike",
                 step,
                 f"the step was skipped ({reason or 'no reason given'})",
@@ -193,7 +193,7 @@ class Watch:
     def _data_wait(self, step: int) -> Iterator[Alert]:
         share = median(waited for _, waited, _ in self._recent)
         if share > WAITING and self._full:
-            yield from self._raised(
+            yield from self._raise_alert(
                 "data_wait",
                 step,
                 f"the median step waits {share:.0%} of its time for data",
@@ -207,8 +207,8 @@ class Watch:
         if not self._full or len(self._before) < RECENT:
             return
         before, now = median(self._before), median(speed for _, _, speed in self._recent)
-        if now < FALLEN * before:
-            yield from self._raised(
+        if now < SLOWED * before:
+            yield from self._raise_alert(
                 "slow",
                 step,
                 f"the median {name} of the last {len(self._recent)} steps is {now:,.4g}, before {before:,.4g}",
@@ -217,40 +217,40 @@ class Watch:
         elif now > RECOVERED * before:
             self.open.pop("slow", None)
 
-    def _raised(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
+    def _raise_alert(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
         if kind not in self.open:
             self.open[kind] = Alert(kind, step, what, do)
             yield self.open[kind]
 
 
 class Monitor:
-    """Watches one attempt at a run, from its construction on.
+    """Monitors one attempt at a run, from its construction on.
 
     Args:
         output: the artifact that the run writes.
-        spec: the run; the steps in the log of its folder are not watched again.
-        known_faults: faults that earlier attempts have raised alerts for, the first ones in the file; None: all in it.
+        spec: the run; the steps in its existing log are skipped.
+        known_faults: number of faults, from the start of the log, whose alerts earlier attempts have raised; None: all.
     """
 
     def __init__(self, output: Output, spec: TrainSpec, known_faults: int | None = None) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
-        self.watch = Watch(proven_steps(self.run / METRICS), spec.run.steps, time.monotonic())
-        self._shown: set[str] = set()
+        self.detector = AlertDetector(proven_steps(self.run / METRICS), spec.run.steps, time.monotonic())
+        self._open_kinds: set[str] = set()
         self._faults = len(self._reported()) if known_faults is None else known_faults
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes the values of a step (see `Watch.step`)."""
+        """Processes the values of a step (see `AlertDetector.step`)."""
         reason = "" if "loss" in values else self._reason(step)
-        self._report(self.watch.step(step, values, time.monotonic(), reason), step)
+        self._report(self.detector.step(step, values, time.monotonic(), reason), step)
         if (step + 1) % RECENT == 0 or step + 1 == self.spec.run.steps:
-            self.output.log_metrics(step, self.watch.speeds())
+            self.output.log_metrics(step, self.detector.speeds())
 
     def tick(self) -> None:
-        """Looks at the clock; for calls between steps, several times a second."""
-        self._report(self.watch.tick(time.monotonic()), self.watch.last_step)
+        """Checks the clock and the faults; to be called between steps, several times a second."""
+        self._report(self.detector.tick(time.monotonic()), self.detector.last_step)
         reported = self._reported()
         for line in reported[self._faults :]:
-            self._report(self.watch.fault(**line), line["step"])
+            self._report(self.detector.fault(**line), line["step"])
         self._faults = len(reported)
 
     def _reported(self) -> list[dict[str, Any]]:
@@ -259,32 +259,32 @@ class Monitor:
     def alerts(self) -> list[dict[str, Any]]:
         """Returns the alerts of all attempts at the artifact, by step; raises SluiceError."""
         store, folder = self.output.store, f"{self.output.address.path}/{FOLDER}"
-        found = [json.loads(store.read(path)) for path in store.list(folder)]
-        ours = [alert for alert in found if alert["fingerprint"] == self.output.fingerprint]
-        return sorted(ours, key=lambda alert: (alert["step"], alert["kind"]))
+        alerts = [json.loads(store.read(path)) for path in store.list(folder)]
+        of_run = [alert for alert in alerts if alert["fingerprint"] == self.output.fingerprint]
+        return sorted(of_run, key=lambda alert: (alert["step"], alert["kind"]))
 
     def send_page(self, failure: BaseException | None = None) -> None:
-        """Sends `report.html` to the tracker; never fails the run, which has its result."""
+        """Sends `report.html` to the tracker; logs errors instead of failing the run."""
         try:
             self.output.log_file("report.html", lambda: report.page(self._content(failure)))
-        except Exception as error:  # a page is not worth a training run
+        except Exception as error:  # the page must not fail the run
             log.warning("[%s] no report: %s: %s", self.output.address, type(error).__name__, error)
 
     def counts(self) -> dict[str, float]:
-        """Returns the numbers of alerts and faults by kind; without alerts where a store does not answer.
+        """Returns the numbers of alerts and faults by kind; without alerts if the store does not answer.
 
         Returns:
-            "alerts/<kind>": of all attempts at the artifact. "faults/<kind>": in the log of this machine, each one.
+            "alerts/<kind>": alerts of all attempts at the artifact. "faults/<kind>": faults in the log of this machine.
         """
         self.tick()
-        found = Counter(line["kind"] for line in self._reported())
-        each = {f"faults/{kind}": float(count) for kind, count in sorted(found.items())}
+        faults = Counter(line["kind"] for line in self._reported())
+        counts = {f"faults/{kind}": float(count) for kind, count in sorted(faults.items())}
         try:
             kinds = Counter(alert["kind"] for alert in self.alerts())
         except SluiceError as error:
             log.warning("[%s] alerts are not counted: %s", self.output.address, error)
-            return each
-        return each | {f"alerts/{kind}": float(count) for kind, count in sorted(kinds.items())}
+            return counts
+        return counts | {f"alerts/{kind}": float(count) for kind, count in sorted(kinds.items())}
 
     def _content(self, failure: BaseException | None) -> dict[str, Any]:
         root = self.run / "checkpoints"
@@ -298,7 +298,7 @@ class Monitor:
             alerts=self.alerts(),
             faults=self._reported(),
             checkpoints=checkpoint.steps_at(root),
-            failure=_words(failure) if failure else "",
+            failure=_error_text(failure) if failure else "",
         )
 
     def _reason(self, step: int) -> str:
@@ -308,12 +308,12 @@ class Monitor:
     def _report(self, raised: Iterable[Alert], step: int) -> None:
         for alert in raised:
             alerts_log.warning("[%s] alert: %s", self.output.address, alert)
-            self._keep(alert)
-        for kind in self._shown ^ self.watch.open.keys():
-            self.output.log_metrics(max(step, 0), {f"alert/{kind}": float(kind in self.watch.open)})
-        self._shown = set(self.watch.open)
+            self._store(alert)
+        for kind in self._open_kinds ^ self.detector.open.keys():
+            self.output.log_metrics(max(step, 0), {f"alert/{kind}": float(kind in self.detector.open)})
+        self._open_kinds = set(self.detector.open)
 
-    def _keep(self, alert: Alert) -> None:
+    def _store(self, alert: Alert) -> None:
         at = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
         line = {**asdict(alert), "at": at, "fingerprint": self.output.fingerprint}
         path = f"{self.output.address.path}/{FOLDER}/{alert.step:08d}-{alert.kind}.json"
@@ -324,6 +324,6 @@ class Monitor:
             log.warning("[%s] the alert is not in the store: %s", self.output.address, error)
 
 
-def _words(failure: BaseException) -> str:
+def _error_text(failure: BaseException) -> str:
     text = " ".join(str(failure).split())
     return text if isinstance(failure, SluiceError) else f"{type(failure).__name__} {text}".strip()

@@ -1,7 +1,7 @@
-"""The page of a training run, which a person reads in place of ten charts, and the figure of its loss. Pure functions.
+"""The report page of a training run, and the figure of its loss. Pure functions.
 
-At its top three sentences: what became of the run, how fast it was, what needs attention. Charts are inline SVG, so
-that the page loads nothing.
+The page starts with three sentences: result, speed, and points that need attention. Charts are inline SVG, so the page
+loads no other files.
 """
 
 import io
@@ -17,7 +17,7 @@ from tasks.core.pages import template
 from tasks.core.terminal import duration
 from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.model.shape import Shape, attended_length, flops_per_token
+from tasks.trainer.model.shape import ModelShape, attended_length, flops_per_token
 from tasks.trainer.spec import epochs
 
 Lines = Sequence[Mapping[str, Any]]
@@ -37,19 +37,19 @@ CHARTS = {
     "gpu/temperature_c": "temperature of the GPU, °C",
     "gpu/clock_mhz": "clock of the GPU, MHz",
 }
-"""Field of the step log -> name of its chart, in the page's order."""
+"""Field of the step log -> title of its chart, in the order of the page."""
 
-SHOWN = 200
-"""Rows that a list of the page has at most."""
+MAX_ROWS = 200
+"""Maximum number of rows per list of the page."""
 
-SAMPLED = 200
-"""Sequences of each source whose documents are counted for the attended length."""
+SAMPLED_SEQUENCES = 200
+"""Number of sequences per source that are sampled for the attended length."""
 
 WIDTH, HEIGHT = 640, 150
 LEFT, BOTTOM, TOP = 70, 18, 6
 
 BUCKETS = 300
-"""Most points of a line are its least and its largest value in this many spans of steps, so that no spike is lost."""
+"""Number of spans of steps in a long line, which shows the minimum and the maximum of each, so that spikes are kept."""
 
 Points = Sequence[tuple[int, float]]
 Box = tuple[int, int, float, float]
@@ -68,19 +68,19 @@ def content(
     checkpoints: Sequence[int] = (),
     failure: str = "",
 ) -> dict[str, Any]:
-    """Returns what the page shows.
+    """Returns the content of the page.
 
     Args:
         address: the artifact of the run.
         spec: the run.
-        plan: the sequences it reads.
-        metrics: lines of `metrics.jsonl`. Values that depend on the clock may be missing.
+        plan: the pack plan of the run.
+        metrics: lines of `metrics.jsonl`; values that depend on the clock may be missing.
         skipped: lines of `skipped.jsonl`.
         starts: lines of `starts.jsonl`.
         alerts: {kind, step, what, do, at}, by step.
         faults: lines of `faults.jsonl`.
-        checkpoints: steps of the checkpoints that are there.
-        failure: what has ended the run; "": it reached its last step.
+        checkpoints: steps of the existing checkpoints.
+        failure: cause of a failed run; "": the run reached its last step.
     """
     speed = _speed(metrics, starts)
     resumed = [start["step"] for start in starts[1:]]
@@ -89,9 +89,9 @@ def content(
         "recipe": address.partition("/")[0],
         "version": address.partition("@")[2],
         "sentences": [
-            _became(spec, metrics, failure),
-            _fast(speed),
-            _attention(metrics, skipped, resumed, alerts),
+            _result_sentence(spec, metrics, failure),
+            _speed_sentence(speed),
+            _attention_sentence(metrics, skipped, resumed, alerts),
         ],
         "alerts": alerts,
         "faults": faults,
@@ -110,26 +110,26 @@ def content(
     }
 
 
-def page(found: Mapping[str, Any]) -> bytes:
-    """Returns `content` as an HTML page that loads nothing."""
-    html: str = template(__package__, "report.html").render(**found, shown=SHOWN)
+def page(content: Mapping[str, Any]) -> bytes:
+    """Renders the result of `content` as a self-contained HTML page."""
+    html: str = template(__package__, "report.html").render(**content, shown=MAX_ROWS)
     return html.encode()
 
 
-def _became(spec: TrainSpec, metrics: Lines, failure: str) -> str:
+def _result_sentence(spec: TrainSpec, metrics: Lines, failure: str) -> str:
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     if not losses:
         return f"No step was trained: {failure or 'the run has no step'}."
-    some = max(1, len(losses) // 20)
-    first, last = fmean(losses[:some]), fmean(losses[-some:])
+    count = max(1, len(losses) // 20)
+    first, last = fmean(losses[:count]), fmean(losses[-count:])
     steps, tokens = f"{len(metrics):,} of {spec.run.steps:,} steps", f"{metrics[-1]['tokens']:,} tokens"
-    moved = f"loss {'fell' if last < first else 'rose'} from {first:.3f} to {last:.3f} nats per token"
+    change = f"loss {'fell' if last < first else 'rose'} from {first:.3f} to {last:.3f} nats per token"
     if failure:
-        return f"The run ended after {steps} and {tokens} ({failure.rstrip('.')}); until then its {moved}."
-    return f"The run trained {steps} on {tokens}; its {moved} (means over the first and the last twentieth)."
+        return f"The run ended after {steps} and {tokens} ({failure.rstrip('.')}); until then its {change}."
+    return f"The run trained {steps} on {tokens}; its {change} (means over the first and the last twentieth)."
 
 
-def _fast(speed: Mapping[str, Any]) -> str:
+def _speed_sentence(speed: Mapping[str, Any]) -> str:
     if "tokens_per_s" not in speed:
         return "No speed was measured."
     where = f" on {speed['ranks']} x {speed['device']}" if speed["device"] else ""
@@ -140,39 +140,39 @@ def _fast(speed: Mapping[str, Any]) -> str:
     )
 
 
-def _attention(metrics: Lines, skipped: Lines, resumed: Sequence[int], alerts: Lines) -> str:
-    found = []
+def _attention_sentence(metrics: Lines, skipped: Lines, resumed: Sequence[int], alerts: Lines) -> str:
+    points = []
     if alerts:
         kinds = Counter(alert["kind"] for alert in alerts)
-        found.append("alerts: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
+        points.append("alerts: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     if skipped:
         reasons = Counter(line["reason"] for line in skipped)
-        found.append("skipped steps: " + ", ".join(f"{count} {why}" for why, count in sorted(reasons.items())))
+        points.append("skipped steps: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())))
     if resumed:
-        found.append(f"restarts: {len(resumed)}, from step {', '.join(f'{step:,}' for step in resumed[:5])}")
-    if not found:
+        points.append(f"restarts: {len(resumed)}, from step {', '.join(f'{step:,}' for step in resumed[:5])}")
+    if not points:
         return "Nothing needs attention: no alert, no skipped step, no restart."
-    return f"Look at: {'; '.join(found)}."
+    return f"Look at: {'; '.join(points)}."
 
 
 def _speed(metrics: Lines, starts: Lines) -> dict[str, Any]:
-    """Returns medians and extremes over the steps whose clock is known, and where they ran last."""
+    """Returns medians and extremes over the timed steps, and the device of the last start."""
     timed = [line for line in metrics if "step_s" in line]
     if not timed:
         return {}
-    found: dict[str, Any] = {"steps": len(timed), "total_s": sum(line["step_s"] for line in timed)}
+    speed: dict[str, Any] = {"steps": len(timed), "total_s": sum(line["step_s"] for line in timed)}
     for name in ("tokens_per_s", "mfu", "data_wait"):
         if values := [line[name] for line in timed if name in line]:
-            found[name] = median(values)
-    found |= percentiles([line["step_s"] for line in timed])
+            speed[name] = median(values)
+    speed |= percentiles([line["step_s"] for line in timed])
     if memory := [line["memory_gib"] for line in timed if "memory_gib" in line]:
-        found["memory_gib"] = max(memory)
+        speed["memory_gib"] = max(memory)
     newest = starts[-1] if starts else {}
-    return found | {name: newest.get(name) for name in ("ranks", "device", "peak_flops")}
+    return speed | {name: newest.get(name) for name in ("ranks", "device", "peak_flops")}
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Returns the nearest-rank percentiles of step times: step_s/p50, /p90, /p99 and /max; {} without any.
+    """Returns the nearest-rank percentiles of step times: step_s/p50, /p90, /p99 and /max; {} if there are none.
 
     >>> percentiles([0.1, 0.2, 0.3, 9.0])
     {'step_s/p50': 0.2, 'step_s/p90': 9.0, 'step_s/p99': 9.0, 'step_s/max': 9.0}
@@ -185,27 +185,27 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 def _flops(spec: TrainSpec, plan: Plan, speed: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns FLOPs per token by the convention and as documents need them, and MFU by both."""
-    shape = Shape.of(spec.run.model, plan.format.vocab_size)
-    read = [source for source in plan.sources if spec.weights.get(source)]
-    lengths = {source: _lengths(plan, source) for source in read}
-    weights = {source: spec.weights[source] for source in read}
-    attended = sum(weights[source] * attended_length(lengths[source]) for source in read) / sum(weights.values())
-    usual = flops_per_token(shape, plan.seq_len)
-    needed = flops_per_token(shape, attended)
+    """Returns FLOPs per token and MFU, by convention and with the attended length of the documents."""
+    shape = ModelShape.of(spec.run.model, plan.format.vocab_size)
+    sources = [source for source in plan.sources if spec.weights.get(source)]
+    lengths = {source: _lengths(plan, source) for source in sources}
+    weights = {source: spec.weights[source] for source in sources}
+    attended = sum(weights[source] * attended_length(lengths[source]) for source in sources) / sum(weights.values())
+    conventional = flops_per_token(shape, plan.seq_len)
+    actual = flops_per_token(shape, attended)
     return {
         "weights": shape.matmul_weights,
         "seq_len": plan.seq_len,
         "attended": attended,
-        "usual": round(usual),
-        "needed": round(needed),
+        "usual": round(conventional),
+        "needed": round(actual),
         "mfu": speed.get("mfu"),
-        "mfu_needed": speed["mfu"] * needed / usual if "mfu" in speed else None,
+        "mfu_needed": speed["mfu"] * actual / conventional if "mfu" in speed else None,
     }
 
 
 def _layout(start: Mapping[str, Any]) -> str:
-    """Returns how the ranks of a start share the work; "" for a line from before layouts were recorded."""
+    """Returns the layout of a start as text; "" for an old line without a layout."""
     if "layout" not in start:
         return ""
     if start["layout"] is None:
@@ -214,21 +214,21 @@ def _layout(start: Mapping[str, Any]) -> str:
 
 
 def _weights(spec: TrainSpec) -> str:
-    """Returns what the weights were before the first step."""
+    """Returns a description of the initial weights."""
     if spec.initial:
         return f"the last ones of {spec.initial.artifact} (sha256 {spec.initial.sha256[:16]})"
     return f"random, of init_seed {spec.run.init_seed}"
 
 
 def _lengths(plan: Plan, source: str) -> list[int]:
-    """Returns the lengths of the slices in some sequences of a source, evenly spaced."""
+    """Returns the lengths of the slices in a sample of evenly spaced sequences of a source."""
     count = plan.sequences[source]
-    chosen = range(0, count, -(-count // SAMPLED))
-    return [int(length) for number in chosen for length in plan.slices(source, number)["length"]]
+    sample = range(0, count, -(-count // SAMPLED_SEQUENCES))
+    return [int(length) for number in sample for length in plan.slices(source, number)["length"]]
 
 
 def _data(spec: TrainSpec, plan: Plan) -> list[dict[str, Any]]:
-    """Returns what the whole run reads of each source."""
+    """Returns how much the whole run reads of each source."""
     times = epochs(spec.run, plan.sequences, spec.weights, spec.anneal)
     anneal = spec.anneal.weights if spec.anneal else {}
     return [
@@ -246,11 +246,11 @@ def _data(spec: TrainSpec, plan: Plan) -> list[dict[str, Any]]:
 
 def _settings(spec: TrainSpec, plan: Plan) -> list[tuple[str, str]]:
     """Returns all settings of the run by dotted path, and those of its sequences."""
-    found: list[tuple[str, str]] = [("seq_len", str(plan.seq_len)), ("vocab_size", str(plan.format.vocab_size))]
+    settings: list[tuple[str, str]] = [("seq_len", str(plan.seq_len)), ("vocab_size", str(plan.format.vocab_size))]
     for name, value in spec.run.model_dump(mode="json").items():
         inner = value.items() if isinstance(value, dict) and value else ((None, value),)
-        found += [(f"{name}.{key}" if key else name, _setting(one)) for key, one in inner]
-    return found
+        settings += [(f"{name}.{key}" if key else name, _setting(setting)) for key, setting in inner]
+    return settings
 
 
 def _setting(value: Any) -> str:
@@ -263,19 +263,19 @@ def _chart(metrics: Lines, name: str, title: str) -> Any:
 
 
 def chart(title: str, points: Points, smooth: Points = ()) -> Markup:
-    """Returns the chart of some values over their steps; of none, nothing.
+    """Returns a chart of values over steps; empty if there are no values.
 
     Args:
         title: name and unit of the values.
         points: (step, value), ascending by step; values are finite.
-        smooth: a second line over it.
+        smooth: points of a second line on top.
     """
     if not points:
         return Markup("")
     values = [value for _, value in points]
     low, high = min(values), max(values)
     first, last = points[0][0], points[-1][0]
-    # A line of equal values lies in the middle.
+    # Center a line of equal values.
     margin = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
     box = (first, max(last, first + 1), low - margin, high + margin)
     lines = [f'<polyline class=raw points="{_path(thinned(points), box)}"/>']
@@ -295,35 +295,35 @@ def chart(title: str, points: Points, smooth: Points = ()) -> Markup:
 
 
 def thinned(points: Points) -> list[tuple[int, float]]:
-    """Returns at most two points per span of steps, the least and the largest value, ascending by step.
+    """Returns at most two points per span of steps, the minimum and the maximum, ascending by step.
 
     >>> len(thinned([(step, step % 7) for step in range(10_000)])) <= 2 * BUCKETS
     True
     """
     if len(points) <= 2 * BUCKETS:
         return list(points)
-    kept = []
+    selected = []
     for number in range(BUCKETS):
         span = points[number * len(points) // BUCKETS : (number + 1) * len(points) // BUCKETS]
         ends = {min(span, key=lambda point: point[1]), max(span, key=lambda point: point[1])}
-        kept += sorted(ends)
-    return kept
+        selected += sorted(ends)
+    return selected
 
 
 def smoothed(points: Points) -> list[tuple[int, float]]:
-    """Returns the exponential moving average of some values, over a fiftieth of them and ten at least.
+    """Returns the exponential moving average of values, over a fiftieth of them and at least ten.
 
-    Corrected for its start at 0, as the moments of Adam (Kingma and Ba 2015).
+    It is bias-corrected like the moments of Adam (Kingma and Ba 2015).
 
     >>> smoothed([(0, 2.0), (1, 2.0)])
     [(0, 2.0), (1, 2.0)]
     """
     decay = 1 - 2 / (max(10, len(points) / 50) + 1)
-    mean, weight, found = 0.0, 0.0, []
+    mean, weight, averages = 0.0, 0.0, []
     for step, value in points:
         mean, weight = decay * mean + (1 - decay) * value, decay * weight + (1 - decay)
-        found.append((step, mean / weight))
-    return found
+        averages.append((step, mean / weight))
+    return averages
 
 
 def _path(points: Points, box: Box) -> str:
@@ -347,7 +347,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 def loss_curve(metrics: list[dict[str, Any]]) -> bytes:
     """Returns a PNG of the loss (nats per token) over the steps, with the learning rate beneath."""
-    # Imported here: it takes half a second. The object interface needs no display.
+    # Imported here, because it takes half a second. The object interface needs no display.
     from matplotlib.figure import Figure
 
     trained = [line for line in metrics if line["loss"] is not None]

@@ -1,16 +1,16 @@
 """Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
-Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.spec`) and, where the
-settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.model.model_file`). Writes for every
-milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
-steps up to it (`locations`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
-trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
-on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
-folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies at any location
-(`recovery`), and ends with the same bytes. Before the commit the rows of every milestone and of the run are checked
-against its steps. `monitor` raises alerts during the run and sends its page to the tracker.
+Reads the token shards, the pack plan, the mixture (by default that of the recipe; `tasks.trainer.spec`) and, if
+configured, the checkpoint with the initial weights (`tasks.trainer.model.model_file`). Writes for every milestone
+`checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the log rows up to it
+(`locations`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for trace) and
+`loss.parquet`. Documents that are taken down before or during the run are blank from the next checkpoint on, and
+`withheld.json` records the step (`notice`, `withheld`). Training runs in child processes (`launch`) in the folder of
+the attempt (`fence`). A killed stage resumes from the newest checkpoint that verifies at any location (`recovery`),
+and writes the same bytes. Before the commit, the rows of every milestone and of the run are checked for completeness.
+`monitor` raises alerts during the run and sends the report page to the tracker.
 
-On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
+On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it and write no output.
 """
 
 import logging
@@ -37,7 +37,7 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
-from tasks.trainer.data.notice import Notice, known_of
+from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
@@ -59,31 +59,31 @@ LOSS = pa.schema(
         ("tokens", pa.int64()),
     ]
 )
-"""`loss.parquet`: step (0-based), nats per token and gradient norm (null where the step was skipped), learning rate,
-tokens trained on after the step."""
+"""Schema of `loss.parquet`: step (0-based), nats per token and gradient norm (null for a skipped step), learning rate,
+and tokens trained on after the step."""
 
 
 def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains the recipe's model; see the module's description."""
+    """Trains the model of the recipe; see the module docstring."""
     fence = Fence(output)
     fence.inherit()
     locations = checkpoints_here()
     recovery = Recovery(output, fence.run, config.milestone_steps, locations)
-    known = len(read_metrics(fence.run / FAULTS))
+    known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
     spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
-    notice = Notice(output, partial(withheld_rows, inputs["shards"]), fence.run)
-    notice.look()
-    monitor = Monitor(output, spec, known)
-    begun = _begun(config, inputs, output)
+    notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
+    notice.update()
+    monitor = Monitor(output, spec, known_faults)
+    initial_note = _initial_note(config, inputs, output)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         monitor.step(step, values)
         output.progress(step + 1, config.steps, _note(values))
-        # A line of step n is written after the checkpoints up to n.
+        # The line of step n is written after the checkpoints up to n.
         if step % config.checkpoint_every == 0 or step in config.milestone_steps:
-            notice.look()
+            notice.update()
             recovery.keep_up(step)
 
     def check() -> None:
@@ -103,18 +103,18 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
     check_milestones(output, config.milestone_steps)
     if "model" not in output.committed:
-        _describe(output, spec, metrics, notice.met())
+        _describe(output, spec, metrics, notice.marks_content())
     recovery.clear()
     output.log_file("loss.png", partial(loss_curve, metrics))
     monitor.send_page()
     report = _report(metrics, spec)
     speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
-    counted = {**report.metrics, **speed, **monitor.counts()}
-    return replace(report, metrics=counted, note=f"{report.note}{begun}", inputs=notice.refs())
+    all_metrics = {**report.metrics, **speed, **monitor.counts()}
+    return replace(report, metrics=all_metrics, note=f"{report.note}{initial_note}", inputs=notice.refs())
 
 
 def join(config: TrainConfig, inputs: Inputs) -> None:
-    """Trains as a node other than 0: same inputs, ranks of the same run, no output.
+    """Runs the ranks of a node other than 0, with the same inputs and without output.
 
     Raises:
         SluiceError: as on node 0.
@@ -124,23 +124,23 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         train_local(spec, lambda step, values: None, gang=Gang.from_environment())
 
 
-def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
-    """Returns a clause for the note of the run: from which weights it begins, and what these have read too much."""
+def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:
+    """Returns a clause for the note of the run: its initial weights, takedowns since, and changed settings."""
     if not config.init_from:
         return ""
     if INITIAL not in inputs:
         name = config.init_from.partition("@")[0]
-        begun = f"; began from random weights, since no other version of {name} was complete"
-        log.warning("[%s] %s", output.address, begun.removeprefix("; "))
-        return begun
+        note = f"; began from random weights, since no other version of {name} was complete"
+        log.warning("[%s] %s", output.address, note.removeprefix("; "))
+        return note
     checkpoint = inputs[INITIAL]
-    begun = f"; {known_of(checkpoint, output)}"
+    note = f"; {initial_model_note(checkpoint, output)}"
     changed = changed_settings(checkpoint, config.model)
-    return f"{begun}, with {changed}" if changed else begun
+    return f"{note}, with {changed}" if changed else note
 
 
-def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:
-    """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of the run if there are any."""
+def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], withheld_marks: bytes) -> None:
+    """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of withheld documents if any."""
     plan = Plan.read(spec.plan)
     with output.part("model", conserved=False) as part:
         for name, content in (
@@ -149,9 +149,9 @@ def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], me
         ):
             with part.file(name) as file:
                 file.write((canonical_json(content) + "\n").encode())
-        if met:
+        if withheld_marks:
             with part.file(marks.FILE) as file:
-                file.write(met)
+                file.write(withheld_marks)
         with part.file("loss.parquet", rows=len(metrics)) as file:
             pq.write_table(_loss_table(metrics), file, compression="zstd")
 
@@ -159,7 +159,7 @@ def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], me
 def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
     """Returns the content of `run.json`: the settings that determine which step reads which sequence (`Order.of_run`).
 
-    A run of one stage has no "anneal".
+    A run with a single mixture stage has no "anneal".
     """
     return {
         "weights": spec.weights,
@@ -185,18 +185,18 @@ def _loss_table(metrics: list[dict[str, Any]]) -> pa.Table:
 
 
 def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:
-    """Returns the report: loss, the mean over the last twentieth of the steps, and how often each source was read."""
+    """Returns the report: mean loss over the last twentieth of the steps, and the epochs of each source."""
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     tail = losses[-max(1, len(losses) // 20) :]
     loss, tokens, steps = sum(tail) / len(tail), metrics[-1]["tokens"], spec.run.steps
-    read = epochs(spec.run, Plan.read(spec.plan).sequences, spec.weights, spec.anneal)
+    epochs_by_source = epochs(spec.run, Plan.read(spec.plan).sequences, spec.weights, spec.anneal)
     return Report(
         metrics={
             "loss": loss,
             "tokens": tokens,
             "steps": steps,
             "skipped_steps": len(metrics) - len(losses),
-            **{f"epochs/{source}": times for source, times in read.items()},
+            **{f"epochs/{source}": times for source, times in epochs_by_source.items()},
         },
         note=f"loss {loss:.3f} after {steps} steps and {tokens:,} tokens",
     )

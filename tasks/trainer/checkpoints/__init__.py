@@ -1,1 +1,1 @@
-"""Checkpoints of a run: their files, how they are saved and copied, and how a run resumes from them."""
+"""Checkpoints of a run: file format, saving, copies, and recovery."""

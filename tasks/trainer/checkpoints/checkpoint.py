@@ -1,10 +1,10 @@
-"""Checkpoints: model, optimizer and state on a disk, verified by hash, complete or absent.
+"""Checkpoints: model, optimizer and state on disk, atomic and verified by SHA-256.
 
 A checkpoint is a folder `<root>/step-<nnnnnnnn>/` with safetensors files and `state.json`: step, counters, and the
-sha256 of every file and of the state itself. A whole one has `model.safetensors` and `optimizer.safetensors`; a sharded
-one has a pair of files per rank, which say what they have of each tensor. Both are read by the same functions. No
-pickle: a checkpoint cannot run code. A folder is renamed into place with its `state.json`, so what has a name is
-complete. torch is not imported here: the stage verifies and copies checkpoints for hours without its 250 MB.
+SHA-256 of every file and of the state itself. A whole checkpoint has `model.safetensors` and `optimizer.safetensors`; a
+sharded one has a pair of files per rank, whose headers describe the shard of each tensor. Both are read by the same
+functions. There is no pickle, so loading a checkpoint cannot run code. A folder is complete before it is renamed into
+place. Does not import torch, because the stage verifies and copies checkpoints for hours and saves its 250 MB.
 """
 
 import json
@@ -28,9 +28,9 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 NAME = re.compile(r"step-(\d{8})")
 SHARD_OF_MODEL = re.compile(r"shard-\d+-model-00001-of-00002\.safetensors")
 SHARD_OF_OPTIMIZER = re.compile(r"shard-\d+-model-00002-of-00002\.safetensors")
-"""Names that torch.distributed.checkpoint gives to a rank's first and second file."""
+"""Names of a rank's first and second file in torch.distributed.checkpoint."""
 SHARDING = "DCP_SHARDING_INFO"
-"""Key of the header's metadata: JSON, name -> {"saved_offsets": [..]}."""
+"""Key of the JSON metadata in the header: name -> {"saved_offsets": [..]}."""
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
 
 
@@ -46,12 +46,12 @@ def steps_at(root: Path) -> list[int]:
 
 
 def unfinished(root: Path, step: int) -> Path:
-    """Returns the path of the folder in which a checkpoint is written, until it is committed."""
+    """Returns the path of the temporary folder to which a checkpoint is written before its commit."""
     return root / f".{name_of(step)}"
 
 
 def begin(folder: Path) -> None:
-    """Makes an empty folder at a path of `unfinished`."""
+    """Creates an empty folder at a path from `unfinished`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
@@ -59,13 +59,13 @@ def begin(folder: Path) -> None:
 def commit(folder: Path, step: int, state: Mapping[str, Any], digests: Mapping[str, str]) -> Path:
     """Writes `state.json`, syncs the files and renames an unfinished folder into place; returns its new path.
 
-    A checkpoint of the same step that is already there is replaced: it may be a broken one that a restart skipped.
+    An existing checkpoint of the same step is replaced, because it may be a damaged one that a restart skipped.
 
     Args:
-        folder: with all other files.
-        step: steps that are done.
-        state: goes into `state.json`.
-        digests: sha256 of the other files by name.
+        folder: unfinished folder with all other files.
+        step: number of completed steps.
+        state: content of `state.json`.
+        digests: SHA-256 of the other files by name.
     """
     content = {**state, "step": step}
     sums = {**digests, STATE: sha256_of_json(content)}
@@ -81,7 +81,7 @@ def commit(folder: Path, step: int, state: Mapping[str, Any], digests: Mapping[s
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Returns the state of a checkpoint; raises InputError naming the file that is missing or has another sha256."""
+    """Returns the state of a checkpoint; raises InputError with the file that is missing or has another SHA-256."""
     state, recorded = read_state(folder)
     try:
         computed = {file: sha256_of_file(folder / file) for file in recorded if file != STATE}
@@ -95,10 +95,10 @@ def verify(folder: Path) -> dict[str, Any]:
 
 
 def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the state of a checkpoint, and the sha256 of its files by name as stated there; neither is verified.
+    """Returns the state of a checkpoint, and the recorded SHA-256 of its files by name; neither is verified.
 
     Raises:
-        InputError: `state.json` is missing, or not that of a checkpoint.
+        InputError: `state.json` is missing or malformed.
     """
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text())
@@ -116,10 +116,10 @@ def is_whole(folder: Path) -> bool:
 
 
 def merge(folder: Path, target: Path) -> Path:
-    """Writes a sharded checkpoint as a whole one; returns its folder under `target`.
+    """Merges a sharded checkpoint into a whole one; returns its folder under `target`.
 
     Raises:
-        InputError: as `verify`.
+        InputError: the checkpoint does not verify.
     """
     state, recorded = verify(folder), {}
     written = unfinished(target, state["step"])
@@ -133,14 +133,14 @@ def merge(folder: Path, target: Path) -> Path:
 
 
 def newest_good(root: Path, skipped: Callable[[int, InputError], None]) -> tuple[Path, dict[str, Any]] | None:
-    """Returns folder and state of the newest checkpoint under `root` that verifies; None where there is none at all.
+    """Returns folder and state of the newest checkpoint under `root` that verifies; None if there are no checkpoints.
 
     Args:
         root: folder of the checkpoints.
-        skipped: called with step and cause of each one that does not verify.
+        skipped: called with step and error of each checkpoint that does not verify.
 
     Raises:
-        TransientError: there are some, and none verifies.
+        TransientError: there are checkpoints, but none verifies.
     """
     for step in reversed(steps_at(root)):
         try:
@@ -148,18 +148,18 @@ def newest_good(root: Path, skipped: Callable[[int, InputError], None]) -> tuple
         except InputError as error:
             skipped(step, error)
     if steps_at(root):
-        raise TransientError(f"no checkpoint in {root} verifies", "run again: a start looks at the other locations")
+        raise TransientError(f"no checkpoint in {root} verifies", "run again: a start searches the other locations")
     return None
 
 
 def prune(root: Path, keep: int, keep_every: int, milestones: Collection[int]) -> None:
-    """Deletes the checkpoints that are `superfluous` and not of a milestone step."""
+    """Deletes the superfluous checkpoints, except milestones."""
     for step in superfluous([step for step in steps_at(root) if step not in milestones], keep, keep_every):
         shutil.rmtree(root / name_of(step))
 
 
 def superfluous(steps: Sequence[int], keep: int, keep_every: int) -> list[int]:
-    """Returns those of ascending steps that are neither of the newest `keep` nor a multiple of `keep_every` (0: none).
+    """Returns the steps, given in ascending order, except the newest `keep` and multiples of `keep_every` (0: none).
 
     >>> superfluous([10, 20, 30, 40, 50], 2, 20)
     [10, 30]
@@ -177,7 +177,7 @@ def _sync(path: Path) -> None:
 
 @dataclass(frozen=True)
 class TensorPart:
-    """A box of a tensor in a file; `begin` is the place of its bytes there."""
+    """A rectangular part of a tensor in a file: byte offset `begin`, and offsets and shape within the tensor."""
 
     path: Path
     begin: int
@@ -199,7 +199,7 @@ class StoredTensor:
         return math.prod(self.shape) * _BYTES[self.dtype]
 
     def read(self) -> NDArray[np.uint8]:
-        """Returns the values as bytes, shape (*shape, bytes of a value)."""
+        """Returns the values as uint8, shape (*shape, bytes per value)."""
         size = _BYTES[self.dtype]
         whole = np.empty((*self.shape, size), dtype=np.uint8)
         for part in self.parts:
@@ -211,21 +211,21 @@ class StoredTensor:
 
 
 def tensors_in(paths: Sequence[Path]) -> dict[str, StoredTensor]:
-    """Returns the tensors that the files have together, by name in ascending order.
+    """Returns the tensors in a set of files, sorted by name.
 
-    A file of a rank has parts of tensors, and in its header under SHARDING where each part begins in its tensor: the
-    format of torch.distributed.checkpoint.
+    The file of a rank has parts of tensors; the offsets of each part within its tensor are in the header under
+    SHARDING, in the format of torch.distributed.checkpoint.
 
     Raises:
-        InputError: a file is no safetensors file, or the parts of a tensor do not cover it.
+        InputError: a file is not a safetensors file, or the parts of a tensor do not cover it.
     """
-    found: dict[str, list[tuple[str, TensorPart]]] = {}
+    parts_by_name: dict[str, list[tuple[str, TensorPart]]] = {}
     for path in paths:
         for name, dtype, part in _parts(path):
-            found.setdefault(name, []).append((dtype, part))
+            parts_by_name.setdefault(name, []).append((dtype, part))
     tensors = {}
-    for name in sorted(found):
-        dtype, parts = found[name][0][0], [part for _, part in found[name]]
+    for name in sorted(parts_by_name):
+        dtype, parts = parts_by_name[name][0][0], [part for _, part in parts_by_name[name]]
         ends = [tuple(a + b for a, b in zip(part.offsets, part.shape, strict=True)) for part in parts]
         shape = tuple(max(sizes) for sizes in zip(*ends, strict=True))
         if sum(math.prod(part.shape) for part in parts) != math.prod(shape):
@@ -239,10 +239,10 @@ def _parts(path: Path) -> Iterator[tuple[str, str, TensorPart]]:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(size))
-        places = json.loads((header.pop("__metadata__", None) or {}).get(SHARDING, "{}"))
+        sharding = json.loads((header.pop("__metadata__", None) or {}).get(SHARDING, "{}"))
         for name, entry in header.items():
             shape = tuple(entry["shape"])
-            offsets = tuple(places[name]["saved_offsets"]) if places else (0,) * len(shape)
+            offsets = tuple(sharding[name]["saved_offsets"]) if sharding else (0,) * len(shape)
             yield name, entry["dtype"], TensorPart(path, 8 + size + entry["data_offsets"][0], offsets, shape)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is not a safetensors file ({error})", "delete the folder") from error

@@ -1,8 +1,8 @@
-"""Copies of checkpoints, made beside the run, in a folder that outlives the machine or in the store of the artifacts.
+"""Copies of checkpoints in a folder that outlives the machine, or in the artifact store, made in background threads.
 
-A copy is `<location>/step-<n>-<attempt>/` (the checkpoint's files, and the lines of the steps since the last milestone)
-and then its commit marker `<location>/step-<n>.json`: {fingerprint, folder, first, sha256 of the files with lines}. A
-folder without a marker does not exist. The lines of earlier steps are those of the milestones in the artifact.
+A copy is a folder `<location>/step-<n>-<attempt>/` (the checkpoint's files, and the log lines of the steps since the
+last milestone) and a commit marker `<location>/step-<n>.json`, written last: {fingerprint, folder, first, sha256 of the
+log files}. A folder without a marker is ignored. The lines of earlier steps are in the milestones of the artifact.
 """
 
 import json
@@ -20,28 +20,28 @@ from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_lines, install, lines_of
-from tasks.trainer.place import Copies
+from tasks.trainer.place import CopyPolicy
 
 FOLDER = "copying"
 STUCK_S = 600.0
-"""Seconds after which a copy that goes on is a fault."""
+"""Seconds after which an unfinished copy is reported as a fault."""
 
 
 class CopyLocation:
-    """Copies of checkpoints in a folder or in the store of the artifacts.
+    """Copies of checkpoints in a folder or in the artifact store.
 
     Args:
-        name: for messages.
-        store: has the copies.
-        folder: theirs, relative to the store.
+        name: name for messages.
+        store: the store that contains the copies.
+        folder: folder of the copies, relative to the store.
         output: the artifact that the run writes.
         run: folder of the run.
-        settings: how often, and how many.
+        settings: how often to copy, and how many copies to keep.
         required: see `Location`.
     """
 
     def __init__(
-        self, name: str, store: Store, folder: str, output: Output, run: Path, settings: Copies, required: bool
+        self, name: str, store: Store, folder: str, output: Output, run: Path, settings: CopyPolicy, required: bool
     ) -> None:
         self.name, self.store, self.folder, self.required = name, store, folder, required
         self.output, self.run, self.settings = output, run, settings
@@ -71,15 +71,15 @@ class CopyLocation:
             )
         lines = committed_lines(self.output, first)
         for file, value in marker["sha256"].items():
-            found = self.store.read(f"{marker['folder']}/{file}")
-            if sha256_of(found) != value:
+            content = self.store.read(f"{marker['folder']}/{file}")
+            if sha256_of(content) != value:
                 raise InputError(f"{marker['folder']}/{file} does not have the sha256 its marker states", "delete it")
-            lines[file] += found
+            lines[file] += content
         install(self.store, marker["folder"], self.run, step, lines)
         return lines
 
     def due(self, step: int, last: bool) -> bool:
-        """Whether the checkpoint of a step is to be copied; `last`: the run ends."""
+        """Returns whether the checkpoint of a step is due for copying; `last`: the run ends."""
         return step > self.newest and (last or step - self.newest >= self.settings.every or not self.newest)
 
     def put(self, step: int, first: int, here: Path) -> None:
@@ -87,11 +87,11 @@ class CopyLocation:
 
         Args:
             step: of the checkpoint.
-            first: the milestone before it; the copy has the lines of the steps from there on.
+            first: the previous milestone; the copy contains the log lines from there on.
             here: folder of the checkpoint.
 
         Raises:
-            SupersededError: another attempt has taken the run over.
+            SupersededError: a later attempt has taken over the run.
             InputError: the checkpoint does not verify.
             SluiceError, OSError: the location cannot be written.
         """
@@ -101,31 +101,31 @@ class CopyLocation:
         try:
             sums = self._write(step, folder, first, here)
         except BaseException:
-            with suppress(SluiceError, OSError):  # a full disk must not stay full of half a checkpoint
+            with suppress(SluiceError, OSError):  # do not leave half a checkpoint on a full disk
                 self.store.remove(folder)
             raise
-        with suppress(TransientError):  # of the artifact's store, which may be another one
+        with suppress(TransientError):  # of the artifact store, which can be another store
             self.output.check_fence()
         marker = {"fingerprint": self.output.fingerprint, "folder": folder, "first": first, "sha256": sums}
         try:
             self.store.publish(self._path(step), json.dumps(marker).encode())
-        except AlreadyPublished:  # another attempt at the same run: its bytes are equal
+        except AlreadyPublished:  # by another attempt at the same run, with the same bytes
             self.store.remove(folder)
         self.newest = step
 
     def prune(self) -> None:
-        """Removes copies that are not kept, and unfinished ones that are as old; raises SluiceError."""
+        """Removes superfluous copies, and unfinished copies older than the newest one; raises SluiceError."""
         steps = self.steps()
-        gone = checkpoint.superfluous(steps, self.settings.keep, self.settings.keep_every)
-        for step in gone:
+        superfluous = checkpoint.superfluous(steps, self.settings.keep, self.settings.keep_every)
+        for step in superfluous:
             self.drop(step)
-        kept = set(steps) - set(gone)
+        remaining = set(steps) - set(superfluous)
         for name, step in self._folders():
-            if step not in kept and step < max(kept, default=0):
+            if step not in remaining and step < max(remaining, default=0):
                 self.store.remove(f"{self.folder}/{name}")
 
     def drop(self, step: int) -> None:
-        """See `Location`. The marker goes first: what is left of a drop that was interrupted does not count."""
+        """See `Location`. Removes the marker first, so that an interrupted removal leaves no valid copy."""
         self.store.remove(self._path(step))
         for name, other in self._folders():
             if other == step:
@@ -136,7 +136,7 @@ class CopyLocation:
         self.store.remove(self.folder)
 
     def _write(self, step: int, folder: str, first: int, here: Path) -> dict[str, str]:
-        """Writes all files but the marker; returns the sha256 of those with lines."""
+        """Writes all files except the marker; returns the SHA-256 of the log files."""
         checkpoint.verify(here)
         for file in checkpoint.read_state(here)[1]:
             with self.store.write(f"{folder}/{file}") as target, (here / file).open("rb") as source:
@@ -150,7 +150,7 @@ class CopyLocation:
         return sums
 
     def _folders(self) -> list[tuple[str, int]]:
-        """Returns name and step of every folder with a copy's files, finished or not."""
+        """Returns name and step of every folder of a copy, finished or not."""
         below = (path[len(self.folder) + 1 :] for path in self.store.list(self.folder, unfinished=True))
         names = sorted({name.split("/")[0] for name in below if "/" in name})
         matches = ((name, checkpoint.NAME.match(name)) for name in names)
@@ -162,29 +162,29 @@ class CopyLocation:
             if not {"fingerprint", "folder", "first", "sha256"} <= marker.keys():
                 raise ValueError("keys are missing")
         except (ValueError, AttributeError) as error:
-            raise InputError(f"{self.store.url(self._path(step))} is no marker of a copy ({error})") from error
+            raise InputError(f"{self.store.url(self._path(step))} is not the marker of a copy ({error})") from error
         return dict(marker)
 
     def _path(self, step: int) -> str:
         return f"{self.folder}/{checkpoint.name_of(step)}.json"
 
     def _check_mounted(self) -> None:
-        # A missing mount would otherwise fill the disk below it; the store of the artifacts makes its folder itself.
+        # With a missing mount, the copies would fill the disk below it. The artifact store creates its own folder.
         if not self.required and self.store.is_local and not Path(self.store.root).is_dir():
-            raise StoreError(f"the folder {self.store.root} does not exist", "mount or make it")
+            raise StoreError(f"the folder {self.store.root} does not exist", "mount or create it")
 
 
 class Copier:
-    """Copies checkpoints to one location beside the run: a thread that makes one copy at a time.
+    """Copies checkpoints to one location in a background thread, one at a time.
 
-    A file system that does not answer blocks its own thread alone. The thread reads links to the checkpoint's files in
-    `copying/<location>/` of the run's folder, because the ranks remove the checkpoint when it is no longer among the
-    newest.
+    Each location has its own thread, so a file system that hangs blocks only its own copies. The thread reads hard
+    links to the checkpoint's files in `copying/<location>/` of the run's folder, because the ranks delete old
+    checkpoints.
 
     Args:
-        location: where they are made.
+        location: target of the copies.
         run: folder of the run.
-        number: of the location among those of the run.
+        number: index of the location.
     """
 
     def __init__(self, location: CopyLocation, run: Path, number: int) -> None:
@@ -196,11 +196,11 @@ class Copier:
 
     @property
     def busy(self) -> bool:
-        """Whether a copy is being made."""
+        """Whether a copy is in progress."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, step: int, first: int) -> None:
-        """Begins to copy a checkpoint of scratch; arguments as for `CopyLocation.put`. Not while it is busy."""
+        """Starts to copy a checkpoint of scratch; arguments as for `CopyLocation.put`. Not to be called while busy."""
         self._step, self._since, self._error = step, time.monotonic(), None
         self._thread = threading.Thread(target=self._work, args=(step, first), name="copy", daemon=True)
         try:
@@ -213,21 +213,23 @@ class Copier:
         self._thread.start()
 
     def wait(self, seconds: float | None) -> None:
-        """Waits for the copy that is being made, at most so many seconds; None: without limit."""
+        """Waits for the copy in progress, with a timeout in seconds; None: without limit."""
         if self.busy and self._thread:
             self._thread.join(seconds)
 
     def result(self) -> tuple[int, BaseException | None] | None:
-        """Returns step and error of the copy that has ended or takes too long, once; None: there is no news."""
+        """Returns step and error of a copy that has ended or takes too long, once per copy; None if there is none."""
         if self._thread is None:
             return None
         step = self._step
         if self.busy:
-            taken = time.monotonic() - self._since
-            if taken < STUCK_S:
+            elapsed = time.monotonic() - self._since
+            if elapsed < STUCK_S:
                 return None
             self._since = float("inf")
-            return step, TransientError(f"the copy goes on since {taken:.0f} s", "look whether it answers")
+            return step, TransientError(
+                f"the copy has not ended after {elapsed:.0f} s", "check whether the location responds"
+            )
         self._thread = None
         return step, self._error
 
@@ -235,6 +237,6 @@ class Copier:
         try:
             self.location.put(step, first, self._links / checkpoint.name_of(step))
             self.location.prune()
-        except BaseException as error:  # raised or reported by the thread that asks for the result
+        except BaseException as error:  # reported or raised by the thread that reads the result
             self._error = error
         shutil.rmtree(self._links, ignore_errors=True)

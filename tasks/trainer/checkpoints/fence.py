@@ -1,11 +1,11 @@
-"""Fencing token: decides which of several attempts at one artifact may write, by an epoch number in the store.
+"""Fencing token: an epoch number in the store determines which of several attempts at an artifact may write.
 
-An attempt takes the next epoch when it starts: it creates `.epochs/<number>.json` (attempt and host) exclusively in the
-artifact's folder. The highest number is valid. An earlier attempt that is still running where it cannot be ended (its
-node's kubelet does not respond) reads that within `CHECK_S` and before every commit, and ends. It could still be
-suspended between the check and the write; so each epoch has a run folder of its own below the scratch folder,
-`epoch-<number>`, and a later attempt takes over the earlier one's folder by renaming it. The records are removed when
-the artifact is committed.
+An attempt takes the next epoch when it starts: it exclusively creates `.epochs/<number>.json` (attempt and host) in the
+artifact's folder. The highest number is valid. An earlier attempt that is still running, for example because its node's
+kubelet does not respond, reads the newer epoch within `CHECK_S` and before every commit, and exits. It could be
+suspended between the check and the write; so each epoch has its own run folder `epoch-<number>` below the scratch
+folder, and a later attempt takes over an earlier folder by renaming it. The records are removed when the artifact is
+committed.
 """
 
 import json
@@ -36,11 +36,11 @@ class Fence:
     """The epoch of this attempt, taken on construction.
 
     Args:
-        output: the artifact; from now on its parts and its record are committed under this epoch only.
+        output: the artifact; from now on, its parts and its record are committed only under this epoch.
 
     Attributes:
         epoch: the number.
-        run: folder of the run on this machine; may not exist before `inherit`.
+        run: folder of the run on this machine; it need not exist before `inherit`.
     """
 
     def __init__(self, output: Output) -> None:
@@ -55,7 +55,7 @@ class Fence:
         """Returns if this attempt may write.
 
         Raises:
-            SupersededError: a later attempt has started, or has committed the artifact meanwhile.
+            SupersededError: a later attempt has started, or has committed the artifact.
             TransientError: the store does not answer.
         """
         epochs = self._epochs()
@@ -66,11 +66,11 @@ class Fence:
         by = f"attempt {newest} on {record['host']}, started {record['started']}," if record else "another attempt"
         raise SupersededError(
             f"{self.output.address}: {by} has taken over from attempt {self.epoch}, which must not write any more",
-            "leave it to that one, or end it before you start another",
+            "leave the run to that attempt, or stop it before starting another",
         )
 
     def check_now_and_then(self) -> None:
-        """Does `check` at most once in `CHECK_S`; a store that does not answer is ignored.
+        """Calls `check` at most once every `CHECK_S` seconds; ignores a store that does not answer.
 
         Raises:
             SupersededError: as `check`.
@@ -82,7 +82,7 @@ class Fence:
             self.check()
 
     def inherit(self) -> None:
-        """Takes over the run folder of the earlier attempt on this machine that got furthest; removes the others."""
+        """Takes over the most advanced run folder of earlier attempts on this machine, and removes the others."""
         earlier = [path for path in self.run.parent.glob("epoch-*") if path.name < self.run.name]
         furthest = max(earlier, key=lambda path: (usable_step(path), path.name), default=None)
         for path in earlier:
@@ -92,7 +92,7 @@ class Fence:
                 shutil.rmtree(path, ignore_errors=True)
 
     def leave(self) -> None:
-        """Removes the run folder of an attempt that must not write any more."""
+        """Removes the run folder of this attempt after it was superseded."""
         shutil.rmtree(self.run, ignore_errors=True)
 
     def _take(self) -> int:
@@ -113,7 +113,7 @@ class Fence:
 
 
 def first_attempt(store: Store, address: ArtifactId) -> datetime | None:
-    """Returns when the first attempt at an unfinished artifact started; None where there was none."""
+    """Returns the start time of the first attempt at an unfinished artifact; None if there was none."""
     paths = sorted(path for path in store.list(f"{address.path}/{FOLDER}") if path.endswith(".json"))
     if not paths:
         return None
@@ -121,6 +121,6 @@ def first_attempt(store: Store, address: ArtifactId) -> datetime | None:
 
 
 def usable_step(run: Path) -> int:
-    """Returns the newest step under `run` that has a checkpoint and all its steps in the log; 0: none has."""
+    """Returns the newest step under `run` with a checkpoint and a complete log up to it; 0 if there is none."""
     proven = proven_steps(run / METRICS)
     return max((step for step in checkpoint.steps_at(run / "checkpoints") if step <= proven), default=0)

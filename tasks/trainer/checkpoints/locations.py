@@ -1,7 +1,7 @@
 """Locations of a run's checkpoints: scratch, and the milestones of the artifact; copies are in `copies`.
 
-One interface for all: which steps a location has, and fetching one of them into scratch, verified, with the log of the
-steps up to it. Milestones are checkpoints that are committed to the artifact during the run.
+All locations have the same interface: list the steps of their checkpoints, and fetch one into scratch, verified, with
+the log lines of the steps up to it. Milestones are checkpoints that are committed to the artifact during the run.
 """
 
 import json
@@ -18,25 +18,25 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.logs import METRICS, SKIPPED, read_metrics, repeated
 
 FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
-"""Folder of the artifact for each file of the run."""
+"""Folder in the artifact for each log file of the run."""
 
 
 class Location(Protocol):
-    """Where checkpoints of a run are looked for."""
+    """A location of a run's checkpoints."""
 
     name: str
-    """For messages."""
+    """Name for messages."""
     required: bool
-    """Whether a run cannot begin while this location does not answer."""
+    """Whether a run cannot start while this location is unavailable."""
 
     def steps(self) -> list[int]:
         """Returns the steps of the committed checkpoints, ascending, without verifying them; raises SluiceError."""
 
     def fetch(self, step: int) -> dict[str, bytes]:
-        """Brings a checkpoint into scratch, and verifies it there.
+        """Copies a checkpoint into scratch, and verifies it there.
 
         Returns:
-            the lines of the steps before it, by file of the run; {} where scratch has them.
+            The log lines of the steps before it, by log file; {} if scratch has them already.
 
         Raises:
             InputError, FileNotFoundError: it is damaged or incomplete.
@@ -44,11 +44,11 @@ class Location(Protocol):
         """
 
     def drop(self, step: int) -> None:
-        """Removes a checkpoint that is damaged or not kept any more; raises SluiceError."""
+        """Removes a damaged or superfluous checkpoint; raises SluiceError."""
 
 
 class Scratch:
-    """The run's own folder, which the ranks write."""
+    """The local folder of the run, to which the ranks write."""
 
     name, required = "scratch", True
 
@@ -70,7 +70,7 @@ class Scratch:
 
 
 class Milestones:
-    """The milestones that are committed to the artifact; they are never removed."""
+    """The milestones committed to the artifact; they are never removed."""
 
     name, required = "the artifact", True
 
@@ -89,21 +89,20 @@ class Milestones:
         return lines
 
     def drop(self, step: int) -> None:
-        """Does nothing: what is committed stays, and cannot be made again."""
+        """Does nothing, because committed milestones are permanent."""
 
 
 def publish_milestones(output: Output, run: Path, milestones: Sequence[int], until_step: int) -> None:
     """Commits the milestones up to `until_step` that are not committed yet; their files must exist.
 
-    A milestone is one part: `checkpoints/step-<n>/`, which is whole also where the run's is sharded, and the steps
-    since the previous milestone, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without fields that depend on the
-    clock.
+    A milestone is one part: the checkpoint `checkpoints/step-<n>/`, always whole, and the log lines since the previous
+    milestone, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without fields that depend on the clock.
 
     Args:
         output: the artifact.
         run: folder of the run.
         milestones: steps, ascending.
-        until_step: steps that the run has saved.
+        until_step: number of steps that the run has saved.
 
     Raises:
         InputError: a checkpoint does not verify.
@@ -133,7 +132,7 @@ def check_milestones(output: Output, milestones: Sequence[int]) -> None:
     """Checks that every committed milestone has one row per step.
 
     Raises:
-        InputError: a milestone lacks rows; it cannot be made again while later ones exist.
+        InputError: a milestone lacks rows; it cannot be recreated while later ones exist.
     """
     for first, step in zip((0, *milestones), milestones, strict=False):
         name = checkpoint.name_of(step)
@@ -151,25 +150,25 @@ def committed(output: Output) -> list[str]:
 
 
 def committed_lines(output: Output, until: int) -> dict[str, bytes]:
-    """Returns the lines of the steps up to a milestone, by file of the run, verified; empty ones up to 0.
+    """Returns the verified log lines up to a milestone, by log file; empty if `until` is 0.
 
     Raises:
-        InputError: a file does not have the sha256 of its record.
+        InputError: a file does not have the SHA-256 of its record.
     """
     lines = dict.fromkeys(FOLDERS, b"")
     for name in [name for name in committed(output) if name <= checkpoint.name_of(until)]:
         sums = {entry.path: entry.sha256 for entry in output.committed[name].files}
         for file, folder in FOLDERS.items():
             path = f"{folder}/{name}.jsonl"
-            found = output.store.read(f"{output.address.path}/{path}")
-            if sha256_of(found) != sums[path]:
+            content = output.store.read(f"{output.address.path}/{path}")
+            if sha256_of(content) != sums[path]:
                 raise InputError(f"{output.address}: {path} does not have the sha256 of its record", "train again")
-            lines[file] += found
+            lines[file] += content
     return lines
 
 
 def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, bytes]) -> None:
-    """Copies a checkpoint from a folder of a store into scratch; verifies it there, and that it has lines of all steps.
+    """Copies a checkpoint from a store into scratch, after checking that `lines` covers all steps; verifies it there.
 
     Raises:
         InputError, FileNotFoundError, SluiceError: as `Location.fetch`.
@@ -192,7 +191,7 @@ def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, by
 
 
 def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
-    """Returns the lines of a run's file for the steps from `first` up to `until`, without clock-dependent fields.
+    """Returns the lines of a log for the steps from `first` up to `until` (exclusive), without clock-dependent fields.
 
     Raises:
         TransientError: steps are missing or occur twice; the next start resumes before them.
@@ -205,7 +204,7 @@ def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
 
 
 def check_rows(steps: Sequence[int], first: int, until: int, where: str) -> None:
-    """Raises TransientError unless `steps` are those from `first` up to `until`, each once and in order."""
+    """Raises TransientError unless `steps` are exactly the steps from `first` up to `until`, in order."""
     if list(steps) != list(range(first, until)):
         raise TransientError(
             f"{where}: {len(steps)} rows with {len(set(steps))} of the {until - first} steps from {first} on",

@@ -1,12 +1,12 @@
-"""Recovery of a run: its checkpoints at several locations, and the search for the newest good one.
+"""Recovery of a run: its checkpoints at several locations, and the search for the newest valid one.
 
-Checkpoints are written into scratch by the ranks, copied from there to a folder and to the store (`copies`), and some
-become milestones of the artifact (`locations`). Where the store is a local or shared folder, scratch lies in it and
+The ranks write checkpoints to scratch; from there they are copied to a folder and to the store (`copies`), and some
+become milestones of the artifact (`locations`). If the store is a local or shared folder, it contains scratch, and
 there are no copies in `.resume`.
 
-A run resumes from the newest step of which any location has a good copy: a damaged one is followed by the same step at
-the next location, and only then by an older step. What is wrong with a location is a fault of the run
-(`faults.jsonl`); the run goes on.
+A run resumes from the newest step that is valid at any location: after a damaged checkpoint, the same step is tried at
+the next location, and only then an older step. Problems of a location are recorded as faults of the run
+(`faults.jsonl`); the run continues.
 """
 
 import logging
@@ -28,9 +28,9 @@ from tasks.trainer.place import CheckpointLocations
 log = logging.getLogger("sluice.train")
 
 FOLDER = ".resume"
-"""Of the copies in the artifact's folder; the commit of the artifact removes it."""
+"""Folder of the copies in the artifact's folder; it is removed when the artifact is committed."""
 WAIT_S = 60.0
-"""Seconds that a run waits at its end for copies in another location than the store."""
+"""Seconds that a run waits at its end for copies in locations other than the store."""
 
 
 class Recovery:
@@ -40,7 +40,7 @@ class Recovery:
         output: the artifact that the run writes.
         run: folder of the run.
         milestone_steps: steps that become part of the artifact, ascending; none for a canary.
-        settings: of the locations.
+        settings: settings of the locations.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Recovery:
         self._failing: set[str] = set()
 
     def restore(self) -> None:
-        """Brings the newest good checkpoint into scratch, if it is not there; removes the damaged ones on the way.
+        """Copies the newest valid checkpoint into scratch, if it is not there; removes damaged ones found on the way.
 
-        Checkpoints of scratch whose steps are not all in the run's log are removed: the artifact must have a row for
-        every step.
+        Removes checkpoints from scratch whose steps are not all in the run's log, because the artifact must have a row
+        for every step.
 
         Raises:
             SluiceError, OSError: the store cannot be read, or scratch cannot be written.
@@ -68,7 +68,7 @@ class Recovery:
         newest = self._newest(steps)
         if newest is None:
             if any(steps.values()):
-                log.warning("[%s] no checkpoint can be used: the run begins at its first step", self.output.address)
+                log.warning("[%s] no checkpoint can be used: the run starts at its first step", self.output.address)
             return
         step, name, lines = newest
         for file, content in lines.items():
@@ -78,21 +78,24 @@ class Recovery:
         self._fetch_for_rollback(step, steps)
 
     def _fetch_for_rollback(self, newest: int, steps: dict[str, list[int]]) -> None:
-        """Brings one more checkpoint into scratch, where a rollback from the first steps would find none."""
-        milestone = max((step for step in self.milestone_steps if step <= newest), default=0)  # none goes behind it
-        before = {name: [step for step in found if milestone <= step < newest] for name, found in steps.items()}
+        """Copies one older checkpoint into scratch, if a rollback soon after the restart would otherwise find none."""
+        # Rollbacks do not go back beyond a milestone.
+        milestone = max((step for step in self.milestone_steps if step <= newest), default=0)
+        before = {
+            name: [step for step in of_location if milestone <= step < newest] for name, of_location in steps.items()
+        }
         if milestone < newest and not before[self.scratch.name]:
             self._newest(before)
 
     def _newest(self, steps: dict[str, list[int]]) -> tuple[int, str, dict[str, bytes]] | None:
-        """Brings the newest good checkpoint of the given steps, by location, into scratch.
+        """Copies the newest valid checkpoint of the given steps, by location, into scratch.
 
         Returns:
-            its step, the name of its location, and what `Location.fetch` returned; None: there is none.
+            Its step, the name of its location, and the result of `Location.fetch`; None if there is none.
         """
-        for step in sorted({step for found in steps.values() for step in found}, reverse=True):
+        for step in sorted({step for of_location in steps.values() for step in of_location}, reverse=True):
             for location in self.locations:
-                if step in steps[location.name] and (lines := self._fetched(location, step, steps)) is not None:
+                if step in steps[location.name] and (lines := self._try_fetch(location, step, steps)) is not None:
                     return step, location.name, lines
         return None
 
@@ -102,13 +105,13 @@ class Recovery:
                 location.drop_others()
             return location.steps()
         except (SluiceError, OSError) as error:
-            self._unreadable(location, 0, error)
+            self._handle_unreadable(location, 0, error)
             return []
 
-    def _fetched(self, location: Location, step: int, steps: dict[str, list[int]]) -> dict[str, bytes] | None:
-        """Returns the lines of a checkpoint that is now in scratch and good, else None; drops one that is damaged.
+    def _try_fetch(self, location: Location, step: int, steps: dict[str, list[int]]) -> dict[str, bytes] | None:
+        """Fetches a checkpoint and returns its lines; returns None if that fails, and removes a damaged checkpoint.
 
-        A location that does not answer is left out of `steps`.
+        The steps of a location that does not respond are removed from `steps`.
         """
         try:
             return location.fetch(step)
@@ -120,17 +123,17 @@ class Recovery:
                 log.warning("[%s] it cannot be removed: %s", self.output.address, other)
         except (SluiceError, OSError) as error:
             steps[location.name] = []
-            self._unreadable(location, step, error)
+            self._handle_unreadable(location, step, error)
         return None
 
-    def _unreadable(self, location: Location, step: int, error: Exception) -> None:
+    def _handle_unreadable(self, location: Location, step: int, error: Exception) -> None:
         if location.required:
             raise error
         self._report(step, f"checkpoints in {location.name} cannot be read: {error}")
 
     def _report(self, step: int, what: str) -> None:
         self.run.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):  # a full disk: it is in the log
+        with suppress(OSError):  # on a full disk, the problem is only in the log
             self.faults.location(step, what)
 
     def _drop_unproven(self) -> None:
@@ -145,19 +148,19 @@ class Recovery:
         Raises:
             InputError: the checkpoint of a milestone does not verify.
             StoreError: the store cannot be used.
-            SupersededError: another attempt has taken the run over.
+            SupersededError: a later attempt has taken over the run.
             TransientError: the store does not answer, or steps are missing from the run's log.
         """
         self.output.check_fence()
         publish_milestones(self.output, self.run, self.milestone_steps, until_step)
 
     def keep_up(self, until_step: int) -> None:
-        """Commits milestones, and begins copies, during the run; what is unavailable for a while does not end it.
+        """Commits milestones and starts copies during the run; temporary outages do not stop the run.
 
-        Checkpoints are written beside the training: what is not on disk yet is left for the next call.
+        Checkpoints are written in the background; those that are not on disk yet are handled by the next call.
 
         Raises:
-            SluiceError: as `publish`, where waiting does not help.
+            SluiceError: as `publish`, for permanent errors.
         """
         try:
             self.publish(min(until_step, max(self.scratch.steps(), default=0)))
@@ -167,9 +170,9 @@ class Recovery:
 
     @contextmanager
     def guarding(self, fence: Fence) -> Iterator[None]:
-        """Runs a training; where it fails, usually by SIGTERM, pushes its last state, so that another machine resumes.
+        """Context manager for a training. On failure, usually SIGTERM, copies the last checkpoint for another machine.
 
-        An attempt that a later one has overtaken pushes nothing, and leaves its folder to that one.
+        A superseded attempt copies nothing, and removes its folder.
         """
         try:
             yield
@@ -181,78 +184,79 @@ class Recovery:
             raise
 
     def push(self, last: bool = False) -> None:
-        """Copies the newest checkpoint to every location that is due, and waits; errors do not fail the run.
+        """Copies the newest checkpoint to every location that is due, and waits. Errors do not fail the run.
 
         Args:
             last: the run ends; every location is due.
 
         Raises:
-            SupersededError: another attempt has taken the run over.
+            SupersededError: a later attempt has taken over the run.
         """
         self.wait()
         self._copy(last)
         self.wait()
 
     def wait(self) -> None:
-        """Waits for the copies that are being made: for those in the store without limit, which has to answer.
+        """Waits for copies in progress: without limit for copies in the store, up to `WAIT_S` for others.
 
         Raises:
-            SupersededError: another attempt has taken the run over.
+            SupersededError: a later attempt has taken over the run.
         """
         deadline = time.monotonic() + WAIT_S
         for copier in self.copiers:
             copier.wait(None if copier.location.required else max(0.0, deadline - time.monotonic()))
-            self._take(copier)
+            self._handle_result(copier)
 
     def _copy(self, last: bool) -> None:
         step = max(self.scratch.steps(), default=0)
         first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
         for copier in self.copiers:
-            self._take(copier)
+            self._handle_result(copier)
             if not step or copier.busy or not copier.location.due(step, last):
                 continue
             try:
-                if self._late(step):  # a run that resumes after this step does not reach these milestones again
+                # A run that resumes from this copy does not repeat earlier milestones.
+                if self._has_uncommitted_milestones(step):
                     self.publish(step)
             except SupersededError:
                 raise
-            except Exception as error:  # stores raise many kinds; the next checkpoint is tried again
-                self._failed(copier.location, step, error)
+            except Exception as error:  # stores raise many types; the next checkpoint is tried again
+                self._report_failed_copy(copier.location, step, error)
                 continue
-            # The store has a milestone as part of the artifact.
+            # In the store, a milestone is part of the artifact already.
             if not copier.location.required or step not in self.milestone_steps:
                 copier.start(step, first)
 
-    def _take(self, copier: Copier) -> None:
-        """Reports how a copy has ended."""
+    def _handle_result(self, copier: Copier) -> None:
+        """Handles the result of a copy."""
         if (result := copier.result()) is None:
             return
         (step, error), location = result, copier.location
         if isinstance(error, SupersededError):
             raise error
         if error is not None:
-            self._failed(location, step, error)
+            self._report_failed_copy(location, step, error)
         elif location.name in self._failing:
             self._failing.discard(location.name)
             log.info("[%s] %s has copies again, from step %d on", self.output.address, location.name, step)
 
-    def _failed(self, location: CopyLocation, step: int, error: BaseException) -> None:
-        what = f"the checkpoint of step {step} is not in {location.name}: {error}"
+    def _report_failed_copy(self, location: CopyLocation, step: int, error: BaseException) -> None:
+        message = f"the checkpoint of step {step} is not in {location.name}: {error}"
         if location.name in self._failing:
-            log.warning("[%s] %s", self.output.address, what)
+            log.warning("[%s] %s", self.output.address, message)
         else:
-            self._report(step, what)
+            self._report(step, message)
         self._failing.add(location.name)
 
-    def _late(self, step: int) -> bool:
+    def _has_uncommitted_milestones(self, step: int) -> bool:
         names = [checkpoint.name_of(milestone) for milestone in self.milestone_steps if milestone <= step]
         return any(name not in self.output.committed for name in names)
 
     def clear(self) -> None:
-        """Removes the copies of a run that is done; those in the artifact's folder go with its commit.
+        """Removes the copies of a completed run; those in the artifact's folder are removed by its commit.
 
         Raises:
-            SupersededError: another attempt has taken the run over.
+            SupersededError: a later attempt has taken over the run.
         """
         self.wait()
         for copier in self.copiers:
@@ -260,7 +264,7 @@ class Recovery:
                 continue
             try:
                 if copier.busy:
-                    raise TransientError("a copy goes on", "look whether it answers")
+                    raise TransientError("a copy is still in progress", "check whether the location responds")
                 copier.location.clear()
             except (SluiceError, OSError) as error:
                 log.warning("[%s] copies are left in %s: %s", self.output.address, copier.location.name, error)
@@ -268,15 +272,15 @@ class Recovery:
 
 def _copies(output: Output, run: Path, settings: CheckpointLocations) -> list[CopyLocation]:
     """Returns the locations with copies, nearest first."""
-    found = []
+    locations = []
     if (folder := settings.folder) is not None:
-        # By the fingerprint, too: several stores may share the folder.
+        # The path contains the fingerprint, because several stores can share the folder.
         below = f"{output.address.path}/{output.fingerprint[:16]}"
-        found.append(
+        locations.append(
             CopyLocation(f"the folder {folder.path}", Store(folder.path), below, output, run, folder, required=False)
         )
-    # Scratch inside the store survives the machine anyway.
+    # Scratch inside the store outlives the machine anyway.
     if not run.is_relative_to(output.store.root):
         below = f"{output.address.path}/{FOLDER}"
-        found.append(CopyLocation("the store", output.store, below, output, run, settings.store, required=True))
-    return found
+        locations.append(CopyLocation("the store", output.store, below, output, run, settings.store, required=True))
+    return locations

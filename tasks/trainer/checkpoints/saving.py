@@ -1,9 +1,10 @@
-"""Saves checkpoints beside the training: a thread of each rank copies the state, and writes the copy.
+"""Asynchronous checkpoints: on each rank, a thread copies the state and writes the copy.
 
-A step changes the state only at its end, so the copy is made while the next gradient is computed, and the loop waits
-for it before the step of the optimizer (`wait_for_copy`).
+The optimizer changes the state only at the end of a step, so the copy is made while the next gradient is computed, and
+the loop waits for it before the update (`wait_for_copy`).
 
-Writes `<root>/step-<nnnnnnnn>/` (see `checkpoint`). At most one is being written; the next `save` waits for it.
+Writes `<root>/step-<nnnnnnnn>/` (see `checkpoint`). At most one checkpoint is being written; the next `save` waits for
+it.
 """
 
 import shutil
@@ -21,16 +22,16 @@ from tasks.trainer.parallel.ranks import TIMEOUT, Ranks
 
 
 class Stateful(Protocol):
-    """A model and its optimizer, of which this rank has all or a part."""
+    """A model and its optimizer, replicated or sharded."""
 
     def stage(self) -> Any:
-        """Returns a copy of the state in the processor's memory; the next call overwrites it."""
+        """Returns a copy of the state in CPU memory; the next call overwrites it."""
 
     def write(self, staged: Any, folder: Path) -> dict[str, str]:
-        """Writes what `stage` returned, and returns the sha256 of the files of this rank by name; no barrier after."""
+        """Writes the result of `stage`; returns the SHA-256 of this rank's files by name. Has no barrier at its end."""
 
     def read(self, folder: Path | None) -> None:
-        """Loads a checkpoint; None: there is none on this rank's disk, and rank 0 has it."""
+        """Loads a checkpoint; None: it is only on the disk of rank 0, not on that of this rank."""
 
 
 class Saver:
@@ -38,11 +39,11 @@ class Saver:
 
     Args:
         root: folder of the checkpoints.
-        state: what is saved.
+        state: the model and optimizer to save.
         ranks: the process group.
-        keep: newest checkpoints that are kept beside the milestones.
-        milestones: steps whose checkpoints are kept for good.
-        keep_every: checkpoints of steps that are multiples of it are kept, too; 0: none.
+        keep: number of newest checkpoints that are kept in addition to the milestones.
+        milestones: steps whose checkpoints are kept permanently.
+        keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Saver:
     ) -> None:
         self.root, self.keep, self.milestones, self.keep_every = root, keep, milestones, keep_every
         self._stateful, self._ranks = state, ranks
-        # Of its own: collectives of the thread must not mix with those of the loop. Over gloo also beside GPUs.
+        # A separate group, because collectives of the thread must not mix with those of the loop. Gloo even with GPUs.
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if ranks.world > 1 else None
         self._thread = ThreadPoolExecutor(1, "save", _use, (ranks.device,))
         self._copying: Future[Any] | None = None
@@ -60,7 +61,7 @@ class Saver:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Waits for the last checkpoint; after an error only for what this rank does by itself."""
+        """Waits for the last checkpoint; after an error, does not wait for other ranks."""
         try:
             if kind is None:
                 self.wait()
@@ -68,21 +69,21 @@ class Saver:
             self._thread.shutdown(wait=kind is None, cancel_futures=True)
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Begins a checkpoint and returns; `wait_for_copy` must be called before the state changes.
+        """Starts a checkpoint and returns; `wait_for_copy` must be called before the state changes.
 
         Args:
-            step: steps that are done.
-            state: goes into `state.json`.
+            step: number of completed steps.
+            state: content of `state.json`.
 
         Raises:
-            OSError: the checkpoint before this one could not be written.
+            OSError: the previous checkpoint could not be written.
         """
         self.wait()
         self._copying = self._thread.submit(self._stateful.stage)
         self._writing = self._thread.submit(self._write, self._copying, step, dict(state))
 
     def wait_for_copy(self) -> None:
-        """Waits until the state of the last `save` is copied: from then on it may change."""
+        """Waits until the state of the last `save` is copied and may change."""
         if self._copying:
             self._copying.result()
             self._copying = None
@@ -108,17 +109,17 @@ class Saver:
         if self._ranks.rank == 0:
             checkpoint.begin(folder)
         self._barrier()
-        mine = self._stateful.write(copy.result(), folder)
-        digests = [mine]
+        own = self._stateful.write(copy.result(), folder)
+        digests = [own]
         if self._group:
             digests = [{} for _ in range(self._ranks.world)]
-            dist.all_gather_object(digests, mine, group=self._group)
+            dist.all_gather_object(digests, own, group=self._group)
         if self._ranks.rank == 0:
-            everyone = {file: value for one in digests for file, value in one.items()}
-            checkpoint.commit(folder, step, state, everyone)
+            all_digests = {file: value for of_rank in digests for file, value in of_rank.items()}
+            checkpoint.commit(folder, step, state, all_digests)
             checkpoint.prune(self.root, self.keep, self.keep_every, self.milestones)
         self._barrier()
-        shutil.rmtree(folder, ignore_errors=True)  # on the disk of another node, where nothing is committed
+        shutil.rmtree(folder, ignore_errors=True)  # on the disks of other nodes, where nothing is committed
 
     def _barrier(self) -> None:
         if self._group:
@@ -126,6 +127,6 @@ class Saver:
 
 
 def _use(device: torch.device) -> None:
-    """Makes a GPU the current one of a thread, whose copies are awaited there."""
+    """Makes a GPU the current device of a thread, which waits for its copies."""
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,10 +1,10 @@
-"""Global batches: which tokens a step trains on, as a function of the step, and their look-ahead.
+"""Global batches as a function of the step, and a loader that prepares them in advance.
 
-Reads ranges of the token shards, the plan and the order; has no state, so that steps can be computed in any order, by
-several threads, and any number of ranks computes the same batches. A fine-tuning has the batches of `tuning.examples`.
+Reads ranges of the token shards, the plan and the order. Batches are stateless: they can be computed in any order, by
+several threads, and are the same for any number of ranks. The batches of a fine-tuning are in `tuning.examples`.
 
-At a document boundary the end-of-text token ends document A and starts document B: it is the last label of A and the
-first input of B. So B's first token is predicted from the same token that the evaluation puts before a document, and
+At a document boundary, the end-of-text token ends document A and starts document B: it is the last label of A and the
+first input of B. So B's first token is predicted from the same token that evaluation puts before a document, and
 attention from B to A is masked.
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError
-from tasks.core.ranges import Piece, RangeFile, RangeReader
+from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan, Slices
@@ -33,19 +33,19 @@ from tasks.trainer.model.loss import IGNORED
 Ints = NDArray[np.int64]
 WORKERS = 2
 LOOK_AHEAD_STEPS = 8
-"""Steps made in advance at most. A remote store that does not answer for this long is not noticed."""
+"""Maximum number of steps prepared in advance. An outage of the remote store that is shorter causes no delay."""
 LOOK_AHEAD_BYTES = 2**28
-"""What they may have together, in bytes of this rank; one step is always made in advance."""
+"""Maximum size of the batches prepared in advance, in bytes per rank; at least one step is always prepared."""
 _BYTES_PER_TOKEN = 3 * 8
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one step, or of a part of it; int64 [sequences, seq_len] each.
+    """Sequences of a step, or of a part of it; int64 [sequences, seq_len] each.
 
-    `documents` numbers the documents within a sequence, in the sense of the attention mask (see above). `cu_seqlens`,
-    int32 [documents + 1], says the same for attention over sequences laid end to end: where each document begins in
-    them, and at the end the number of positions.
+    `documents` numbers the documents within a sequence, for the attention mask (see above). `cu_seqlens`, int32
+    [documents + 1], encodes the same boundaries for variable-length attention over concatenated sequences: the start of
+    each document, and the total number of positions.
     """
 
     tokens: Tensor
@@ -55,42 +55,32 @@ class Batch:
 
     @classmethod
     def of(cls, tokens: Ints, labels: Ints, documents: Ints) -> "Batch":
-        """Returns the batch of arrays of shape (sequences, seq_len), without copying them."""
+        """Returns a batch of arrays of shape (sequences, seq_len), without copying them."""
         begins = np.ones(documents.shape, dtype=bool)
         np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
         cu_seqlens = np.append(np.flatnonzero(begins), documents.size).astype(np.int32)
         return cls(*(torch.from_numpy(array) for array in (tokens, labels, documents, cu_seqlens)))
 
     def pinned(self) -> "Batch":
-        """Returns a copy in page-locked memory, from which a GPU reads while the processor goes on."""
+        """Returns a copy in page-locked memory, for asynchronous transfers to a GPU."""
         return Batch(*(t.pin_memory() for t in (self.tokens, self.labels, self.documents, self.cu_seqlens)))
 
 
-class Named(Protocol):
-    """Names of the files whose numbers are in slices."""
-
-    @property
-    def shards(self) -> Sequence[str]:
-        """The names, by number."""
-
-
 class StepData(Protocol):
-    """Batches as a function of the step, of a pretraining (`Batches`) or a fine-tuning (`tuning.examples`)."""
+    """Batches as a function of the step, for pretraining (`Batches`) or fine-tuning (`tuning.examples`)."""
 
     vocab_size: int
     eos_id: int
     seq_len: int
     batch_size: int
     microbatch: int
+    file_names: Sequence[str]
+    """Names of the files that slices refer to by number."""
     identity: str
-    """Sha256 of all that determines the batches, beside the settings of the loop."""
-
-    @property
-    def plan(self) -> Named:
-        """Names the files."""
+    """SHA-256 of everything that determines the batches, except for the settings of the loop."""
 
     def close(self) -> None:
-        """Ends the threads that fetch."""
+        """Stops the threads that fetch data."""
 
     def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
         """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
@@ -99,36 +89,37 @@ class StepData(Protocol):
         """Returns the slices of each sequence of a microbatch."""
 
     def documents(self, step: int) -> set[tuple[str, int]]:
-        """Returns (file, row) of what a step's batch has tokens of."""
+        """Returns (file, row) of each document or example in a step's batch."""
 
     def slices(self, step: int) -> list[dict[str, Any]]:
-        """Returns what a step's batch is made of, for a log."""
+        """Returns the contents of a step's batch, for a log."""
 
 
 def open_data(spec: TrainSpec) -> StepData:
-    """Opens the data of a run; raises InputError where it is missing, empty or damaged."""
+    """Opens the data of a run; raises InputError if it is missing, empty or damaged."""
     if spec.tuning is None:
         return Batches(spec)
-    from tasks.trainer.tuning.examples import ExampleBatches  # imports pyarrow.ipc, which a pretraining does without
+    from tasks.trainer.tuning.examples import ExampleBatches  # imports pyarrow.ipc, which pretraining does not need
 
     return ExampleBatches(spec)
 
 
 class Batches:
-    """The batches of a run.
+    """The batches of a pretraining run.
 
     Args:
         spec: the run.
 
     Raises:
-        InputError: shards or plan are missing, empty, damaged (also when a batch is made) or do not fit each other.
+        InputError: shards or plan are missing, empty or damaged, or do not match. Can also be raised for a batch.
     """
 
     def __init__(self, spec: TrainSpec) -> None:
         self.plan = Plan.read(spec.plan)
         self.seq_len = self.plan.seq_len
-        self.shards = opened(spec.shards)
-        self.reader = RangeReader(self.shards, [f"{FOLDER}/{name}.arrow" for name in self.plan.shards])
+        self.file_names: Sequence[str] = self.plan.shards
+        self.shards = open_shards(spec.shards)
+        self.reader = RangeReader(self.shards, [f"{FOLDER}/{name}.arrow" for name in self.file_names])
         self._check_format()
         self.vocab_size, self.eos_id = self.plan.format.vocab_size, self.plan.format.eos_id
         self._dtype = np.dtype(self.plan.format.dtype)
@@ -137,7 +128,7 @@ class Batches:
         self.identity = sha256_of_json(self.plan.summary)
 
     def close(self) -> None:
-        """Ends the threads that fetch blocks."""
+        """Stops the threads that fetch blocks."""
         self.reader.close()
 
     def batch(self, step: int) -> Batch:
@@ -147,14 +138,15 @@ class Batches:
     def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
         """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, ..
 
-        Only their tokens are read.
+        Reads only the tokens of these microbatches.
         """
         count = self.batch_size // self.microbatch
         slots = [slot for number in numbers for slot in range(number, self.batch_size, count)]
         arrays = self._rows(step, slots)
         rows = (slice(first, first + self.microbatch) for first in range(0, len(slots), self.microbatch))
         return {
-            number: Batch.of(*(array[mine] for array in arrays)) for number, mine in zip(numbers, rows, strict=True)
+            number: Batch.of(*(array[selected] for array in arrays))
+            for number, selected in zip(numbers, rows, strict=True)
         }
 
     def slices_of(self, step: int, number: int) -> list[Slices]:
@@ -163,14 +155,14 @@ class Batches:
         return [self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)[number::count]]
 
     def documents(self, step: int) -> set[tuple[str, int]]:
-        """Returns (shard, row) of the documents of which a step's batch has tokens."""
-        found = np.concatenate([self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)])
-        return {(self.plan.shards[shard], row) for shard, row in found[["shard", "row"]].tolist()}
+        """Returns (shard, row) of each document in a step's batch."""
+        slices = np.concatenate([self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)])
+        return {(self.file_names[shard], row) for shard, row in slices[["shard", "row"]].tolist()}
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log.
 
-        Each has source, sequence, document id, shard, and offset and length in it (see `plan`).
+        Each has source, sequence, document id, shard, and offset and length in the shard (see `plan`).
         """
         pieces = [
             (source, sequence, *piece)
@@ -180,43 +172,43 @@ class Batches:
         rows: dict[int, set[int]] = defaultdict(set)
         for _, _, shard, row, _, _ in pieces:
             rows[shard].add(row)
-        uids = {shard: read_uids(self._file(shard), found) for shard, found in rows.items()}
+        uids = {shard: read_uids(self._file(shard), row_numbers) for shard, row_numbers in rows.items()}
         names = ("source", "sequence", "document", "shard", "offset", "length")
         return [
-            dict(zip(names, (source, sequence, uids[shard][row], self.plan.shards[shard], offset, length), strict=True))
+            dict(zip(names, (source, sequence, uids[shard][row], self.file_names[shard], offset, length), strict=True))
             for source, sequence, shard, row, offset, length in pieces
         ]
 
     def _rows(self, step: int, slots: Sequence[int]) -> tuple[Ints, Ints, Ints]:
         """Returns tokens, labels and documents of some slots of a step, shape (slots, seq_len) each.
 
-        Positions after the last token of a sequence are padding: end-of-text without a label, a document of its own.
+        Positions after the last token of a sequence are padding: end-of-text without a label, as a separate document.
         """
         drawn = self.order.batch(step)
         slices = [self.plan.slices(*drawn[slot][:2]) for slot in slots]
-        flat, counts = np.concatenate(slices), np.array([len(found) for found in slices])
+        flat, counts = np.concatenate(slices), np.array([len(sequence) for sequence in slices])
         firsts = np.cumsum(counts) - counts
-        used = np.add.reduceat(flat["length"].astype(np.int64), firsts)
-        if (used > self.seq_len).any():
-            source, sequence, _ = drawn[slots[int(np.argmax(used))]]
+        lengths = np.add.reduceat(flat["length"].astype(np.int64), firsts)
+        if (lengths > self.seq_len).any():
+            source, sequence, _ = drawn[slots[int(np.argmax(lengths))]]
             raise InputError(
-                f'sequence {sequence} of "{source}" has {used.max()} tokens in the plan, more than {self.seq_len}',
+                f'sequence {sequence} of "{source}" has {lengths.max()} tokens in the plan, more than {self.seq_len}',
                 "run the stage pack again",
             )
-        return self._masked(self._read(flat, counts, used), _numbers(flat, counts, used, self.seq_len), used)
+        return self._masked(self._read(flat, counts, lengths), _numbers(flat, counts, lengths, self.seq_len), lengths)
 
     def _read(self, slices: Slices, counts: Ints, used: Ints) -> NDArray[Any]:
-        """Returns the tokens of sequences and the one that follows each in its shard, shape (rows, seq_len + 1).
+        """Returns the tokens of sequences and the token that follows each in its shard, shape (rows, seq_len + 1).
 
-        That one is behind the last token of the sequence, also where this is shorter than others. Behind the tokens of
-        a shard its file goes on (`shard`), so there is always one to read.
+        The following token is directly after the last token of the sequence, even if the sequence is short. Shard files
+        have bytes after their last token (`shard`), so there is always something to read.
         """
         tokens = np.empty((len(counts), self.seq_len + 1), self._dtype)
         size = self._dtype.itemsize
         out = tokens.reshape(-1).view(np.uint8).data
         runs = _runs(slices, counts, used, self.seq_len + 1)
         self.reader.read(
-            Piece(shard, offset * size, out[place * size : (place + length) * size])
+            ReadRequest(shard, offset * size, out[place * size : (place + length) * size])
             for shard, offset, length, place in runs
         )
         return tokens
@@ -225,7 +217,7 @@ class Batches:
         """Returns tokens, labels and documents of sequences.
 
         Args:
-            read: what `_read` returns.
+            read: result of `_read`.
             numbers: number of the slice of each position, shape (rows, seq_len).
             used: tokens of each sequence, shape (rows,).
         """
@@ -252,29 +244,29 @@ class Batches:
         return RangeFile(self.reader, shard)
 
     def _check_format(self) -> None:
-        """Compares the plan with one shard: the shards of an artifact have one format."""
-        found = read_format(self._file(0), self.plan.shards[0])
-        if found != self.plan.format:
+        """Compares the plan with one shard, because all shards of an artifact have the same format."""
+        shard_format = read_format(self._file(0), self.file_names[0])
+        if shard_format != self.plan.format:
             raise InputError(
                 f"the plan was packed from shards of another tokenizer ({self.plan.format}) than {self.shards.address} "
-                f"({found})",
+                f"({shard_format})",
                 "run the stage pack again",
             )
 
 
 class Loader:
-    """The microbatches of one rank, step by step: threads make those of the coming steps while the model trains.
+    """The microbatches of one rank, step by step; threads prepare the next steps while the model trains.
 
-    A batch is a function of its step, so the number of threads changes when something is made and never what. Threads
-    and not processes: a thread makes some tens of millions of tokens a second, mostly within NumPy, which a model
-    consumes by the ten thousands; and only the waiting for a remote store takes time, which they share.
+    A batch is a function of its step, so the number of threads affects timing only. Threads suffice: one thread
+    prepares tens of millions of tokens per second, mostly within NumPy, and a model consumes tens of thousands. Only
+    waiting for a remote store takes time, and threads wait concurrently.
 
     Args:
         batches: the batches of the run.
         numbers: the microbatches of this rank.
-        steps: steps of the run: none is made beyond.
-        device: where the batches go; for a GPU they are made in page-locked memory.
-        workers: threads; 0: everything is made when it is needed.
+        steps: steps of the run; none is prepared beyond.
+        device: target of the batches; for a GPU they are in page-locked memory.
+        workers: number of threads; 0: batches are computed on demand.
     """
 
     def __init__(
@@ -285,37 +277,37 @@ class Loader:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="loader") if workers else None
         size = len(numbers) * batches.microbatch * batches.seq_len * _BYTES_PER_TOKEN
         self._ahead = max(1, min(LOOK_AHEAD_STEPS, LOOK_AHEAD_BYTES // size))
-        self._made: dict[int, Future[dict[int, Batch]]] = {}
+        self._futures: dict[int, Future[dict[int, Batch]]] = {}
 
     def __enter__(self) -> "Loader":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits for the threads: torch aborts a process that ends while one of them is in it."""
+        """Waits for the threads, because torch aborts a process that exits while a thread runs its code."""
         if self._pool:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def microbatches(self, step: int) -> dict[int, Batch]:
-        """Returns the microbatches of a step by number, and has the next steps made.
+        """Returns the microbatches of a step by number, and starts to prepare the next steps.
 
         Raises:
-            InputError, StoreError, TransientError: as `Batches`, at the step that cannot be made.
+            InputError, StoreError, TransientError: as `Batches`, for the step that cannot be computed.
         """
         if self._pool is None:
-            return self._make(step)
-        self._made = {ahead: made for ahead, made in self._made.items() if ahead >= step}
+            return self._load(step)
+        self._futures = {ahead: future for ahead, future in self._futures.items() if ahead >= step}
         for ahead in range(step, min(step + 1 + self._ahead, max(self._steps, step + 1))):
-            if ahead not in self._made:
-                self._made[ahead] = self._pool.submit(self._make, ahead)
-        return self._made.pop(step).result()
+            if ahead not in self._futures:
+                self._futures[ahead] = self._pool.submit(self._load, ahead)
+        return self._futures.pop(step).result()
 
-    def _make(self, step: int) -> dict[int, Batch]:
-        made = self._batches.microbatches(step, self._numbers)
-        return {number: batch.pinned() for number, batch in made.items()} if self._pin else made
+    def _load(self, step: int) -> dict[int, Batch]:
+        batches = self._batches.microbatches(step, self._numbers)
+        return {number: batch.pinned() for number, batch in batches.items()} if self._pin else batches
 
 
-def opened(spec: ShardsSpec) -> Artifact:
-    """Returns the artifact of the shards; raises InputError where it is not the one that the run was specified with."""
+def open_shards(spec: ShardsSpec) -> Artifact:
+    """Returns the artifact of the shards; raises InputError if it changed since the run was specified."""
     artifact = Artifact.open_at(Store(spec.store), ArtifactId.parse(spec.artifact))
     if artifact.record.content != spec.content:
         raise InputError(f"{spec.artifact} in {spec.store} was made again since this run began", "run the stage again")
@@ -323,7 +315,7 @@ def opened(spec: ShardsSpec) -> Artifact:
 
 
 def _numbers(slices: Slices, counts: Ints, used: Ints, seq_len: int) -> Ints:
-    """Returns the number of its slice for each position of sequences, shape (rows, seq_len); padding is the last."""
+    """Returns the slice number of each position, shape (rows, seq_len); padding counts as one more slice."""
     total = len(slices) + len(counts)
     ends = np.cumsum(counts + 1)
     lengths = np.empty(total, np.int64)
@@ -336,9 +328,9 @@ def _numbers(slices: Slices, counts: Ints, used: Ints, seq_len: int) -> Ints:
 
 
 def _runs(slices: Slices, counts: Ints, used: Ints, width: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields (shard, offset, length, place) of runs of tokens; slices that follow one another in a file are one run.
+    """Yields (shard, offset, length, place) of runs of tokens; adjacent slices of a file are merged into one run.
 
-    The last run of a sequence has one token more. `place` is the position in rows of `width` tokens, end to end.
+    The last run of a sequence has one more token. `place` is the position in the flattened rows of `width` tokens.
     """
     shard, offset, length = (slices[name].astype(np.int64) for name in ("shard", "offset", "length"))
     row = np.repeat(np.arange(len(counts)), counts)

@@ -1,6 +1,6 @@
-"""Held-out documents, and the windows in which their tokens are predicted. Without torch.
+"""Held-out documents, and the windows in which their tokens are predicted. Does not import torch.
 
-Reads the held-out shards; writes and reads the file of documents that a run measures while it trains (`heldout.json`:
+Reads the held-out shards; writes and reads the documents that a run measures during training (`heldout.json`:
 {source: [{tokens, bytes}]}).
 """
 
@@ -18,7 +18,7 @@ from tasks.formats.tokens.shard import HELDOUT, ShardSet
 
 
 @dataclass(frozen=True)
-class Heldout:
+class HeldoutDocument:
     """A held-out document: its id, tokens (end-of-text last) and the UTF-8 bytes of its text."""
 
     uid: bytes
@@ -27,10 +27,10 @@ class Heldout:
 
 
 @dataclass(frozen=True)
-class Window:
-    """A window of a document: int64 inputs, and int64 labels of the same length (the token that follows each input).
+class EvaluationWindow:
+    """A window of a document: int64 inputs, and int64 labels of the same length (the token after each input).
 
-    Labels before `first` were predicted in the previous window.
+    Labels before `first` belong to the previous window.
     """
 
     document: int
@@ -39,18 +39,18 @@ class Window:
     first: int
 
 
-def heldout(shards: ShardSet, source: str, max_tokens: int) -> list[Heldout]:
-    """Returns held-out documents of a source up to `max_tokens` tokens, at least one.
+def heldout_documents(shards: ShardSet, source: str, max_tokens: int) -> list[HeldoutDocument]:
+    """Returns held-out documents of a source with up to `max_tokens` tokens in total, at least one document.
 
     Raises:
-        InputError: the source has none.
+        InputError: the source has no held-out document.
     """
-    documents: list[Heldout] = []
+    documents: list[HeldoutDocument] = []
     tokens = 0
     for document in shards.heldout(source):
         if documents and tokens + len(document[1]) > max_tokens:
             break
-        documents.append(Heldout(*document))
+        documents.append(HeldoutDocument(*document))
         tokens += len(document[1])
     if not documents:
         raise InputError(
@@ -59,53 +59,53 @@ def heldout(shards: ShardSet, source: str, max_tokens: int) -> list[Heldout]:
     return documents
 
 
-def windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> Iterator[Window]:
+def evaluation_windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> Iterator[EvaluationWindow]:
     """Yields the windows in which the tokens of one document are predicted, each token once.
 
     Args:
-        document: number that the windows carry.
+        document: index of the document, stored in its windows.
         tokens: tokens of the document, shape (n,).
-        eos_id: what the first token is predicted from.
-        context: inputs of a window at most.
+        eos_id: the end-of-text token, from which the first token is predicted.
+        context: maximum number of inputs per window.
     """
     labels = tokens.astype(np.int64)
     inputs = np.concatenate([[eos_id], labels[:-1]])
-    yield Window(document, inputs[:context], labels[:context], 0)
+    yield EvaluationWindow(document, inputs[:context], labels[:context], 0)
     stride = max(1, context // 2)
     done = min(context, len(labels))
     while done < len(labels):
         end = min(done + stride, len(labels))
         begin = end - context
-        yield Window(document, inputs[begin:end], labels[begin:end], done - begin)
+        yield EvaluationWindow(document, inputs[begin:end], labels[begin:end], done - begin)
         done = end
 
 
-def of_sources(shards: ShardSet, max_tokens: int) -> dict[str, list[Heldout]]:
-    """Returns the documents (`heldout`) of each source that has some held out.
+def heldout_by_source(shards: ShardSet, max_tokens: int) -> dict[str, list[HeldoutDocument]]:
+    """Returns the held-out documents of each source that has any, as `heldout_documents` does.
 
     Raises:
-        InputError: no source has.
+        InputError: no source has a held-out document.
     """
     sources = [source for source in shards.sources if shards.n_documents(source, HELDOUT)]
     if not sources:
         raise InputError("the shards have no held-out document", "raise encode.heldout_share")
-    return {source: heldout(shards, source, max_tokens) for source in sources}
+    return {source: heldout_documents(shards, source, max_tokens) for source in sources}
 
 
-def write(path: Path, documents: Mapping[str, Sequence[Heldout]]) -> None:
+def write(path: Path, documents: Mapping[str, Sequence[HeldoutDocument]]) -> None:
     """Writes documents by source to a local file."""
     content = {
-        source: [{"tokens": one.tokens.tolist(), "bytes": one.n_bytes} for one in some]
-        for source, some in documents.items()
+        source: [{"tokens": document.tokens.tolist(), "bytes": document.n_bytes} for document in of_source]
+        for source, of_source in documents.items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
 
 
-def read(path: Path) -> dict[str, list[Heldout]]:
-    """Returns what `write` was given, without ids."""
+def read(path: Path) -> dict[str, list[HeldoutDocument]]:
+    """Returns the documents by source that `write` wrote, without ids."""
     content = json.loads(path.read_text())
     return {
-        source: [Heldout(b"", np.array(one["tokens"], dtype=np.int64), one["bytes"]) for one in some]
-        for source, some in content.items()
+        source: [HeldoutDocument(b"", np.array(entry["tokens"], dtype=np.int64), entry["bytes"]) for entry in entries]
+        for source, entries in content.items()
     }

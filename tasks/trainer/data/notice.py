@@ -1,8 +1,8 @@
 """Notice of takedowns to a training run, from the process that started it.
 
-Writes `withhold.json` into the run's folder: {takedowns, rows}, what is in force and where its documents lie in the
-token shards, or in the files of examples. The ranks read it at checkpoints (`withheld`). Nothing is written while no
-takedown meets these files.
+Writes `withhold.json` into the run's folder: {takedowns, rows}, the takedowns in force and the rows of their documents
+in the token shards or example files. The ranks read it at checkpoints (`withheld`). Nothing is written while no
+takedown affects these files.
 """
 
 import json
@@ -16,61 +16,61 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import FILES, Tombstones, in_force
 from tasks.formats.tokens import marks
-from tasks.formats.tokens.exposure import of_checkpoint
+from tasks.formats.tokens.exposure import checkpoint_exposure
 from tasks.formats.tokens.marks import Rows
 
 log = logging.getLogger("sluice.train")
 
 REQUEST = "withhold.json"
 ROLE = "takedowns"
-Where = Callable[[Tombstones], Rows]
+RowLookup = Callable[[Tombstones], Rows]
 
 
-class Notice:
-    """The takedowns in force, passed on to the ranks of a run.
+class TakedownNotice:
+    """Passes the takedowns in force to the ranks of a run.
 
     Args:
-        output: the artifact of the run; its name gives the recipe.
-        rows: returns where documents lie in the files that the run reads, by file, ascending.
+        output: the artifact of the run; its name contains the recipe.
+        rows: returns the rows of documents in the files that the run reads, by file, ascending.
         run: folder of the run.
-        recipes: others whose documents it reads.
+        recipes: other recipes whose documents the run reads.
     """
 
-    def __init__(self, output: Output, rows: Where, run: Path, recipes: Iterable[str] = ()) -> None:
+    def __init__(self, output: Output, rows: RowLookup, run: Path, recipes: Iterable[str] = ()) -> None:
         self._output, self._rows, self._run = output, rows, run
         self._recipes = sorted({output.address.name.partition("/")[0], *recipes})
-        self._known: list[str] = []
+        self._addresses: list[str] = []
 
-    def look(self) -> None:
-        """Writes the request anew if other takedowns are in force than at the last look.
+    def update(self) -> None:
+        """Rewrites the request if the takedowns in force have changed since the last call.
 
-        A store that does not answer does not end the run: the next look is at the next checkpoint.
+        If the store does not respond, this is retried at the next checkpoint.
         """
         try:
             takedowns = self._in_force()
-            addresses = [str(one.address) for one in takedowns]
-            if addresses == self._known:
+            addresses = [str(takedown.address) for takedown in takedowns]
+            if addresses == self._addresses:
                 return
             rows = self._rows(Tombstones.read(takedowns))
         except (SluiceError, OSError) as error:
-            log.warning("[%s] takedowns cannot be read, tried again: %s", self._output.address, error)
+            log.warning("[%s] takedowns cannot be read, will be retried: %s", self._output.address, error)
             return
-        self._known = addresses
+        self._addresses = addresses
         if rows:
-            self._write({"takedowns": addresses, "rows": {file: found.tolist() for file, found in rows.items()}})
+            self._write({"takedowns": addresses, "rows": {file: numbers.tolist() for file, numbers in rows.items()}})
 
-    def met(self) -> bytes:
-        """Returns the marks of the run so far (`marks.FILE`); b"" where there is none."""
+    def marks_content(self) -> bytes:
+        """Returns the content of the run's `marks.FILE` so far; b"" if there are no marks."""
         path = self._run / marks.FILE
         return path.read_bytes() if path.exists() else b""
 
     def refs(self) -> tuple[InputRef, ...]:
-        """Returns references to the takedowns that the run has obeyed, for its record."""
-        return obeyed(self._output.store, self.met())
+        """Returns references to the takedowns that the run has applied, for its record."""
+        return takedown_refs(self._output.store, self.marks_content())
 
     def _in_force(self) -> list[Artifact]:
-        found = (one for recipe in self._recipes for one in in_force(self._output.store, recipe))
-        return [one.restricted(FILES) for one in found]
+        takedowns = (takedown for recipe in self._recipes for takedown in in_force(self._output.store, recipe))
+        return [takedown.restricted_to(FILES) for takedown in takedowns]
 
     def _write(self, request: dict[str, object]) -> None:
         self._run.mkdir(parents=True, exist_ok=True)
@@ -79,25 +79,25 @@ class Notice:
         temporary.rename(self._run / REQUEST)
 
 
-def obeyed(store: Store, met: bytes) -> tuple[InputRef, ...]:
-    """Returns references to the takedowns that a run has obeyed, by the content of its `marks.FILE` (b"": none)."""
-    addresses = {address for mark in marks.from_json(met or b"[]") for address in mark.takedowns}
-    # By address: one that a later takedown contains is not among those in force any more.
-    found = (Artifact.find(store, ArtifactId.parse(address)) for address in sorted(addresses))
-    return tuple(one.restricted(FILES).ref(ROLE) for one in found if one)
+def takedown_refs(store: Store, marks_content: bytes) -> tuple[InputRef, ...]:
+    """Returns references to the takedowns that a run has applied, from the content of its `marks.FILE` (b"": none)."""
+    addresses = {address for mark in marks.from_json(marks_content or b"[]") for address in mark.takedowns}
+    # By address, because a takedown that a later one supersedes is no longer in force.
+    takedowns = (Artifact.find(store, ArtifactId.parse(address)) for address in sorted(addresses))
+    return tuple(takedown.restricted_to(FILES).ref(ROLE) for takedown in takedowns if takedown)
 
 
-def known_of(model: Artifact, output: Output) -> str:
-    """Returns a clause for the note of a run that begins with a model: what it has learned that is taken down now.
+def initial_model_note(model: Artifact, output: Output) -> str:
+    """Returns a clause for the note of a run: its initial model, and how many of its documents are now taken down.
 
     Args:
-        model: whose weights the run begins with.
-        output: the artifact of the run; its name gives the recipe.
+        model: the model with the initial weights.
+        output: the artifact of the run; its name contains the recipe.
     """
     tombstones = Tombstones.read(in_force(output.store, output.address.name.partition("/")[0]))
-    count = len(of_checkpoint(model, tombstones).rows) if tombstones else 0
-    begun = f"began from {model.address}"
+    count = len(checkpoint_exposure(model, tombstones).rows) if tombstones else 0
+    note = f"began from {model.address}"
     if count:
-        begun += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
-        log.warning("[%s] %s", output.address, begun)
-    return begun
+        note += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
+        log.warning("[%s] %s", output.address, note)
+    return note

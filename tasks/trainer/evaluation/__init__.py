@@ -1,1 +1,1 @@
-"""Evaluation of trained models: tasks from JSON lines, and two models compared on the same items."""
+"""Evaluation of trained models: tasks from JSON lines, held-out text, and paired comparisons of two models."""

@@ -1,9 +1,9 @@
-"""Bits per byte: cross-entropy of held-out text, comparable between tokenizers; of a trained model, or during a run.
+"""Bits per byte of held-out text, comparable between tokenizers; for a trained model, or during a run.
 
 bpb = sum of -log2 p over all tokens of the documents / UTF-8 bytes of their text (Gao et al. 2020, arXiv 2101.00027,
-section 3.1). Every token is predicted once, end-of-text included, the first from end-of-text alone. A document longer
-than the model's context is evaluated in windows that overlap by half, so that a token far from the start has at least
-half a context; that costs two forward passes per token.
+section 3.1). Every token is predicted once, including end-of-text, and the first token only from end-of-text. A
+document longer than the model's context is evaluated in windows that overlap by half, so that later tokens have at
+least half a context; this takes two forward passes per token.
 """
 
 import math
@@ -21,7 +21,7 @@ from tasks.core.artifact import Artifact
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.data.heldout import Heldout, Window, heldout, windows
+from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows, heldout_documents
 from tasks.trainer.data.withheld import Prober
 from tasks.trainer.hooks import Hook
 from tasks.trainer.model import model_file
@@ -30,9 +30,9 @@ from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.ranks import Ranks
 
 BPB = "bpb"
-"""Field of the step log with the mean over sources; `bpb/<source>` are those of the sources."""
+"""Field of the step log with the mean over sources; the field `bpb/<source>` has the value of a source."""
 SECONDS = "heldout_s"
-"""Field with the seconds that it took."""
+"""Field of the step log with the duration of the measurement in seconds."""
 
 
 def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[str],
@@ -41,11 +41,11 @@ def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[
 
     Args:
         model_dir: local folder with `model.json` and `model.safetensors`.
-        shards: token shards, or the artifact that holds them.
+        shards: token shards, or their artifact.
         sources: names of sources.
-        max_tokens_per_source: upper bound, in whole documents.
+        max_tokens_per_source: maximum number of tokens, in whole documents.
         seq_len: tokens of context.
-        threads: CPU threads of torch in this process from now on; another number may round differently.
+        threads: CPU threads of torch, set for the whole process; the number can affect rounding.
 
     Raises:
         InputError: the model cannot be loaded, or a source has no held-out document.
@@ -56,33 +56,35 @@ def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[
     opened = ShardSet.open(shards) if isinstance(shards, Artifact) else shards
     scores = {}
     for source in sorted(sources):
-        documents = heldout(opened, source, max_tokens_per_source)
+        documents = heldout_documents(opened, source, max_tokens_per_source)
         scores[source] = bits_per_byte(documents, document_bits(model, documents, description["eos_id"], seq_len))
     return scores
 
 
-def document_bits(model: Transformer, documents: Iterable[Heldout], eos_id: int, context: int,
+def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_id: int, context: int,
                   batch_windows: int = 16) -> list[float]:  # fmt: skip
-    """Returns the bits that the model needs for each document."""
+    """Returns the sum of -log2 p over the tokens of each document."""
     all_documents = list(documents)
-    todo = [w for n, document in enumerate(all_documents) for w in windows(n, document.tokens, eos_id, context)]
-    # Like lengths together: fewer padded positions. Stable, so that the batches are the same every time.
-    todo.sort(key=lambda window: len(window.inputs))
+    ordered = [
+        w for n, document in enumerate(all_documents) for w in evaluation_windows(n, document.tokens, eos_id, context)
+    ]
+    # Sorted by length, which reduces padding; the sort is stable, so that batches are reproducible.
+    ordered.sort(key=lambda window: len(window.inputs))
     bits = [0.0] * len(all_documents)
-    for start in range(0, len(todo), batch_windows):
-        batch = todo[start : start + batch_windows]
-        for window, lost in zip(batch, nats(model, batch), strict=True):
-            bits[window.document] += lost / math.log(2)
+    for start in range(0, len(ordered), batch_windows):
+        batch = ordered[start : start + batch_windows]
+        for window, loss in zip(batch, nats(model, batch), strict=True):
+            bits[window.document] += loss / math.log(2)
     return bits
 
 
-def bits_per_byte(documents: Iterable[Heldout], bits: Iterable[float]) -> float:
-    """Returns all bits over all bytes."""
+def bits_per_byte(documents: Iterable[HeldoutDocument], bits: Iterable[float]) -> float:
+    """Returns the total bits divided by the total bytes."""
     return math.fsum(bits) / sum(document.n_bytes for document in documents)
 
 
 @torch.no_grad()
-def nats(model: Transformer, batch: list[Window]) -> list[float]:
+def nats(model: Transformer, batch: list[EvaluationWindow]) -> list[float]:
     """Returns for each window the summed -ln p of its labels from `first` on."""
     length = max(len(window.inputs) for window in batch)
     inputs, labels = np.zeros((2, len(batch), length), dtype=np.int64)
@@ -92,44 +94,44 @@ def nats(model: Transformer, batch: list[Window]) -> list[float]:
         inputs[row, :size], labels[row, :size] = window.inputs, window.labels
         counted[row, window.first : size] = True
     tokens = torch.from_numpy(inputs)
-    # One document per row; what pads a row stands behind it, where causal attention does not look.
+    # One document per row. Padding is at the end, which causal attention ignores.
     hidden = model.hidden(tokens, torch.zeros_like(tokens))
     sums = []
     for row in range(len(batch)):
         logits = F.linear(hidden[row], model.head_weight).float()
-        lost = F.cross_entropy(logits, torch.from_numpy(labels[row]), reduction="none")
-        sums.append(float(lost.double()[torch.from_numpy(counted[row])].sum()))
+        losses = F.cross_entropy(logits, torch.from_numpy(labels[row]), reduction="none")
+        sums.append(float(losses.double()[torch.from_numpy(counted[row])].sum()))
     return sums
 
 
 def use_threads(count: int) -> None:
-    """Sets how many threads of this process one operation of the model may use."""
+    """Sets the number of threads that torch uses per operation in this process."""
     torch.set_num_threads(count)
 
 
 class HeldoutBpb(Hook):
-    """Bits per byte of held-out text while a run trains, by its ranks in whatever layout they have.
+    """Measures bits per byte of held-out text during a run, in any layout.
 
-    Documents are predicted in the windows of the evaluation (`heldout.windows`), so that both agree but for rounding.
-    Several windows stand in one sequence, as documents of their own; a part is some sequences of one source, all of the
-    same shape, and its loss is computed by the ranks that share a microbatch (`Prober`). Parts do not depend on the
-    ranks and their losses are added in one order, so ranks that have all of the model give the bits of one rank. The
-    weights are read and nothing is written, so the run trains the same with it and without it.
+    Documents are predicted in the windows of the evaluation (`heldout.evaluation_windows`), so the results agree up to
+    rounding. Several windows are packed into one sequence, as separate documents. A part is a batch of sequences of one
+    source, of a fixed shape; its loss is computed by the ranks that share a microbatch (`Prober`). Parts do not depend
+    on the ranks, and their losses are added in a fixed order, so replicated ranks give a result bit-identical to that
+    of one rank. The measurement only reads the weights and does not affect the training.
 
     Args:
         documents: by source.
         prober: the model.
         ranks: the process group.
-        rows: sequences of a part.
+        rows: sequences per part.
         seq_len: positions of a sequence.
-        eos_id: what the first token of a document is predicted from.
+        eos_id: the end-of-text token, from which the first token of a document is predicted.
         every: steps between two measurements.
-        steps: of the run; the last one has a measurement, too.
+        steps: of the run; the last one is measured as well.
     """
 
     def __init__(
         self,
-        documents: Mapping[str, Sequence[Heldout]],
+        documents: Mapping[str, Sequence[HeldoutDocument]],
         prober: Prober,
         ranks: Ranks,
         rows: int,
@@ -139,73 +141,75 @@ class HeldoutBpb(Hook):
         steps: int = 0,
     ) -> None:
         self._prober, self._ranks, self._every, self._steps = prober, ranks, every, steps
-        self._bytes = {source: sum(one.n_bytes for one in some) for source, some in documents.items()}
-        found = [
+        self._bytes = {
+            source: sum(document.n_bytes for document in of_source) for source, of_source in documents.items()
+        }
+        parts = [
             (source, part)
-            for source, some in documents.items()
-            for part in _parts([one.tokens for one in some], rows, seq_len, eos_id)
+            for source, of_source in documents.items()
+            for part in _parts([document.tokens for document in of_source], rows, seq_len, eos_id)
         ]
-        self._sources, self._parts = [source for source, _ in found], [part for _, part in found]
+        self._sources, self._parts = [source for source, _ in parts], [part for _, part in parts]
 
     def after_step(self, step: int, line: dict[str, Any]) -> None:
-        """Measures the weights after this step where it is time to."""
+        """Measures after every `every` steps, and after the last step."""
         if (step + 1) % self._every == 0 or step + 1 == self._steps:
             line |= self.measure()
 
     def measure(self) -> dict[str, float | None]:
-        """Returns the fields of the step log with the present weights; all ranks call this, and get the same.
+        """Returns the fields of the step log for the current weights; all ranks call this, and the result is equal.
 
-        A value that is not finite is None.
+        Values that are not finite are None.
         """
         started = time.perf_counter()
         bits = dict.fromkeys(self._bytes, 0.0)
         for source, loss in zip(self._sources, self._losses(), strict=True):
             bits[source] += loss / math.log(2)
-        each = {source: bits[source] / size for source, size in self._bytes.items()}
-        fields = {BPB: fmean(each.values()), **{f"{BPB}/{source}": value for source, value in each.items()}}
+        by_source = {source: bits[source] / size for source, size in self._bytes.items()}
+        fields = {BPB: fmean(by_source.values()), **{f"{BPB}/{source}": value for source, value in by_source.items()}}
         values = {name: value if math.isfinite(value) else None for name, value in fields.items()}
         return values | {SECONDS: round(time.perf_counter() - started, 4)}
 
     def _losses(self) -> list[float]:
         """Returns the summed loss of each part, in nats."""
         first, shares = self._prober.numbers.start, self._prober.numbers.step
-        mine = range(len(self._parts))[first::shares]
-        # All ranks compute equally many parts; a last one that nobody lacks does not count.
-        most = -(-len(self._parts) // shares)
-        losses = self._prober.probe([self._parts[at] for at in [*mine, *[0] * (most - len(mine))]])
+        own = range(len(self._parts))[first::shares]
+        # All ranks compute the same number of parts; surplus results are ignored.
+        count = -(-len(self._parts) // shares)
+        losses = self._prober.probe([self._parts[at] for at in [*own, *[0] * (count - len(own))]])
         whole = torch.zeros(len(self._parts), dtype=torch.float64, device=self._ranks.device)
-        whole[list(mine)] = torch.from_numpy(losses[: len(mine)]).to(whole.device)
+        whole[list(own)] = torch.from_numpy(losses[: len(own)]).to(whole.device)
         self._ranks.sum([whole])
-        found: list[float] = whole.tolist()
-        return found
+        totals: list[float] = whole.tolist()
+        return totals
 
 
 def _parts(documents: Sequence[np.ndarray], rows: int, seq_len: int, eos_id: int) -> Iterator[Batch]:
-    """Yields the parts of one source; what is left of the last sequences is blank."""
-    sequences: list[list[Window]] = []
+    """Yields the parts of one source; the unused rest of the last sequences has no labels."""
+    sequences: list[list[EvaluationWindow]] = []
     room = 0
     for number, tokens in enumerate(documents):
-        for window in windows(number, tokens, eos_id, seq_len):
+        for window in evaluation_windows(number, tokens, eos_id, seq_len):
             if room < len(window.inputs):
                 sequences.append([])
                 room = seq_len
             sequences[-1].append(window)
             room -= len(window.inputs)
     for first in range(0, len(sequences), rows):
-        some = sequences[first : first + rows]
-        yield _batch([*some, *[[]] * (rows - len(some))], seq_len, eos_id)
+        group = sequences[first : first + rows]
+        yield _batch([*group, *[[]] * (rows - len(group))], seq_len, eos_id)
 
 
-def _batch(sequences: Sequence[Sequence[Window]], seq_len: int, eos_id: int) -> Batch:
+def _batch(sequences: Sequence[Sequence[EvaluationWindow]], seq_len: int, eos_id: int) -> Batch:
     tokens = np.full((len(sequences), seq_len), eos_id, dtype=np.int64)
     labels = np.full_like(tokens, IGNORED)
     documents = np.zeros_like(tokens)
-    for row, found in enumerate(sequences):
+    for row, windows_of_row in enumerate(sequences):
         at = 0
-        for number, window in enumerate(found):
+        for number, window in enumerate(windows_of_row):
             end = at + len(window.inputs)
             tokens[row, at:end], documents[row, at:end] = window.inputs, number
             labels[row, at + window.first : end] = window.labels[window.first :]
             at = end
-        documents[row, at:] = len(found)
+        documents[row, at:] = len(windows_of_row)
     return Batch.of(tokens, labels, documents)

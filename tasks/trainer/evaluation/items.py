@@ -1,7 +1,7 @@
-"""Items of an evaluation task: prompts with their solved examples, and the right answers.
+"""Items of an evaluation task: few-shot prompts and the correct answers.
 
-Reads the files that the settings name, on this machine or on an object store. Prompts are made as lm-eval 0.4.13 makes
-them: template, delimiter, answer; examples before, each with a delimiter behind it.
+Reads the files that the settings name, local or on an object store. Prompts are built as in lm-eval 0.4.13: template,
+delimiter, answer; preceded by the examples, each followed by a delimiter.
 """
 
 import json
@@ -23,14 +23,14 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Item:
+class TaskItem:
     """One row of a task.
 
     Attributes:
         id: file and line.
-        prompt: with the examples before it.
-        answers: multiple_choice: all choices; otherwise what is right, of which the first is scored.
-        gold: place of the right answer in `answers`.
+        prompt: including the examples before it.
+        answers: multiple_choice: all choices; otherwise the correct answers, of which the first is scored.
+        gold: index of the correct answer in `answers`.
     """
 
     id: str
@@ -40,47 +40,47 @@ class Item:
 
     @property
     def right(self) -> str:
-        """The right answer."""
+        """The correct answer."""
         return self.answers[self.gold]
 
 
 def files_of(task: TaskConfig) -> list[SourceFile]:
-    """Returns the files that a task reads, those with its examples last; raises as `external_files.find` does."""
-    whose = f'the task "{task.name}"'
-    return [*find(task.path, whose), *(find(task.shots_path, whose) if task.shots_path else [])]
+    """Returns the files that a task reads, those of its examples last; raises like `external_files.find`."""
+    owner = f'the task "{task.name}"'
+    return [*find(task.path, owner), *(find(task.shots_path, owner) if task.shots_path else [])]
 
 
 def count(task: TaskConfig) -> int:
-    """Returns the number of items of a task; raises InputError if there is none."""
+    """Returns the number of items of a task; raises InputError if it has none."""
     rows = sum(1 for _ in _rows(task, task.path, task.limit))
     if not rows:
         raise InputError(f'the task "{task.name}" has no row: {task.path} is empty', "correct its path")
     return rows
 
 
-def read(task: TaskConfig) -> Iterator[Item]:
+def read(task: TaskConfig) -> Iterator[TaskItem]:
     """Yields the items of a task in the order of its files and rows.
 
     Raises:
-        InputError: a file cannot be read, a row lacks a field or has something else in it, the template cannot be
-            filled in, or there are fewer rows than examples are wanted.
+        InputError: a file cannot be read, a row lacks a field or has a field of the wrong type, the template cannot be
+            rendered, or there are too few rows for the examples.
     """
-    turn, pool = _turns(task), _pool(task)
+    render, pool = _renderer(task), _pool(task)
     for where, row in _rows(task, task.path, task.limit):
-        shots = [one for one in pool if one[1] != row][: task.shots]
+        shots = [shot for shot in pool if shot[1] != row][: task.shots]
         if len(shots) < task.shots:
             raise InputError(f'the task "{task.name}" has {len(shots)} rows to take {task.shots} examples from',
                              "lower shots, or give shots_path")  # fmt: skip
-        solved = [turn(*shot) for shot in shots]
-        before = "".join(
-            f"{prompt}{task.delimiter}{answers[gold]}{task.shots_delimiter}" for prompt, answers, gold in solved
+        examples = [render(*shot) for shot in shots]
+        preceding = "".join(
+            f"{prompt}{task.delimiter}{answers[gold]}{task.shots_delimiter}" for prompt, answers, gold in examples
         )
-        prompt, answers, gold = turn(where, row)
-        yield Item(where, before + prompt, answers, gold)
+        prompt, answers, gold = render(where, row)
+        yield TaskItem(where, preceding + prompt, answers, gold)
 
 
 def _rows(task: TaskConfig, path: str, limit: int) -> Iterator[tuple[str, Row]]:
-    """Yields "file:line" and row."""
+    """Yields ("file:line", row)."""
     every = (
         (f"{file.name}:{line}", row)
         for file in find(path, f'the task "{task.name}"')
@@ -95,26 +95,28 @@ def _rows(task: TaskConfig, path: str, limit: int) -> Iterator[tuple[str, Row]]:
 
 
 def _pool(task: TaskConfig) -> list[tuple[str, Row]]:
-    """Returns the first rows for examples, so many that without copies of any one row enough are left, if there are."""
-    found: list[tuple[str, Row]] = []
-    different: set[str] = set()
+    """Returns the first rows for examples, until enough are left when any one row and its copies are excluded."""
+    pool: list[tuple[str, Row]] = []
+    distinct: set[str] = set()
     if task.shots:
         for where, row in _rows(task, task.shots_path or task.path, 0):
-            found.append((where, row))
-            different.add(json.dumps(row, sort_keys=True))
-            if len(different) > task.shots:
+            pool.append((where, row))
+            distinct.add(json.dumps(row, sort_keys=True))
+            if len(distinct) > task.shots:
                 break
-    return found
+    return pool
 
 
-def _turns(task: TaskConfig) -> Callable[[str, Row], tuple[str, tuple[str, ...], int]]:
-    """Returns the function from a row to prompt, answers, and the place of the right one."""
+def _renderer(task: TaskConfig) -> Callable[[str, Row], tuple[str, tuple[str, ...], int]]:
+    """Returns a function from a row to its prompt, its answers, and the index of the correct one."""
     try:
         template = _TEMPLATES.from_string(task.prompt)
     except TemplateError as error:
-        raise InputError(f'the prompt of the task "{task.name}" is no Jinja template ({error})', "correct it") from None
+        raise InputError(
+            f'the prompt of the task "{task.name}" is not a Jinja template ({error})', "correct it"
+        ) from None
 
-    def turn(where: str, row: Row) -> tuple[str, tuple[str, ...], int]:
+    def render_row(where: str, row: Row) -> tuple[str, tuple[str, ...], int]:
         at = f'{where} of the task "{task.name}"'
         try:
             prompt = template.render(**row)
@@ -122,7 +124,7 @@ def _turns(task: TaskConfig) -> Callable[[str, Row], tuple[str, tuple[str, ...],
             raise InputError(f"{at}: the prompt cannot be filled in ({error})", _fields(row)) from None
         return prompt, *_answers(task, at, row)
 
-    return turn
+    return render_row
 
 
 def _answers(task: TaskConfig, at: str, row: Row) -> tuple[tuple[str, ...], int]:
@@ -144,7 +146,7 @@ def _answers(task: TaskConfig, at: str, row: Row) -> tuple[tuple[str, ...], int]
 def _texts(values: Any, field: str, at: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not values or not all(isinstance(text, str) and text for text in values):
         raise InputError(
-            f'{at}: the field "{field}" has something else than text in it', "write text that is not empty"
+            f'{at}: the field "{field}" has a value that is not text, or is empty', "write text that is not empty"
         )
     return tuple(values)
 

@@ -1,14 +1,14 @@
 """Differences of two models on the same items, with their intervals.
 
-Pure functions over arrays. Both models have scored the same items, so what an item is hard by falls out of its
-difference, and the interval is one of Student for the mean of these differences: with one comparison that is the rule
-of the canaries, whose Dunnett quantile is then Student's. Where items have sizes, as documents have bytes, the mean is
-a ratio, and its variance that of its linearisation (Cochran 1977, "Sampling Techniques", 3rd edition, section 2.11).
-Means and sums of independent estimates get their degrees of freedom by Welch and Satterthwaite (Satterthwaite 1946, "An
-approximate distribution of estimates of variance components").
+Pure functions over arrays. Both models have scored the same items, so the difficulty of an item cancels in its
+difference. The interval is Student's for the mean of the differences, which is the rule of the canaries: with one
+comparison, Dunnett's quantile is Student's. If items have sizes, such as the bytes of documents, the mean is a ratio,
+and its variance is that of the linearized ratio (Cochran 1977, "Sampling Techniques", 3rd edition, section 2.11).
+The degrees of freedom of means and sums of independent estimates are those of Welch and Satterthwaite (Satterthwaite
+1946, "An approximate distribution of estimates of variance components").
 
-Over simulated documents of very unequal sizes an interval of 95 % contains the true difference in 85, 90 and 94 % of
-cases with 4, 30 and 200 documents; one by a paired bootstrap of documents in 80, 90 and 93 %.
+In simulations with documents of very unequal sizes, the 95 % interval contains the true difference in 85, 90 and 94 %
+of cases with 4, 30 and 200 documents; that of a paired bootstrap over documents in 80, 90 and 93 %.
 """
 
 import math
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 _ROUNDING = 1e-9
-"""Relative spread of differences below which they are equal."""
+"""Relative standard error below which differences count as equal."""
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """An estimated difference. Above 0 the second model is better.
+class PairedDifference:
+    """An estimated difference between two models. If it is above 0, the second model is better.
 
     Attributes:
-        value: the difference, in the unit of its metric.
-        variance: squared standard error; infinite where it cannot be estimated.
+        value: the difference, in the unit of the metric.
+        variance: squared standard error; infinite if it cannot be estimated.
         freedom: degrees of freedom of the variance.
     """
 
@@ -41,19 +41,19 @@ class Estimate:
         return math.sqrt(self.variance)
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Returns the two-sided interval; without end where the variance cannot be estimated."""
+        """Returns the two-sided confidence interval; infinite if the variance cannot be estimated."""
         if not self.variance:
             return self.value, self.value
         if math.isinf(self.variance):
             return -math.inf, math.inf
-        from scipy.stats import t  # takes a second, which scoring a model does not need
+        from scipy.stats import t  # the import takes a second, and scoring does not need it
 
         reach = float(t.ppf((1 + confidence) / 2, self.freedom)) * self.stderr
         return self.value - reach, self.value + reach
 
 
-def of_items(differences: Sequence[float]) -> Estimate:
-    """Returns the mean of the differences of items, each of the same weight.
+def of_items(differences: Sequence[float]) -> PairedDifference:
+    """Returns the mean difference over items of equal weight.
 
     >>> low, high = of_items([1.0, 2.0, 3.0]).interval(0.95)
     >>> round(low, 4), round(high, 4)
@@ -62,8 +62,8 @@ def of_items(differences: Sequence[float]) -> Estimate:
     return of_sized(differences, [1.0] * len(differences))
 
 
-def of_sized(differences: Sequence[float], sizes: Sequence[float]) -> Estimate:
-    """Returns the sum of differences over the sum of sizes: of bits and bytes the difference in bits per byte.
+def of_sized(differences: Sequence[float], sizes: Sequence[float]) -> PairedDifference:
+    """Returns the sum of differences divided by the sum of sizes: for bits and bytes, the difference in bits per byte.
 
     Args:
         differences: of each item, shape (n,).
@@ -73,22 +73,22 @@ def of_sized(differences: Sequence[float], sizes: Sequence[float]) -> Estimate:
     value, n = float(math.fsum(d) / math.fsum(w)), len(d)
     residuals = d - value * w
     variance = n / (n - 1) * float((residuals**2).sum()) / float(w.sum()) ** 2 if n > 1 else math.inf
-    # Equal differences, such as those of three items that one model alone gets right, say nothing of their spread.
-    known = variance > (_ROUNDING * value) ** 2 or not d.any()
-    return Estimate(value, variance if known and n > 1 else math.inf, max(n - 1, 1))
+    # Equal differences, for example of three items that only one model answers correctly, do not estimate a spread.
+    has_spread = variance > (_ROUNDING * value) ** 2 or not d.any()
+    return PairedDifference(value, variance if has_spread and n > 1 else math.inf, max(n - 1, 1))
 
 
-def mean(estimates: Sequence[Estimate]) -> Estimate:
+def mean(estimates: Sequence[PairedDifference]) -> PairedDifference:
     """Returns the unweighted mean of independent estimates."""
     n = len(estimates)
-    variance, freedom = _pooled([(one.variance / n**2, one.freedom) for one in estimates])
-    return Estimate(math.fsum(one.value for one in estimates) / n, variance, freedom)
+    variance, freedom = _pooled([(estimate.variance / n**2, estimate.freedom) for estimate in estimates])
+    return PairedDifference(math.fsum(estimate.value for estimate in estimates) / n, variance, freedom)
 
 
-def widened(estimate: Estimate, variances: Sequence[tuple[float, float]]) -> Estimate:
-    """Returns an estimate with further independent variances, each with its degrees of freedom, added to its own."""
+def widened(estimate: PairedDifference, variances: Sequence[tuple[float, float]]) -> PairedDifference:
+    """Returns an estimate with further independent (variance, degrees of freedom) added to its own."""
     variance, freedom = _pooled([(estimate.variance, estimate.freedom), *variances])
-    return Estimate(estimate.value, variance, freedom)
+    return PairedDifference(estimate.value, variance, freedom)
 
 
 def _pooled(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

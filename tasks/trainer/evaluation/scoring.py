@@ -1,22 +1,22 @@
-"""Scores a model on tasks, in parts of some items each; metrics of an item, and over items with standard error.
+"""Scores a model on tasks: metrics per item, and their means with standard errors.
 
 Writes `tasks/task.<task>.<label>.<number>.parquet`, one row per item: its id, its metrics (ITEM_METRICS), the
-log-likelihoods of its choices or of its answer, and the text that was generated ("" where none was). The label tells
-models apart; of milestones it is the step.
+log-likelihoods of its choices or of its answer, and the generated text ("" if none). The label distinguishes models;
+for milestones it is the step.
 
-| metric | kind | of an item |
+| metric | kind | value per item |
 |---|---|---|
-| acc | multiple_choice, cloze | the likeliest choice is right; greedy decoding gives the answer |
-| acc_norm | multiple_choice | the choice with the largest log-likelihood per character is right |
+| acc | multiple_choice, cloze | the most likely choice is correct; greedy decoding produces the answer |
+| acc_norm | multiple_choice | the choice with the largest log-likelihood per character is correct |
 | acc_bytes | multiple_choice | the same per UTF-8 byte |
-| exact_match | generate | the text that was generated, without white space around it, is one of the answers |
+| exact_match | generate | the generated text, stripped of white space, is one of the answers |
 | log_p | cloze | ln p of the answer; over items also `perplexity`, exp(-mean) |
-| bpb | all | -log2 p of the right answer / its UTF-8 bytes |
+| bpb | all | -log2 p of the correct answer / its UTF-8 bytes |
 
 acc, acc_norm, acc_bytes, perplexity and the standard error are those of lm-eval 0.4.13 (`lm_eval/api/task.py`,
-`lm_eval/api/metrics.py`): the delimiter counts in the likelihood and not in the length; of equal choices the first
-counts; `stderr` is the sample deviation over the square root of the items. bpb is a mean over items, not over bytes:
-each item weighs the same, as in accuracy, and has its share of the standard error.
+`lm_eval/api/metrics.py`): the delimiter is part of the likelihood but not of the length; ties go to the first choice;
+`stderr` is the sample standard deviation divided by the square root of the number of items. bpb is a mean over items,
+not over bytes, so that all items have the same weight, as in accuracy.
 """
 
 import math
@@ -36,108 +36,108 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Part
 from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.config import TaskConfig
-from tasks.trainer.evaluation.items import Item
-from tasks.trainer.inference import Likelihood, Request, Scorer
+from tasks.trainer.evaluation.items import TaskItem
+from tasks.trainer.inference import Likelihood, Scorer, ScoringRequest
 
 BPB_BELOW = 750_000_000
-"""Parameters below which decisions are made by bpb: a small model's accuracy is near chance and moves little between
-checkpoints, while the likelihood of right answers already orders them (DataDecide, arXiv 2504.11393)."""
+"""Number of parameters below which decisions use bpb: the accuracy of a small model is near chance and changes little
+between checkpoints, while the likelihood of the correct answers already ranks them (DataDecide, arXiv 2504.11393)."""
 ITEM_METRICS = {
     "multiple_choice": ("acc", "acc_norm", "acc_bytes", "bpb"),
     "cloze": ("acc", "log_p", "bpb"),
     "generate": ("exact_match", "bpb"),
 }
-"""Metrics of an item, by kind of task."""
+"""Metrics per item, by kind of task."""
 _DECIDES = {"multiple_choice": "acc_norm", "cloze": "acc", "generate": "exact_match"}
 _NOTHING = "[invalid]"
 FOLDER = "tasks"
 ITEMS_PER_PART = 256
-"""Bounds the memory, and what is computed again after a kill."""
+"""Limits memory, and the work that is repeated after a kill."""
 
 
 def score_tasks(
     tasks: Sequence[TaskConfig], steps: Sequence[int], load: Callable[[int], Scorer], output: Output
 ) -> list[dict[str, Any]]:
-    """Scores every task at every step; parts that are there already are not scored again.
+    """Scores every task at every step; parts that are committed already are not scored again.
 
     Args:
         tasks: tasks.
         steps: steps of the saved models.
-        load: returns the model of a step; called only for steps that have something left to score.
+        load: returns the model of a step; called only for steps with parts to score.
         output: receives the parts.
 
     Returns:
-        {task, kind, step, shots, items, metrics {metric: {value, stderr}}} of each step and task.
+        {task, kind, step, shots, items, metrics {metric: {value, stderr}}} for each step and task.
 
     Raises:
         InputError: a task cannot be read, or an item cannot be scored.
     """
-    found = []
+    scores_of_tasks = []
     for step in steps:
         scorer = lru_cache(1)(partial(load, step))
         for task in tasks:
             scores = score_task(task, f"{step:08d}", scorer, output)
             metrics = summary(task.kind, scores)
             about = {"task": task.name, "kind": task.kind, "step": step, "shots": task.shots}
-            found.append({**about, "items": len(scores["item"]), "metrics": metrics})
-    return found
+            scores_of_tasks.append({**about, "items": len(scores["item"]), "metrics": metrics})
+    return scores_of_tasks
 
 
 def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output: Output) -> dict[str, list[Any]]:
-    """Scores a model on all items of a task; parts that are there already are not scored again.
+    """Scores a model on all items of a task; parts that are committed already are not scored again.
 
     Args:
         task: the task.
         label: distinguishes this model's parts from those of others.
-        load: returns the model; called only if something is left to score.
+        load: returns the model; called only if there are parts to score.
         output: receives the parts.
 
     Returns:
-        "item" and the metrics of its kind (ITEM_METRICS), each with a value per item, in order.
+        The column "item" and the metrics of the task's kind (ITEM_METRICS), each with a value per item, in order.
 
     Raises:
         InputError: the task cannot be read, or an item cannot be scored.
     """
-    total, done = items.count(task), 0
+    total, scored_items = items.count(task), 0
     names = _part_names(task, label, total)
-    for name, some in zip(names, _in_parts(task), strict=True):
-        output.progress(done, total, f"{task.name}, {label}")
+    for name, batch in zip(names, _in_parts(task), strict=True):
+        output.progress(scored_items, total, f"{task.name}, {label}")
         if name not in output.committed:
-            scored = _scored(task, load(), some)
+            scored = _score_items(task, load(), batch)
             with output.part(name) as part:
-                _write(part, task, some, scored)
-        done += len(some)
+                _write(part, task, batch, scored)
+        scored_items += len(batch)
     output.progress(total, total, f"{task.name}, {label}")
-    wanted = ["item", *ITEM_METRICS[task.kind]]
+    columns = ["item", *ITEM_METRICS[task.kind]]
     paths = [f"{output.address.path}/{FOLDER}/{name}.parquet" for name in names]
-    table = pa.concat_tables([parquet.read(output.store.local(path), wanted) for path in paths])
-    return {name: table.column(name).to_pylist() for name in wanted}
+    table = pa.concat_tables([parquet.read(output.store.local(path), columns) for path in paths])
+    return {name: table.column(name).to_pylist() for name in columns}
 
 
 def decisive(kind: str, parameters: int) -> str:
-    """Returns the metric by which models of this size are to be compared."""
+    """Returns the metric for comparing models of this size."""
     return "bpb" if parameters < BPB_BELOW else _DECIDES[kind]
 
 
 def summary(kind: str, items: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float | None]]:
     """Returns {metric: {value, stderr}} over items; stderr is None for a single item.
 
-    The error of the perplexity is that of its logarithm to first order: perplexity times the error of the mean.
+    The error of the perplexity is a first-order approximation: perplexity times the error of its logarithm.
     """
-    found: dict[str, dict[str, float | None]] = {}
+    metrics: dict[str, dict[str, float | None]] = {}
     for name in ITEM_METRICS[kind]:
         values = items[name]
         error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        found[name] = {"value": fmean(values), "stderr": error}
+        metrics[name] = {"value": fmean(values), "stderr": error}
         if name == "log_p":
-            perplexity = math.exp(min(-fmean(values), 700.0))  # above, a double overflows
-            found["perplexity"] = {"value": perplexity, "stderr": None if error is None else perplexity * error}
-    return found
+            perplexity = math.exp(min(-fmean(values), 700.0))  # a double overflows above that
+            metrics["perplexity"] = {"value": perplexity, "stderr": None if error is None else perplexity * error}
+    return metrics
 
 
 @dataclass(frozen=True)
-class Scored:
-    """One item: its metrics, the log-likelihoods of its answers, and the text that was generated."""
+class ItemScore:
+    """Metrics of an item, the log-likelihoods of its answers, and the generated text."""
 
     metrics: dict[str, float]
     log_p: list[float]
@@ -148,82 +148,87 @@ def _part_names(task: TaskConfig, label: str, count: int) -> list[str]:
     return [f"task.{task.name}.{label}.{number:05d}" for number in range(-(-count // ITEMS_PER_PART))]
 
 
-def _in_parts(task: TaskConfig) -> Iterator[list[Item]]:
-    every = items.read(task)
-    while some := list(islice(every, ITEMS_PER_PART)):
-        yield some
+def _in_parts(task: TaskConfig) -> Iterator[list[TaskItem]]:
+    all_items = items.read(task)
+    while batch := list(islice(all_items, ITEMS_PER_PART)):
+        yield batch
 
 
-def _scored(task: TaskConfig, scorer: Scorer, some: Sequence[Item]) -> list[Scored]:
-    """Returns the scores of some items; raises InputError naming the item that cannot be scored."""
+def _score_items(task: TaskConfig, scorer: Scorer, batch: Sequence[TaskItem]) -> list[ItemScore]:
+    """Returns the scores of items; raises InputError with the item that cannot be scored."""
     if task.kind == "multiple_choice":
-        return _choices(scorer, some, [_requests(task, scorer, item, item.answers) for item in some])
-    found = scorer.likelihoods([_requests(task, scorer, item, [item.right])[0] for item in some])
+        return _score_choices(scorer, batch, [_requests(task, scorer, item, item.answers) for item in batch])
+    likelihoods = scorer.likelihoods([_requests(task, scorer, item, [item.right])[0] for item in batch])
     if task.kind == "cloze":
-        return [Scored(of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)]
+        return [
+            ItemScore(of_cloze(item, likelihood), [likelihood.log_p])
+            for item, likelihood in zip(batch, likelihoods, strict=True)
+        ]
     try:
-        texts = scorer.greedy([item.prompt for item in some], task.max_new_tokens, task.stop)
+        texts = scorer.greedy([item.prompt for item in batch], task.max_new_tokens, task.stop)
     except InputError as error:
         raise InputError(f'the task "{task.name}": {error.cause}', error.remedy) from None
     return [
-        Scored(of_text(task, item, one, text), [one.log_p], text)
-        for item, one, text in zip(some, found, texts, strict=True)
+        ItemScore(of_text(task, item, likelihood, text), [likelihood.log_p], text)
+        for item, likelihood, text in zip(batch, likelihoods, texts, strict=True)
     ]
 
 
-def _requests(task: TaskConfig, scorer: Scorer, item: Item, answers: Sequence[str]) -> list[Request]:
+def _requests(task: TaskConfig, scorer: Scorer, item: TaskItem, answers: Sequence[str]) -> list[ScoringRequest]:
     try:
         return [scorer.request(item.prompt, task.delimiter + answer) for answer in answers]
     except InputError as error:
         raise InputError(f'{item.id} of the task "{task.name}": {error.cause}', error.remedy) from None
 
 
-def _choices(scorer: Scorer, some: Sequence[Item], requests: Sequence[Sequence[Request]]) -> list[Scored]:
-    found = iter(scorer.likelihoods(list(chain.from_iterable(requests))))
+def _score_choices(
+    scorer: Scorer, batch: Sequence[TaskItem], requests: Sequence[Sequence[ScoringRequest]]
+) -> list[ItemScore]:
+    likelihoods = iter(scorer.likelihoods(list(chain.from_iterable(requests))))
     scored = []
-    for item in some:
-        mine = list(islice(found, len(item.answers)))
-        scored.append(Scored(of_choices(item, mine), [one.log_p for one in mine]))
+    for item in batch:
+        of_item = list(islice(likelihoods, len(item.answers)))
+        scored.append(ItemScore(of_choices(item, of_item), [likelihood.log_p for likelihood in of_item]))
     return scored
 
 
-def _write(part: Part, task: TaskConfig, some: Sequence[Item], scored: Sequence[Scored]) -> None:
-    columns: dict[str, Any] = {"item": [item.id for item in some]}
-    columns |= {name: [one.metrics[name] for one in scored] for name in ITEM_METRICS[task.kind]}
-    columns["log_likelihoods"] = pa.array([one.log_p for one in scored], pa.list_(pa.float64()))
-    columns["text"] = [one.text for one in scored]
-    part.count_in(len(some))
+def _write(part: Part, task: TaskConfig, batch: Sequence[TaskItem], scored: Sequence[ItemScore]) -> None:
+    columns: dict[str, Any] = {"item": [item.id for item in batch]}
+    columns |= {name: [score.metrics[name] for score in scored] for name in ITEM_METRICS[task.kind]}
+    columns["log_likelihoods"] = pa.array([score.log_p for score in scored], pa.list_(pa.float64()))
+    columns["text"] = [score.text for score in scored]
+    part.count_in(len(batch))
     part.table(FOLDER, pa.table(columns))
 
 
-def of_choices(item: Item, found: Sequence[Likelihood]) -> dict[str, float]:
-    """Returns the metrics of a multiple-choice item, of the likelihoods of its choices."""
-    log_p = np.array([one.log_p for one in found])
+def of_choices(item: TaskItem, likelihoods: Sequence[Likelihood]) -> dict[str, float]:
+    """Returns the metrics of a multiple-choice item from the likelihoods of its choices."""
+    log_p = np.array([likelihood.log_p for likelihood in likelihoods])
     characters = np.array([len(text) for text in item.answers])
     size = np.array([len(text.encode()) for text in item.answers])
     scores = {"acc": log_p, "acc_norm": log_p / characters, "acc_bytes": log_p / size}
-    right = {name: float(int(np.argmax(values)) == item.gold) for name, values in scores.items()}
-    return {**right, "bpb": bits_per_byte(item, found[item.gold])}
+    correct = {name: float(int(np.argmax(values)) == item.gold) for name, values in scores.items()}
+    return {**correct, "bpb": bits_per_byte(item, likelihoods[item.gold])}
 
 
-def of_cloze(item: Item, found: Likelihood) -> dict[str, float]:
+def of_cloze(item: TaskItem, likelihood: Likelihood) -> dict[str, float]:
     """Returns the metrics of a cloze item."""
-    return {"acc": float(found.greedy), "log_p": found.log_p, "bpb": bits_per_byte(item, found)}
+    return {"acc": float(likelihood.greedy), "log_p": likelihood.log_p, "bpb": bits_per_byte(item, likelihood)}
 
 
-def of_text(task: TaskConfig, item: Item, found: Likelihood, text: str) -> dict[str, float]:
-    """Returns the metrics of an item, of the likelihood of its first answer and the text that was generated."""
+def of_text(task: TaskConfig, item: TaskItem, likelihood: Likelihood, text: str) -> dict[str, float]:
+    """Returns the metrics of a generation item from the likelihood of its first answer and the generated text."""
     match = extracted(task.extract, text) in {answer.strip() for answer in item.answers}
-    return {"exact_match": float(match), "bpb": bits_per_byte(item, found)}
+    return {"exact_match": float(match), "bpb": bits_per_byte(item, likelihood)}
 
 
-def bits_per_byte(item: Item, found: Likelihood) -> float:
-    """Returns -log2 p of the right answer per UTF-8 byte of it."""
-    return -found.log_p / math.log(2) / len(item.right.encode())
+def bits_per_byte(item: TaskItem, likelihood: Likelihood) -> float:
+    """Returns -log2 p of the correct answer per UTF-8 byte."""
+    return -likelihood.log_p / math.log(2) / len(item.right.encode())
 
 
 def extracted(pattern: str, text: str) -> str:
-    r"""Returns the part of a text that is compared.
+    r"""Returns the part of a generated text that is compared with the answers.
 
     >>> extracted("", " 42 "), extracted(r"is (\d+)", "It is 42."), extracted(r"\d+", "none")
     ('42', '42', '[invalid]')
@@ -231,5 +236,5 @@ def extracted(pattern: str, text: str) -> str:
     if not pattern:
         return text.strip()
     match = re.search(pattern, text)
-    found = (match[1] if match.re.groups else match[0]) if match else None
-    return _NOTHING if found is None else found.strip()
+    part = (match[1] if match.re.groups else match[0]) if match else None
+    return _NOTHING if part is None else part.strip()

@@ -1,1 +1,1 @@
-"""Faults of a run that are found while it trains: silent corruption, spikes of the loss, slow ranks."""
+"""Detection of faults during training: silent corruption, loss spikes, slow ranks."""

@@ -1,18 +1,20 @@
-"""Silent corruption: ranks that compute or keep something else than they should, found by comparison and named.
+"""Detection of silent data corruption: ranks with wrong results or state are identified by comparison.
 
-Weights. Ranks with copies of the same exchange a hash of theirs at every step, in the sum that the step takes anyway,
-and of all their state before a checkpoint. Where they differ the run cannot know who is right: it ends, so that all
-ranks begin again with the newest checkpoint, and names the rank when it has repeated the step (`Suspects`).
+Weights. Ranks with copies of the same weights exchange hashes of them at every step, as part of the step's all-reduce,
+and hashes of all their state before a checkpoint. If hashes differ, the run ends and all ranks restart from the newest
+checkpoint. The correct hash may be unknown then; it is known after the step is repeated, and the faulty rank is
+reported (`Suspects`).
 
-Gradients. What a rank adds to a sum has no copy. Where loss or norm look wrong, and at an interval, every rank computes
-the share of the next rank and then its own again, and both must be what that rank and itself have found. A flip that
-came once gives itself away when it does not come again, a device that always computes wrong when another one does it.
+Gradients. The contribution of a rank to the gradient has no copy. If loss or norm are suspicious, and at a regular
+interval, every rank computes the contribution of the next rank and then its own again, and both are compared with the
+results of that rank and with the original ones. A transient bit flip does not recur, and a device that always computes
+wrong results differs from another one.
 
-Devices. At the start, and when a rank is found to differ, all ranks compute a fixed problem (`self_test`), whose result
-has the same bits on equal devices.
+Devices. At the start, and when ranks differ, all ranks compute a fixed problem (`self_test`), whose result is
+bit-identical on devices of the same kind.
 
-Gradients and self-test need results to be equal when they are computed again: to the bit on a CPU, for gradients to a
-tolerance on a GPU. Silent errors are a matter of fact in large fleets: Dixit et al. 2021, arXiv 2102.11245.
+Both require reproducible results: bit-identical on a CPU, and for gradients up to a tolerance on a GPU. Silent
+corruption is common in large fleets: Dixit et al. 2021, arXiv 2102.11245.
 """
 
 import json
@@ -35,33 +37,33 @@ from tasks.trainer.hooks import Gradient
 from tasks.trainer.logs import CORRUPTION, Faults
 from tasks.trainer.parallel.ranks import Ranks
 
-FAR = 10.0
-"""A norm that is so many times the median of the norms before is computed again."""
-RECENT, SOME = 64, 8
-"""Norms that are compared with, at most and at least."""
+OUTLIER_RATIO = 10.0
+"""A gradient is recomputed if its norm exceeds this multiple of the median of recent norms."""
+MAX_NORMS, MIN_NORMS = 64, 8
+"""Maximum and minimum number of recent norms for this comparison."""
 ATTEMPTS = 3
-"""Rounds of computing again, in one of which all ranks must agree."""
+"""Maximum number of rounds of recomputation, in one of which all ranks must agree."""
 _DO = "take the node of this rank out of the pool and test its hardware if it is named again"
 FILE = "suspects.json"
 BITS = 52
-"""Bits of a hash: an integer that float64 has exactly."""
+"""Bits of a hash, an integer that float64 represents exactly."""
 GPU_TOLERANCE = 0.01
-"""Relative difference of two norms of one share of a gradient on a GPU, whose kernels add in no fixed order."""
+"""Allowed relative difference of two norms of the same gradient on a GPU, where the order of sums is not fixed."""
 
 
 @dataclass(frozen=True)
 class RankCopies:
-    """Something that several ranks have."""
+    """State that several ranks have copies of."""
 
     name: str
-    """What it is a part of: "" for all that a rank has, "norms"."""
+    """The part of the state: "" for all of it, or "norms"."""
     holders: str
-    """Whose copies these are, in the plural."""
+    """The ranks with copies, in words, plural."""
     groups: Sequence[Sequence[int]]
-    """The ranks with equal copies; each rank is in one group."""
+    """Groups of ranks with equal copies; each rank is in one group."""
 
     def of(self, what: str) -> str:
-        """Returns the words for weights or state of these copies.
+        """Returns a description of the weights or the state of these copies.
 
         >>> RankCopies("norms", "ranks", [[0, 1]]).of("state"), RankCopies("", "replicas", [[0, 1]]).of("state")
         ('state of norms', 'state')
@@ -69,55 +71,55 @@ class RankCopies:
         return f"{what} of {self.name}" if self.name else what
 
     def differing(self, hashes: Sequence[float]) -> list[int]:
-        """Returns the ranks whose hash is not that of most in their group; all of a group without a majority.
+        """Returns the ranks whose hash differs from the majority of their group; all of a group without a majority.
 
         >>> RankCopies("", "replicas", [[0, 2], [1, 3]]).differing([5.0, 7.0, 5.0, 8.0])
         [1, 3]
         """
-        return sorted(rank for group in self.groups for rank in minority({one: hashes[one] for one in group}))
+        return sorted(rank for group in self.groups for rank in minority({member: hashes[member] for member in group}))
 
 
 class Replica(Protocol):
     """The part of a model that a rank computes."""
 
     copies: list[RankCopies]
-    """What this rank has copies of."""
+    """The state that this rank has copies of."""
     hashes: list[list[float]]
-    """For each of `copies` the hash of every rank's weights when it began the last gradient."""
+    """For each of `copies`, the hash of every rank's weights at the start of the last gradient."""
     peers: list[int]
-    """The ranks that compute the same as this one of other microbatches, itself included."""
+    """The ranks that compute the same as this rank for other microbatches, including itself."""
     share: float
-    """Fingerprint of what this rank added to the last gradient."""
+    """Fingerprint of this rank's contribution to the last gradient."""
     share_tolerance: float
-    """Relative difference of two fingerprints of the same share; 0: they have the same bits."""
+    """Allowed relative difference of two fingerprints of the same contribution; 0: they are bit-identical."""
 
     def state_hashes(self) -> list[Tensor]:
-        """Returns for each of `copies` the hash of weights and optimizer state, int64 scalar."""
+        """Returns the hash of weights and optimizer state for each of `copies`, int64 scalars."""
 
 
-class Recomputing(Protocol):
-    """The loop, as far as it computes the gradient of a step again."""
+class GradientSource(Protocol):
+    """The part of the training loop that recomputes the gradient of a step."""
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> Gradient:
         """Computes the clipped gradient of microbatches, on all ranks."""
 
     def parts_of(self, shift: int) -> Mapping[int, Batch]:
-        """Returns the microbatches of the rank so many places further in `peers`, as that rank trains on them."""
+        """Returns the microbatches of the rank `shift` positions later in `peers`, as that rank trains on them."""
 
 
 class Integrity:
-    """Checks the ranks of a run; every rank does the same at the same time.
+    """Checks the ranks of a run; all ranks call the methods at the same time.
 
     Args:
         out: folder of the run.
         ranks: the process group.
         replica: the model.
-        faults: where corrupt ranks are named.
+        faults: log of faults, in which corrupt ranks are reported.
         device: name of this rank's kind of device.
-        every: steps from one check of the shares to the next; 0: on suspicion only.
+        every: steps between two checks of the gradient contributions; 0: only on suspicion.
 
     Attributes:
-        names: "rank 3 on node-7" for every rank, in their order.
+        names: "rank 3 on node-7" for every rank, in rank order.
 
     Raises:
         TransientError: a rank fails the self-test.
@@ -125,107 +127,108 @@ class Integrity:
 
     def __init__(self, out: Path, ranks: Ranks, replica: Replica, faults: Faults, device: str, every: int) -> None:
         self._ranks, self._replica, self._faults, self._device = ranks, replica, faults, device
-        self._every, self.names = every, named(ranks)
+        self._every, self.names = every, rank_names(ranks)
         self._suspects = Suspects(out, ranks)
-        self._norms: deque[float] = deque(maxlen=RECENT)
-        # Other kinds of device round otherwise, so that each rank can be compared with itself only.
-        alike = len(set(gathered(ranks, device))) == 1
-        self._shift = 1 if alike and len(replica.peers) > 1 else 0
+        self._norms: deque[float] = deque(maxlen=MAX_NORMS)
+        # Other kinds of devices round differently; with mixed devices, a rank can be compared only with itself.
+        same_devices = len(set(gather_text(ranks, device))) == 1
+        self._shift = 1 if same_devices and len(replica.peers) > 1 else 0
         if failed := failed_self_test(ranks, device):
             self._end(0, f"{self._listed(failed)} fails the self-test")
 
     def check_weights(self, step: int) -> None:
-        """Compares the weights with which a step began, as its gradient has exchanged them.
+        """Compares the weights at the start of a step, using the hashes exchanged with its gradient.
 
         Raises:
-            TransientError: they are not equal; names the rank if it can.
+            TransientError: the weights differ; identifies the rank if possible.
         """
         self._compare(step, "weights", self._replica.hashes)
 
     def check_state(self, step: int) -> None:
-        """Compares all state, before it is saved as that after `step` steps; raises as `check_weights`."""
+        """Compares all state before the checkpoint after `step` steps; raises like `check_weights`."""
         if self._replica.copies:
             _, hashes = self._ranks.sum_and_collect(self._no_sums(), self._replica.state_hashes())
             self._compare(step, "state", hashes)
 
     def due(self, step: int) -> bool:
-        """Whether the ranks check one another's shares of the gradient at this step without a suspicion."""
+        """Returns whether this step has a regular check of the gradient contributions."""
         return self._every > 0 and (step + 1) % self._every == 0
 
-    def doubts(self, found: Gradient, refused: bool) -> bool:
-        """Whether a gradient has to be computed again: the guard refuses it, or its norm is far from those before."""
-        far = len(self._norms) >= SOME and found.norm > FAR * median(self._norms)
+    def doubts(self, gradient: Gradient, refused: bool) -> bool:
+        """Returns whether a gradient must be recomputed: the guard refuses it, or its norm is an outlier."""
+        far = len(self._norms) >= MIN_NORMS and gradient.norm > OUTLIER_RATIO * median(self._norms)
         if not refused and not far:
-            self._norms.append(found.norm)
+            self._norms.append(gradient.norm)
         return refused or far
 
     def agreed(
-        self, step: int, loop: Recomputing, parts: Mapping[int, Batch], found: Gradient | None = None
+        self, step: int, loop: GradientSource, parts: Mapping[int, Batch], gradient: Gradient | None = None
     ) -> Gradient:
-        """Returns the gradient of a step on which all ranks agree: each computes the next rank's share and its own.
+        """Returns the verified gradient of a step; each rank recomputes the next rank's contribution and its own.
 
         Args:
             step: 0-based.
             loop: computes gradients.
             parts: this rank's microbatches.
-            found: their gradient, where it was just computed.
+            gradient: their gradient, if it was just computed.
 
         Raises:
-            TransientError: a rank does not compute what another one does, or not the same twice.
+            TransientError: a rank differs from another rank, or from itself.
         """
-        shares: tuple[float | None, float | None] = (None, self._replica.share if found else None)
-        stop, named = found is not None and found.stop, list[int]()
+        shares: tuple[float | None, float | None] = (None, self._replica.share if gradient else None)
+        stop, wavering_ranks = gradient is not None and gradient.stop, list[int]()
         for _ in range(ATTEMPTS):
             stop |= loop.forward_backward(loop.parts_of(self._shift) if self._shift else parts).stop
             across = self._replica.share
-            found = loop.forward_backward(parts)
-            stop, now = stop | found.stop, (across, self._replica.share)
-            steady = all(old is None or self._same(old, new) for old, new in zip(shares, now, strict=True))
-            wavering, apart = self._differing(now, steady)
-            if wavering:
-                named = wavering
-                self._report(step, f"{self._listed(named)} computed two gradients from the same batch")
-            if not apart:
-                return found._replace(stop=stop)
-            if not wavering and None not in shares:
-                self._end_tested(step, apart, "does not compute the gradient that another rank does")
+            gradient = loop.forward_backward(parts)
+            stop, now = stop | gradient.stop, (across, self._replica.share)
+            is_steady = all(old is None or self._equal(old, new) for old, new in zip(shares, now, strict=True))
+            unsteady, differing = self._differing(now, is_steady)
+            if unsteady:
+                wavering_ranks = unsteady
+                self._report(step, f"{self._listed(wavering_ranks)} computed two gradients from the same batch")
+            if not differing:
+                return gradient._replace(stop=stop)
+            if not unsteady and None not in shares:
+                self._end_tested(step, differing, "does not compute the gradient that another rank does")
             shares = now
-        return self._end(step, f"{self._listed(named)} does not compute the same gradient twice")
+        return self._end(step, f"{self._listed(wavering_ranks)} does not compute the same gradient twice")
 
-    def _differing(self, found: tuple[float, float], is_steady: bool) -> tuple[list[int], list[int]]:
-        """Returns the ranks that differ from themselves, and those that differ from others.
+    def _differing(self, fingerprints: tuple[float, float], is_steady: bool) -> tuple[list[int], list[int]]:
+        """Returns the ranks that differ from themselves, and the ranks that differ from others.
 
         Args:
-            found: this rank's fingerprints of the next rank's share and of its own.
-            is_steady: whether both are what they were before.
+            fingerprints: this rank's fingerprints of the next rank's contribution and of its own.
+            is_steady: whether both are unchanged since the last round.
         """
         peers = self._replica.peers
         following = peers[(peers.index(self._ranks.rank) + self._shift) % len(peers)]
-        row = [torch.tensor(float(value), dtype=torch.float64) for value in (*found, following, not is_steady)]
-        across, own, following_of, wavering = self._ranks.sum_and_collect(self._no_sums(), row)[1]
+        row = [torch.tensor(float(value), dtype=torch.float64) for value in (*fingerprints, following, not is_steady)]
+        across, own, following_of, unsteady = self._ranks.sum_and_collect(self._no_sums(), row)[1]
         pairs = [
             (rank, int(other))
             for rank, other in enumerate(following_of)
-            if not self._same(across[rank], own[int(other)])
+            if not self._equal(across[rank], own[int(other)])
         ]
-        # Who is wrong differs in two pairs, who is right in one; where there are two peers both differ in both.
+        # A wrong rank differs in two pairs, its correct neighbors in one each; with two peers, both differ in both
+        # pairs.
         counts = [sum(rank in pair for pair in pairs) for rank in range(self._ranks.world)]
-        apart = [rank for rank, count in enumerate(counts) if count and count == max(counts)]
-        return [rank for rank, value in enumerate(wavering) if value], apart
+        differing = [rank for rank, count in enumerate(counts) if count and count == max(counts)]
+        return [rank for rank, value in enumerate(unsteady) if value], differing
 
-    def _same(self, one: float, other: float) -> bool:
-        if one == other or (math.isnan(one) and math.isnan(other)):
+    def _equal(self, a: float, b: float) -> bool:
+        if a == b or (math.isnan(a) and math.isnan(b)):
             return True
-        return abs(one - other) <= self._replica.share_tolerance * abs(one)
+        return abs(a - b) <= self._replica.share_tolerance * abs(a)
 
     def _compare(self, step: int, what: str, hashes: Sequence[Sequence[float]]) -> None:
         for copies, of_ranks in zip(self._replica.copies, hashes, strict=True):
-            named = copies.of(what)
+            description = copies.of(what)
             if corrupt := copies.differing(of_ranks):
-                self._suspects.keep(step, named, of_ranks, self.names)
-                self._end_tested(step, corrupt, f"{named} not equal to those of the other {copies.holders}")
-            for name in self._suspects.of(step, named, of_ranks):
-                self._report(step, f"{name} had other {named} than when the step was repeated")
+                self._suspects.keep(step, description, of_ranks, self.names)
+                self._end_tested(step, corrupt, f"{description} not equal to those of the other {copies.holders}")
+            for name in self._suspects.of(step, description, of_ranks):
+                self._report(step, f"{name} had other {description} than when the step was repeated")
 
     def _end_tested(self, step: int, corrupt: Sequence[int], what: str) -> NoReturn:
         failed = failed_self_test(self._ranks, self._device)
@@ -235,7 +238,7 @@ class Integrity:
     def _end(self, step: int, what: str) -> NoReturn:
         self._report(step, what)
         raise TransientError(
-            f"silent corruption at step {step}: {what}", "all ranks begin again with the newest checkpoint"
+            f"silent corruption at step {step}: {what}", "all ranks restart from the newest checkpoint"
         )
 
     def _report(self, step: int, what: str) -> None:
@@ -249,7 +252,7 @@ class Integrity:
 
 
 class Suspects:
-    """The last disagreement of a run, on one rank.
+    """The last disagreement between ranks of a run, kept until the step is repeated.
 
     Args:
         out: folder of the run.
@@ -259,10 +262,10 @@ class Suspects:
     def __init__(self, out: Path, ranks: Ranks) -> None:
         self._path, self._ranks = out / FILE, ranks
         text = self._path.read_text() if ranks.rank == 0 and self._path.exists() else "null"
-        self._found = json.loads(ranks.broadcast_text(text))
+        self._record = json.loads(ranks.broadcast_text(text))
 
     def keep(self, step: int, what: str, hashes: Sequence[float], names: Sequence[str]) -> None:
-        """Writes what was compared at a step, the hash of every rank, and the ranks' names."""
+        """Writes the compared state at a step (`what`), the hash of every rank, and the ranks' names."""
         if self._ranks.rank == 0:
             content = {"step": step, "what": what, "hashes": list(hashes), "names": list(names)}
             temporary = self._path.with_suffix(".aside")
@@ -270,31 +273,31 @@ class Suspects:
             temporary.rename(self._path)
 
     def of(self, step: int, what: str, right: Sequence[float]) -> list[str]:
-        """Returns the names of the ranks that had another hash at this step before, and forgets the step.
+        """Returns the names of the ranks that had another hash at this step before, and removes the record.
 
         Args:
             step: 0-based.
-            what: what is compared.
-            right: the hashes now, on which all replicas agree. If no rank had these before, or the number of ranks has
-                changed, the repetition is no proof, and no name is returned.
+            what: the compared state.
+            right: the current hashes, on which all replicas agree. If all hashes differ from the earlier ones, or the
+                number of ranks has changed, the repetition proves nothing, and no name is returned.
         """
-        found = self._found
-        if not found or (found["step"], found["what"]) != (step, what):
+        previous = self._record
+        if not previous or (previous["step"], previous["what"]) != (step, what):
             return []
-        self._found = None
+        self._record = None
         if self._ranks.rank == 0:
             self._path.unlink(missing_ok=True)
-        pairs = list(zip(found["hashes"], right, strict=False))
-        wrong = [before != now for before, now in pairs]
-        if all(wrong) or len(found["hashes"]) != len(right):
+        pairs = list(zip(previous["hashes"], right, strict=False))
+        differs = [before != now for before, now in pairs]
+        if all(differs) or len(previous["hashes"]) != len(right):
             return []
-        return [name for name, other in zip(found["names"], wrong, strict=True) if other]
+        return [name for name, is_wrong in zip(previous["names"], differs, strict=True) if is_wrong]
 
 
 def hash_of(tensors: Iterable[Tensor]) -> Tensor:
-    """Returns the sum of the words of tensors modulo 2**BITS, int64 scalar; any flipped bit changes it.
+    """Returns the sum of the words of tensors modulo 2**BITS, int64 scalar; any single bit flip changes it.
 
-    Words are of 4 bytes, or bytes where the elements of a tensor have another size.
+    Words are 4 bytes, or single bytes for tensors with elements of another size.
     """
     sums = []
     for tensor in tensors:
@@ -304,19 +307,19 @@ def hash_of(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def minority(hashes: Mapping[int, float]) -> list[int]:
-    """Returns the ranks whose hash most of the others do not have; all of them where no hash has a majority.
+    """Returns the ranks whose hash differs from the majority; all ranks if no hash has a majority.
 
     >>> minority({0: 7.0, 1: 7.0, 2: 9.0}), minority({0: 1.0, 1: 2.0}), minority({0: 1.0, 1: 1.0})
     ([2], [0, 1], [])
     """
-    usual, count = Counter(hashes.values()).most_common(1)[0]
+    most_common, count = Counter(hashes.values()).most_common(1)[0]
     if 2 * count <= len(hashes):
         return sorted(hashes)
-    return sorted(rank for rank, value in hashes.items() if value != usual)
+    return sorted(rank for rank, value in hashes.items() if value != most_common)
 
 
 def self_test(device: torch.device) -> int:
-    """Returns the hash of a fixed problem, forward and backward; equal on equal devices."""
+    """Returns the hash of a fixed forward and backward pass; it is equal on devices of the same kind."""
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(96, 96, generator=generator).to(device).requires_grad_() for _ in range(3)]
     x = torch.randn(64, 96, generator=generator).to(device)
@@ -327,13 +330,13 @@ def self_test(device: torch.device) -> int:
 
 
 def failed_self_test(ranks: Ranks, kind: str) -> list[int]:
-    """Returns the ranks whose self-test differs from most of those on the same kind of device.
+    """Returns the ranks whose self-test differs from the majority of ranks with the same kind of device.
 
     Args:
         ranks: the process group; every rank calls this.
-        kind: name of the device, or of the processor.
+        kind: name of the device or the processor.
     """
-    results = gathered(ranks, f"{kind} {self_test(ranks.device)}")
+    results = gather_text(ranks, f"{kind} {self_test(ranks.device)}")
     groups: dict[str, dict[int, float]] = {}
     for rank, result in enumerate(results):
         name, _, value = result.rpartition(" ")
@@ -342,7 +345,7 @@ def failed_self_test(ranks: Ranks, kind: str) -> list[int]:
 
 
 def processor() -> str:
-    """Returns the model of this machine's processor."""
+    """Returns the model name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -350,8 +353,8 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def gathered(ranks: Ranks, text: str, size: int = 256) -> list[str]:
-    """Returns the text of every rank, at most `size` bytes of each, on every rank."""
+def gather_text(ranks: Ranks, text: str, size: int = 256) -> list[str]:
+    """Gathers a text from every rank, truncated to `size` bytes; returns the texts on every rank."""
     table = torch.zeros((ranks.world, size), dtype=torch.int32, device=ranks.device)
     data = text.encode()[:size]
     table[ranks.rank, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(table)
@@ -359,6 +362,6 @@ def gathered(ranks: Ranks, text: str, size: int = 256) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in table.tolist()]
 
 
-def named(ranks: Ranks) -> list[str]:
-    """Returns "rank 3 on node-7" for every rank, in their order."""
-    return [f"rank {rank} on {host}" for rank, host in enumerate(gathered(ranks, socket.gethostname()))]
+def rank_names(ranks: Ranks) -> list[str]:
+    """Returns "rank 3 on node-7" for every rank, in rank order."""
+    return [f"rank {rank} on {host}" for rank, host in enumerate(gather_text(ranks, socket.gethostname()))]

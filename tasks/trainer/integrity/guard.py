@@ -1,13 +1,14 @@
-"""Loss guard: skips a step whose loss or gradient is not finite, or whose loss is a spike; where to roll back to.
+"""Loss guard: skips steps whose loss or gradient is not finite or whose loss is a spike; selects rollback targets.
 
-A spike is a loss more than 6 standard deviations above the mean of the last 128 steps taken, the rule and the numbers
-of OLMo-core's SkipStep optimizer. There it also watches the gradient norm; here clipping bounds that, and its tail is
-too heavy for the rule (6.6 deviations in a clean run). The decision is the same on every rank, since losses are summed
-over all of them; the state is part of the checkpoint, so a resumed run decides like an uninterrupted one.
+A spike is a loss more than 6 standard deviations above the mean of the last 128 applied steps, with the rule and the
+numbers of OLMo-core's SkipStep optimizer. SkipStep also checks the gradient norm; here clipping bounds the norm, and
+its distribution is too heavy-tailed for the rule (6.6 deviations in a clean run). The decision is the same on every
+rank, because losses are summed over all ranks. The state is part of the checkpoint, so a resumed run makes the same
+decisions as an uninterrupted one.
 
-After some refused steps in a row the weights are taken to be damaged by steps before them, as in PaLM (Chowdhery et al.
-2022, arXiv 2204.02311, section 5.1): the run goes back to a checkpoint before the first refused step and passes over
-all steps from there to the last refused one. Steps that are passed over are in the state of every later checkpoint.
+After several refused steps in a row, the weights are assumed to be damaged by earlier steps, as in PaLM (Chowdhery et
+al. 2022, arXiv 2204.02311, section 5.1): the run loads a checkpoint from before the first refused step and passes over
+all steps from there to the last refused one. The ranges of these steps are part of the state of later checkpoints.
 """
 
 import math
@@ -22,25 +23,25 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 
 WINDOW = 128
-"""Steps a loss is compared with; before there are as many, only values that are not finite are refused."""
+"""Number of losses that a loss is compared with; with fewer, only values that are not finite are refused."""
 DEVIATIONS = 6.0
 ROLL_BACK_AFTER = 5
-"""Refused steps in a row after which the run goes back to a checkpoint, if it can (`rollback_target`)."""
+"""Refused steps in a row after which the run loads an earlier checkpoint, if possible (`rollback_target`)."""
 MAX_REFUSED = 10
 """Refused steps in a row that end the run."""
 PASSED_OVER = "passed_over"
-"""Why a step is skipped whose batch a rolled-back run does not read again."""
+"""Skip reason of a step that is passed over after a rollback."""
 MAX_ROLLBACKS = 3
-Passed = list[tuple[int, int]]
+StepRanges = list[tuple[int, int]]
 """Ranges of steps, [first, end)."""
 
 
-class Guard:
-    """Watches the losses of a run.
+class LossGuard:
+    """Checks the losses of a run.
 
     Args:
-        losses: of the latest steps taken, oldest first.
-        refused: steps in a row refused so far; an attribute, too.
+        losses: losses of the latest applied steps, oldest first.
+        refused: number of consecutive refused steps; also an attribute.
     """
 
     def __init__(self, losses: Sequence[float] = (), refused: int = 0) -> None:
@@ -48,7 +49,7 @@ class Guard:
         self.refused = refused
 
     def refusal(self, loss: float, norm: float) -> str | None:
-        """Returns the reason to skip a step, or None; adds the loss of a step that is taken to the window.
+        """Returns the reason to skip a step, or None; adds the loss of an applied step to the window.
 
         Args:
             loss: mean over the batch, nats per token.
@@ -70,7 +71,7 @@ class Guard:
 
     @property
     def mean(self) -> float:
-        """Mean of the latest losses; 0 where there is none."""
+        """Mean of the latest losses; 0 if there are none."""
         return fmean(self._losses) if self._losses else 0.0
 
     @property
@@ -80,11 +81,11 @@ class Guard:
         return fmean(self._losses) + DEVIATIONS * pstdev(self._losses) if full else math.inf
 
     def check_refused(self, step: int) -> None:
-        """Raises InputError when too many steps in a row were refused: skipping does not help any more."""
+        """Raises InputError if too many steps in a row were refused, because skipping does not help."""
         if self.refused >= MAX_REFUSED:
             raise InputError(
                 f"the loss was not finite or out of bounds for {MAX_REFUSED} steps in a row, up to step {step}",
-                "lower optim.lr, or look at the documents in skipped.jsonl",
+                "lower optim.lr, or see the documents in skipped.jsonl",
             )
 
     def state(self) -> dict[str, list[float] | int]:
@@ -95,13 +96,14 @@ class Guard:
 def rollback_target(
     root: Path, first_refused: int, committed: int, passed: Sequence[tuple[int, int]]
 ) -> dict[str, Any] | None:
-    """Returns the state of the checkpoint to go back to, or None where there is none or it was done too often.
+    """Returns the state of the checkpoint to load, or None if there is none or there were too many rollbacks.
 
     Args:
         root: folder of the checkpoints.
         first_refused: the first of the refused steps.
-        committed: the last milestone so far, which may be in the store and is not trained again; 0: none.
-        passed: of the run so far. Checkpoints within and at their ends have weights that were gone back to before.
+        committed: the last milestone so far, which may be committed already and is not replaced; 0: none.
+        passed: ranges that are passed over so far. Checkpoints within them, or at their ends, have weights that an
+            earlier rollback loaded.
     """
     if len(passed) >= MAX_ROLLBACKS:
         return None
@@ -116,15 +118,15 @@ def rollback_target(
 
 
 def drop_after(root: Path, step: int) -> None:
-    """Deletes the checkpoints after a step: a resumed run must not begin with them."""
+    """Deletes the checkpoints after a step, so that a resumed run does not start from them."""
     for later in [later for later in checkpoint.steps_at(root) if later > step]:
         shutil.rmtree(root / checkpoint.name_of(later), ignore_errors=True)
 
 
-def is_passed(passed: Sequence[tuple[int, int]], step: int) -> bool:
-    """Whether a step is passed over.
+def in_ranges(passed: Sequence[tuple[int, int]], step: int) -> bool:
+    """Returns whether a step is in one of the ranges.
 
-    >>> is_passed([(3, 5)], 4), is_passed([(3, 5)], 5)
+    >>> in_ranges([(3, 5)], 4), in_ranges([(3, 5)], 5)
     (True, False)
     """
     return any(first <= step < end for first, end in passed)

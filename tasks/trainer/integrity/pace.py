@@ -1,7 +1,7 @@
-"""Slow ranks: those that compute for longer than the others, which wait for them.
+"""Detection of slow ranks, which delay all others.
 
-Where ranks exchange nothing while they compute a gradient, that is what is timed. Where they do, all take as long as
-the slowest, and a fixed problem is timed in its place.
+If ranks do not communicate while they compute a gradient, that computation is timed. If they do, all ranks take as long
+as the slowest one, so a fixed problem is timed instead.
 """
 
 import time
@@ -16,40 +16,40 @@ from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import SLOW_RANK, Faults
 
 RECENT = 50
-"""Steps whose median is judged."""
+"""Number of steps whose median is evaluated."""
 SLOW, RECOVERED = 1.3, 1.15
-"""Times the median of the other ranks that begin an episode, and below which it ends."""
+"""Ratio to the median of the other ranks above which an episode starts, and below which it ends."""
 LEAST_S = {"step": 0.02, "fixed matrix product": 0.0005}
-"""Seconds that a rank must lose, by what is timed: of less nobody has to know."""
+"""Minimum delay of a slow rank in seconds, by what is timed; smaller delays are ignored."""
 EVERY = 5
-"""Gradients from one timing of the fixed problem to the next."""
+"""Gradients between two timings of the fixed problem."""
 PRODUCTS = 8
 
 
-class Timed(Protocol):
+class TimedReplica(Protocol):
     """A model whose ranks are timed."""
 
     timed: str
     """What is timed, a key of LEAST_S."""
     seconds: list[float]
-    """Of each rank, for what is timed; [] where the last gradient has not timed it."""
+    """Duration on each rank; [] if it was not timed with the last gradient."""
 
 
 class SlowRanks(Hook):
-    """Names the ranks that have become slow among the faults of a run.
+    """Reports slow ranks as faults of a run.
 
     Args:
-        replica: has timed the ranks.
-        names: of all ranks, in their order.
+        replica: the model, which times the ranks.
+        names: names of all ranks, in rank order.
         faults: of the run.
     """
 
-    def __init__(self, replica: Timed, names: Sequence[str], faults: Faults) -> None:
+    def __init__(self, replica: TimedReplica, names: Sequence[str], faults: Faults) -> None:
         self._replica, self._names, self._faults = replica, names, faults
         self._pace = Pace(replica.timed)
 
     def after_step(self, step: int, line: dict[str, Any]) -> None:
-        """Reads what each rank has computed for in the step."""
+        """Evaluates the durations of all ranks in the step."""
         for rank, mine, others in self._pace.step(self._replica.seconds):
             seconds = f"{mine:.4f} s per {self._replica.timed} in the median, the others {others:.4f} s"
             do = "compare the clock, temperature and load of its device with those of the others"
@@ -57,7 +57,7 @@ class SlowRanks(Hook):
 
 
 class Pace:
-    """Watches the ranks of a run.
+    """Finds slow ranks from their recent durations.
 
     Args:
         timed: what is timed, a key of LEAST_S.
@@ -69,10 +69,10 @@ class Pace:
         self._slow: set[int] = set()
 
     def step(self, seconds: Sequence[float]) -> list[tuple[int, float, float]]:
-        """Takes what each rank has computed for in a step; returns the ranks that have become slow.
+        """Adds the durations of a step; returns the ranks that have become slow.
 
         Args:
-            seconds: of each rank, for what is timed; [] where this step has not timed it.
+            seconds: duration on each rank; [] if it was not timed in this step.
 
         Returns:
             (rank, its median, the median of the other ranks' medians), in seconds, once per episode.
@@ -82,23 +82,23 @@ class Pace:
         self._recent.append(seconds)
         if len(self._recent) < RECENT:
             return []
-        medians = [median(several) for several in zip(*self._recent, strict=True)]
-        found = []
+        medians = [median(durations) for durations in zip(*self._recent, strict=True)]
+        slow_ranks = []
         for rank, mine in enumerate(medians):
             others = median(medians[:rank] + medians[rank + 1 :])
             if mine > SLOW * others and mine > others + self._least:
-                found += [(rank, mine, others)] if rank not in self._slow else []
+                slow_ranks += [(rank, mine, others)] if rank not in self._slow else []
                 self._slow.add(rank)
             elif mine < RECOVERED * others:
                 self._slow.discard(rank)
-        return found
+        return slow_ranks
 
 
 class Stopwatch:
-    """Times a fixed problem on one rank: some milliseconds of matrix products, between two steps.
+    """Times a fixed problem on one rank between steps: a few milliseconds of matrix products.
 
     Args:
-        device: what is timed.
+        device: the device to time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -108,16 +108,16 @@ class Stopwatch:
         self._calls = 0
 
     def seconds(self) -> float:
-        """Returns how long the problem takes; 0.0 for the calls between two timings."""
+        """Returns the duration of the problem in seconds; 0.0 for calls between two timings."""
         self._calls += 1
         if self._calls % EVERY:
             return 0.0
         self._wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(PRODUCTS):
             torch.mm(self._matrix, self._matrix)
         self._wait()
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     def _wait(self) -> None:
         if self._cuda:

@@ -1,1 +1,1 @@
-"""The model in the formats of others: Hugging Face, PEFT, GGUF."""
+"""Export to and import from other formats: Hugging Face, PEFT, GGUF."""

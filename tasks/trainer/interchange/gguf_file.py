@@ -1,7 +1,7 @@
-"""A model as one file of llama.cpp: GGUF, architecture "llama", fp32. Needs the extra `gguf`.
+"""Export to GGUF for llama.cpp: architecture "llama", fp32. Needs the extra `gguf`.
 
-Reads a model folder of Hugging Face. llama.cpp turns queries and keys by neighbouring pairs, so the rows of their
-matrices are permuted from halves to pairs, as its own `convert_hf_to_gguf.py` does.
+Reads a Hugging Face model folder. llama.cpp rotates adjacent pairs of queries and keys, so the rows of their matrices
+are permuted from halves to pairs, as in its `convert_hf_to_gguf.py`.
 """
 
 import json
@@ -15,14 +15,14 @@ from safetensors import safe_open
 from tasks.core.errors import InputError
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-"""What splits texts before the merges, as in GPT-2: of the pre-tokenizers of llama.cpp the one named "gpt-2"."""
+"""Settings of the GPT-2 pre-tokenizer, which llama.cpp calls "gpt-2"."""
 
 
 def write_gguf(folder: Path, path: Path, name: str) -> None:
     """Writes the model in `folder` to `path`.
 
     Raises:
-        InputError: the package gguf is missing, or the file could not say what the model or its tokenizer do.
+        InputError: the package gguf is missing, or the format cannot represent the model or its tokenizer.
     """
     try:
         import gguf
@@ -42,9 +42,9 @@ def write_gguf(folder: Path, path: Path, name: str) -> None:
             if key.endswith(("q_proj.weight", "k_proj.weight")):
                 heads = config["num_attention_heads" if "q_proj" in key else "num_key_value_heads"]
                 weight = pairwise(weight, heads)
-            named = names.get_name(key, try_suffixes=(".weight",))
-            assert named is not None, key
-            writer.add_tensor(named, weight.astype(np.float32))
+            gguf_name = names.get_name(key, try_suffixes=(".weight",))
+            assert gguf_name is not None, key
+            writer.add_tensor(gguf_name, weight.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -52,7 +52,7 @@ def write_gguf(folder: Path, path: Path, name: str) -> None:
 
 
 def pairwise(weight: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Returns the rows of a matrix [heads * head_dim, dim] ordered for rotation by pairs instead of halves."""
+    """Returns a matrix [heads * head_dim, dim] with its rows ordered for rotation of pairs instead of halves."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
 
@@ -66,7 +66,7 @@ def _check(config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
     split = tokenizer.get("pre_tokenizer") or {}
     if {name: split.get(name) for name in BYTE_LEVEL} != BYTE_LEVEL or tokenizer.get("normalizer"):
         raise InputError(
-            "the tokenizer splits texts in another way than GPT-2, which llama.cpp knows by other names",
+            "the pre-tokenizer differs from that of GPT-2, and its name in llama.cpp is not known",
             "export to huggingface, and convert with llama.cpp's own script",
         )
 
@@ -92,18 +92,18 @@ def _describe(writer: Any, config: dict[str, Any], name: str) -> None:
 def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: dict[str, Any], template: str) -> None:
     ids: dict[str, int] = {
         **tokenizer["model"]["vocab"],
-        **{one["content"]: one["id"] for one in tokenizer["added_tokens"]},
+        **{token["content"]: token["id"] for token in tokenizer["added_tokens"]},
     }
-    special = {one["id"] for one in tokenizer["added_tokens"] if one["special"]}
+    special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
     tokens = {number: token for token, number in ids.items()}
-    # A model may have more rows than the tokenizer has entries.
+    # The vocabulary of a model can be larger than that of the tokenizer.
     listed = [tokens.get(number, f"[PAD{number}]") for number in range(config["vocab_size"])]
     kinds = gguf.TokenType
     types = [
         kinds.CONTROL if number in special else kinds.NORMAL if number in tokens else kinds.UNUSED
         for number in range(config["vocab_size"])
     ]
-    merges = [one if isinstance(one, str) else " ".join(one) for one in tokenizer["model"]["merges"]]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(listed)

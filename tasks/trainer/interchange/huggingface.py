@@ -1,9 +1,9 @@
-"""Models in the formats of Hugging Face: `config.json`, model folders, adapters of PEFT, chat templates.
+"""Hugging Face formats: `config.json`, model folders, PEFT adapters, chat templates.
 
-Reads `config.json` of the families below; makes the files of a folder from a checkpoint's `model.safetensors`, the
-content of its `model.json` and a `tokenizer.json`. Our weights are those of Llama as `transformers` has it, under other
-names: queries and keys are turned by halves, not by pairs, so none is permuted, and weights are copied byte for byte.
-Imports no torch.
+Reads `config.json` of the families below; creates the files of a model folder from a checkpoint's `model.safetensors`,
+the content of its `model.json` and a `tokenizer.json`. The weights are those of Llama in `transformers` under other
+names: queries and keys are rotated by halves, so no rows are permuted, and weights are copied byte for byte. Does not
+import torch.
 """
 
 import json
@@ -18,17 +18,17 @@ from tokenizers.processors import TemplateProcessing
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 
 FAMILIES = ("llama", "mistral", "olmo", "gpt2")
-"""Values of `model_type` that are read."""
-HELD = frozenset(
+"""Supported values of `model_type`."""
+LLAMA_SETTINGS = frozenset(
     (
         *("layers", "dim", "heads", "kv_heads", "ffn_multiple", "rope_theta", "rope_scaling", "tie_embeddings"),
         "norm_eps",
     )
 )
-"""Settings of `[train.model]` that the Llama layout has."""
+"""Settings of `[train.model]` that the Llama layout can represent."""
 _NAMES = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -47,20 +47,20 @@ _IN_LAYER = {
 }
 CARD, WEIGHTS = "README.md", "model.safetensors"
 _HEADER_LENGTH = 8
-_PIECE = 1 << 20
+_COPY_BYTES = 1 << 20
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_OURS = re.compile(r"(.+)\.lora_([ab])")
+_ADAPTER_NAME = re.compile(r"(.+)\.lora_([ab])")
 ROLES = ("system", "user", "assistant")
 
 
 def llama_name(name: str) -> str:
-    """Returns the name of one of our weights in the Llama layout; raises KeyError for one that it does not have.
+    """Returns the name in the Llama layout of a weight of ours; raises KeyError if the layout has none.
 
     >>> llama_name("layers.3.ffn.w1.weight")
     'model.layers.3.mlp.gate_proj.weight'
     """
-    if found := re.fullmatch(r"layers\.(\d+)\.(.+)", name):
-        return f"model.layers.{found[1]}.{_IN_LAYER[found[2]]}"
+    if match := re.fullmatch(r"layers\.(\d+)\.(.+)", name):
+        return f"model.layers.{match[1]}.{_IN_LAYER[match[2]]}"
     return _NAMES[name]
 
 
@@ -71,15 +71,15 @@ def llama_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int)
         model: shape of the model.
         vocab_size: tokens of the vocabulary.
         seq_len: tokens of a training sequence.
-        eos_id: the end-of-text token, which the model also reads before every document.
+        eos_id: the end-of-text token, which also precedes every document.
 
     Raises:
-        InputError: the model has a setting that the Llama layout cannot hold.
+        InputError: the model has a setting that the Llama layout cannot represent.
     """
     for name, field in type(model).model_fields.items():
-        if name not in HELD and getattr(model, name) != field.default:
+        if name not in LLAMA_SETTINGS and getattr(model, name) != field.default:
             raise InputError(
-                f"the Llama layout cannot hold [train.model] {name} = {getattr(model, name)}",
+                f"the Llama layout cannot represent [train.model] {name} = {getattr(model, name)}",
                 "export a model that was trained without it",
             )
     scaling = model.rope_scaling
@@ -107,22 +107,22 @@ def llama_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int)
     }
 
 
-def _scaling(ours: Mapping[str, Any]) -> dict[str, Any]:
+def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any]:
     names = {"kind": "rope_type", "original_length": "original_max_position_embeddings"}
-    return {names.get(name, name): value for name, value in ours.items()}
+    return {names.get(name, name): value for name, value in scaling.items()}
 
 
 def small_files(described: Mapping[str, Any], tokenizer: str, template: str = "") -> dict[str, bytes]:
-    """Returns all files of a model's folder but weights and card, by name.
+    """Returns the files of a model folder by name, except weights and card.
 
     Args:
         described: content of the checkpoint's `model.json`.
-        tokenizer: content of its `tokenizer.json`. The exported one puts end-of-text before every text, as the model
-            has read it before every document.
-        template: chat template of a model that was fine-tuned (`chat_template`); "": none.
+        tokenizer: content of its `tokenizer.json`. The exported tokenizer prepends end-of-text to every text, because
+            it precedes every document in training.
+        template: chat template of a fine-tuned model (`chat_template`); "": none.
 
     Raises:
-        InputError: the model has a setting that the Llama layout cannot hold.
+        InputError: the model has a setting that the Llama layout cannot represent.
     """
     model = ModelConfig.model_validate(described["model"])
     eos_id, seq_len = described["eos_id"], described["seq_len"]
@@ -131,7 +131,7 @@ def small_files(described: Mapping[str, Any], tokenizer: str, template: str = ""
     encoder.post_processor = TemplateProcessing(
         single=f"{eos} $A", pair=f"{eos} $A {eos} $B", special_tokens=[(eos, eos_id)]
     )
-    about = {
+    tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": eos,
         "eos_token": eos,
@@ -142,32 +142,33 @@ def small_files(described: Mapping[str, Any], tokenizer: str, template: str = ""
     contents = {
         "config.json": llama_config(model, described["vocab_size"], seq_len, eos_id),
         "generation_config.json": {"bos_token_id": eos_id, "eos_token_id": eos_id, "do_sample": False},
-        "tokenizer_config.json": about,
+        "tokenizer_config.json": tokenizer_config,
     }
     files = {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in contents.items()}
     return {**files, "tokenizer.json": encoder.to_str(pretty=True).encode()}
 
 
 def copy_renamed(source: BinaryIO, target: BinaryIO, rename: Callable[[str], str] = llama_name) -> None:
-    """Copies a safetensors file with other names of its tensors, in memory of one piece.
+    """Copies a safetensors file with renamed tensors, in constant memory.
 
-    The format: a little-endian u64, a JSON object of so many bytes, then the data, which offsets in it refer to.
+    The format is a little-endian u64, a JSON header of that many bytes, and the data, to which offsets in the header
+    refer.
 
     Raises:
-        InputError: the source is no safetensors file, or has a weight that the layout does not know.
+        InputError: the source is not a safetensors file, or has a weight that the target layout does not have.
     """
     try:
         header = json.loads(source.read(int.from_bytes(source.read(_HEADER_LENGTH), "little")))
-        named = {rename(name): place for name, place in header.items() if name != "__metadata__"}
+        renamed = {rename(name): place for name, place in header.items() if name != "__metadata__"}
     except (ValueError, MemoryError, OverflowError) as error:
         raise InputError(f"the weights cannot be read ({error})", "run the stage train again") from None
     except KeyError as error:
         raise InputError(f"the Llama layout has no weight {error}", "export a checkpoint of this version") from None
-    # Readers of the format in `transformers` ask for the framework; the data begin at a multiple of eight.
-    text = json.dumps({"__metadata__": {"format": "pt"}, **named}, separators=(",", ":")).encode()
+    # `transformers` requires the framework in the metadata; the data are aligned to eight bytes.
+    text = json.dumps({"__metadata__": {"format": "pt"}, **renamed}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     target.write(len(text).to_bytes(_HEADER_LENGTH, "little") + text)
-    shutil.copyfileobj(source, target, _PIECE)
+    shutil.copyfileobj(source, target, _COPY_BYTES)
 
 
 def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
@@ -175,7 +176,7 @@ def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
 
     Args:
         lora: settings of the adapters, as in `run.json` of a fine-tuning.
-        base: names the base; PEFT shows it, and loads it where it is a folder or a name of the hub.
+        base: name of the base; PEFT displays it, and loads it if it is a folder or a model of the hub.
     """
     targets = [llama_name(f"layers.0.{_place(target)}.weight").split(".")[-2] for target in lora["targets"]]
     content = {
@@ -194,28 +195,28 @@ def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
 
 
 def adapter_name(name: str) -> str:
-    """Returns PEFT's name of one of our adapters' matrices; raises KeyError for one that is none.
+    """Returns the PEFT name of an adapter matrix; raises KeyError if `name` is not an adapter matrix.
 
     >>> adapter_name("layers.3.attention.wq.lora_a")
     'base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight'
     """
-    found = _OURS.fullmatch(name)
-    if found is None:
+    match = _ADAPTER_NAME.fullmatch(name)
+    if match is None:
         raise KeyError(name)
-    module = llama_name(f"{found[1]}.weight").removesuffix(".weight")
-    return f"base_model.model.{module}.lora_{found[2].upper()}.weight"
+    module = llama_name(f"{match[1]}.weight").removesuffix(".weight")
+    return f"base_model.model.{module}.lora_{match[2].upper()}.weight"
 
 
 def _place(target: str) -> str:
-    """Returns where in a layer a projection is: "attention.wq", "ffn.w1"."""
+    """Returns the path of a projection within a layer, such as "attention.wq" or "ffn.w1"."""
     return f"{'ffn' if target[1:].isdigit() else 'attention'}.{target}"
 
 
 def chat_template(template: Mapping[str, Any]) -> str:
     """Returns the chat template of a fine-tuning as Jinja, for `apply_chat_template`.
 
-    What it renders, tokenised as a whole, are the tokens that were trained on: end-of-text, the turns, end-of-text; or,
-    to be answered, the turns and the beginning of a response.
+    The rendered text, tokenized as a whole, gives the tokens of training: end-of-text, the turns, end-of-text. With
+    `add_generation_prompt` it ends with the start of a response instead.
 
     Args:
         template: for each of ROLES the text `before` and `after` the content of a message.
@@ -225,8 +226,8 @@ def chat_template(template: Mapping[str, Any]) -> str:
         f"{{{{ {_text(template[role]['before'])} + message['content'] + {_text(template[role]['after'])} }}}}"
         for number, role in enumerate(ROLES)
     )
-    known = ", ".join(ROLES)
-    unknown = f"{{{{ raise_exception('a message has the role ' + message['role'] + ': known are {known}') }}}}"
+    roles = ", ".join(ROLES)
+    unknown = f"{{{{ raise_exception('a message has the role ' + message['role'] + ': known are {roles}') }}}}"
     return (
         "{{ bos_token }}{% for message in messages %}"
         f"{turns}{{% else %}}{unknown}{{% endif %}}{{% endfor %}}"
@@ -235,11 +236,11 @@ def chat_template(template: Mapping[str, Any]) -> str:
     )
 
 
-def asked(template: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> str:
-    """Returns the text of messages that are to be answered, as the Jinja template renders it behind end-of-text.
+def render_prompt(template: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> str:
+    """Returns the prompt for messages, as the Jinja template renders it after end-of-text.
 
     Raises:
-        InputError: a message has no role of ROLES, or no content.
+        InputError: a message has no role in ROLES, or no content.
     """
     try:
         turns = [(template[message["role"]], message["content"]) for message in messages]
@@ -254,8 +255,8 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def read_shape(path: Path) -> Shape:
-    """Returns the shape in a file; raises InputError."""
+def read_shape(path: Path) -> ModelShape:
+    """Returns the shape of the model in a `config.json`; raises InputError if it cannot be read or is not supported."""
     try:
         config = json.loads(path.read_text())
         return shape_of(config)
@@ -265,17 +266,17 @@ def read_shape(path: Path) -> Shape:
         raise InputError(f"{path} has no {error}", "name the config.json of a model") from None
 
 
-def shape_of(config: Mapping[str, Any]) -> Shape:
-    """Returns the shape of a published model.
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
+    """Returns the shape of a published model from the content of its `config.json`.
 
     Raises:
-        InputError: of another family, or with biases in some of its matrices.
+        InputError: the model is of another family, or has biases in some of its matrices.
         KeyError: a field is missing.
     """
     kind = config.get("model_type", "")
     if kind == "gpt2":
         dim, heads = config["n_embd"], config["n_head"]
-        return Shape(
+        return ModelShape(
             layers=config["n_layer"],
             dim=dim,
             heads=heads,
@@ -291,11 +292,11 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         )
     if kind not in FAMILIES or config.get("attention_bias") or config.get("mlp_bias"):
         raise InputError(
-            f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not known',
-            f"known are: {', '.join(FAMILIES)}",
+            f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not supported',
+            f"supported are: {', '.join(FAMILIES)}",
         )
     heads, dim = config["num_attention_heads"], config["hidden_size"]
-    return Shape(
+    return ModelShape(
         layers=config["num_hidden_layers"],
         dim=dim,
         heads=heads,

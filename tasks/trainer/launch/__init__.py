@@ -1,1 +1,1 @@
-"""The processes of a run: a stage starts an agent on each node, and the agent starts the ranks."""
+"""Process management: a stage starts an agent on each node, and the agent starts the ranks."""

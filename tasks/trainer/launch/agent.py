@@ -1,12 +1,12 @@
 """Starts and restarts the ranks of one node: `python -m tasks.trainer.launch.agent --spec spec.json --nproc 2`.
 
-Wraps torchrun, which returns 1 for every failure, with exit codes that tell failures apart: 0 is done, 2 a run that
-cannot work as configured, 137 a rank that was killed (usually out of memory) more often than it may be restarted, 143
-stopped after a checkpoint, by SIGTERM or by the notice of a preemption (see `preemption`). Several nodes are described
-by torchrun's variables (see `gang`) and run without torchrun (see `gang_agent`).
+Wraps torchrun, which returns 1 for every failure, with exit codes that distinguish failures: 0 done; 2 the run cannot
+work as configured; 137 a rank was killed (usually out of memory) more often than restarts are allowed; 143 stopped
+after a checkpoint, by SIGTERM or by a preemption notice (see `preemption`). Several nodes are configured by torchrun's
+variables (see `gang`) and run without torchrun (see `gang_agent`).
 
-A single rank needs no rendezvous: it is supervised here without torchrun, which saves importing torch a second time
-(1.5 CPU-seconds of the 4 that an empty run takes).
+A single rank needs no rendezvous and is supervised without torchrun, which avoids importing torch a second time (1.5 of
+the 4 CPU-seconds of an empty run).
 """
 
 import argparse
@@ -27,17 +27,17 @@ from tasks.trainer.logs import METRICS, PREEMPTION, Faults, last_step
 from tasks.trainer.place import preemption_here
 
 MAX_RESTARTS = 5
-"""How many crashes are followed by a restart of all ranks; after that the agent returns the exit code."""
+"""Maximum number of restarts of all ranks after a crash; after that the agent returns the exit code."""
 FINAL = (0, 2, 143)
-"""Exit codes of a rank after which nothing is restarted."""
+"""Exit codes of a rank that do not lead to a restart."""
 
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",  # otherwise torchrun logs a long warning; ranks set their own number
-    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "100",  # seconds to save in after SIGTERM; below the grace of the pod
-    # By default all restarts share one store (torch 2.13, dynamic_rendezvous.py), where ranks find the addresses of the
-    # previous attempt: connections are refused, which uses up a restart, or the ranks wait for one another for ever.
+    "OMP_NUM_THREADS": "1",  # without it, torchrun logs a long warning; ranks set their own number
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "100",  # seconds to save after SIGTERM; below the grace period of the pod
+    # By default all restarts share one store (torch 2.13, dynamic_rendezvous.py), in which ranks find the addresses of
+    # the previous attempt. Connections are then refused, which uses up a restart, or ranks wait for each other forever.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    # Keep freed memory: glibc maps and unmaps large buffers otherwise, and clearing their pages took a tenth of a step.
+    # Keep freed memory. Otherwise glibc maps and unmaps large buffers; zeroing their pages took a tenth of a step.
     "MALLOC_MMAP_THRESHOLD_": str(2**31 - 1),
     "MALLOC_TRIM_THRESHOLD_": str(2**33),
     "MALLOC_TOP_PAD_": str(2**26),
@@ -45,9 +45,9 @@ ENVIRONMENT = {
 
 
 def main() -> int:
-    """Runs all ranks of this node to the end; returns the exit code."""
+    """Runs all ranks of this node until they end; returns the exit code."""
     end_with_parent()
-    # torchrun installs its handlers when it starts the ranks; before that, as PID 1, SIGTERM would be ignored.
+    # torchrun installs its handlers when it starts the ranks; until then, SIGTERM would be ignored by PID 1.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer.launch.agent")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
@@ -56,33 +56,33 @@ def main() -> int:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if notice := preemption_here():
-        preemption.watch(notice, partial(_preempted, arguments.spec))
+        preemption.watch(notice, partial(_handle_preemption, arguments.spec))
     if gang := Gang.from_environment():
         from tasks.trainer.launch.gang_agent import run_gang
 
-        where = f"[node {gang.node}]"
-        logging.basicConfig(level=logging.INFO, format=f"{where} %(levelname)s %(message)s", stream=sys.stderr)
+        prefix = f"[node {gang.node}]"
+        logging.basicConfig(level=logging.INFO, format=f"{prefix} %(levelname)s %(message)s", stream=sys.stderr)
         return run_gang(arguments.spec, arguments.nproc, gang, MAX_RESTARTS, FINAL)
     return run_alone(arguments.spec) if arguments.nproc == 1 else run_ranks(arguments.spec, arguments.nproc)
 
 
-def _preempted(spec: Path, what: str) -> None:
-    """Records the notice of a preemption and does what SIGTERM does, by SIGTERM."""
+def _handle_preemption(spec: Path, message: str) -> None:
+    """Records a preemption notice and sends SIGTERM to this process."""
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
     try:
-        do = "nothing: the run saves and ends, and resumes on another machine"
-        Faults(out).report(PREEMPTION, last_step(out / METRICS), what, do)
+        remedy = "nothing: the run saves and ends, and resumes on another machine"
+        Faults(out).report(PREEMPTION, last_step(out / METRICS), message, remedy)
     finally:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def run_alone(spec: Path) -> int:
-    """Runs one rank and restarts it after a crash; returns its exit code as a shell would."""
+    """Runs one rank and restarts it after a crash; returns its exit code like a shell."""
     code = 1
     stops: list[int] = []
     for _ in range(1 + MAX_RESTARTS):
         rank = subprocess.Popen([sys.executable, "-m", "tasks.trainer", "--spec", str(spec)])
-        signal.signal(signal.SIGTERM, partial(_pass_on, rank, stops))
+        signal.signal(signal.SIGTERM, partial(_forward_signal, rank, stops))
         code = rank.wait()
         if code in FINAL or stops:
             break
@@ -90,13 +90,13 @@ def run_alone(spec: Path) -> int:
     return 128 - code if code < 0 else code
 
 
-def _pass_on(rank: "subprocess.Popen[bytes]", stops: list[int], number: int, frame: object) -> None:
+def _forward_signal(rank: "subprocess.Popen[bytes]", stops: list[int], number: int, frame: object) -> None:
     stops.append(number)
     rank.send_signal(number)
 
 
 def run_ranks(spec: Path, nproc: int) -> int:
-    """Runs torchrun in this process; returns the exit code of the first rank that failed, as a shell would."""
+    """Runs torchrun in this process; returns the exit code of the first rank that failed, like a shell."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -1,7 +1,7 @@
 """Failure records of training ranks: one JSON file per rank in the run's folder.
 
-Reads and writes `failure-<rank>.json` (launch id, rank, kind of error, cause, remedy). A restarted rank reads them to
-skip a permanent failure; the agents of a gang exchange them; the stage raises the first one as its error.
+Reads and writes `failure-<rank>.json` (launch id, rank, kind of error, cause, remedy). A restarted rank exits if a
+permanent failure is recorded; the agents of a gang exchange the records; the stage raises the first one as its error.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from tasks.core.errors import InputError, RecipeError, SluiceError, StoreError, 
 
 KINDS = {kind.__name__: kind for kind in (InputError, RecipeError, StoreError, TransientError)}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-"""Errors of a disk for which a retry is useless."""
+"""Disk errors that a retry does not fix."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one rank failed; `launch` distinguishes starts of the same run."""
+    """Failure of one rank; `launch` distinguishes starts of the same run."""
 
     launch: str
     rank: int
@@ -45,9 +45,9 @@ class Failure:
 
 
 def record(folder: Path, rank: int, error: BaseException) -> Failure:
-    """Writes the failure of this rank and returns it."""
-    known = as_sluice_error(error)
-    failure = Failure(launch_id(), rank, type(known).__name__, known.cause, known.remedy)
+    """Records the failure of this rank and returns it."""
+    sluice_error = as_sluice_error(error)
+    failure = Failure(launch_id(), rank, type(sluice_error).__name__, sluice_error.cause, sluice_error.remedy)
     write(folder, failure)
     return failure
 
@@ -55,7 +55,7 @@ def record(folder: Path, rank: int, error: BaseException) -> Failure:
 def write(folder: Path, failure: Failure) -> None:
     """Writes a failure of this or another node into `folder`."""
     temporary = folder / f".failure-{failure.rank}"
-    with contextlib.suppress(OSError):  # the disk may be what failed
+    with contextlib.suppress(OSError):  # the failure may be that of the disk
         temporary.write_text(json.dumps(asdict(failure)))
         temporary.rename(folder / f"failure-{failure.rank}.json")
 
@@ -65,19 +65,19 @@ def as_sluice_error(error: BaseException) -> SluiceError:
     if isinstance(error, SluiceError):
         return error if type(error).__name__ in KINDS else InputError(error.cause, error.remedy)
     if isinstance(error, OSError) and error.errno in FULL:
-        return StoreError(str(error), "free space or set the rights; the run resumes from its newest checkpoint")
+        return StoreError(str(error), "free space or fix the permissions; the run resumes from its newest checkpoint")
     return TransientError(f"{type(error).__name__}: {error}")
 
 
 def recorded(folder: Path) -> Sequence[Failure]:
-    """Returns the failures recorded by ranks: permanent ones first, then in the order of writing."""
+    """Returns the recorded failures, permanent ones first, then in the order of writing."""
     paths = sorted(folder.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
     failures = [Failure(**json.loads(path.read_text())) for path in paths]
     return sorted(failures, key=lambda failure: not failure.permanent)
 
 
 def clear(folder: Path) -> None:
-    """Removes the failures of earlier starts."""
+    """Removes the records of earlier starts."""
     for path in folder.glob("failure-*.json"):
         path.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """Membership of a node in a gang of nodes that train one model: its rank, the address of node 0, the interface.
 
 Reads torchrun's variables PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. Node 0 runs the stage; the
-others only run ranks.
+other nodes only run ranks.
 """
 
 import os
@@ -16,15 +16,15 @@ NODES, NODE, ADDRESS, PORT = "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "
 DEFAULT_PORT = 29500
 
 MEETING_S = 1800.0
-"""How long a node waits for the others: they may still be pulling the image or fetching the shards."""
+"""Seconds that a node waits for the others, which may still be pulling the image or fetching the shards."""
 AGAIN_S = 0.5
-"""Seconds between two attempts to reach node 0. While a gang starts, its name is
-resolved about half a second late (EAI_AGAIN)."""
+"""Seconds between two attempts to reach node 0. While a gang starts, its host name resolves about half a second late
+(EAI_AGAIN)."""
 
 
 @dataclass(frozen=True)
 class Gang:
-    """This node among the nodes of one run.
+    """This node and its gang.
 
     `address` is the host name of node 0, the same on all nodes.
     """
@@ -36,7 +36,7 @@ class Gang:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Gang | None":
-        """Returns the gang that the environment describes; None where there is one node.
+        """Returns the gang described by the environment; None for a single node.
 
         Raises:
             RecipeError: a variable is missing or invalid.
@@ -51,7 +51,7 @@ class Gang:
             raise RecipeError(f"{NODES} is {nodes} but {error.args[0]} is not set", "set it in every pod") from None
         except ValueError as error:
             raise RecipeError(
-                f"{NODES}, {NODE} and {PORT} must be numbers ({error})", "correct the pod's env"
+                f"{NODES}, {NODE} and {PORT} must be numbers ({error})", "correct the env of the pod"
             ) from None
         if int(least) != nodes or not 0 <= gang.node < nodes:
             raise RecipeError(
@@ -65,10 +65,10 @@ class Gang:
         return {NODES: str(self.nodes), NODE: str(self.node), ADDRESS: self.address, PORT: str(self.port)}
 
     def reach(self, seconds: float = MEETING_S) -> str:
-        """Returns the IP address of node 0 as soon as it listens.
+        """Waits until node 0 listens, and returns its IP address.
 
         Raises:
-            TransientError: not within `seconds`.
+            TransientError: node 0 does not listen within `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -79,31 +79,32 @@ class Gang:
                 if time.monotonic() > deadline:
                     raise TransientError(
                         f"node 0 of the gang did not answer at {self.address}:{self.port} in {seconds:.0f} s ({error})",
-                        "look at its log; network policies must let the pods of a gang talk to one another",
+                        "see its log; network policies must allow traffic between the pods of a gang",
                     ) from None
             time.sleep(AGAIN_S)
 
     def interface(self) -> str | None:
-        """Returns the name of this node's network interface that the other nodes see, None if unknown.
+        """Returns the name of this node's network interface to the other nodes, None if unknown.
 
-        Gloo and NCCL would use the host's name, which in pods on the host's network may resolve to the loopback.
+        Gloo and NCCL would use the host name, which can resolve to the loopback in pods on the host's network.
         """
         import psutil
 
         try:
-            family, kind, protocol, _, there = socket.getaddrinfo(self.address, self.port, type=socket.SOCK_DGRAM)[0]
+            family, kind, protocol, _, peer = socket.getaddrinfo(self.address, self.port, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(there)  # sends nothing: the kernel picks the route
-                here = probe.getsockname()[0]
+                probe.connect(peer)  # sends nothing: the kernel picks the route
+                local = probe.getsockname()[0]
         except OSError:
             return None
-        # Node 0 reaches itself over the loopback; the interface needed is that of the address the others use.
-        address = there[0] if self.node == 0 else here
-        names = [name for name, known in psutil.net_if_addrs().items() if any(a.address == address for a in known)]
+        # Node 0 reaches itself over the loopback, but needs the interface with the address that the other nodes use.
+        address = peer[0] if self.node == 0 else local
+        interfaces = psutil.net_if_addrs().items()
+        names = [name for name, addresses in interfaces if any(a.address == address for a in addresses)]
         return names[0] if names else None
 
 
 def node_of(environment: Mapping[str, str] = os.environ) -> int:
-    """Returns the rank of this node, 0 where there is one node; raises RecipeError as `Gang.from_environment`."""
+    """Returns the rank of this node, 0 for a single node; raises RecipeError like `Gang.from_environment`."""
     gang = Gang.from_environment(environment)
     return gang.node if gang else 0

@@ -1,9 +1,9 @@
-"""Starts and restarts the ranks of one node of a gang, in step with the agents of the other nodes.
+"""Starts and restarts the ranks of one node of a gang, in coordination with the agents of the other nodes.
 
-torchrun could start them, but its static rendezvous cannot restart, and its dynamic one numbers the nodes in the order
-of arrival, so that rank 0, which writes, could be on any of them. Here rank = node * ranks per node + local rank. When
-a rank fails, all ranks of all nodes are ended, every agent posts the exit code of its own, and all agents compute the
-same result from the codes: an exit code, or one more attempt.
+torchrun's static rendezvous cannot restart, and its dynamic rendezvous numbers the nodes in the order of arrival, so
+that rank 0, which writes, could be on any node. Here rank = node * ranks per node + local rank. When a rank fails, all
+ranks on all nodes are stopped, every agent publishes the exit code of its ranks, and all agents derive the same
+decision from the codes: an exit code, or another attempt.
 """
 
 import json
@@ -31,32 +31,32 @@ from tasks.trainer.parallel.ranks import ATTEMPT
 log = logging.getLogger(__name__)
 BEAT_S = 0.5
 PEER_TIMEOUT_S = float(os.environ.get("SLUICE_PEER_TIMEOUT", "30"))
-"""Seconds without a heartbeat after which a node counts as lost."""
+"""Seconds without a heartbeat after which a node is considered lost."""
 LEAVE_S = 10.0
-"""Seconds a node waits at its end for the others to read its result."""
+"""Seconds that a node waits at exit for the others to read its result."""
 _STORE_TIMEOUT = timedelta(seconds=60)
 WIND_DOWN_S = 20.0
-"""Seconds a rank may continue after another has failed: it may be writing a checkpoint."""
+"""Seconds that a rank may continue after another has failed, because it may be writing a checkpoint."""
 PRECEDENCE = (2, 143, 137)
-"""Exit codes of a node that become the exit code of all, in order of precedence; other failures come after them."""
+"""Exit codes of a node that become the exit code of all nodes, in order of precedence, before other failures."""
 _POLL_S = 0.1
 Rank = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
-class Result:
-    """How the ranks of one node ended: exit code, and the failure that was recorded first."""
+class NodeResult:
+    """Result of the ranks of one node: exit code, and the first recorded failure."""
 
     code: int
     failure: Failure | None = None
 
     def text(self) -> str:
-        """Returns JSON for `read`."""
+        """Returns the result as JSON, for `read`."""
         return json.dumps({"code": self.code, "failure": asdict(self.failure) if self.failure else None})
 
     @classmethod
-    def read(cls, text: str) -> "Result":
-        """Parses what `text` returned."""
+    def read(cls, text: str) -> "NodeResult":
+        """Parses the output of `text`."""
         fields = json.loads(text)
         return cls(fields["code"], Failure(**fields["failure"]) if fields["failure"] else None)
 
@@ -64,18 +64,18 @@ class Result:
 class HeartbeatStore:
     """Heartbeats and results between the agents of a gang, over a TCPStore on node 0.
 
-    A thread per node writes its heartbeat and its result to the store and reads those of the other nodes twice a
-    second, so that a machine that disappears without closing its connections is detected after `PEER_TIMEOUT_S`, where
-    a collective would wait for minutes. The ranks use the same store for their rendezvous.
+    A thread on each node writes its heartbeat and its result to the store, and reads those of the other nodes, twice a
+    second. A machine that disappears without closing its connections is detected after `PEER_TIMEOUT_S`, while a
+    collective would block for minutes. The ranks use the same store for their rendezvous.
 
     A context manager; `host` is the IP address of the store.
 
     Args:
-        gang: this node among the others.
-        nproc: ranks here; all nodes must have as many.
+        gang: this node and its gang.
+        nproc: number of ranks on this node; it must be equal on all nodes.
 
     Raises:
-        TransientError: the others did not connect within `MEETING_S`.
+        TransientError: the other nodes did not connect within `MEETING_S`.
         InputError: the nodes differ in their number of ranks.
     """
 
@@ -90,7 +90,7 @@ class HeartbeatStore:
         self._beats = dict.fromkeys(self.peers, 0)
         self._attempt = 0
         self._outbox: dict[str, str] = {}
-        self._results: dict[int, Result] = {}
+        self._results: dict[int, NodeResult] = {}
         self._broken = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._exchange, name="heartbeat", daemon=True)
@@ -100,7 +100,7 @@ class HeartbeatStore:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Closes when everything is sent; node 0 last, since the store ends with it."""
+        """Closes after everything is sent; node 0 closes last, because it hosts the store."""
         self._outbox["left/" + str(self.gang.node)] = "1"
         deadline = time.monotonic() + LEAVE_S
         while self._outbox and not self.lost and time.monotonic() < deadline:
@@ -108,25 +108,25 @@ class HeartbeatStore:
         if self.gang.node == 0 and exc[0] is None:
             self._await_peers(deadline)
         self._closing.set()
-        # A thread that is still inside torch when the interpreter ends makes C++ abort the process: exit code 134.
+        # A thread that is inside torch while the interpreter exits makes C++ abort the process (exit code 134).
         self._thread.join(LEAVE_S)
 
     def begin(self, attempt: int) -> None:
-        """Starts to read the results of an attempt."""
+        """Starts an attempt, and discards the results of the previous one."""
         self._attempt, self._results = attempt, {}
 
-    def post(self, result: Result) -> None:
-        """Sends the result of this node for the current attempt."""
+    def post(self, result: NodeResult) -> None:
+        """Publishes the result of this node for the current attempt."""
         self._outbox[f"result/{self._attempt}/{self.gang.node}"] = result.text()
 
     @property
-    def results(self) -> dict[int, Result]:
-        """Results of the other nodes for the current attempt so far."""
+    def results(self) -> dict[int, NodeResult]:
+        """Results of the other nodes for the current attempt, by node, as far as received."""
         return dict(self._results)
 
     @property
     def lost(self) -> list[int]:
-        """Nodes without a heartbeat for `PEER_TIMEOUT_S`; all of them when the store on node 0 is gone."""
+        """Nodes without a heartbeat for `PEER_TIMEOUT_S`; all other nodes if the store on node 0 is lost."""
         if self._broken:
             return list(self.peers)
         now = time.monotonic()
@@ -143,7 +143,7 @@ class HeartbeatStore:
                     self._read_peer(node)
         except Exception as error:  # torch raises plain RuntimeErrors
             if not self._closing.is_set():
-                log.warning("the gang's store is gone (%s)", str(error).split("\n")[0])
+                log.warning("lost connection to the gang's store (%s)", str(error).split("\n")[0])
             self._broken = True
 
     def _read_peer(self, node: int) -> None:
@@ -152,24 +152,24 @@ class HeartbeatStore:
             self._beats[node], self._last_beat[node] = beats, time.monotonic()
         attempt, key = self._attempt, f"result/{self._attempt}/{node}"
         if node not in self._results and self._store.check([key]):
-            result = Result.read(self._store.get(key).decode())
+            result = NodeResult.read(self._store.get(key).decode())
             if attempt == self._attempt:
                 self._results[node] = result
 
     def _await_peers(self, deadline: float) -> None:
-        left = [f"left/{node}" for node in self.peers]
-        while time.monotonic() < deadline and not self.lost and not self._store.check(left):
+        keys = [f"left/{node}" for node in self.peers]
+        while time.monotonic() < deadline and not self.lost and not self._store.check(keys):
             time.sleep(0.1)
 
 
 def _connect(gang: Gang, nproc: int, deadline: float) -> tuple[str, TCPStore]:
-    """Returns the address of the store and, when all nodes have joined, the store."""
+    """Waits until all nodes have joined; returns the address of the store, and the store."""
     while True:
         host = "127.0.0.1" if gang.node == 0 else gang.reach(deadline - time.monotonic())
         try:
             store = TCPStore(host, gang.port, is_master=gang.node == 0, timeout=_STORE_TIMEOUT, wait_for_workers=False)
-            # A gang that is being ended may still listen at this address: then our key exists already, or the store
-            # fails.
+            # An earlier gang that is shutting down may still listen at this address; then the key exists already, or
+            # the store fails.
             if store.add(f"join/{gang.node}", 1) == 1:
                 store.set(f"node/{gang.node}", str(nproc))
                 _await_all(gang, store, deadline)
@@ -178,7 +178,7 @@ def _connect(gang: Gang, nproc: int, deadline: float) -> tuple[str, TCPStore]:
         except RuntimeError as error:  # torch raises nothing more specific
             problem = str(error).split("\n")[0]
         if time.monotonic() > deadline:
-            raise TransientError(f"port {gang.port} of node 0 cannot be used ({problem})", "look at node 0's log")
+            raise TransientError(f"port {gang.port} of node 0 cannot be used ({problem})", "see the log of node 0")
         time.sleep(AGAIN_S)
 
 
@@ -186,16 +186,16 @@ def _await_all(gang: Gang, store: TCPStore, deadline: float) -> None:
     while missing := [node for node in range(gang.nodes) if not store.check([f"node/{node}"])]:
         if time.monotonic() > deadline:
             raise TransientError(
-                f"nodes {missing} of the gang did not come within {MEETING_S:.0f} s", "look at the events of their pods"
+                f"nodes {missing} of the gang did not join within {MEETING_S:.0f} s", "see the events of their pods"
             )
         time.sleep(AGAIN_S)
 
 
 def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Iterable[int]) -> int:
-    """Runs the ranks of this node to the end; returns the exit code that all nodes of the gang return.
+    """Runs the ranks of this node until they end; returns the exit code, which is the same on all nodes of the gang.
 
-    A node that is lost ends the gang with 1 within half a minute or so (`PEER_TIMEOUT_S`, `WIND_DOWN_S`): the
-    supervisor of the nodes starts all of them again.
+    If a node is lost, the gang ends with exit code 1 within about half a minute (`PEER_TIMEOUT_S`, `WIND_DOWN_S`), and
+    the supervisor of the nodes restarts all of them.
     """
     log.info("node %d of %d, %d ranks each; node 0 is %s:%d", gang.node, gang.nodes, nproc, gang.address, gang.port)
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
@@ -214,24 +214,24 @@ def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Itera
 
 
 class _Node:
-    """The ranks of this node."""
+    """The ranks of this node, as processes."""
 
     def __init__(self, spec: Path, out: Path, nproc: int, heartbeats: HeartbeatStore) -> None:
         self.spec, self.out, self.nproc, self.heartbeats = spec, out, nproc, heartbeats
         self.stop_requested = False
         self.ranks: list[Rank] = []
-        signal.signal(signal.SIGTERM, self._pass_on)
+        signal.signal(signal.SIGTERM, self._forward_signal)
 
     def run(self, attempt: int) -> int:
-        """Runs all ranks once; returns the exit code of the whole gang."""
+        """Runs all ranks for one attempt; returns the exit code of the whole gang."""
         failure.clear(self.out)
         self.heartbeats.begin(attempt)
         self.ranks = [self._start(local, attempt) for local in range(self.nproc)]
-        if self.stop_requested:  # while they were being started
+        if self.stop_requested:  # during their start
             self._signal(signal.SIGTERM)
-        mine = self._result(self._wait())
-        self.heartbeats.post(mine)
-        return self._agree(mine)
+        own = self._result(self._wait())
+        self.heartbeats.post(own)
+        return self._agree(own)
 
     def _start(self, local: int, attempt: int) -> Rank:
         gang = self.heartbeats.gang
@@ -250,14 +250,14 @@ class _Node:
         return subprocess.Popen([sys.executable, "-m", "tasks.trainer", "--spec", str(self.spec)], env=environment)
 
     def _wait(self) -> int:
-        """Waits until no rank runs any more; returns the exit code with the highest precedence."""
+        """Waits until all ranks have ended; returns the exit code with the highest precedence."""
         deadline = None
         while any(rank.poll() is None for rank in self.ranks):
             ended = [rank.returncode for rank in self.ranks if rank.returncode]
             if deadline is None and (ended or self._failures_elsewhere()):
                 deadline = time.monotonic() + WIND_DOWN_S
             if deadline is not None and time.monotonic() > deadline:
-                self._signal(signal.SIGKILL)  # the exit codes that this causes are not counted
+                self._signal(signal.SIGKILL)  # the resulting exit codes are ignored
                 return decisive_code([1, *map(_code, ended)])
             time.sleep(_POLL_S)
         return decisive_code(_code(rank.returncode) for rank in self.ranks)
@@ -266,32 +266,32 @@ class _Node:
         return [result.code for result in self.heartbeats.results.values() if result.code] or self._missing()
 
     def _missing(self) -> list[int]:
-        """Returns the nodes that are lost and have not posted a result."""
+        """Returns the lost nodes that have not published a result."""
         return [node for node in self.heartbeats.lost if node not in self.heartbeats.results]
 
-    def _result(self, code: int) -> Result:
+    def _result(self, code: int) -> NodeResult:
         failures = failure.recorded(self.out)
-        return Result(code, failures[0] if failures and code else None)
+        return NodeResult(code, failures[0] if failures and code else None)
 
-    def _agree(self, mine: Result) -> int:
-        """Returns the exit code of the whole gang, and writes the failure behind it into the run's folder."""
+    def _agree(self, own: NodeResult) -> int:
+        """Returns the exit code of the whole gang, and records the failure that caused it in the run's folder."""
         while len(self.heartbeats.results) < len(self.heartbeats.peers):
             if missing := self._missing():
-                return self._lost(missing)
+                return self._record_lost_nodes(missing)
             time.sleep(_POLL_S)
-        results = [mine, *self.heartbeats.results.values()]
+        results = [own, *self.heartbeats.results.values()]
         code = decisive_code(result.code for result in results)
         for result in results:
             if result.failure and result.code == code:
                 failure.write(self.out, result.failure)
         return code
 
-    def _lost(self, nodes: list[int]) -> int:
+    def _record_lost_nodes(self, nodes: list[int]) -> int:
         # Without node 0 the state of the other nodes is unknown.
-        lost = f"lost node {0 if 0 in nodes else ', '.join(map(str, nodes))} of the gang"
-        log.error("%s", lost)
-        failure.clear(self.out)  # broken connections are only a consequence
-        failure.record(self.out, 0, TransientError(lost, "all nodes must be started again; they resume"))
+        message = f"lost node {0 if 0 in nodes else ', '.join(map(str, nodes))} of the gang"
+        log.error("%s", message)
+        failure.clear(self.out)  # recorded errors of broken connections are only a consequence
+        failure.record(self.out, 0, TransientError(message, "restart all nodes; they resume"))
         return 1
 
     def _signal(self, number: int) -> None:
@@ -300,21 +300,21 @@ class _Node:
             if number == signal.SIGKILL:
                 rank.wait()
 
-    def _pass_on(self, number: int, frame: object) -> None:
+    def _forward_signal(self, number: int, frame: object) -> None:
         self.stop_requested = True
         self._signal(number)
 
 
 def _code(status: int) -> int:
-    """Returns a rank's exit code as a shell would."""
+    """Returns the exit code of a rank like a shell."""
     return status if status >= 0 else 128 - status
 
 
 def decisive_code(codes: Iterable[int]) -> int:
-    """Returns the exit code for several: one that forbids a restart, then a stop, a kill, any failure, 0.
+    """Combines exit codes, in order of precedence: permanent failure, stop, kill, other failure, success.
 
     >>> decisive_code([0, 1, 143]), decisive_code([1, 2]), decisive_code([0, 0])
     (143, 2, 0)
     """
-    given = list(codes)
-    return next((code for code in PRECEDENCE if code in given), max(given))
+    all_codes = list(codes)
+    return next((code for code in PRECEDENCE if code in all_codes), max(all_codes))

@@ -1,7 +1,7 @@
-"""Runs a training spec in a subprocess; reads its log and metrics while it runs.
+"""Runs a training spec in subprocesses, and follows their log and metrics.
 
 Writes `spec.json` and `train.log` into the run's folder; raises the failure of the run as a SluiceError. The processes
-of the run end with the process that started them, however it ends (`end_with_parent`).
+of the run are killed when the process that started them ends for any reason (`end_with_parent`).
 """
 
 import contextlib
@@ -37,12 +37,12 @@ from tasks.trainer.place import Layout, ranks_here
 log = logging.getLogger("sluice.train")
 POLL_S = 0.2
 GRACE_S = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "100")) + 10
-"""Seconds a run may take to save after SIGTERM: more than torchrun's own limit (see `agent`), less than the grace of a
-pod."""
+"""Seconds that a run may take to save after SIGTERM: more than torchrun's limit (see `agent`), less than the grace
+period of a pod."""
 LOG = "train.log"
 OnMetrics = Callable[[int, dict[str, float]], None]
 PARENT_PIPE = "SLUICE_PARENT_PIPE"
-"""Set to "stdin" by a parent that has the other end of our standard input open."""
+"""Set to "stdin" by a parent that keeps the other end of the standard input open."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -60,19 +60,19 @@ def train_local(
 ) -> None:
     """Trains `spec` to its last step in subprocesses, resuming from its `out` folder.
 
-    The subprocesses end with this process, however it ends. On an exception in here (a keyboard interrupt, an error of
-    `on_metrics`) they get SIGTERM, save and are ended; the same on SIGTERM, if no other handler is installed, and this
-    process then exits with 143.
+    The subprocesses are killed when this process ends for any reason. On an exception (a keyboard interrupt, an error
+    in a callback) they receive SIGTERM, save a checkpoint and exit. SIGTERM has the same effect unless a handler is
+    installed; this process then exits with 143.
 
     Args:
         spec: the run.
-        on_metrics: called with (step, numbers) for every step, in order, within a second of it; on node 0 only.
-        nproc: ranks on this node; None takes the number of the place.
-        gang: this node among others that train the same spec; None: it is the only one.
-        check: called several times a second; what it raises ends the run.
+        on_metrics: called with (step, values) for every step, in order, within a second; only on node 0.
+        nproc: ranks on this node; None: the number of the place.
+        gang: the gang of this node; None: it is the only node.
+        check: called several times a second; an exception stops the run.
 
     Raises:
-        SluiceError: the run failed; a TransientError where a retry may succeed.
+        SluiceError: the run failed; a TransientError if a retry may succeed.
     """
     out = Path(spec.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def train_local(
 
 
 def _run(command: list[str], environment: dict[str, str], output: IO[bytes], poll: Callable[[], None]) -> int:
-    """Runs `command`, calling `poll` while it runs and once after; returns the exit code."""
+    """Runs `command` and calls `poll` while it runs and once after it; returns the exit code."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -109,7 +109,7 @@ def _run(command: list[str], environment: dict[str, str], output: IO[bytes], pol
             if running:
                 time.sleep(POLL_S)
     except SupersededError:
-        process.kill()  # nothing may be saved any more; its ranks end with it
+        process.kill()  # it must not save any more; its ranks end with it
         raise
     finally:
         _end(process)
@@ -117,7 +117,7 @@ def _run(command: list[str], environment: dict[str, str], output: IO[bytes], pol
 
 
 def _poll(log_file: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics, check: Callable[[], None]) -> None:
-    """Logs the output and reports the metrics of the run since the last call."""
+    """Logs the output and passes on the metrics of the run since the last call."""
     check()
     _log_lines(log_file)
     for values in tail.new_lines():
@@ -127,22 +127,22 @@ def _poll(log_file: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics, check: 
 def _log_lines(log_file: IO[bytes]) -> None:
     while (line := log_file.readline()).endswith(b"\n"):
         log.info("%s", line.decode(errors="replace").rstrip())
-    log_file.seek(-len(line), os.SEEK_CUR)  # the rest of a line that is still being written
+    log_file.seek(-len(line), os.SEEK_CUR)  # an incomplete line is read again
 
 
 def _environment(gang: Gang | None) -> dict[str, str]:
-    """Returns the environment of the run: ours, the parent watch's pipe, the gang, and this code first on the path."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    """Returns the environment of the run: that of this process, the parent pipe, the gang, and PYTHONPATH."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    around = gang.environment() if gang else {}
-    return {**ours, **around, PARENT_PIPE: "stdin", "PYTHONPATH": os.pathsep.join(path)}
+    gang_variables = gang.environment() if gang else {}
+    return {**inherited, **gang_variables, PARENT_PIPE: "stdin", "PYTHONPATH": os.pathsep.join(path)}
 
 
 @contextlib.contextmanager
 def _sigterm_exits() -> Iterator[None]:
-    """Makes SIGTERM raise SystemExit(143) in the block, in the main thread and unless a handler is installed."""
-    alone = threading.current_thread() is threading.main_thread()
-    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    """Makes SIGTERM raise SystemExit(143) in the block; only in the main thread, and unless a handler is installed."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, _exit)
@@ -157,7 +157,7 @@ def _exit(number: int, frame: object) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Sends SIGTERM, so that the run saves; after GRACE_S, or at a second interrupt, kills it."""
+    """Sends SIGTERM, so that the run saves; kills it after GRACE_S, or on a second interrupt."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -172,17 +172,17 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def explain(code: int, out: Path) -> SluiceError:
-    """Returns the error for a run with this exit code: the recorded failure, or the end of the log."""
+    """Returns the error for an exit code of a run, from the recorded failure or the end of the log."""
     failures = failure.recorded(out)
     if failures and failures[0].permanent:
         return failures[0].error()
     if code == 2:
         return InputError(f"training was refused: {last_lines(out / LOG)}", f"the log is {out / LOG}")
     if code == 143:
-        return StoppedError("training was stopped on request and has saved a checkpoint", "run it again to go on")
+        return StoppedError("training was stopped on request and has saved a checkpoint", "run it again to continue")
     if code == 137:
         return KilledError(
-            "a training rank was killed (SIGKILL), most often for want of memory",
+            "a training rank was killed (SIGKILL), usually because it ran out of memory",
             "run it again to resume; if it recurs give it more memory or lower train.microbatch",
         )
     cause = failures[0].cause if failures else f"exit code {code}: {last_lines(out / LOG)}"
@@ -190,17 +190,17 @@ def explain(code: int, out: Path) -> SluiceError:
 
 
 def last_lines(path: Path, count: int = 3) -> str:
-    """Returns the last lines of a log, joined into one."""
+    """Returns the last lines of a log, joined into one line."""
     text = path.read_text(errors="replace") if path.exists() else ""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     return " | ".join(lines[-count:])
 
 
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:
-    """Returns how many ranks per node the run can use: each must get the same number of microbatches of a step.
+    """Returns the number of ranks per node: each rank must get the same number of microbatches of a step.
 
-    The number of ranks is not part of the fingerprint, so a small run (a canary) takes fewer instead of failing. With a
-    layout it takes those of the layout.
+    The number of ranks is not part of the fingerprint, so a small run (a canary) uses fewer ranks instead of failing. A
+    layout determines the number of ranks.
     """
     if spec.layout:
         return _ranks_of(spec.layout, nodes)
@@ -218,7 +218,7 @@ def _ranks_of(layout: Layout, nodes: int) -> int:
     if layout.ranks % nodes or (nodes > 1 and layout.ranks // nodes % replica):
         raise RecipeError(
             f"a layout of {layout.ranks} ranks, {replica} to a replica, does not fit {nodes} nodes",
-            "on several nodes replicas must not span nodes, whose disks have the checkpoints: set replicate in "
+            "replicas must not span nodes, because checkpoints are on the disks of nodes: set replicate in "
             "[place.train.layout] to a multiple of [place.kubernetes] nodes",
         )
     if (ranks := layout.ranks // nodes) != ranks_here():
@@ -229,21 +229,21 @@ def _ranks_of(layout: Layout, nodes: int) -> int:
 
 
 def end_with_parent() -> None:
-    """Has this process killed when its parent ends, if the parent has set `PARENT_PIPE`; call once, early.
+    """Makes this process end when its parent ends, if the parent has set `PARENT_PIPE`; call once, early.
 
-    A stage that is killed with SIGKILL cannot clean up, and its retry must not find a second writer in its folder. Two
-    mechanisms: on Linux PR_SET_PDEATHSIG; everywhere end of file on standard input, a pipe whose other end only the
-    stage has open. A pod runs no stage beside the ranks and needs neither.
+    A stage that receives SIGKILL cannot clean up, and its retry must not have a second writer in its folder. There are
+    two mechanisms: PR_SET_PDEATHSIG on Linux; and on all platforms end of file on standard input, a pipe whose other
+    end only the stage has open. Pods that run only ranks need neither.
     """
     if os.environ.get(PARENT_PIPE) != "stdin":
         return
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # Also covers the time before the call above: a parent that has ended has closed the pipe.
-    threading.Thread(target=_die_with_pipe, name="pipe-watch", daemon=True).start()
+    # The pipe also covers the time before the call above, because it is closed when the parent ends.
+    threading.Thread(target=_kill_at_end_of_pipe, name="pipe-watch", daemon=True).start()
 
 
-def _die_with_pipe() -> None:
+def _kill_at_end_of_pipe() -> None:
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGKILL)

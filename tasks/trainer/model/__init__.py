@@ -1,1 +1,1 @@
-"""The model: a Llama-type decoder, its attention kernels and loss, and how its weights are described and loaded."""
+"""The model: a Llama-type decoder, its attention kernels and loss, and the description and loading of its weights."""

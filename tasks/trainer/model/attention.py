@@ -1,7 +1,7 @@
-"""Attention over packed documents: a query attends to the keys of its own document that are not later.
+"""Attention over packed documents: causal, and masked at document boundaries.
 
-A kernel takes the documents of a batch and returns the function that every layer calls; what depends on the documents
-alone is computed once per batch.
+A kernel takes the documents of a batch and returns the attention function that every layer calls. Everything that
+depends only on the documents is computed once per batch.
 
 | kernel | devices | dtypes | queries of a rank |
 |---|---|---|---|
@@ -21,14 +21,14 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
 [batch, heads, queries, head_dim]."""
 Kernel = Callable[[Tensor, Tensor | None], Attend]
-"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbours, to an Attend; the
-second argument is int64 [queries], the positions of the queries where a rank has some of them, or None."""
+"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbors, to an Attend; the
+second argument is int64 [queries], the positions of the queries if a rank has only some of them, else None."""
 _FLASH = {"FA4": (9, 10), "FA3": (9,)}
-"""Flash attention in packages of their own that torch can use, newest first, and the SM majors they run on."""
+"""Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
 
 
 def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
-    """Returns the kernel to train with. On a GPU it is never SDPA with a mask, which has no fast kernel there.
+    """Returns the kernel to train with. On a GPU this is never SDPA with a mask, which has no fast kernel there.
 
     Args:
         device: of the model.
@@ -37,7 +37,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
     """
     if device.type == "cpu":
         return sdpa_mask
-    # Imported here: torch._dynamo behind them takes a second or two, which runs on a CPU do not need.
+    # Imported here, because they import torch._dynamo, which takes a second or two that CPU runs do not need.
     flash = dtype in (torch.bfloat16, torch.float16) and torch.cuda.get_device_capability(device) >= (8, 0)
     if flash and context == 1:
         from tasks.trainer.model.varlen import varlen
@@ -49,11 +49,11 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
 
 
 def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
-    """A `Kernel`: SDPA with a boolean mask, the reference for the others, and the only one that trains on a CPU."""
+    """A `Kernel`: SDPA with a boolean mask; the reference for the others, and the only one that trains on a CPU."""
     mask = document_mask(documents, rows)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # Repeated by hand: SDPA's own grouped mode has no fused CPU kernel.
+        # Repeated explicitly, because SDPA's grouped mode has no fused CPU kernel.
         share = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
@@ -62,10 +62,10 @@ def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
 
 
 def activate_flash(device: torch.device) -> str:
-    """Makes torch compute flash attention in this process by the newest implementation that card and packages allow.
+    """Activates the newest flash attention implementation that the GPU and the installed packages support.
 
     Returns:
-        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is torch's own.
+        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is built into torch.
     """
     major, _ = torch.cuda.get_device_capability(device)
     for name, majors in _FLASH.items():
@@ -87,12 +87,12 @@ def document_starts(documents: Tensor) -> Tensor:
 
 
 def document_positions(documents: Tensor) -> Tensor:
-    """Returns int64 [batch, sequence]: how far each token is from the first token of its document."""
+    """Returns int64 [batch, sequence]: the position of each token within its document."""
     return torch.arange(documents.shape[1], device=documents.device) - document_starts(documents)
 
 
 def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Returns bool [batch, 1, queries, sequence]: a query attends to keys of its document that are not later.
+    """Returns bool [batch, 1, queries, sequence]: a query attends to the keys of its document up to its own position.
 
     Args:
         documents: int64 [batch, sequence], equal within a document.

@@ -1,6 +1,6 @@
-"""Attention by FlexAttention (He et al. 2024, arXiv 2412.05496): one kernel that skips blocks which the mask excludes.
+"""Attention by FlexAttention (He et al. 2024, arXiv 2412.05496): a kernel that skips masked blocks.
 
-On a GPU the kernel is compiled. On a CPU torch has its forward pass alone, uncompiled.
+On a GPU the kernel is compiled. On a CPU torch has only an uncompiled forward pass.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from tasks.trainer.model.attention import Attend, document_starts
 
 BLOCK = 128
-"""Queries and keys of a block: the unit in which work is skipped, and torch's own default."""
+"""Queries and keys per block, the unit in which work is skipped; torch's default."""
 
 
 def flex(documents: Tensor, rows: Tensor | None = None) -> Attend:
@@ -29,12 +29,12 @@ def flex(documents: Tensor, rows: Tensor | None = None) -> Attend:
 
 
 def block_mask(documents: Tensor, rows: Tensor | None = None) -> BlockMask:
-    """Returns the mask, with its blocks by the bounds of what their queries see: no dense mask is made.
+    """Returns the block mask, computed from the bounds of each block without a dense mask.
 
-    A query at position p of a document that begins at s sees the keys s to p. So a block of keys has something to see
-    for a block of queries if it ends at or after the least s and begins at or before the greatest p; and all of it is
-    seen if it begins at or after the greatest s and ends at or before the least p. Where the positions of a block of
-    queries have a gap, blocks in the gap are computed, too, and excluded key by key.
+    A query at position p of a document that begins at s attends to the keys s to p. So a block of keys is needed by a
+    block of queries if it ends at or after the smallest s and begins at or before the largest p. It is needed in full
+    if it begins at or after the largest s and ends at or before the smallest p. If the positions of a block of queries
+    have a gap, the key blocks in the gap are computed as well, and masked key by key.
 
     Args:
         documents: int64 [batch, sequence].
@@ -63,16 +63,19 @@ def block_mask(documents: Tensor, rows: Tensor | None = None) -> BlockMask:
 
 
 def _by_block(values: Tensor) -> Tensor:
-    """Cuts [batch, queries] into [batch, blocks, BLOCK]; the last value fills up the last block."""
+    """Splits [batch, queries] into [batch, blocks, BLOCK]; the last block is padded with the last value."""
     count = values.shape[1]
     padded = torch.arange(-(-count // BLOCK) * BLOCK, device=values.device).clamp(max=count - 1)
     return values[:, padded].view(values.shape[0], -1, BLOCK)
 
 
-def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns for bool [batch, query blocks, key blocks] how many are chosen, and all numbers, the chosen first."""
-    order = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    return chosen.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None]
+def _ordered(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the number of true key blocks in bool [batch, query blocks, key blocks], and all indices, true first.
+
+    The shapes are int32 [batch, 1, query blocks] and int32 [batch, 1, query blocks, key blocks].
+    """
+    order = mask.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+    return mask.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None]
 
 
 @cache

@@ -1,11 +1,11 @@
 """Cross-entropy of the next token without storing the logits.
 
-The head and the loss are one operation that works through the positions in chunks and computes its gradients on the
-way forward: at most `CHUNK x vocabulary` logits exist at a time. With 2,048 positions and a vocabulary of 4,096 that
-saves 96 MB and takes no more time than two separate operations.
+The head and the loss are one operation that processes the positions in chunks and computes its gradients during the
+forward pass, so that at most `CHUNK x vocabulary` logits exist at a time. With 2,048 positions and a vocabulary of
+4,096 this saves 96 MB and takes no more time than two separate operations.
 
-Ranks that share the vocabulary compute their part of it and exchange the largest logit, the sum of exponents and the
-label's logit of each position (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
+With a vocabulary sharded over ranks, each rank computes its part, and the ranks exchange for each position the largest
+logit, the sum of exponentials and the logit of the label (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
 """
 
 from typing import Any
@@ -31,17 +31,17 @@ class HeadCrossEntropy(torch.autograd.Function):
         Args:
             ctx: stores the two gradients for `backward`.
             hidden: float [positions, dim].
-            weight: float [vocabulary, dim], or the rows of it that this rank of `group` has.
+            weight: float [vocabulary, dim], or the rows of this rank of `group`.
             labels: int64 [positions].
-            group: ranks that share the vocabulary, equal parts in the order of ranks; each computes the same sum, and
-                the part of the gradient of `hidden` that its rows make.
+            group: ranks over which the vocabulary is sharded, in equal parts in rank order; each computes the same sum,
+                and its contribution to the gradient of `hidden`.
         """
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         for start in range(0, hidden.shape[0], CHUNK):
             rows, expected = hidden[start : start + CHUNK], labels[start : start + CHUNK]
-            loss, grad = _shared(rows, weight, expected, group) if group else _whole(rows, weight, expected)
+            loss, grad = _sharded(rows, weight, expected, group) if group else _whole(rows, weight, expected)
             total += loss
             grad_hidden[start : start + CHUNK] = grad @ weight
             grad_weight += (grad.T @ rows).float()
@@ -50,13 +50,13 @@ class HeadCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Scales the gradients that `forward` computed by the gradient of the sum."""
+        """Multiplies the gradients from `forward` by the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grads[0], grad_weight * grads[0], None, None
 
 
 def _whole(rows: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the summed loss of some positions, and its gradient by the logits in the dtype of `rows`."""
+    """Returns the summed loss of some positions, and its gradient with respect to the logits in the dtype of `rows`."""
     counted = labels != IGNORED
     target = torch.where(counted, labels, 0)[:, None]
     log_p = torch.log_softmax((rows @ weight.T).float(), dim=-1)
@@ -65,22 +65,22 @@ def _whole(rows: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 
-def _shared(rows: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
-    """As `_whole`, where ranks have parts of the vocabulary: returns the whole loss, and this rank's columns."""
+def _sharded(rows: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
+    """As `_whole` with a sharded vocabulary: returns the total loss, and the gradient of this rank's columns."""
     counted = labels != IGNORED
     target = labels - group.rank() * weight.shape[0]
-    mine = (counted & (target >= 0) & (target < weight.shape[0]))[:, None]
-    target = torch.where(mine[:, 0], target, 0)[:, None]
+    is_local = (counted & (target >= 0) & (target < weight.shape[0]))[:, None]
+    target = torch.where(is_local[:, 0], target, 0)[:, None]
     logits = (rows @ weight.T).float()
     largest = logits.amax(dim=-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
     exponents = logits.sub_(largest[:, None])
-    expected = exponents.gather(1, target)[:, 0] * mine[:, 0]
+    label_logits = exponents.gather(1, target)[:, 0] * is_local[:, 0]
     exponents = exponents.exp_()
-    sums = torch.stack((exponents.sum(dim=-1), expected))
+    sums = torch.stack((exponents.sum(dim=-1), label_logits))
     dist.all_reduce(sums, group=group)
     loss = ((sums[0].log() - sums[1]) * counted).sum()
-    grad = exponents.div_(sums[0][:, None]).scatter_add_(1, target, -mine.float())
+    grad = exponents.div_(sums[0][:, None]).scatter_add_(1, target, -is_local.float())
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 
@@ -92,8 +92,8 @@ def head_cross_entropy(
     Args:
         hidden: float [..., dim], output of the last norm.
         weight: float [vocabulary, dim], cast to the dtype of `hidden`.
-        labels: int64 [...]; IGNORED positions count nothing.
-        group: ranks that share the vocabulary (see `HeadCrossEntropy`).
+        labels: int64 [...]; IGNORED positions do not count.
+        group: ranks over which the vocabulary is sharded (see `HeadCrossEntropy`).
     """
     total: Tensor = HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, -2), weight.to(hidden.dtype), labels.flatten(), group

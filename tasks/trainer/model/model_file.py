@@ -1,7 +1,7 @@
-"""The model of a checkpoint: its description `model.json`, and its weights for a prediction or for another run.
+"""The model of a checkpoint: its description `model.json`, and its weights for inference or for another run.
 
-Reads `model.json` and `model.safetensors`, of a folder or of a checkpoint artifact, and the records that lead to its
-tokenizer. Imports torch only to load a model: the stages that describe one work without it.
+Reads `model.json` and `model.safetensors` from a folder or from a checkpoint artifact, and the records that lead to its
+tokenizer. Imports torch only to load a model: stages that only describe a model do not need it.
 """
 
 import json
@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_name
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
     from tasks.trainer.model.transformer import Transformer
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 FILE = "model.json"
 log = logging.getLogger(__name__)
 MERGED = f"merged/{MODEL}"
-"""Weights of a fine-tuned model with its adapters added, where there are any."""
+"""Weights of a fine-tuned model with its adapters merged, if it has any."""
 _NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
-"""Settings of a model that no tensor depends on: another value is a continued training, as for a longer context."""
+"""Settings that affect no tensor; they may change when training continues, for example for a longer context."""
 
 
 def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str
 
     Args:
         config: shape of the model.
-        tokens: vocabulary and end-of-text token it was trained with.
-        seq_len: tokens of a training sequence: the longest context the model has seen.
+        tokens: vocabulary and end-of-text token that it was trained with.
+        seq_len: tokens of a training sequence, the longest context the model was trained on.
     """
     return {
         "model": config.model_dump(mode="json"),
@@ -46,44 +46,44 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str
         "eos_id": tokens.eos_id,
         "tokenizer_sha256": tokens.tokenizer_sha256,
         "seq_len": seq_len,
-        "parameters": dict(Shape.of(config, tokens.vocab_size).weights),
+        "parameters": dict(ModelShape.of(config, tokens.vocab_size).weights),
     }
 
 
 def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str, Any]]":
-    """Returns the model in fp32, ready to predict, and the content of its `model.json`.
+    """Returns the model in fp32 and evaluation mode, and the content of its `model.json`.
 
     Args:
         description: path of a `model.json`.
-        weights: path of a `model.safetensors`, of a checkpoint or with the names of the Llama layout.
+        weights: path of a `model.safetensors`, with the tensor names of a checkpoint or of the Llama layout.
 
     Raises:
-        InputError: a file is missing, broken, or the two do not belong together.
+        InputError: a file is missing or corrupt, or the two do not match.
     """
     from safetensors.torch import load_file
 
-    from tasks.trainer.model.transformer import Transformer  # torch, which a stage that only describes a model lacks
+    from tasks.trainer.model.transformer import Transformer  # imports torch, not needed to describe a model
 
     try:
         content = json.loads(description.read_text())
         model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
-        ours = {llama_name(name): name for name in model.state_dict()}
-        model.load_state_dict({ours.get(name, name): weight for name, weight in load_file(weights).items()})
+        names = {llama_name(name): name for name in model.state_dict()}
+        model.load_state_dict({names.get(name, name): weight for name, weight in load_file(weights).items()})
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        cause = f"{weights} and {description} do not make a model ({' '.join(str(error).split())})"
+        cause = f"{weights} and {description} do not match ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
     return model.eval(), content
 
 
 def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], InitialSpec]:
-    """Returns the content of `model.json` and where the whole weights are: merged ones, or the last checkpoint's.
+    """Returns the content of `model.json` and the location of the full weights: merged, or of the last checkpoint.
 
     Args:
         checkpoint: artifact of a training or a fine-tuning.
-        setting: names it, for the error.
+        setting: name of the setting that selects it, for error messages.
 
     Raises:
-        InputError: it has no model, or adapters alone.
+        InputError: it has no model, or only adapters.
     """
     entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
     last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
@@ -101,16 +101,16 @@ def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], In
 
 
 def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifact) -> InitialSpec:
-    """Returns where the last weights of an earlier run are, if the run of `config` can begin from them.
+    """Returns the location of the last weights of an earlier run, after checking that a run can start from them.
 
     Args:
         config: settings of the new run.
-        tokens: format of the tokens that it reads.
+        tokens: format of the tokens of the new run.
         checkpoint: artifact of the earlier run.
 
     Raises:
-        InputError: the checkpoint lacks a file, is of another tokenizer, or of a model whose weights do not fit or mean
-            something else. Other differences are allowed (`changed_settings`).
+        InputError: the checkpoint lacks a file, has another tokenizer, or has a model whose weights have other shapes
+            or another meaning. Other differences are allowed (`changed_settings`).
     """
     described, initial = last_weights(checkpoint, "[train] init_from")
     _check_tokenizer(checkpoint, described["tokenizer_sha256"], tokens.tokenizer_sha256)
@@ -119,10 +119,10 @@ def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifa
 
 
 def base_weights(checkpoint: Artifact, tokenizer_sha256: str) -> tuple[ModelConfig, InitialSpec]:
-    """Returns the shape of the base of a fine-tuning, and where its weights are.
+    """Returns the shape of the base model of a fine-tuning, and the location of its weights.
 
     Raises:
-        InputError: the artifact has no whole model, or one of another tokenizer than that of the examples.
+        InputError: the artifact has no whole model, or its tokenizer is not that of the examples.
     """
     described, initial = last_weights(checkpoint, "[finetune] base")
     if described["tokenizer_sha256"] != tokenizer_sha256:
@@ -135,10 +135,10 @@ def base_weights(checkpoint: Artifact, tokenizer_sha256: str) -> tuple[ModelConf
 
 
 def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
-    """Verifies the weights and calls `load` with their file.
+    """Verifies the SHA-256 of the weights and calls `load` with their file.
 
     Raises:
-        InputError: the file is gone, is not what its record says, or has other tensors than the model.
+        InputError: the file is missing, differs from its record, or has other tensors than the model.
     """
     try:
         if sha256_of_file(initial.file) != initial.sha256:
@@ -146,49 +146,51 @@ def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
         load(Path(initial.file))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{initial.file} of {initial.artifact} cannot be read ({' '.join(str(error).split())})"
-        raise InputError(cause, "restore the file, or begin from another checkpoint") from None
+        raise InputError(cause, "restore the file, or start from another checkpoint") from None
     log.info("the weights are those of %s", initial.artifact)
 
 
 def changed_settings(checkpoint: Artifact, model: ModelConfig) -> str:
-    """Returns which settings of a model differ from those of a checkpoint ("rope_theta 5e5 (was 1e4)"); "" if none."""
-    found = _changes(json.loads(checkpoint.read(FILE))["model"], model)
-    return ", ".join(f"{field} {_shown(ours)} (was {_shown(before)})" for field, before, ours in found)
+    """Returns the settings that differ from those of a checkpoint, such as "rope_theta 5e5 (was 1e4)"; "" if none."""
+    changed = _changes(json.loads(checkpoint.read(FILE))["model"], model)
+    return ", ".join(f"{field} {_format_value(new)} (was {_format_value(old)})" for field, old, new in changed)
 
 
 def _changes(described: dict[str, Any], model: ModelConfig) -> list[tuple[str, Any, Any]]:
-    """Returns setting, its value in the checkpoint and in `model`, for each that differs."""
-    # A setting that came after the checkpoint has its default there.
-    theirs = ModelConfig.model_validate(described)
-    found = changes(theirs.model_dump(mode="json"), model.model_dump(mode="json"), "")
-    # The inner width is rounded, so another multiple may be the same model.
-    return [one for one in found if one[0] != "ffn_multiple" or theirs.ffn_dim != model.ffn_dim]
+    """Returns (setting, value in the checkpoint, value in `model`) for each setting that differs."""
+    # A setting that is newer than the checkpoint has its default there.
+    checkpoint_model = ModelConfig.model_validate(described)
+    changed = changes(checkpoint_model.model_dump(mode="json"), model.model_dump(mode="json"), "")
+    # The inner width is rounded, so different multiples can give the same model.
+    return [change for change in changed if change[0] != "ffn_multiple" or checkpoint_model.ffn_dim != model.ffn_dim]
 
 
 def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:
-    """Refuses a model with other tensors, or with the same ones in another meaning, such as another number of heads."""
-    different = [one for one in _changes(described, model) if one[0].partition(".")[0] not in _NOT_IN_WEIGHTS]
+    """Raises InputError if tensors have other shapes or another meaning, such as with another number of heads."""
+    different = [change for change in _changes(described, model) if change[0].partition(".")[0] not in _NOT_IN_WEIGHTS]
     if different:
-        listed = ", ".join(f"{field} is {_shown(ours)} and was {_shown(before)}" for field, before, ours in different)
-        settings = ", ".join(f"{field} = {_shown(before)}" for field, before, _ in different)
+        listed = ", ".join(
+            f"{field} is {_format_value(new)} and was {_format_value(old)}" for field, old, new in different
+        )
+        settings = ", ".join(f"{field} = {_format_value(old)}" for field, old, _ in different)
         raise InputError(
             f"[train] init_from: {checkpoint.address} is another model: {listed}",
             f"set {settings} in [train.model], or leave out init_from",
         )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else json.dumps(value)
 
 
 def _check_tokenizer(checkpoint: Artifact, theirs: str, ours: str) -> None:
     if theirs == ours:
         return
-    found = tokenizer_of(checkpoint)
-    path = found.store.url(f"{found.path}/tokenizer.json") if found else ""
+    tokenizer = tokenizer_of(checkpoint)
+    path = tokenizer.store.url(f"{tokenizer.path}/tokenizer.json") if tokenizer else ""
     remedy = f'set [tokenizer] file = "{path}"' if path else "import its tokenizer.json with [tokenizer] file"
     raise InputError(
         f"[train] init_from: {checkpoint.address} was trained with the tokenizer {theirs[:16]}, and the tokens of this "
-        f"run were made with {ours[:16]}: the same weights would stand for other tokens",
+        f"run were made with {ours[:16]}: the same weights would mean other tokens",
         f"{remedy} and make the tokens again, or leave out init_from",
     )

@@ -1,16 +1,16 @@
 """Shape of a decoder: its number of weights, its FLOPs per token, and shapes from 1 M to 70 B weights by name.
 
-`Shape` holds what `ModelConfig` can describe and a little more, so that models of others are counted by the same
-formulas. FLOPs are those of model FLOPs utilisation (MFU, Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B),
-the share of the devices' peak rate that a machine without any overhead would need for the same tokens per second.
-Forward and backward pass count, recomputation does not:
+`ModelShape` is slightly more general than `ModelConfig`, so that the same formulas apply to published models. FLOPs are
+those of model FLOPs utilization (MFU; Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B): the share of the
+devices' peak rate that the same tokens per second would need without any overhead. The forward and backward pass count;
+recomputation does not:
 
     FLOPs per token = 6 * N + 12 * layers * width of attention * attended length
 
-N is the number of weights that a token is multiplied with: those of the layers and of the output head, not the look-up
-in the embedding. The attended length is the sequence length by convention, also where attention is causal: so the
-figures of PaLM and llm-foundry are computed, and the ones here compare with them. `attended_length` has what causal
-attention within documents needs, which is less.
+N is the number of weights that a token is multiplied with: those of the layers and of the output head, without the
+embedding look-up. By convention the attended length is the sequence length even if attention is causal, as in the
+figures of PaLM and llm-foundry, so that results are comparable. `attended_length` returns the smaller length that
+causal attention within documents needs.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 LOSS_ROWS = 512
-"""Positions whose logits exist at a time while the loss is computed."""
+"""Positions whose logits exist at the same time while the loss is computed."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Dimensions of a decoder.
 
     Args:
@@ -41,8 +41,8 @@ class Shape:
         tied: whether embedding and output head are one matrix.
         gated: whether the feed-forward layer has three matrices (SwiGLU), else two.
         biases: whether every matrix of the layers has a bias.
-        positions: learned positions; 0 for rotary ones.
-        norm_vectors: vectors of weights of a norm: 1 for RMSNorm, 2 for LayerNorm, 0 for one without.
+        positions: learned positions; 0 for rotary positions.
+        norm_vectors: weight vectors per norm: 1 for RMSNorm, 2 for LayerNorm, 0 for a norm without weights.
     """
 
     layers: int
@@ -59,8 +59,8 @@ class Shape:
     norm_vectors: int = 1
 
     @classmethod
-    def of(cls, model: ModelConfig, vocab_size: int) -> "Shape":
-        """Returns the shape of a model of ours."""
+    def of(cls, model: ModelConfig, vocab_size: int) -> "ModelShape":
+        """Returns the shape of a configured model."""
         sizes = (model.layers, model.dim, model.heads, model.kv_heads, model.head_dim, model.ffn_dim)
         return cls(*sizes, vocab_size, model.tie_embeddings)
 
@@ -88,7 +88,7 @@ class Shape:
         return {"embedding": embedding, "head": head, "layers": layers, "norm": norm, "total": total}
 
 
-def flops_per_token(shape: Shape, attended: float) -> float:
+def flops_per_token(shape: ModelShape, attended: float) -> float:
     """Returns the FLOPs of forward and backward pass per token.
 
     Args:
@@ -107,7 +107,7 @@ def attended_length(lengths: "ArrayLike") -> float:
     >>> attended_length([4]), attended_length([2, 2])
     (2.5, 1.5)
     """
-    import numpy as np  # not at the top: a DAG file reads shapes without it
+    import numpy as np  # imported here, because DAG files use shapes without NumPy
 
     runs = np.asarray(lengths, dtype=np.float64)
     return float((runs * (runs + 1)).sum() / 2 / runs.sum())
@@ -115,7 +115,7 @@ def attended_length(lengths: "ArrayLike") -> float:
 
 @dataclass(frozen=True)
 class Size:
-    """A shape, and the tokens of the vocabulary with which it has the weights that its name says, up to 5 %."""
+    """A shape and a vocabulary size whose number of weights is within 5 % of the name's."""
 
     model: ModelConfig
     vocab_size: int

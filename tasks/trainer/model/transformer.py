@@ -1,7 +1,7 @@
 """The model: a Llama-type decoder with attention masked at document boundaries.
 
 Pre-norm RMSNorm, rotary positions (Su et al. 2021, arXiv 2104.09864), grouped-query attention, SwiGLU (Touvron et al.
-2023, arXiv 2302.13971; GQA: arXiv 2305.13245). What computes the attention, with the mask, is in `attention`.
+2023, arXiv 2302.13971; GQA: arXiv 2305.13245). The attention kernels and masks are in `attention`.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ Recompute = Callable[..., Tensor]
 
 
 class RMSNorm(nn.Module):
-    """Scales by the root mean square over the last dimension, computed in fp32."""
+    """Root mean square normalization over the last dimension, computed in fp32."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape and dtype of the result are those of `x`."""
+        """Returns a tensor with the shape and dtype of `x`."""
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
 
 
@@ -46,7 +46,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
-        # The number of heads is read off the projections: under tensor parallelism a rank has some of them.
+        # The number of heads is derived from the projections, because with tensor parallelism a rank has only some of
+        # them.
         q = rotate(self.wq(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), cos, sin)
         k = rotate(self.wk(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), cos, sin)
         v = self.wv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -69,8 +70,8 @@ class FeedForward(nn.Module):
         return out
 
 
-class Block(nn.Module):
-    """One layer: attention, then feed-forward, each on a normalised input and added to the residual stream."""
+class TransformerBlock(nn.Module):
+    """One layer: attention, then feed-forward, each on a normalized input and added to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
         self.ffn = FeedForward(config)
         self.recompute: Recompute | None = None
-        """Calls the layer so that the backward pass computes activations again; None: they are stored."""
+        """Calls the layer so that the backward pass recomputes activations; None: activations are stored."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
@@ -88,22 +89,22 @@ class Block(nn.Module):
         )
 
     def compute(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Does the same, and stores its activations for the backward pass."""
+        """Computes the layer without recomputation."""
         x = x + self.attention(self.attention_norm(x), cos, sin, attend)
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
 
 
 class Transformer(nn.Module):
-    """The decoder, or a chunk of consecutive layers of it.
+    """The decoder, or a chunk of its consecutive layers.
 
-    Layers are in a ModuleDict under their number in the whole decoder, so that parameters have the same names however
+    Layers are in a ModuleDict keyed by their number in the whole decoder, so that parameter names do not depend on how
     layers are split over ranks.
 
     Args:
         config: shape of the whole decoder.
         vocab_size: tokens of the vocabulary.
-        layers: numbers of the layers; the first layer comes with the embedding, the last one with norm and head. None:
+        layers: numbers of the layers; the first layer includes the embedding, the last one the norm and head. None:
             all.
     """
 
@@ -117,7 +118,7 @@ class Transformer(nn.Module):
         self.rows: Tensor | None = None
         """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
         self.embedding = nn.Embedding(vocab_size, config.dim) if 0 in layers else None
-        self.layers = nn.ModuleDict({str(index): Block(config) for index in layers})
+        self.layers = nn.ModuleDict({str(index): TransformerBlock(config) for index in layers})
         self.norm = RMSNorm(config.dim, config.norm_eps) if last else None
         self.head = nn.Linear(config.dim, vocab_size, bias=False) if last and not config.tie_embeddings else None
 
@@ -129,11 +130,11 @@ class Transformer(nn.Module):
         return owner.weight
 
     def hidden(self, x: Tensor, documents: Tensor) -> Tensor:
-        """Returns the normalised last hidden state, float [batch, positions, dim]; a chunk: that of its last layer.
+        """Returns the last hidden state, float [batch, positions, dim], normalized if the chunk has the norm.
 
         Args:
-            x: int64 [batch, positions], tokens; for a chunk without the embedding what the chunk before it returned.
-            documents: int64 [batch, sequence], equal within a document and different between neighbours.
+            x: int64 [batch, positions], tokens; for a chunk without the embedding, the output of the previous chunk.
+            documents: int64 [batch, sequence], equal within a document and different between neighbors.
         """
         positions = document_positions(documents)
         if self.rows is not None:
@@ -155,12 +156,12 @@ class Transformer(nn.Module):
         return self.head_loss(self.hidden(x, documents), self.head_weight, labels)
 
     def counted(self, documents: Tensor, labels: Tensor) -> Tensor:
-        """Returns what `loss` is a sum over, a scalar: the number of labels."""
+        """Returns the number of terms in the sum of `loss`, an int64 scalar: the number of labels."""
         return (labels != IGNORED).sum()
 
 
 def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:
-    """Returns a model in fp32 with the initial weights of `seed`."""
+    """Returns a model in fp32 with random initial weights from `seed`."""
     model = Transformer(config, vocab_size)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -169,13 +170,13 @@ def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:
 
 
 def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> Tensor:
-    """Returns the initial weight of a parameter, float32, on the CPU: equal for equal seeds, whatever else is random.
+    """Returns the initial weight of a parameter, float32 on the CPU, as a function of the arguments alone.
 
-    Matrices: normal with deviation 1 / sqrt(fan in); those that write to the residual stream a further 1 / sqrt(2
-    layers), which keeps its variance independent of depth (GPT-2). Embedding: 0.02 where it is also the head (so that
-    the first logits are near zero), else 1. A head of its own starts at zero, norms at one. Each weight has its own
-    generator, seeded with its name: a change of one layer does not change the initial weights of the others, and a rank
-    with some of the layers computes theirs alone.
+    Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
+    residual stream, which keeps its variance independent of depth (GPT-2). Embedding: standard deviation 0.02 if it is
+    also the head, so that the first logits are near zero, else 1. A separate head starts at zero, norms at one. Each
+    weight has its own generator, seeded with its name: changing one layer does not change the initial weights of the
+    others, and a rank computes only the weights of its own layers.
     """
     if len(shape) == 1:
         return torch.ones(shape)
@@ -200,7 +201,7 @@ def rotary(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
 
     Args:
         positions: int64 [batch, sequence].
-        config: has the width of a head, the base of the wavelengths and their scaling.
+        config: head width, base of the wavelengths, and their scaling.
     """
     angles = positions.float()[:, None, :, None] * frequencies(config, positions.device)
     cos, sin = angles.cos(), angles.sin()
@@ -211,17 +212,17 @@ def rotary(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
 
 
 def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
-    """Returns the angle in radians by which each pair turns per position, float32 [head_dim / 2].
+    """Returns the angle in radians by which each pair rotates per position, float32 [head_dim / 2].
 
-    With S the factor, L the original length and w = theta^(-2 i / head_dim) the angle by which pair i turns without
-    scaling, a pair turns r = L w / 2 pi times over the original length. Scaling replaces w:
+    With S the factor, L the original length and w = theta^(-2 i / head_dim) the unscaled angle of pair i, a pair makes
+    r = L w / 2 pi turns over the original length. Scaling replaces w:
 
     linear  w / S: positions are interpolated (Chen et al. 2023, arXiv 2306.15595).
-    llama3  w where r >= high_freq_factor, w / S where r <= low_freq_factor, and between them the mean of both, weighted
+    llama3  w if r >= high_freq_factor, w / S if r <= low_freq_factor, and in between the mean of both, weighted
             linearly in r (Llama 3.1: `apply_scaling` in meta-llama/llama-models, models/llama3/model.py).
-    yarn    the same, weighted linearly in i between the pairs that turn beta_fast and beta_slow times, rounded
-            outwards; and queries and keys are multiplied by 0.1 ln S + 1 (Peng et al. 2023, arXiv 2309.00071, section
-            3; rounding as in the authors' code).
+    yarn    the same, weighted linearly in i between the pairs that make beta_fast and beta_slow turns, rounded
+            outward; in addition, queries and keys are multiplied by 0.1 ln S + 1 (Peng et al. 2023, arXiv 2309.00071,
+            section 3; rounding as in the authors' code).
     """
     head_dim, scaling = config.head_dim, config.rope_scaling
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
@@ -230,24 +231,24 @@ def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
         return plain
     if isinstance(scaling, Llama3Rope):
         turns = scaling.original_length * plain / (2 * math.pi)
-        kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+        unscaled_share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     elif isinstance(scaling, YarnRope):
         first = math.floor(_pair(config, scaling.original_length, scaling.beta_fast))
         last = math.ceil(_pair(config, scaling.original_length, scaling.beta_slow))
         first, last = max(first, 0), min(last, head_dim - 1)
-        kept = 1 - (torch.arange(head_dim // 2, device=device) - first) / max(last - first, 1e-3)
+        unscaled_share = 1 - (torch.arange(head_dim // 2, device=device) - first) / max(last - first, 1e-3)
     else:
         return plain / scaling.factor
-    kept = kept.clamp(0, 1)
-    return kept * plain + (1 - kept) * plain / scaling.factor
+    unscaled_share = unscaled_share.clamp(0, 1)
+    return unscaled_share * plain + (1 - unscaled_share) * plain / scaling.factor
 
 
 def _pair(config: ModelConfig, length: int, turns: float) -> float:
-    """Returns the number of the pair, not rounded, that turns so many times over `length` positions."""
+    """Returns the fractional index of the pair that makes `turns` turns over `length` positions."""
     return config.head_dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(config.rope_theta))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns the pairs (first half, second half) of the last dimension of `x` [batch, heads, sequence, head_dim]."""
+    """Rotates the pairs (first half, second half) of the last dimension of `x` [batch, heads, sequence, head_dim]."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

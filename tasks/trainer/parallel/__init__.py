@@ -1,1 +1,1 @@
-"""Training with state that is sharded over ranks."""
+"""Parallel training: replicated or sharded models, collectives, layouts and their memory."""

@@ -1,8 +1,8 @@
-"""Turns a model into the part of it that a rank computes: context, tensor parallelism, fp8, recomputation, FSDP.
+"""Applies parallelism to a model: context and tensor parallelism, fp8, recomputation, FSDP.
 
-The order matters: context before tensor, both and fp8 before recomputation and compilation, which wrap what they left;
-FSDP last, around all of it. As in OLMo-core and torchtitan, FSDP is applied at degree 1, too, so that mixed precision
-has one path.
+The order matters: context before tensor parallelism; both and fp8 before recomputation and compilation, which wrap the
+result; FSDP last. As in OLMo-core and torchtitan, FSDP is also applied at degree 1, so that mixed precision has a
+single code path.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import Attend, Kernel, best_kernel
 from tasks.trainer.model.loss import head_cross_entropy
-from tasks.trainer.model.transformer import Block, Recompute, Transformer
+from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -49,17 +49,17 @@ LAYER: dict[str, ParallelStyle] = {
     "ffn.w3": ColwiseParallel(),
     "ffn.w2": RowwiseParallel(output_layouts=Shard(POSITIONS)),
 }
-"""Of every layer: Megatron-LM's split (Shoeybi et al. 2019, arXiv 1909.08053), the first matrix of a pair by its
-outputs, the second by its inputs. Between pairs ranks have some positions each (Korthikanti et al. 2022, arXiv
-2205.05198)."""
+"""Tensor parallelism of a layer, as in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053): the first matrix of a pair
+is split by outputs, the second by inputs. Between pairs, positions are sharded (sequence parallelism, Korthikanti et
+al. 2022, arXiv 2205.05198)."""
 EMBEDDING: dict[str, ParallelStyle] = {
     "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(POSITIONS))
 }
-"""Rows of the vocabulary; the head reads the same rows where it is tied."""
+"""Split by rows of the vocabulary, which a tied head uses as well."""
 NORM: dict[str, ParallelStyle] = {"norm": SequenceParallel()}
 HEAD: dict[str, ParallelStyle] = {"head": ColwiseParallel()}
-"""Rows of the vocabulary, as the loss reads them."""
-_STORED = {
+"""Split by rows of the vocabulary, as the loss requires."""
+_STORED_OPERATORS = {
     "aten::mm",
     "aten::addmm",
     "aten::_scaled_mm",
@@ -70,20 +70,20 @@ _STORED = {
     "torch_attn::_varlen_attn",
     "flex_attention",
 }
-"""What `selective` recomputation stores: the results of matrix products and attention, which take nearly all time."""
+"""Operators whose results `selective` recomputation stores: matrix products and attention, which take the most time."""
 
 
 def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> None:
     """Shards `model` in place; its parameters become DTensors.
 
     Args:
-        model: all of a decoder, or a chunk of it.
-        mesh: this rank's place in the layout.
+        model: a decoder, or a chunk of it.
+        mesh: this rank's position in the layout.
         run: settings of the run.
         seq_len: positions of a training sequence.
     """
     layout = mesh.layout
-    model.kernel = best_kernel(mesh.device, narrow(run) or torch.float32, layout.context)
+    model.kernel = best_kernel(mesh.device, compute_dtype(run) or torch.float32, layout.context)
     if layout.context > 1:
         model.kernel = context_kernel(model.kernel, mesh.group("context"), seq_len, mesh.device)
         model.rows = rows_of(mesh.at("context"), layout.context, seq_len).to(mesh.device)
@@ -92,15 +92,15 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     if run.precision == "fp8":
         use_fp8(model.layers, mesh.device)
     for layer in model.layers.values():
-        assert isinstance(layer, Block)
+        assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
         if layout.compile:
             layer.compile()
     _shard(model, mesh, run)
 
 
-def narrow(run: TrainConfig) -> torch.dtype | None:
-    """Returns the dtype of the forward and backward pass where it is not that of the weights."""
+def compute_dtype(run: TrainConfig) -> torch.dtype | None:
+    """Returns the dtype of the forward and backward pass if it is not that of the weights, else None."""
     return None if run.precision == "fp32" else torch.bfloat16
 
 
@@ -114,11 +114,11 @@ def _split(model: Transformer, mesh: DeviceMesh) -> None:
         parallelize_module(model, mesh, dict(NORM))
     if model.head is not None:
         parallelize_module(model, mesh, dict(HEAD))
-    model.head_loss = partial(_loss_over_shares, mesh)
+    model.head_loss = partial(_sharded_loss, mesh)
 
 
-def _loss_over_shares(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """Computes the loss where every rank has some rows of the head and some positions of the hidden state."""
+def _sharded_loss(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """Computes the loss when each rank has some rows of the head and some positions of the hidden state."""
     assert isinstance(hidden, DTensor)
     assert isinstance(weight, DTensor)
     whole = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
@@ -128,21 +128,21 @@ def _loss_over_shares(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: 
 def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:
     """Returns the positions of a rank, int64 [seq_len / degree], ascending within each of its two pieces.
 
-    Of 2 x degree equal pieces of the sequence, rank r has r and 2 x degree - 1 - r, so that all ranks have the same
-    number of causal pairs.
+    The sequence is split into 2 x degree equal pieces; rank r has pieces r and 2 x degree - 1 - r, so that all ranks
+    have the same number of causal pairs.
     """
     pieces = torch.arange(seq_len).chunk(2 * degree)
     return torch.cat((pieces[rank], pieces[2 * degree - 1 - rank]))
 
 
 def context_kernel(kernel: Kernel, group: dist.ProcessGroup, seq_len: int, device: torch.device) -> Kernel:
-    """Returns `kernel` for ranks that share positions: keys and values are gathered before it.
+    """Returns a kernel for context parallelism, which gathers keys and values.
 
-    Every rank computes the queries of its own positions against the keys and values of all, which are gathered in each
-    layer (as in Llama 3: arXiv 2407.21783, section 3.3.2).
+    Each rank computes attention of the queries at its own positions over all keys and values, which are gathered in
+    each layer (as in Llama 3: arXiv 2407.21783, section 3.3.2).
 
     Args:
-        kernel: computes attention for some queries and all keys.
+        kernel: kernel that computes attention for some queries and all keys.
         group: ranks that share a sequence, each with the queries of `rows_of`.
         seq_len: positions of the whole sequence.
         device: of the tensors.
@@ -166,7 +166,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, order: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Returns [batch, heads, sequence, width]; `order`: where in the sequence each gathered position belongs."""
+        """Returns [batch, heads, sequence, width]; `order` has the sequence position of each gathered position."""
         ctx.order, ctx.group = order, group
         first = own.movedim(2, 0).contiguous()
         gathered = first.new_empty(len(order), *first.shape[1:])
@@ -177,7 +177,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """Sums the gradients of all ranks, each for the rank that has the positions."""
+        """Sums the gradients of all ranks, and scatters them by position."""
         gathered = grads[0].movedim(2, 0)[ctx.order].contiguous()
         own = gathered.new_empty(len(ctx.order) // ctx.group.size(), *gathered.shape[1:])
         dist.reduce_scatter_single(own, gathered, group=ctx.group)
@@ -186,7 +186,7 @@ class _Gather(torch.autograd.Function):
 
 def _policy(ctx: object, op: OperatorBase, *args: object, **kwargs: object) -> CheckpointPolicy:
     name = op.name()  # type: ignore[no-untyped-call]
-    return CheckpointPolicy.MUST_SAVE if name in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if name in _STORED_OPERATORS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 _RECOMPUTE: dict[str, Recompute] = {
@@ -198,10 +198,10 @@ _RECOMPUTE: dict[str, Recompute] = {
 
 
 def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
-    """Shards parameters, gradients and with them the optimizer's state."""
+    """Shards parameters and gradients, and thereby the optimizer state, with FSDP."""
     layout = mesh.layout
-    policy = MixedPrecisionPolicy(param_dtype=narrow(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
-    # Replicas whose gradients are compressed add them after the last microbatch, and not here.
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
+    # With compression, gradients are summed over replicas after the last microbatch, and not by FSDP.
     over = mesh.states["state"] if run.compression else mesh.state
     for part in (*model.layers.values(), model):
         fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)

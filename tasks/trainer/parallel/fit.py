@@ -1,9 +1,9 @@
-"""Which layouts a run can be trained in, and what a rank needs in memory at the peak of a step. Without torch.
+"""Checks whether a layout fits a run, and estimates the peak memory of a rank. Does not import torch.
 
-Memory is that of the tensors which are alive at the end of a forward pass. Activations are counted as Korthikanti et
-al. 2022 (arXiv 2205.05198, section 4) do, for the operations of this model: what autograd stores of RMSNorm, attention
-with rotary positions, and SwiGLU. The allocator's waste, the libraries of the process and buffers of the collectives
-are not counted, nor is the copy of the state that a checkpoint is written from.
+The estimate counts the tensors that are alive at the end of a forward pass. Activations are counted as in Korthikanti
+et al. 2022 (arXiv 2205.05198, section 4) for the operations of this model: the tensors that autograd stores for
+RMSNorm, attention with rotary positions, and SwiGLU. Fragmentation, libraries, collective buffers, and the copy of the
+state for a checkpoint are not counted.
 """
 
 import math
@@ -12,25 +12,25 @@ from functools import partial
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model.shape import LOSS_ROWS, Shape
+from tasks.trainer.model.shape import LOSS_ROWS, ModelShape
 from tasks.trainer.place import Layout
 
 FP32 = 4
-"""Bytes of weights, moments and summed gradients."""
+"""Bytes per weight, moment and summed gradient."""
 
 
 def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, world: int) -> None:
-    """Raises RecipeError with every reason for which `run` cannot be trained in this layout.
+    """Raises RecipeError with all reasons why a run cannot be trained in a layout.
 
     Args:
-        layout: what the place asks for.
+        layout: the layout of the place.
         run: settings of the run.
         vocab_size: tokens of the vocabulary.
         seq_len: positions of a training sequence.
-        world: ranks that there are.
+        world: number of ranks.
     """
     reasons = [
-        *([f"its ranks are {layout.ranks}, and there are {world}"] if layout.ranks != world else []),
+        *([f"it has {layout.ranks} ranks, and there are {world}"] if layout.ranks != world else []),
         *_batch_reasons(layout, run),
         *_tensor_reasons(layout, run.model, vocab_size, seq_len),
         *_pipeline_reasons(layout, run),
@@ -38,38 +38,38 @@ def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, w
     if reasons:
         raise RecipeError(
             f"this run cannot be trained in the layout of the place: {'; '.join(reasons)}",
-            "change [place.train.layout], or the settings that are named",
+            "change [place.train.layout], or the settings above",
         )
 
 
 def memory_per_rank(
-    layout: Layout | None, run: TrainConfig, shape: Shape, seq_len: int, ranks: int = 1, gpu: bool = True
+    layout: Layout | None, run: TrainConfig, shape: ModelShape, seq_len: int, ranks: int = 1, gpu: bool = True
 ) -> Mapping[str, int]:
-    """Returns an estimate in bytes of what the rank with the most of it has in memory, by what it is.
+    """Returns an estimate of the peak memory of the rank with the most memory, in bytes by category.
 
     Args:
-        layout: how ranks share the work; None: each has all of the model.
+        layout: how ranks share the work; None: each rank has the whole model.
         run: settings of the run.
         shape: of the model.
         seq_len: positions of a training sequence.
-        ranks: without a layout, the number of ranks.
-        gpu: whether kernels are those of a GPU; on a CPU attention has a mask, and keys and values for every head.
+        ranks: number of ranks without a layout.
+        gpu: whether to assume GPU kernels; on a CPU, attention has a mask, and keys and values for every head.
 
     Returns:
-        `weights`, `moments`, `gradients`, `gathered` (weights of other ranks, or in another dtype, that are computed
-        with), `activations`, and `loss` (logits of a chunk, and the gradients of the head).
+        `weights`, `moments`, `gradients`, `gathered` (weights gathered from other ranks, or cast to another dtype),
+        `activations`, and `loss` (logits of a chunk, and the gradients of the head).
     """
     width = FP32 if run.precision == "fp32" else 2
-    found = _of_copies(shape, run, ranks, width) if layout is None else _of_shares(shape, run, layout, width)
+    state = _replicated_state(shape, run, ranks, width) if layout is None else _sharded_state(shape, run, layout, width)
     layout = layout or Layout()
     tokens = run.microbatch * seq_len / layout.context
-    stored = partial(_stored, shape, layout, width, seq_len, gpu)
-    loss = _loss(shape, layout, width, tokens)
+    stored = partial(_stored_activations, shape, layout, width, seq_len, gpu)
+    loss = _loss_memory(shape, layout, width, tokens)
     ends = [(tokens * stored(_layers_in_flight(shape, run, layout)), 0.0 if layout.pipeline > 1 else loss)]
-    if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches under way
+    if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches in flight
         ends.append((tokens * stored(math.ceil(shape.layers / layout.pipeline)), loss))
     activations, logits = max(ends, key=sum)
-    sizes = {**found, "activations": activations, "loss": logits}
+    sizes = {**state, "activations": activations, "loss": logits}
     return {name: round(size) for name, size in sizes.items()}
 
 
@@ -104,32 +104,32 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
         reasons.append(f"{run.model.layers} layers cannot be {chunks} chunks (pipeline x chunks)")
     if run.model.tie_embeddings:
         reasons.append("with pipeline > 1 the first rank has the embedding and the last one the head: tie_embeddings")
-    mine = run.batch_size // run.microbatch // layout.data_ranks
-    if mine < layout.pipeline or (layout.schedule == "interleaved" and mine % layout.pipeline):
+    microbatches = run.batch_size // run.microbatch // layout.data_ranks
+    if microbatches < layout.pipeline or (layout.schedule == "interleaved" and microbatches % layout.pipeline):
         reasons.append(
-            f"{mine} microbatches per data-parallel rank for pipeline = {layout.pipeline}: "
+            f"{microbatches} microbatches per data-parallel rank for pipeline = {layout.pipeline}: "
             + ("a multiple is needed" if layout.schedule == "interleaved" else "as many are needed")
         )
     return reasons
 
 
-def _moments(shape: Shape, run: TrainConfig) -> float:
-    """Returns bytes of the optimizer's state: two moments of AdamW; Muon has one of the matrices of the layers."""
-    one = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
-    return FP32 * (2 * shape.weights["total"] - one)
+def _moments(shape: ModelShape, run: TrainConfig) -> float:
+    """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers."""
+    single_moment = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
+    return FP32 * (2 * shape.weights["total"] - single_moment)
 
 
-def _of_copies(shape: Shape, run: TrainConfig, ranks: int, width: int) -> dict[str, float]:
-    """Returns the state of a rank that has all of the model. Partial sums of the tree (`ranks`) are gradients, too."""
-    total, mine = shape.weights["total"], run.batch_size // run.microbatch // ranks
-    sums = math.ceil(math.log2(mine)) if mine > 1 else 0
+def _replicated_state(shape: ModelShape, run: TrainConfig, ranks: int, width: int) -> dict[str, float]:
+    """Returns the state of a replicated rank, in bytes. Partial sums of the tree (`ranks`) count as gradients."""
+    total, microbatches = shape.weights["total"], run.batch_size // run.microbatch // ranks
+    sums = math.ceil(math.log2(microbatches)) if microbatches > 1 else 0
     narrow = width * total if width < FP32 else 0
     weights, gradients = FP32 * total, FP32 * total * (1 + sums)
     return {"weights": weights, "moments": _moments(shape, run), "gradients": gradients, "gathered": narrow}
 
 
-def _of_shares(shape: Shape, run: TrainConfig, layout: Layout, width: int) -> dict[str, float]:
-    """Returns the state of a rank that has a share of the model: in a pipeline, of the first or the last one."""
+def _sharded_state(shape: ModelShape, run: TrainConfig, layout: Layout, width: int) -> dict[str, float]:
+    """Returns the state of a sharded rank, in bytes; in a pipeline, of the first or last one."""
     weights, sharded = shape.weights, layout.shard * layout.context
     layer, per_rank = weights["layers"] / shape.layers, math.ceil(shape.layers / layout.pipeline)
     ends = max(weights["embedding"], weights["head"]) if layout.pipeline > 1 else weights["embedding"] + weights["head"]
@@ -143,50 +143,50 @@ def _of_shares(shape: Shape, run: TrainConfig, layout: Layout, width: int) -> di
     }
 
 
-def _stored(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float) -> float:
-    """Returns bytes per token of this rank's positions that autograd has stored of so many layers.
+def _stored_activations(shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float) -> float:
+    """Returns the bytes that autograd stores for a number of layers, per token of this rank's positions.
 
-    With recomputation, one layer is whole: the one whose gradient is being computed.
+    With recomputation, one layer is stored in full: the one whose gradient is being computed.
     """
-    layer = _layer(shape, layout, width, seq_len, gpu)
+    layer = _layer_activations(shape, layout, width, seq_len, gpu)
     tensor, dim, heads = layout.tensor, shape.dim, shape.head_dim * (shape.heads + shape.kv_heads)
-    kept = {
+    per_layer = {
         "none": layer,
         "full": width * dim / tensor,
         "selective": width * (3 * dim + 2 * heads + 2 * shape.ffn_dim) / tensor,
     }[layout.recompute]
     last_norm = (2 * FP32 + width) * dim / tensor
-    again = 0.0 if layout.recompute == "none" else layer
-    return kept * layers + again + last_norm
+    recomputed = 0.0 if layout.recompute == "none" else layer
+    return per_layer * layers + recomputed + last_norm
 
 
-def _layer(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
-    """Returns bytes per token that one layer stores without recomputation."""
+def _layer_activations(shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
+    """Returns the bytes per token that one layer stores without recomputation."""
     dim, query, key = shape.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    # A fused norm stores its input in fp32; the composite one the normalised input, too. Both outputs are whole:
-    # matrices read all positions.
+    # A fused norm stores its input in fp32; the composite one also the normalized input. The outputs of both are not
+    # sharded, because matrices read all positions.
     norms = 2 * ((1 if gpu else 2) * FP32 * dim / layout.tensor + width * dim)
-    # Ranks that share positions gather all keys and values.
+    # With context parallelism, ranks gather all keys and values.
     keys = 2 * (key if gpu else query) * layout.context
     attention = width * ((2 if gpu else 3) * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
     return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
 
 
-def _layers_in_flight(shape: Shape, run: TrainConfig, layout: Layout) -> float:
-    """Returns how many layers have stored activations: in a pipeline, on the first rank, of several microbatches.
+def _layers_in_flight(shape: ModelShape, run: TrainConfig, layout: Layout) -> float:
+    """Returns how many layers have stored activations; in a pipeline on the first rank, over several microbatches.
 
-    1F1B: as many microbatches as ranks; interleaved: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
+    1F1B has as many microbatches in flight as ranks; interleaved: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
     """
     ranks, chunks = layout.pipeline, layout.chunks_per_rank
-    mine = run.batch_size // run.microbatch // layout.data_ranks
+    microbatches = run.batch_size // run.microbatch // layout.data_ranks
     if ranks == 1:
         return shape.layers
     warm_up = ranks if chunks == 1 else 2 * (ranks - 1) + (chunks - 1) * ranks + 1
-    return min(warm_up, mine * chunks) * math.ceil(shape.layers / (ranks * chunks))
+    return min(warm_up, microbatches * chunks) * math.ceil(shape.layers / (ranks * chunks))
 
 
-def _loss(shape: Shape, layout: Layout, width: int, tokens: float) -> float:
-    """Returns bytes of the head's loss: a chunk of logits in four forms, the gradients of hidden state and head."""
+def _loss_memory(shape: ModelShape, layout: Layout, width: int, tokens: float) -> float:
+    """Returns the bytes of the loss: a chunk of logits in several forms, and the gradients of hidden state and head."""
     rows, vocabulary = min(LOSS_ROWS, tokens), shape.vocab_size / layout.tensor
     logits = rows * vocabulary * (3 * FP32 + (0 if width == FP32 else 2 * width))
     return logits + 2 * width * tokens * shape.dim + 2 * FP32 * vocabulary * shape.dim

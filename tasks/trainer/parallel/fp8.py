@@ -1,9 +1,9 @@
-"""Linear layers that multiply in fp8, with one scale per tensor that is computed anew for each product.
+"""Linear layers with fp8 matrix products, and dynamic scales per tensor.
 
-As in float8 training of torchao and torchtitan ("tensorwise", dynamic): activations and weights are rounded to e4m3,
-gradients of outputs to e5m2, which has more range and less precision (Micikevicius et al. 2022, arXiv 2209.05433). The
-three products of a layer - output, gradient of the input, gradient of the weight - are in fp8 with sums in fp32;
-weights, their gradients and everything else keep their dtype.
+As in the float8 training of torchao and torchtitan ("tensorwise", dynamic): activations and weights are rounded to
+e4m3, gradients of outputs to e5m2, which has more range and less precision (Micikevicius et al. 2022, arXiv
+2209.05433). The three products of a layer - output, gradient of the input, gradient of the weight - are in fp8 with
+sums in fp32; weights, their gradients and all other tensors keep their dtype.
 """
 
 from typing import Any
@@ -14,31 +14,31 @@ from torch import Tensor, nn
 from tasks.core.errors import InputError
 
 MULTIPLE = 16
-"""Both dimensions of a product in fp8, and what it sums over, are multiples of it."""
+"""All dimensions of an fp8 product must be multiples of this."""
 _LEAST = 1e-12
-"""Scales are finite for tensors of zeros, too."""
+"""Lower bound of the largest value, so that the scale of a zero tensor is finite."""
 
 
 def use_fp8(layers: nn.Module, device: torch.device) -> None:
-    """Makes the linear layers within `layers` multiply in fp8 where their dimensions allow it; weights stay.
+    """Switches the linear layers in `layers` to fp8 products if their dimensions allow it; weights are unchanged.
 
     Args:
-        layers: the hidden layers of a model, sharded or not. Embedding and head are not among them: they stay as they
-            are.
-        device: where the model will compute.
+        layers: the hidden layers of a model, sharded or not, without embedding and head.
+        device: device of the model.
 
     Raises:
-        InputError: the GPU has no products in fp8.
+        InputError: the GPU does not support fp8 products.
     """
     check_device(device)
     for module in layers.modules():
         if type(module) is nn.Linear and module.bias is None and not any(n % MULTIPLE for n in module.weight.shape):
-            # In place, as fully_shard does: who holds the module or its weight (FSDP, an optimizer) holds it still.
+            # In place, as fully_shard does, so that references to the module or its weight (FSDP, optimizer) remain
+            # valid.
             module.__class__ = Fp8Linear
 
 
 def check_device(device: torch.device) -> None:
-    """Raises InputError where the GPU has no products in fp8: before SM 8.9. On a CPU torch computes them slowly."""
+    """Raises InputError if the GPU has no fp8 products (before SM 8.9). On a CPU torch computes them slowly."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         major, minor = torch.cuda.get_device_capability(device)
         raise InputError(
@@ -48,10 +48,10 @@ def check_device(device: torch.device) -> None:
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer without bias; the number of its input's rows is a multiple of MULTIPLE."""
+    """A linear layer without bias; its input must have a multiple of MULTIPLE rows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps float [..., in_features] to [..., out_features] of the same dtype, under autocast of that of autocast.
+        """Maps float [..., in_features] to [..., out_features] of the same dtype, or of the autocast dtype.
 
         Raises:
             InputError: the number of rows is not a multiple of MULTIPLE.
@@ -73,26 +73,26 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        narrow, scale = quantised(x, torch.float8_e4m3fn)
-        # The weight itself and not its rounded copy: under FSDP the gathered weight is freed until the backward pass.
+        narrow, scale = quantize(x, torch.float8_e4m3fn)
+        # The weight and not its rounded copy, because FSDP frees the gathered weight until the backward pass.
         ctx.save_for_backward(narrow, scale, weight)
         ctx.dtype = x.dtype
-        other, other_scale = quantised(weight, torch.float8_e4m3fn)
-        # Sums of outputs may be rounded on the way, which is faster; those of gradients are not (as in torchao).
-        return _multiplied(narrow, scale, other.T, other_scale, x.dtype, fast=True)
+        other, other_scale = quantize(weight, torch.float8_e4m3fn)
+        # Fast accumulation rounds intermediate sums; it is used for outputs, but not for gradients (as in torchao).
+        return _multiply(narrow, scale, other.T, other_scale, x.dtype, fast=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         x, scale, weight = ctx.saved_tensors
-        grad, grad_scale = quantised(grads[0], torch.float8_e5m2)
-        other, other_scale = quantised(weight, torch.float8_e4m3fn)
-        grad_x = _multiplied(grad, grad_scale, _column_major(other), other_scale, ctx.dtype)
-        grad_weight = _multiplied(grad.T.contiguous(), grad_scale, _column_major(x), scale, weight.dtype)
+        grad, grad_scale = quantize(grads[0], torch.float8_e5m2)
+        other, other_scale = quantize(weight, torch.float8_e4m3fn)
+        grad_x = _multiply(grad, grad_scale, _column_major(other), other_scale, ctx.dtype)
+        grad_weight = _multiply(grad.T.contiguous(), grad_scale, _column_major(x), scale, weight.dtype)
         return grad_x, grad_weight
 
 
-def quantised(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns `x` in fp8, scaled so that its largest value is the largest of `dtype`, and what undoes the scaling.
+def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Returns `x` in fp8, scaled so that its largest value is the largest of `dtype`, and the inverse scale.
 
     Args:
         x: float [rows, columns].
@@ -107,10 +107,8 @@ def quantised(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return narrow.contiguous(), scale.reciprocal()
 
 
-def _multiplied(
-    a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, dtype: torch.dtype, fast: bool = False
-) -> Tensor:
-    """Returns a @ b of [rows, k], row-major, and [k, columns], column-major: what tensor cores read."""
+def _multiply(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, dtype: torch.dtype, fast: bool = False) -> Tensor:
+    """Returns a @ b for row-major [rows, k] and column-major [k, columns], as tensor cores require."""
     out: Tensor = torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, use_fast_accum=fast)
     return out
 

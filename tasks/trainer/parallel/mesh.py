@@ -1,7 +1,4 @@
-"""The ranks of a layout as a mesh of processes.
-
-Reads the process group of this process; makes a group per dimension.
-"""
+"""The ranks of a layout as a device mesh, with a process group per dimension."""
 
 import math
 from dataclasses import dataclass
@@ -18,18 +15,18 @@ DIMENSIONS = ("replicate", "pipeline", "shard", "context", "tensor")
 
 @dataclass(frozen=True)
 class Mesh:
-    """A rank's place in the layout."""
+    """A rank's position in the layout."""
 
     layout: Layout
     device: torch.device
     dimensions: DeviceMesh
     """All five dimensions."""
     states: DeviceMesh
-    """[replicate, pipeline, state, tensor]: those who share a sequence share the state as those of `shard` do."""
+    """[replicate, pipeline, state, tensor]; the state is sharded over both `shard` and `context`."""
 
     @classmethod
     def of(cls, layout: Layout, ranks: Ranks) -> "Mesh":
-        """Makes the mesh; every rank of the world calls this."""
+        """Creates the mesh; every rank of the world calls this."""
         sizes = (layout.replicate, layout.pipeline, layout.shard, layout.context, layout.tensor)
         merged = (layout.replicate, layout.pipeline, layout.shard * layout.context, layout.tensor)
         device = ranks.device.type
@@ -42,17 +39,17 @@ class Mesh:
 
     @property
     def state(self) -> DeviceMesh:
-        """The ranks over which FSDP shards, [state], or with replicas [replicate, state] (HSDP)."""
+        """The ranks of FSDP: [state], or with replicas [replicate, state] (HSDP)."""
         return self.states["replicate", "state"] if self.layout.replicate > 1 else self.states["state"]
 
     @property
     def tensor(self) -> DeviceMesh:
-        """The ranks that share every matrix."""
+        """The ranks of tensor parallelism."""
         return self.states["tensor"]
 
     @property
     def data_rank(self) -> int:
-        """Which of `layout.data_ranks` shares of the microbatches this rank has."""
+        """Index of this rank's share of the microbatches, below `layout.data_ranks`."""
         return self.at("replicate") * self.layout.shard + self.at("shard")
 
     def at(self, dimension: str) -> int:
@@ -60,13 +57,13 @@ class Mesh:
         return int(self.dimensions.get_local_rank(dimension))
 
     def ranks_along(self, *dimensions: str) -> list[list[int]]:
-        """Returns the ranks that differ in these dimensions alone, group by group; each rank is in one group."""
+        """Returns groups of ranks that differ only in these dimensions; each rank is in one group."""
         grid = self.dimensions.mesh
         last = tuple(range(grid.ndim - len(dimensions), grid.ndim))
-        grid = grid.movedim(tuple(DIMENSIONS.index(one) for one in dimensions), last)
-        found: list[list[int]] = grid.reshape(-1, math.prod(grid.shape[at] for at in last)).tolist()
-        return found
+        grid = grid.movedim(tuple(DIMENSIONS.index(dimension) for dimension in dimensions), last)
+        groups: list[list[int]] = grid.reshape(-1, math.prod(grid.shape[at] for at in last)).tolist()
+        return groups
 
     def group(self, dimension: str) -> dist.ProcessGroup:
-        """Returns the ranks that differ from this one in a dimension alone."""
+        """Returns the group of ranks that differ from this one only in a dimension."""
         return self.dimensions.get_group(dimension)

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: chunks of layers on different ranks, microbatches on their way through them.
+"""Pipeline parallelism: chunks of layers on different ranks, and the schedule of microbatches.
 
 The schedules are torch's: 1F1B (Narayanan et al. 2019, PipeDream) with one chunk per rank, and interleaved 1F1B
 (Narayanan et al. 2021, arXiv 2104.04473, section 2.2) with several.
@@ -16,8 +16,8 @@ from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.mesh import Mesh
 
 
-class Chunk(Transformer):
-    """Some layers of a decoder, as a stage of the pipeline."""
+class PipelineChunk(Transformer):
+    """Consecutive layers of a decoder, as a stage of the pipeline."""
 
     def forward(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """Returns the hidden state for the next chunk, or in the last one the summed loss, float32 [1]."""
@@ -25,23 +25,23 @@ class Chunk(Transformer):
 
 
 def chunks_of(layers: int, mesh: Mesh) -> list[range]:
-    """Returns the layers of each chunk of this rank; chunk c of all is on pipeline rank c modulo the degree.
+    """Returns the layers of each chunk of this rank; chunk c is on pipeline rank c modulo the degree.
 
-    Chunks differ by one layer at most; the later ones have less, since the head is at the end.
+    Chunk sizes differ by at most one layer; the later chunks are smaller, because the last one has the head.
     """
     count = mesh.layout.pipeline * mesh.layout.chunks_per_rank
     sizes = [layers // count + (index < layers % count) for index in range(count)]
     starts = [sum(sizes[:index]) for index in range(count)]
-    mine = range(mesh.at("pipeline"), count, mesh.layout.pipeline)
-    return [range(starts[index], starts[index] + sizes[index]) for index in mine]
+    own = range(mesh.at("pipeline"), count, mesh.layout.pipeline)
+    return [range(starts[index], starts[index] + sizes[index]) for index in own]
 
 
 class Pipeline:
-    """The schedule of this rank.
+    """The pipeline schedule of this rank.
 
     Args:
         chunks: this rank's chunks, sharded.
-        mesh: this rank's place in the layout.
+        mesh: this rank's position in the layout.
         microbatches: microbatches per step of a data-parallel rank.
     """
 
@@ -61,16 +61,16 @@ class Pipeline:
             self.schedule = Schedule1F1B(stages[0], microbatches, loss_fn=_loss, scale_grads=False)
 
     def backward(self, microbatches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-        """Computes the gradients of the summed loss of all microbatches; returns that loss, 0 but on the last rank.
+        """Computes the gradients of the summed loss of all microbatches; returns it on the last rank, 0 on others.
 
         Args:
             microbatches: tokens, labels and documents, as for `Transformer.loss`.
         """
         tokens, labels, documents = (torch.cat(tensors) for tensors in zip(*microbatches, strict=True))
         losses: list[Tensor] = []
-        given = (tokens,) if self.is_first else ()
+        inputs = (tokens,) if self.is_first else ()
         self.schedule.step(
-            *given,
+            *inputs,
             documents=documents,
             labels=labels,
             target=labels if self.is_last else None,
@@ -79,10 +79,10 @@ class Pipeline:
         return torch.stack([torch.zeros((), device=tokens.device), *(loss.detach() for loss in losses)]).sum()
 
     def loss(self, tokens: Tensor, labels: Tensor, documents: Tensor, group: dist.ProcessGroup) -> float:
-        """Returns the summed loss of some sequences, 0 but on the last rank; without a gradient.
+        """Returns the summed loss of sequences on the last rank, 0 on others; without gradients.
 
-        One chunk after the other computes while the rest wait: this is for a search, not for training. Other than with
-        the schedule any number of sequences can be given.
+        The chunks compute one after the other, which is too slow for training. Unlike the schedule, this accepts any
+        number of sequences.
 
         Args:
             tokens: at this rank's positions, as for `Transformer.loss`.
@@ -95,9 +95,9 @@ class Pipeline:
             if index % self.degree != self.mesh.at("pipeline"):
                 continue
             if index:
-                held: list[Tensor] = [x]
-                dist.recv_object_list(held, self._rank_of(index - 1), group)
-                x = held[0].to(tokens.device)
+                received: list[Tensor] = [x]
+                dist.recv_object_list(received, self._rank_of(index - 1), group)
+                x = received[0].to(tokens.device)
             with torch.no_grad():
                 x = self.chunks[index // self.degree](x, documents, labels)
             if index < last:
@@ -109,5 +109,5 @@ class Pipeline:
 
 
 def _loss(output: Tensor, target: Tensor) -> Tensor:
-    """The last chunk has computed the loss."""
+    """Returns the output of the last chunk, which is the loss."""
     return output.sum()

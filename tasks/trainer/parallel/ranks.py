@@ -1,11 +1,11 @@
-"""The ranks of one run: rank and device of this process, and the collectives between ranks.
+"""The ranks of a run: rank and device of this process, collectives, and compressed gradient sums.
 
-The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, and so on down. Rank r of a
-world of size w computes the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks give the same
-bits, and more ranks differ by rounding only (gloo and NCCL choose the order of their own sums).
+Gradients are summed over microbatches in a binary tree over their numbers: root = even + odd, recursively. Rank r of a
+world of size w computes the numbers r, r + w, .., which are a subtree if w is a power of two. So 1 and 2 ranks give
+bit-identical results, and more ranks differ only by rounding (gloo and NCCL determine the order of their sums).
 
-For networks that are slower than the step, gradients can be sent in fewer bytes. Then the weights depend on the number
-of ranks: with bf16 by rounding, with PowerSGD by more.
+On slow networks, gradients can be sent compressed. The weights then depend on the number of ranks: with bf16 by
+rounding, with PowerSGD by more.
 """
 
 import os
@@ -22,30 +22,30 @@ from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[a
 from tasks.trainer.config import Bf16Compression, PowerSgdCompression
 
 ATTEMPT = "SLUICE_ATTEMPT"
-"""Set for the ranks of several nodes: number of the attempt. Their rendezvous is the store of node 0's agent."""
+"""Number of the attempt; set for ranks on several nodes, whose rendezvous is the store of node 0's agent."""
 TIMEOUT = timedelta(seconds=120)
-"""A collective that takes longer counts as hung and ends the rank; the agent then restarts all of them."""
+"""Timeout of collectives; it ends the rank, and the agent restarts all ranks."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the ranks of a run, from the environment torchrun sets."""
+    """This process among the ranks of a run; a context manager that joins the process group."""
 
     rank: int
     world: int
     local_rank: int
     local_world: int = 1
-    """Ranks of this node."""
+    """Number of ranks on this node."""
 
     @classmethod
     def from_environment(cls) -> "Ranks":
-        """Reads what torchrun sets: RANK, WORLD_SIZE, ..; without it this process is the only rank."""
+        """Reads the variables of torchrun (RANK, WORLD_SIZE, ..); without them, this process is the only rank."""
         names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
 
     @property
     def device(self) -> torch.device:
-        """The GPU of this rank where there is one, else the CPU."""
+        """The GPU of this rank if there is one, else the CPU."""
         return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
     def __enter__(self) -> "Ranks":
@@ -57,7 +57,7 @@ class Ranks:
         return self
 
     def join_alone(self) -> None:
-        """Makes a process group of one rank, which DTensor needs; with more ranks there is one."""
+        """Creates a process group of one rank, which DTensor needs, unless there is a group already."""
         if not dist.is_initialized():
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
@@ -69,30 +69,30 @@ class Ranks:
             return
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         shared = TCPStore(address, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
-        # Keys of the previous attempt name ranks that have ended.
+        # Keys of the previous attempt refer to ranks that have ended.
         store = PrefixStore(f"attempt-{attempt}", shared)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
 
     def __exit__(self, *exc: object) -> None:
-        """Leaves the group; not after an error, when the other ranks may not respond any more."""
+        """Leaves the group, except after an error, when other ranks may not respond."""
         if dist.is_initialized() and exc[0] is None:
             dist.destroy_process_group()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Adds the tensors of all ranks, in place, on every rank."""
+        """Sums tensors over all ranks, in place on every rank."""
         if self.world > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
     def sum_and_collect(self, sums: Tensor, own: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
-        """Adds sums over ranks and collects some numbers of each rank, in one collective.
+        """Sums numbers over ranks and gathers others from each rank, in one collective.
 
         Args:
             sums: float64 [n].
-            own: numbers of this rank, scalars that float64 has exactly.
+            own: scalars of this rank that float64 represents exactly.
 
         Returns:
-            The sums, and for each number of `own` those of all ranks in their order.
+            The sums, and for each number of `own` the numbers of all ranks, in rank order.
         """
         table = torch.zeros((len(own), self.world), dtype=torch.float64, device=sums.device)
         for row, number in zip(table, own, strict=True):
@@ -116,7 +116,7 @@ class Ranks:
         return bytes(data.tolist()).decode()
 
     def copy(self, tensors: Iterable[Tensor]) -> None:
-        """Copies the tensors of rank 0 to every rank, in place."""
+        """Broadcasts tensors from rank 0 to every rank, in place."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
@@ -128,11 +128,11 @@ class Ranks:
 
 
 def tree_sum(numbers: Sequence[int], compute: Callable[[int], Sequence[Tensor]]) -> Sequence[Tensor]:
-    """Returns the sum of `compute(n)` over `numbers`, added as the tree described above.
+    """Returns the sum of `compute(n)` over `numbers`, in the order of the tree described above.
 
     Args:
-        numbers: at least one.
-        compute: returns tensors that may be overwritten by the next call.
+        numbers: at least one number.
+        compute: returns tensors, which the next call may overwrite.
     """
     if len(numbers) == 1:
         return compute(numbers[0])
@@ -142,10 +142,10 @@ def tree_sum(numbers: Sequence[int], compute: Callable[[int], Sequence[Tensor]])
 
 
 class Bf16Sum:
-    """Sums in fp32 of gradients that are sent in bf16: half of the bytes.
+    """Sums gradients in fp32, and sends them in bf16, which halves the traffic.
 
-    Every rank gets a piece of all gradients, adds it in fp32, and sends the sum back: two roundings in all, however
-    many ranks there are. An all-reduce in bf16 would round at every addition.
+    Each rank receives one piece of all gradients, sums it in fp32, and sends the sum to all ranks. There are two
+    roundings for any number of ranks; an all-reduce in bf16 would round at every addition.
 
     Args:
         group: the ranks; None: all.
@@ -154,33 +154,34 @@ class Bf16Sum:
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group, self.world = group, dist.get_world_size(group)
         self.sent = 0
-        """Bytes that this rank has sent in the last sum, if collectives go round a ring."""
+        """Bytes that this rank sent in the last sum, assuming ring collectives."""
 
     @torch.no_grad()
     def sum(self, gradients: Mapping[str, Tensor], taken: int) -> None:
-        """Replaces gradients (fp32, of any shape) by their sums over ranks, which are the same bits on every rank.
+        """Replaces gradients (fp32, of any shape) by their sums over ranks, bit-identical on all ranks.
 
         Args:
             gradients: by name; all ranks have the same names and shapes in the same order.
-            taken: steps that the optimizer has taken.
+            taken: number of steps that the optimizer has taken.
         """
         flat = torch.cat([gradient.flatten() for gradient in gradients.values()])
         length = flat.numel()
         flat = torch.nn.functional.pad(flat, (0, -length % self.world)).bfloat16()
         pieces = torch.empty_like(flat)
         dist.all_to_all_single(pieces, flat, group=self.group)
-        mine = pieces.view(self.world, -1).float().sum(0).bfloat16()
-        dist.all_gather_single(flat, mine, group=self.group)
-        self.sent = 2 * mine.nbytes * (self.world - 1)
+        summed = pieces.view(self.world, -1).float().sum(0).bfloat16()
+        dist.all_gather_single(flat, summed, group=self.group)
+        self.sent = 2 * summed.nbytes * (self.world - 1)
         _spread(flat[:length], gradients)
 
 
 class PowerSgdSum:
-    """Sums of low-rank approximations of matrices, with error feedback (Vogels et al. 2019, arXiv 1905.13727).
+    """Sums low-rank approximations of gradient matrices, with error feedback (Vogels et al. 2019, arXiv 1905.13727).
 
-    A matrix [m, n] is sent as P [m, rank] and Q [n, rank], the result of one power iteration that starts at the last
-    step's Q. What the approximation leaves out is added to the next step's gradient. Vectors, and matrices whose P and
-    Q are no smaller, are sent whole in fp32. Error and Q are no part of a checkpoint: they begin anew.
+    A matrix [m, n] is sent as P [m, rank] and Q [n, rank], the result of one power iteration that starts from the Q of
+    the last step. The approximation error is added to the gradient of the next step. Vectors, and matrices whose P and
+    Q are no smaller, are sent uncompressed in fp32. Error and Q are not part of a checkpoint; they are reset on
+    resume.
 
     Args:
         rank: columns of P and Q.
@@ -190,22 +191,22 @@ class PowerSgdSum:
     def __init__(self, rank: int, group: dist.ProcessGroup | None) -> None:
         self.rank, self.group, self.world = rank, group, dist.get_world_size(group)
         self.sent = 0
-        """Bytes that this rank has sent in the last sum, if collectives go round a ring."""
+        """Bytes that this rank sent in the last sum, assuming ring collectives."""
         self.error: dict[str, Tensor] = {}
-        """What the last step that was taken has left out, of this rank's gradient, by name."""
+        """Approximation error of this rank's gradient in the last applied step, by name."""
         self.basis: dict[str, Tensor] = {}
-        """Q of the last step that was taken, by name; the same on all ranks."""
+        """Q of the last applied step, by name; equal on all ranks."""
         self._next: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
         self._taken = 0
 
     @torch.no_grad()
     def sum(self, gradients: Mapping[str, Tensor], taken: int) -> None:
-        """Replaces gradients (fp32) by their sums over ranks, of matrices approximated; the same bits on every rank.
+        """Replaces gradients (fp32) by their sums over ranks, approximated for matrices; bit-identical on all ranks.
 
         Args:
             gradients: by name; all ranks have the same names and shapes in the same order.
-            taken: steps that the optimizer has taken. A step that it refused, as one with an infinite gradient, leaves
-                no error behind.
+            taken: number of steps that the optimizer has taken. A refused step, such as one with an infinite gradient,
+                leaves no error.
         """
         if taken == self._taken + 1:
             self.error, self.basis = self._next
@@ -217,19 +218,19 @@ class PowerSgdSum:
             for name, gradient in gradients.items()
             if gradient.ndim == 2 and sum(gradient.shape) * self.rank < gradient.numel()
         }
-        whole = {name: gradient for name, gradient in gradients.items() if name not in matrices}
-        left = {name: matrix @ self._basis(name, matrix) for name, matrix in matrices.items()}
-        self._all_reduce({f"whole.{name}": tensor for name, tensor in whole.items()} | left)
-        left = {name: torch.linalg.qr(tensor).Q for name, tensor in left.items()}
-        right = {name: matrix.T @ left[name] for name, matrix in matrices.items()}
-        self._all_reduce(right)
+        uncompressed = {name: gradient for name, gradient in gradients.items() if name not in matrices}
+        p = {name: matrix @ self._basis(name, matrix) for name, matrix in matrices.items()}
+        self._all_reduce({f"whole.{name}": tensor for name, tensor in uncompressed.items()} | p)
+        p = {name: torch.linalg.qr(tensor).Q for name, tensor in p.items()}
+        q = {name: matrix.T @ p[name] for name, matrix in matrices.items()}
+        self._all_reduce(q)
         for name, matrix in matrices.items():
-            total = torch.mm(left[name], right[name].T, out=gradients[name])
+            total = torch.mm(p[name], q[name].T, out=gradients[name])
             matrix.sub_(total, alpha=1 / self.world)
-        self._next = matrices, right
+        self._next = matrices, q
 
     def _basis(self, name: str, matrix: Tensor) -> Tensor:
-        """Returns Q of the last step [n, rank], at first a normal one that is the same on all ranks."""
+        """Returns Q [n, rank] of the last step, initially a random normal matrix that is equal on all ranks."""
         if name in self.basis:
             return self.basis[name]
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
@@ -247,7 +248,7 @@ class PowerSgdSum:
 def build_sum(
     compression: Bf16Compression | PowerSgdCompression, group: dist.ProcessGroup | None = None
 ) -> Bf16Sum | PowerSgdSum:
-    """Returns what sums gradients over a group of ranks (None: all) in fewer bytes than an all-reduce in fp32."""
+    """Returns the compressed sum of gradients over a group of ranks (None: all)."""
     if isinstance(compression, PowerSgdCompression):
         return PowerSgdSum(compression.rank, group)
     return Bf16Sum(group)

@@ -1,7 +1,7 @@
-"""A model of which every rank has all: data parallelism with the bits of one rank.
+"""A replicated model: data parallelism with results bit-identical to those of one rank.
 
-Gradients are summed over microbatches as a tree that does not depend on the number of ranks (`ranks`), so 1 and 2 ranks
-write the same checkpoints, byte for byte; not where gradients are sent compressed (`ranks.build_sum`).
+Gradients are summed over microbatches in a tree that does not depend on the number of ranks (`ranks`), so 1 and 2 ranks
+write byte-identical checkpoints, unless gradients are compressed (`ranks.build_sum`).
 """
 
 import tempfile
@@ -29,20 +29,20 @@ from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
 
 
 class Replicated:
-    """Model and optimizer of a run.
+    """Replicated model and optimizer of a run.
 
     Args:
         run: settings of the run.
         vocab_size: tokens of the vocabulary.
         ranks: the process group, already connected.
-        model: the model; None: a new one with random weights.
+        model: the model; None: a new model with random weights.
 
     Raises:
         InputError: there are more ranks than microbatches.
     """
 
     layout = None
-    """Every rank has all of the model."""
+    """None: every rank has the whole model."""
 
     def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks, model: Transformer | None = None) -> None:
         self.run, self.ranks = run, ranks
@@ -53,31 +53,31 @@ class Replicated:
                 "use fewer ranks, a smaller microbatch or a larger batch_size",
             )
         if run.precision == "fp8":
-            raise InputError("fp8 is for GPUs", 'set [train] precision = "bf16", or train on one')
+            raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
         self.model = (model or build(run.model, vocab_size, run.init_seed)).to(ranks.device)
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
         self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
-        everyone = list(range(ranks.world))
-        self.peers, self.copies = everyone, [RankCopies("", "replicas", [everyone])] if ranks.world > 1 else []
+        all_ranks = list(range(ranks.world))
+        self.peers, self.copies = all_ranks, [RankCopies("", "replicas", [all_ranks])] if ranks.world > 1 else []
         self.hashes, self.seconds = list[list[float]](), list[float]()
         self.share, self.timed = 0.0, "step"
         self.share_tolerance = GPU_TOLERANCE if ranks.device.type == "cuda" else 0.0
         self.stop_requested = False
-        """Whether this rank has got a SIGTERM, which the next gradient tells all ranks."""
+        """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         self._staged: dict[str, Tensor] = {}
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
-            parts: the microbatches of this rank by number; those of `numbers`, or to check another rank its own.
+            parts: microbatches by number; those of `numbers`, or those of another rank to check it.
 
         Returns:
-            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` and
-            `seconds` have what each rank began with, and how long it has computed; `share` is the hash of this rank's
-            part of the gradient.
+            Mean loss in nats per token, number of tokens with a label, and whether any rank received SIGTERM. Also sets
+            `hashes` (of each rank's weights), `seconds` (computation time of each rank) and `share` (fingerprint of
+            this rank's contribution to the gradient).
         """
         started = time.perf_counter()
         own = [hash_of(self.model.parameters())] if self.copies else []
@@ -87,30 +87,30 @@ class Replicated:
 
         gradient, sums = tree_sum(list(parts), compute)
         sums[2] = float(self.stop_requested)
-        # Equal bits on a CPU; on a GPU sums come in no fixed order.
+        # Bit-identical on a CPU; on a GPU the order of sums is not fixed.
         self.share = float(torch.linalg.vector_norm(gradient) if self.share_tolerance else hash_of([gradient]))
         own.append(torch.tensor(time.perf_counter() - started, dtype=torch.float64))
         self._sum(gradient)
         (loss_sum, count, stopped), (*self.hashes, self.seconds) = self.ranks.sum_and_collect(sums, own)
-        # Without a label, where all documents of the batch are withheld, there is no mean.
+        # If all documents of the batch are withheld, there are no labels and no mean.
         self._gradient.copy_(gradient.div_(max(count, 1)))
         return loss_sum / max(count, 1), int(count), stopped > 0
 
     def _sum(self, gradient: Tensor) -> None:
-        """Adds the gradients of all ranks, in place."""
+        """Sums the gradients of all ranks, in place."""
         if self._compressed is None:
             self.ranks.sum([gradient])
             return
         params = dict(self.model.named_parameters())
         parts = torch.split(gradient, [param.numel() for param in params.values()])
-        named = {name: part.view_as(params[name]) for name, part in zip(params, parts, strict=True)}
-        self._compressed.sum(named, self.optimizer.steps_taken)
+        gradients = {name: part.view_as(params[name]) for name, part in zip(params, parts, strict=True)}
+        self._compressed.sum(gradients, self.optimizer.steps_taken)
 
     def _backward(self, part: Batch) -> list[Tensor]:
-        """Returns [summed gradient, (summed loss, tokens with a label, 0)] of one microbatch."""
+        """Returns the summed gradient, and (summed loss, tokens with a label, 0), of one microbatch."""
         device = self.ranks.device
-        given = (part.tokens, part.labels, part.documents)
-        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)
+        inputs = (part.tokens, part.labels, part.documents)
+        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in inputs)
         self._gradient.zero_()
         with self._autocast():
             loss = self.model.loss(tokens, documents, labels)
@@ -120,28 +120,28 @@ class Replicated:
         return [self._gradient, sums]
 
     def state_hashes(self) -> list[Tensor]:
-        """Returns for each of `copies` the hash of weights and optimizer state, int64 scalar."""
+        """Returns the hash of weights and optimizer state for each of `copies`, int64 scalars."""
         return [hash_of([*self.model.parameters(), *self.optimizer.state().values()])] if self.copies else []
 
     def numbers_of(self, shift: int) -> range:
-        """Returns the microbatches of the rank that is so many places further in `peers`."""
+        """Returns the numbers of the microbatches of the rank `shift` positions later in `peers`."""
         microbatches = self.run.batch_size // self.run.microbatch
         return range(microbatches)[(self.ranks.rank + shift) % self.ranks.world :: self.ranks.world]
 
     def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
-        """Returns the summed loss of each part, shape (parts,), with the present weights and without gradients."""
+        """Returns the summed loss of each part, shape (parts,), with the current weights and without gradients."""
         losses = []
         for part in parts:
-            given = (part.tokens, part.documents, part.labels)
+            inputs = (part.tokens, part.documents, part.labels)
             with torch.no_grad(), self._autocast():
-                losses.append(float(self.model.loss(*(tensor.to(self.ranks.device) for tensor in given))))
+                losses.append(float(self.model.loss(*(tensor.to(self.ranks.device) for tensor in inputs))))
         return np.array(losses)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")
 
     def load_weights(self, file: Path) -> None:
-        """Loads weights from a safetensors file of rank 0 on all ranks."""
+        """Loads weights from a safetensors file on rank 0, and broadcasts them to all ranks."""
         if self.ranks.rank == 0:
             self.model.load_state_dict(load_file(file))
         self.ranks.copy(self.model.state_dict().values())
@@ -151,7 +151,7 @@ class Replicated:
         return clip(self._gradient, limit)
 
     def stage(self) -> dict[str, dict[str, Tensor]]:
-        """Returns a copy of the state by file, in memory that the next call overwrites; rank 0 alone has one."""
+        """Returns a copy of the state by file, in buffers that the next call overwrites; {} on ranks other than 0."""
         if self.ranks.rank:
             return {}
         staged = {}
@@ -159,24 +159,24 @@ class Replicated:
             (checkpoint.MODEL, self.model.state_dict()),
             (checkpoint.OPTIMIZER, self.optimizer.state()),
         ):
-            staged[file] = {name: self._copied(name, tensors[name].detach()) for name in sorted(tensors)}
+            staged[file] = {name: self._staged_copy(name, tensors[name].detach()) for name in sorted(tensors)}
         return staged
 
-    def _copied(self, name: str, tensor: Tensor) -> Tensor:
+    def _staged_copy(self, name: str, tensor: Tensor) -> Tensor:
         if name not in self._staged:
             self._staged[name] = torch.empty_like(tensor, device="cpu")
         return self._staged[name].copy_(tensor)
 
     def write(self, staged: dict[str, dict[str, Tensor]], folder: Path) -> dict[str, str]:
-        """Writes what `stage` returned; returns the sha256 of the files by name."""
+        """Writes the result of `stage`; returns the SHA-256 of the files by name."""
         for file, tensors in staged.items():
             save_file(tensors, folder / file)
         return {file: sha256_of_file(folder / file) for file in staged}
 
     def read(self, folder: Path | None) -> None:
-        """Loads a checkpoint on rank 0, if `folder` is one, and copies the state of rank 0 to all ranks."""
+        """Loads a checkpoint on rank 0, if `folder` is not None, and broadcasts the state to all ranks."""
         if folder and self.ranks.rank == 0:
-            with _whole(folder) as whole:
+            with _whole_checkpoint(folder) as whole:
                 self.model.load_state_dict(load_file(whole / checkpoint.MODEL))
                 load_optimizer(self.optimizer, load_file(whole / checkpoint.OPTIMIZER))
         self.ranks.copy(self.model.state_dict().values())
@@ -184,8 +184,8 @@ class Replicated:
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """Yields a checkpoint with whole files: `folder`, or a copy of it that is made of its shards and removed again."""
+def _whole_checkpoint(folder: Path) -> Iterator[Path]:
+    """Yields the folder of a whole checkpoint: `folder`, or a temporary merged copy of its shards."""
     if checkpoint.is_whole(folder):
         yield folder
         return
@@ -194,7 +194,7 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 
 def _flat_gradient(model: Transformer) -> Tensor:
-    """Returns one fp32 vector of which every parameter's `.grad` is a view: one tensor to sum over ranks."""
+    """Returns one fp32 vector whose parts are the `.grad` of the parameters, to sum them in one collective."""
     params = list(model.parameters())
     flat = torch.zeros(sum(p.numel() for p in params), dtype=torch.float32, device=params[0].device)
     offset = 0

@@ -1,6 +1,6 @@
-"""A model whose parameters, gradients and optimizer state are sharded over ranks.
+"""A sharded model: parameters, gradients and optimizer state are distributed over ranks.
 
-Gradients are those of one rank up to rounding: sums over ranks are taken by the collectives, in their order.
+Gradients equal those of one rank up to rounding, because collectives determine the order of their sums.
 """
 
 import logging
@@ -31,13 +31,13 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.loss import IGNORED
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer, local
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
+from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
 from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
 from tasks.trainer.place import Layout
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Sharded:
-    """The part of a run's model that this rank has.
+    """This rank's shard of the model and optimizer of a run.
 
     Args:
         run: settings of the run.
@@ -62,7 +62,7 @@ class Sharded:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
         if ranks.rank == 0:
             needs = memory_per_rank(
-                layout, run, Shape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
+                layout, run, ModelShape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
             )
             parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
             log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
@@ -70,63 +70,65 @@ class Sharded:
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
         with torch.device("meta"):
-            self.chunks = [Chunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, self.mesh)]
+            self.chunks = [
+                PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, self.mesh)
+            ]
         for chunk in self.chunks:
             apply(chunk, self.mesh, run, seq_len)
             chunk.to_empty(device=self.mesh.device)
         self.parameters = {
             name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
-        self._initialise(run)
+        self._initialize(run)
         self.optimizer = build_optimizer(self.parameters, run)
-        self._contribution = contribution_of(self.chunks, self.mesh)
-        self.share, self.share_tolerance = 0.0, self._contribution.tolerance
+        self._fingerprint = install_fingerprint(self.chunks, self.mesh)
+        self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
         self.peers = next(group for group in self.mesh.ranks_along("replicate", "shard") if ranks.rank in group)
         self.copies = _copies(self.mesh)
         self._stopwatch = Stopwatch(self.mesh.device)
         self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
         self.stop_requested = False
-        """Whether this rank has got a SIGTERM, which the next gradient tells all ranks."""
+        """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         pinned = self.mesh.device.type == "cuda"
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
-        self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._gloo_group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._replica = _replica_group(self.mesh)
-        self._files = self._all_files()
+        self._file_numbers = self._gather_file_numbers()
         compressed = run.compression if layout.replicate > 1 else None
         self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
         self.pipeline = Pipeline(self.chunks, self.mesh, len(self.numbers)) if layout.pipeline > 1 else None
 
-    def _initialise(self, run: TrainConfig) -> None:
+    def _initialize(self, run: TrainConfig) -> None:
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 whole = initial_weight(run.model, name, parameter.shape, run.init_seed).to(self.mesh.device)
-                mine = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-                parameter.to_local().copy_(mine.to_local())
+                shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+                parameter.to_local().copy_(shard.to_local())
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
-            parts: the microbatches of this rank by number; those of `numbers`, or to check other ranks theirs.
+            parts: microbatches by number; those of `numbers`, or those of another rank to check it.
 
         Returns:
-            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` and
-            now and then `seconds` have what each rank began with, and how long a fixed problem takes it; `share` is the
-            fingerprint of this rank's part of the gradient.
+            Mean loss in nats per token, number of tokens with a label, and whether any rank received SIGTERM. Also sets
+            `hashes` (of each rank's weights), `seconds` (duration of a fixed problem on each rank, if timed) and
+            `share` (fingerprint of this rank's contribution to the gradient).
         """
-        own = [hash_of(map(local, self._copied(copies, self.parameters).values())) for copies in self.copies]
+        own = [hash_of(map(local, self._select(copies, self.parameters).values())) for copies in self.copies]
         own.append(torch.tensor(self._stopwatch.seconds(), dtype=torch.float64))
         for parameter in self.parameters.values():
             parameter.grad = None
         loss, count = self._backward(list(parts.values()))
-        self.share = self._contribution.take()
+        self.share = self._fingerprint.take()
         if self._compressed:
             gradients = {name: local(cast(DTensor, param.grad)) for name, param in self.parameters.items()}
             self._compressed.sum(gradients, self.optimizer.steps_taken)
-        # Ranks that share matrices or layers have computed the same tokens.
+        # Ranks of tensor or pipeline parallelism have processed the same tokens, so only one of them counts.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
-        mine = [loss * counts, count * counts, self.stop_requested]
-        sums = torch.tensor(mine, dtype=torch.float64, device=self.mesh.device)
+        values = [loss * counts, count * counts, self.stop_requested]
+        sums = torch.tensor(values, dtype=torch.float64, device=self.mesh.device)
         (loss_sum, total, stopped), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
         self.seconds = seconds if any(seconds) else []
         for parameter in self.parameters.values():
@@ -135,8 +137,8 @@ class Sharded:
         return loss_sum / max(total, 1), int(total), stopped > 0
 
     def _backward(self, parts: list[Batch]) -> tuple[float, int]:
-        """Sums the gradients of microbatches; returns their summed loss and the number of labels of this rank."""
-        microbatches = [self._mine(part) for part in parts]
+        """Accumulates the gradients of microbatches; returns the summed loss and the number of labels of this rank."""
+        microbatches = [self._to_local(part) for part in parts]
         count = sum(int((labels != IGNORED).sum()) for _, labels, _ in microbatches)
         if self.pipeline:
             return float(self.pipeline.backward(microbatches)), count
@@ -154,56 +156,56 @@ class Sharded:
         return float(total), count
 
     def state_hashes(self) -> list[Tensor]:
-        """Returns for each of `copies` the hash of this rank's part of weights and optimizer state, int64 scalar."""
-        return [hash_of(map(local, self._copied(copies, self._state()).values())) for copies in self.copies]
+        """Returns the hash of this rank's shard of weights and optimizer state for each of `copies`, int64 scalars."""
+        return [hash_of(map(local, self._select(copies, self._state()).values())) for copies in self.copies]
 
-    def _copied(self, copies: RankCopies, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Returns the tensors of a state that `copies` means, by name."""
+    def _select(self, copies: RankCopies, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns the tensors of a state that `copies` refers to, by name."""
         if not copies.name:
             return state
         whole = {name for name, parameter in self.parameters.items() if _is_whole(parameter)}
-        # The optimizer's tensors are named "<moment>.<parameter>".
+        # Tensors of the optimizer are named "<moment>.<parameter>".
         return {name: state[name] for name in state if name in whole or name.partition(".")[2] in whole}
 
     def numbers_of(self, shift: int) -> range:
-        """Returns the microbatches of the rank that is so many places further in `peers`."""
+        """Returns the numbers of the microbatches of the rank `shift` positions later in `peers`."""
         first = (self.mesh.data_rank + shift) % self.layout.data_ranks
         return range(self.run.batch_size // self.run.microbatch)[first :: self.layout.data_ranks]
 
     def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
         """Returns the summed loss of each part at this rank's positions, shape (parts,), without gradients.
 
-        Of ranks that share every matrix, and so compute the same loss, one returns it and the others zeros; in a
-        pipeline the last one.
+        Only one of the ranks of tensor parallelism, and the last rank of a pipeline, return the loss; others return
+        zeros.
         """
         losses = []
         with torch.no_grad():
             for part in parts:
-                tokens, labels, documents = self._mine(part)
+                tokens, labels, documents = self._to_local(part)
                 if self.pipeline:
-                    losses.append(self.pipeline.loss(tokens, labels, documents, self._everyone))
+                    losses.append(self.pipeline.loss(tokens, labels, documents, self._gloo_group))
                 else:
                     losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
         return np.array(losses) * (self.mesh.at("tensor") == 0)
 
-    def _mine(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _to_local(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Returns tokens and labels of a microbatch at this rank's positions, and its documents, on the device."""
         rows, device = self.chunks[0].rows, self.mesh.device
-        given = (part.tokens, part.labels, part.documents)
-        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)
+        inputs = (part.tokens, part.labels, part.documents)
+        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in inputs)
         return (tokens, labels, documents) if rows is None else (tokens[:, rows], labels[:, rows], documents)
 
     def load_weights(self, file: Path) -> None:
-        """Loads this rank's part of the weights from a safetensors file, which every rank can read."""
+        """Loads this rank's shard of the weights from a safetensors file, which every rank must be able to read."""
         state = {name: parameter.detach() for name, parameter in self.parameters.items()}
-        with tempfile.TemporaryDirectory() as alone:  # the reader opens every file of a folder
+        with tempfile.TemporaryDirectory() as alone:  # the reader opens all files of a folder
             (Path(alone) / file.name).with_suffix(".safetensors").symlink_to(file.absolute())
-            load(state, storage_reader=HuggingFaceStorageReader(alone), process_group=self._everyone)
+            load(state, storage_reader=HuggingFaceStorageReader(alone), process_group=self._gloo_group)
 
     def clip(self, limit: float) -> float:
         """Scales the gradient so that its Euclidean norm over all ranks is at most `limit`; returns the norm before.
 
-        Every rank adds the squares of the values that it has, each divided by the number of ranks that have it, too.
+        Each rank sums the squares of its values, each divided by the number of ranks with a copy of it.
         """
         ranks = self.layout.ranks // self.layout.pipeline
         total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
@@ -223,32 +225,32 @@ class Sharded:
         return norm
 
     def stage(self) -> dict[str, Tensor]:
-        """Returns a copy of this rank's part of the state, in memory that the next call overwrites."""
+        """Returns a copy of this rank's shard of the state, in buffers that the next call overwrites."""
         return cast(dict[str, Tensor], self._stager.stage(self._state()))
 
     def _state(self) -> dict[str, Tensor]:
         return {**{name: parameter.detach() for name, parameter in self.parameters.items()}, **self.optimizer.state()}
 
-    def _all_files(self) -> dict[str, int]:
-        """Returns which of a rank's two files a tensor goes to, 1 or 2, by name; those of all ranks of a pipeline."""
-        mine = {name: 1 if name in self.parameters else 2 for name in self._state()}
+    def _gather_file_numbers(self) -> dict[str, int]:
+        """Returns the number of the file, 1 (model) or 2 (optimizer), of each tensor by name, over all ranks."""
+        own = {name: 1 if name in self.parameters else 2 for name in self._state()}
         everyone: list[dict[str, int]] = [{} for _ in range(self.ranks.world)]
-        dist.all_gather_object(everyone, mine, group=self._everyone)
-        return {name: file for one in everyone for name, file in one.items()}
+        dist.all_gather_object(everyone, own, group=self._gloo_group)
+        return {name: file for of_rank in everyone for name, file in of_rank.items()}
 
     def write(self, staged: dict[str, Tensor], folder: Path) -> dict[str, str]:
-        """Writes what `stage` returned, one file with the model's part and one with the optimizer's; once per replica.
+        """Writes the result of `stage`, one file each for model and optimizer; returns their SHA-256 by name.
 
-        The ranks of the first replica write everything: they share a disk.
+        Replicated shards are written once, by the ranks of the first replica, which share a disk.
         """
-        writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=self._files, save_distributed=True)
+        writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=self._file_numbers, save_distributed=True)
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-        save(staged, storage_writer=writer, planner=planner, process_group=self._everyone)
-        mine = f"shard-{self.ranks.rank + 1:05d}-"
-        return {path.name: sha256_of_file(path) for path in sorted(folder.glob(f"{mine}*"))}
+        save(staged, storage_writer=writer, planner=planner, process_group=self._gloo_group)
+        prefix = f"shard-{self.ranks.rank + 1:05d}-"
+        return {path.name: sha256_of_file(path) for path in sorted(folder.glob(f"{prefix}*"))}
 
     def read(self, folder: Path | None) -> None:
-        """Loads this rank's part of a checkpoint of any layout; the first replica reads, the others copy from it.
+        """Loads this rank's shard of a checkpoint of any layout; the first replica reads, and broadcasts to the others.
 
         Raises:
             InputError: a rank of the first replica has no checkpoint on its disk.
@@ -257,7 +259,7 @@ class Sharded:
             if folder is None:
                 raise InputError(
                     f"rank {self.ranks.rank} does not see the checkpoints of rank 0",
-                    "a replica's ranks must share a disk: raise replicate in [place.train.layout], or use one node",
+                    "ranks of a replica must share a disk: raise replicate in [place.train.layout], or use one node",
                 )
             load(self._state(), storage_reader=HuggingFaceStorageReader(str(folder)), process_group=self._replica)
         if self.layout.replicate > 1:
@@ -266,13 +268,13 @@ class Sharded:
                 dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
 
 
-class Contribution(DefaultReduceScatter):
-    """The sum over ranks of some layers' gradients, which takes a fingerprint of what this rank adds.
+class FingerprintReduceScatter(DefaultReduceScatter):
+    """A reduce-scatter for FSDP that computes a fingerprint of this rank's contribution to the gradient.
 
-    FSDP has a rank's own gradient nowhere but in the buffers that it sums, one per layer and reduction.
+    With FSDP, the gradient of a single rank exists only in the input buffers of the reduce-scatter.
 
-    On a CPU, where a gradient has the same bits when it is computed again, the fingerprint is a hash of them. On a GPU
-    it is the Euclidean norm.
+    On a CPU, where recomputed gradients are bit-identical, the fingerprint is a hash. On a GPU it is the Euclidean
+    norm.
 
     Args:
         device: of the gradients.
@@ -284,7 +286,7 @@ class Contribution(DefaultReduceScatter):
         self._filling: Tensor | None = None
 
     def allocate(self, size: Sequence[int | SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Returns memory for what is added, and with the next call for the sum: then the first is filled, and read."""
+        """Returns the input buffer, or on the next call the output buffer, and then reads the complete input."""
         memory: Tensor = super().allocate(size, dtype=dtype, device=device)
         if self._filling is None:
             self._filling = memory
@@ -297,40 +299,40 @@ class Contribution(DefaultReduceScatter):
         return memory
 
     def take(self) -> float:
-        """Returns the fingerprint of all that was added since the last call."""
+        """Returns the fingerprint of all inputs since the last call, and resets it."""
         total = float(self._total.sqrt() if self.tolerance else self._total.bitwise_and(2**BITS - 1))
         self._total.zero_()
         return total
 
 
-def contribution_of(chunks: Sequence[torch.nn.Module], mesh: Mesh) -> Contribution:
-    """Returns what reads the gradients of all FSDP modules of this rank from now on."""
-    made = Contribution(mesh.device)
+def install_fingerprint(chunks: Sequence[torch.nn.Module], mesh: Mesh) -> FingerprintReduceScatter:
+    """Installs one fingerprinting reduce-scatter in all FSDP modules of this rank, and returns it."""
+    reduce_scatter = FingerprintReduceScatter(mesh.device)
     for chunk in chunks:
         for module in chunk.modules():
             if isinstance(module, FSDPModule):
-                module.set_custom_reduce_scatter(made)
-    return made
+                module.set_custom_reduce_scatter(reduce_scatter)
+    return reduce_scatter
 
 
 def _copies(mesh: Mesh) -> list[RankCopies]:
-    """Returns what ranks have copies of: replicas all their state, and ranks that share matrices the norms."""
-    found = []
+    """Returns the state with copies on several ranks: all state on replicas, and the norms with tensor parallelism."""
+    copies = []
     if mesh.layout.replicate > 1:
-        found.append(RankCopies("", "replicas", mesh.ranks_along("replicate")))
+        copies.append(RankCopies("", "replicas", mesh.ranks_along("replicate")))
     if mesh.layout.tensor > 1:
-        found.append(RankCopies("norms", "ranks that share its matrices", mesh.ranks_along("tensor")))
-    return found
+        copies.append(RankCopies("norms", "ranks that share its matrices", mesh.ranks_along("tensor")))
+    return copies
 
 
 def _is_whole(parameter: DTensor) -> bool:
-    """Whether all ranks that share matrices have the same of a parameter."""
+    """Whether a parameter is replicated over the ranks of tensor parallelism."""
     names = parameter.device_mesh.mesh_dim_names or ()
     return "tensor" in names and parameter.placements[names.index("tensor")].is_replicate()
 
 
 def _replica_group(mesh: Mesh) -> dist.ProcessGroup:
-    """Returns the ranks of this rank's replica, over gloo; every rank takes part in making the groups of all."""
+    """Returns the gloo group of this rank's replica; all ranks must call this, because it creates all groups."""
     size = mesh.layout.ranks // mesh.layout.replicate
     members = [list(range(first, first + size)) for first in range(0, mesh.layout.ranks, size)]
     mine, _ = dist.new_subgroups_by_enumeration(members, timeout=TIMEOUT, backend="gloo")  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""What a training run will take: FLOPs, memory, time, storage, money and carbon, and afterwards how true that was."""
+"""Estimates of a training run (FLOPs, memory, time, storage, cost, carbon), and their comparison with the result."""

@@ -2,47 +2,117 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.shape import Shape, flops_per_token
+from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.fit import FP32, check_fit, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.measured import RunPerformance
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
 CHECKPOINT_BYTES_PER_S = 1e9
-"""Of one rank, where the plan does not say what a checkpoint takes."""
+"""Write rate of one rank, used if the plan does not set the duration of a checkpoint."""
 MOST_RANKS = 1 << 14
 TENSOR = (1, 2, 4, 8)
-"""Degrees of tensor parallelism: not more than the GPUs of one machine, since it communicates in every layer."""
+"""Degrees of tensor parallelism; at most the GPUs of one machine, because it communicates in every layer."""
 PIPELINE = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
+
+
+class ModelEstimate(TypedDict):
+    """Size of the model; the sequence length is in tokens."""
+
+    parameters: int
+    matmul_weights: int
+    seq_len: int
+
+
+class TimeEstimate(TypedDict):
+    """Work and time of the run: `step_seconds` without, `wall_seconds` with checkpoints and restarts."""
+
+    gpu: str
+    gpus: int
+    tokens: int
+    flops_per_token: float
+    flops: float
+    mfu: float
+    mfu_from: str
+    tokens_per_s: float
+    step_seconds: float
+    wall_seconds: float
+    gpu_days: float
+
+
+class MemoryEstimate(TypedDict):
+    """Peak memory of a rank, in GiB, and whether it fits; `fitting` is a layout that fits, if this one does not."""
+
+    layout: dict[str, Any] | None
+    per_rank_gib: dict[str, float]
+    needed_gib: float
+    usable_gib: float
+    fits: bool
+    fitting: NotRequired[dict[str, Any] | None]
+
+
+class CheckpointEstimate(TypedDict):
+    """Size and frequency of checkpoints, and the share of time lost to saving them and to restarts."""
+
+    bytes: float
+    artifact_gb: float
+    scratch_gb: float
+    mtbf_hours: float
+    delay_s: float
+    best_interval_s: float
+    best_every: int
+    every: int
+    lost_share: float
+    lost_share_at_best: float
+
+
+class CostEstimate(TypedDict):
+    """Price in the currency of the plan, energy and emissions."""
+
+    region: str
+    gpu_hours: float
+    price: float
+    kwh: float
+    kg_co2: float
+
+
+class RunEstimate(TypedDict):
+    """Content of `estimate.json`."""
+
+    model: ModelEstimate
+    time: TimeEstimate
+    memory: MemoryEstimate
+    checkpoints: CheckpointEstimate
+    cost: CostEstimate
 
 
 def estimate(
     plan: PlanConfig,
     run: TrainConfig,
-    shape: Shape,
+    shape: ModelShape,
     seq_len: int,
     layout: Layout | None,
     ranks: int,
-    before: Measured | None = None,
+    before: RunPerformance | None = None,
     before_name: str = "",
-) -> dict[str, Any]:
-    """Returns what a run will take, by section: `model`, `time`, `memory`, `checkpoints`, `cost`.
+) -> RunEstimate:
+    """Returns the estimate of a run.
 
     Args:
-        plan: what is assumed.
+        plan: the assumptions.
         run: settings of the run.
         shape: of its model.
         seq_len: positions of a training sequence.
-        layout: how ranks share the work; None: each has all of the model.
+        layout: how ranks share the work; None: each rank has the whole model.
         ranks: without a layout, the number of ranks.
-        before: an earlier run, whose MFU is taken where it had devices of the same peak.
-        before_name: its artifact.
+        before: an earlier run; its MFU is used if its devices had the same peak.
+        before_name: the artifact of the earlier run.
     """
     ranks = plan.gpus or (layout.ranks if layout else ranks)
     measured = before.mfu(plan.peak) if before else None
@@ -73,12 +143,12 @@ def estimate(
     }
 
 
-def cost(plan: PlanConfig, gpu_hours: float) -> dict[str, Any]:
-    """Returns price, energy and emissions of so many GPU-hours.
+def cost(plan: PlanConfig, gpu_hours: float) -> CostEstimate:
+    """Returns price, energy and emissions of a number of GPU-hours.
 
     kWh = GPU-hours x watts x PUE / 1000; kg of CO2 equivalent = kWh x g/kWh / 1000 (Patterson et al. 2021, "Carbon
-    Emissions and Large Neural Network Training", arXiv 2104.10350, section 2). What making the machines emitted is not
-    in it.
+    Emissions and Large Neural Network Training", arXiv 2104.10350, section 2). The emissions of manufacturing are not
+    included.
     """
     kwh = gpu_hours * plan.watts * plan.place.pue / 1000
     return {
@@ -91,27 +161,29 @@ def cost(plan: PlanConfig, gpu_hours: float) -> dict[str, Any]:
 
 
 def _memory(
-    plan: PlanConfig, run: TrainConfig, shape: Shape, seq_len: int, layout: Layout | None, ranks: int
-) -> dict[str, Any]:
-    parts = memory_per_rank(layout, run, shape, seq_len, ranks, gpu=plan.gpu != "CPU")
-    needed = sum(parts.values())
-    found = {
+    plan: PlanConfig, run: TrainConfig, shape: ModelShape, seq_len: int, layout: Layout | None, ranks: int
+) -> MemoryEstimate:
+    components = memory_per_rank(layout, run, shape, seq_len, ranks, gpu=plan.gpu != "CPU")
+    needed = sum(components.values())
+    memory: MemoryEstimate = {
         "layout": layout.model_dump(exclude_defaults=True) if layout else None,
-        "per_rank_gib": {name: size / GIB for name, size in parts.items()},
+        "per_rank_gib": {name: size / GIB for name, size in components.items()},
         "needed_gib": needed / GIB,
         "usable_gib": plan.memory / GIB,
         "fits": needed <= plan.memory,
     }
-    if needed <= plan.memory:
-        return found
-    other = layout_that_fits(run, shape, seq_len, plan.memory, ranks)
-    return found | {"fitting": {"ranks": other.ranks, **other.model_dump(exclude_defaults=True)} if other else None}
+    if not memory["fits"]:
+        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks)
+        memory["fitting"] = {"ranks": fitting.ranks, **fitting.model_dump(exclude_defaults=True)} if fitting else None
+    return memory
 
 
-def _checkpoints(plan: PlanConfig, run: TrainConfig, shape: Shape, ranks: int, seconds: float) -> dict[str, Any]:
-    """Returns size and rhythm of checkpoints: weights and moments in fp32.
+def _checkpoints(
+    plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float
+) -> CheckpointEstimate:
+    """Returns size and frequency of checkpoints, which contain weights and moments in fp32.
 
-    Milestones are in the artifact; scratch has them and the newest `keep_checkpoints`.
+    Milestones are in the artifact; scratch contains them and the newest `keep_checkpoints`.
     """
     moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
     size = FP32 * shape.weights["total"] * (1 + moments)
@@ -134,11 +206,11 @@ def _checkpoints(plan: PlanConfig, run: TrainConfig, shape: Shape, ranks: int, s
 
 
 def best_interval(delay_s: float, mtbf_s: float) -> float:
-    """Returns the seconds of training between two checkpoints with which the least time is lost.
+    """Returns the time between two checkpoints, in seconds of training, that minimizes lost time.
 
-    With d the seconds that a checkpoint delays the run and M the mean time between failures, that is about sqrt(2 d M)
+    With d the seconds that a checkpoint delays the run and M the mean time between failures, it is about sqrt(2 d M)
     (Young 1974, "A first order approximation to the optimum checkpoint interval"); Daly 2006 ("A higher order estimate
-    of the optimum checkpoint interval for restart dumps", equation 37) adds terms for a d that is not small.
+    of the optimum checkpoint interval for restart dumps", equation 37) adds terms for larger d.
 
     >>> round(best_interval(10, 36_000)), round((2 * 10 * 36_000) ** 0.5)
     (842, 849)
@@ -150,7 +222,7 @@ def best_interval(delay_s: float, mtbf_s: float) -> float:
 
 
 def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Returns the time lost to checkpoints and failures as a share of that of the training (Young's first order).
+    """Returns the time lost to checkpoints and failures as a share of the training time (Young's first order).
 
     Checkpoints take d of every interval; a failure loses half an interval and the restart.
 
@@ -160,22 +232,22 @@ def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: floa
     return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
-def layout_that_fits(run: TrainConfig, shape: Shape, seq_len: int, memory: float, ranks: int) -> Layout | None:
-    """Returns a layout of at least so many ranks, of as few as possible, in which a step fits; None: there is none.
+def layout_that_fits(run: TrainConfig, shape: ModelShape, seq_len: int, memory: float, ranks: int) -> Layout | None:
+    """Returns a layout with the fewest ranks, at least `ranks`, in which a step fits into memory, or None.
 
-    Of those with equally many ranks: the one with the least pipeline, then recomputation, then tensor parallelism,
-    each of which costs speed.
+    Among layouts with the same number of ranks, the one with the least pipeline parallelism, then recomputation, then
+    tensor parallelism is chosen, because each of them reduces speed.
 
     Args:
         run: settings of the run.
         shape: of its model.
         seq_len: positions of a training sequence.
-        memory: bytes of a rank.
-        ranks: fewest ranks; more are looked at by doubling.
+        memory: usable bytes per rank.
+        ranks: minimum number of ranks; it is doubled until a layout fits.
     """
     while ranks <= MOST_RANKS:
         for layout in _candidates(ranks):
-            if sum(memory_per_rank(layout, run, shape, seq_len).values()) <= memory and _possible(
+            if sum(memory_per_rank(layout, run, shape, seq_len).values()) <= memory and _is_valid(
                 layout, run, shape, seq_len
             ):
                 return layout
@@ -192,7 +264,7 @@ def _candidates(ranks: int) -> Iterator[Layout]:
                     yield Layout(shard=shard, tensor=tensor, pipeline=pipeline, recompute=recompute)
 
 
-def _possible(layout: Layout, run: TrainConfig, shape: Shape, seq_len: int) -> bool:
+def _is_valid(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int) -> bool:
     try:
         check_fit(layout, run, shape.vocab_size, seq_len, layout.ranks)
     except RecipeError:

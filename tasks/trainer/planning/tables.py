@@ -1,30 +1,36 @@
-"""The plan of a run as a table, and row by row against what came true: Markdown that is also readable in a terminal."""
+"""Tables of the plan of a run, and of its comparison with the result: Markdown that is readable in a terminal."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from tasks.core.pages import table
 from tasks.core.terminal import duration
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import HOUR, cost
-from tasks.trainer.planning.measured import Measured
-
-Row = dict[str, Any]
-"""name, planned, real, and their quotient real / planned; real is None where nothing was measured."""
+from tasks.trainer.planning.estimate import HOUR, RunEstimate, cost
+from tasks.trainer.planning.measured import RunPerformance
 
 
-def comparison(planned: Mapping[str, Any], plan: PlanConfig, real: Measured, wall_s: float) -> list[Row]:
-    """Returns the rows.
+class ComparisonRow(TypedDict):
+    """A planned and a real value, and ratio = real / planned; `real` is None if it was not measured."""
+
+    name: str
+    planned: float
+    real: float | None
+    ratio: float | None
+
+
+def comparison(planned: RunEstimate, plan: PlanConfig, real: RunPerformance, wall_s: float) -> list[ComparisonRow]:
+    """Returns the rows of planned and real values.
 
     Args:
-        planned: an estimate.
-        plan: what it assumed; money and energy of the run are computed with the same region.
-        real: the run.
-        wall_s: seconds from its start to its end, restarts and checkpoints included.
+        planned: the estimate.
+        plan: its assumptions; cost and energy of the run are computed for the same region.
+        real: the performance of the run.
+        wall_s: wall time of the run in seconds, including restarts and checkpoints.
     """
     time, money = planned["time"], planned["cost"]
-    paid = cost(plan, wall_s * real.ranks / HOUR)
-    rows = {
+    actual_cost = cost(plan, wall_s * real.ranks / HOUR)
+    rows: dict[str, tuple[float, float | None]] = {
         "gpus": (time["gpus"], real.ranks),
         "tokens": (time["tokens"], real.tokens),
         "FLOPs": (time["flops"], real.flops_per_step * real.timed_steps),
@@ -33,19 +39,24 @@ def comparison(planned: Mapping[str, Any], plan: PlanConfig, real: Measured, wal
         "seconds of steps": (time["step_seconds"], real.step_seconds),
         "seconds in all": (time["wall_seconds"], wall_s),
         "memory of a rank, GiB": (planned["memory"]["needed_gib"], real.memory_gib or None),
-        "GPU-hours": (money["gpu_hours"], paid["gpu_hours"]),
-        "price": (money["price"], paid["price"]),
-        "kWh": (money["kwh"], paid["kwh"]),
-        "kg CO2e": (money["kg_co2"], paid["kg_co2"]),
+        "GPU-hours": (money["gpu_hours"], actual_cost["gpu_hours"]),
+        "price": (money["price"], actual_cost["price"]),
+        "kWh": (money["kwh"], actual_cost["kwh"]),
+        "kg CO2e": (money["kg_co2"], actual_cost["kg_co2"]),
     }
     return [
-        {"name": name, "planned": was, "real": came, "ratio": came / was if came is not None and was else None}
-        for name, (was, came) in rows.items()
+        {
+            "name": name,
+            "planned": estimated,
+            "real": measured,
+            "ratio": measured / estimated if measured is not None and estimated else None,
+        }
+        for name, (estimated, measured) in rows.items()
     ]
 
 
 def number(value: Any) -> str:
-    """Returns a number with four digits, and its thousands in words where it is long.
+    """Returns a number with four digits, and an SI prefix if it is large.
 
     >>> number(8_030_261_248), number(0.4), number(None), number(12)
     ('8.03 G', '0.4', '-', '12')
@@ -58,13 +69,13 @@ def number(value: Any) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def plan_text(found: Mapping[str, Any]) -> str:
+def plan_text(estimate: RunEstimate) -> str:
     """Returns the estimate as a table."""
-    time, memory, saving, money = (found[name] for name in ("time", "memory", "checkpoints", "cost"))
+    time, memory, saving, money = estimate["time"], estimate["memory"], estimate["checkpoints"], estimate["cost"]
     parts = ", ".join(f"{name} {size:.3g}" for name, size in memory["per_rank_gib"].items())
     layout = ", ".join(f"{name} = {value}" for name, value in (memory["layout"] or {}).items())
     rows = [
-        ("parameters", number(found["model"]["parameters"])),
+        ("parameters", number(estimate["model"]["parameters"])),
         ("tokens", number(time["tokens"])),
         ("FLOPs", f"{number(time['flops'])} ({number(time['flops_per_token'])} per token)"),
         ("devices", f"{time['gpus']} x {time['gpu']}"),
@@ -93,7 +104,7 @@ def _fitting(layout: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{name} = {value}" for name, value in layout.items())
 
 
-def comparison_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def comparison_text(rows: Sequence[ComparisonRow]) -> str:
     """Returns the rows of a comparison as a table."""
     cells = [[row["name"], number(row["planned"]), number(row["real"]), number(row["ratio"])] for row in rows]
     return "\n".join(table(["", "planned", "real", "real / planned"], cells)) + "\n"

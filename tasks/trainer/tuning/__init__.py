@@ -1,1 +1,1 @@
-"""Fine-tuning: adapters, 4-bit weights and preferences on top of the trainer's model and loop."""
+"""Fine-tuning with the trainer's model and loop: adapters, 4-bit weights, preference losses."""

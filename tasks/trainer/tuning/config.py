@@ -1,4 +1,4 @@
-"""Settings of the stage `finetune`, and what it can use of a place. Imports pydantic only, for the dag-processor."""
+"""Settings of the stage `finetune`, and a check of the place. Imports only pydantic, for the dag-processor."""
 
 import re
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMEDY = (
-    "a fine-tuning has all of the model on each rank of one node: leave it out, or fine-tune in a recipe without it"
+    "a fine-tuning has the whole model on each rank of one node: leave it out, or fine-tune in a recipe without it"
 )
 
 
 class FinetuneConfig(Config):
-    """How a trained model learns from examples; a recipe without `base` has no fine-tuning."""
+    """Settings of a fine-tuning; a recipe without `base` has none."""
 
     base: str = ""
-    """Model to begin from: "demo/checkpoint@2026.10", or "demo/finetuned@sft" of an earlier fine-tuning;
-    "demo/checkpoint@previous" is the newest one when the run began."""
+    """Base model: "demo/checkpoint@2026.10", or "demo/finetuned@sft" of an earlier fine-tuning;
+    "demo/checkpoint@previous" is the newest one when the run started."""
     loss: Literal["sft", "dpo"] = "sft"
-    """`sft`: cross-entropy of the responses, from instructions. `dpo`: direct preference optimisation, from
+    """`sft`: cross-entropy of the responses, from instructions. `dpo`: direct preference optimization, from
     preferences."""
     beta: float = Field(default=0.1, gt=0)
-    """Of `dpo`: how strongly the model is held to the base."""
+    """Of `dpo`: strength of the regularization toward the base."""
     lora: LoraConfig | None = None
     """Adapters on a frozen base; None: all weights are trained."""
     optim: OptimConfig = OptimConfig(lr=5e-4, weight_decay=0.0, warmup_steps=10, schedule="cosine")
@@ -62,7 +62,7 @@ class FinetuneConfig(Config):
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether the recipe has a fine-tuning."""
         return bool(self.base)
 
     @property
@@ -71,23 +71,25 @@ class FinetuneConfig(Config):
         return self.active and (self.lora is None or self.lora.merge)
 
     def training(self, model: ModelConfig) -> TrainConfig:
-        """Returns the settings of the loop, for a model of the base's shape."""
-        same = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
-        values = {name: getattr(self, name) for name in (*same, "milestones")}
+        """Returns the settings of the training loop, for a model with the shape of the base."""
+        shared = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
+        values = {name: getattr(self, name) for name in (*shared, "milestones")}
         return TrainConfig(model=model, init_seed=self.seed, **values)
 
 
-def beyond(layout: Layout | None, nodes: int) -> Iterator[str]:
-    """Yields what a place asks for that a fine-tuning does not have, as "setting: why: what to do".
+def unsupported_settings(layout: Layout | None, nodes: int) -> Iterator[str]:
+    """Yields the settings of a place that a fine-tuning does not support, as "setting: reason: remedy".
 
     Args:
-        layout: of the place; None: it names none.
-        nodes: nodes of a run.
+        layout: of the place; None: it has none.
+        nodes: number of nodes of a run.
     """
     if nodes > 1:
         yield f"place.kubernetes.nodes: {nodes} nodes: {_REMEDY}"
-    given = layout.model_dump() if layout else {}
-    usual = Layout().model_dump() | {name: given.get(name) for name in ("replicate", "zero", "schedule", "chunks")}
-    for name, value in given.items():
-        if value != usual[name]:
+    configured = layout.model_dump() if layout else {}
+    supported = Layout().model_dump() | {
+        name: configured.get(name) for name in ("replicate", "zero", "schedule", "chunks")
+    }
+    for name, value in configured.items():
+        if value != supported[name]:
             yield f"place.train.layout.{name}: {value}: {_REMEDY}"

@@ -1,8 +1,8 @@
-"""Global batches of a fine-tuning: a function of the step, as those of a pretraining (`tasks.trainer.data.batches`).
+"""Global batches of a fine-tuning as a function of the step, like those of pretraining (`tasks.trainer.data.batches`).
 
-A sequence is `eos A B C`: each text ends with end-of-text, from which the first token of the next one is predicted, and
-texts do not attend to one another. A label is the next token where that is to be learned, else IGNORED. Sequences are
-drawn by `Order`, with the examples as the only source: no sequence comes again before all others did.
+A sequence is `eos A B C`: each text ends with end-of-text, from which the first token of the next text is predicted,
+and texts do not attend to one another. A label is the next token if it is learned, else IGNORED. Sequences are drawn
+by `Order` with the examples as the only source, so all sequences are read once per epoch.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,8 @@ from tasks.formats.documents.examples import SOURCE, Example, Examples
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import SLICE, Slices
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.batches import Batch, Ints, opened
+from tasks.trainer.data.batches import Batch, Ints, open_shards
 from tasks.trainer.model.loss import IGNORED
-
-
-class Names:
-    """Names of the files that the slices count in."""
-
-    def __init__(self, shards: Sequence[str]) -> None:
-        self.shards = list(shards)
 
 
 class ExampleBatches:
@@ -33,21 +26,21 @@ class ExampleBatches:
         spec: the run, with `tuning`.
 
     Raises:
-        InputError: the examples are missing, empty, or were made again.
+        InputError: the examples are missing or empty, or have changed.
     """
 
     def __init__(self, spec: TrainSpec) -> None:
         assert spec.tuning is not None
         tuning = spec.tuning
-        self.examples = Examples(opened(spec.shards))
+        self.examples = Examples(open_shards(spec.shards))
         self.seq_len, self.vocab_size, self.eos_id = tuning.seq_len, tuning.vocab_size, tuning.eos_id
-        self.plan = Names(self.examples.paths)
+        self.file_names = self.examples.paths
         self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
         self.order = Order({SOURCE: self.examples.sequences}, {SOURCE: 1.0}, self.batch_size, spec.run.seed)
         self.identity = sha256_of_json([spec.shards.content, tuning.model_dump(mode="json")])
 
     def close(self) -> None:
-        """Nothing is open but mapped files."""
+        """Does nothing: the example files are memory-mapped."""
 
     def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
         """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
@@ -62,12 +55,12 @@ class ExampleBatches:
     def documents(self, step: int) -> set[tuple[str, int]]:
         """Returns (file, row) of the examples of a step's batch."""
         places = [self.examples.place(n) for sequence in self._drawn(step) for n in self.examples.numbers(sequence)]
-        return {(self.plan.shards[part], row) for part, row in places}
+        return {(self.file_names[part], row) for part, row in places}
 
     def slices(self, step: int) -> list[dict[str, Any]]:
-        """Returns where the examples of a step's batch are from: {sequence, file, line, id} each."""
+        """Returns the origin of each example of a step's batch: {sequence, file, line, id}."""
         drawn = self._drawn(step)
-        return [{"sequence": sequence, **found} for sequence in drawn for found in self.examples.sources(sequence)]
+        return [{"sequence": sequence, **origin} for sequence in drawn for origin in self.examples.sources(sequence)]
 
     def _drawn(self, step: int) -> list[int]:
         return [sequence for _, sequence, _ in self.order.batch(step)]
@@ -78,9 +71,9 @@ class ExampleBatches:
         return Batch.of(tokens, labels, documents)
 
     def _row(self, examples: Sequence[Example]) -> tuple[Ints, Ints, Ints]:
-        """Returns tokens, labels and documents of a sequence, shape (seq_len,) each; padding is a document of its own.
+        """Returns tokens, labels and documents of a sequence, shape (seq_len,) each; padding is a separate document.
 
-        Of a preference the chosen text has an even number, and the rejected one the number after it.
+        The chosen text of a preference has an even document number, and the rejected one the next number.
         """
         lengths = [length for example in examples for length in example.lengths]
         used = sum(lengths)
@@ -94,11 +87,11 @@ class ExampleBatches:
         return tokens, labels, documents
 
     def _slices(self, sequence: int) -> Slices:
-        """Returns the slices of a sequence in positions: the end-of-text at its begin belongs to the first example."""
-        found = np.zeros(len(self.examples.numbers(sequence)), SLICE)
+        """Returns the slices of a sequence; the end-of-text at its start belongs to the first example."""
+        slices = np.zeros(len(self.examples.numbers(sequence)), SLICE)
         for at, number in enumerate(self.examples.numbers(sequence)):
             part, row = self.examples.place(number)
-            found[at] = (part, row, 0, sum(self.examples[number].lengths))
-        found["length"][0] += 1
-        found["length"][-1] -= 1
-        return found
+            slices[at] = (part, row, 0, sum(self.examples[number].lengths))
+        slices["length"][0] += 1
+        slices["length"][-1] -= 1
+        return slices

@@ -18,15 +18,15 @@ VALUES = (
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
     *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-"""Quantiles of the normal distribution, with an exact zero (appendix E of the paper)."""
+"""Quantiles of the normal distribution with an exact zero (appendix E of QLoRA)."""
 
 
 class LoraLinear(nn.Module):
     """A frozen projection with an adapter: W x + scale B A x.
 
     Args:
-        base: the projection, without parameters.
-        shape: (outputs, inputs) of it.
+        base: the frozen projection, without trainable parameters.
+        shape: (outputs, inputs) of the projection.
         config: rank and alpha.
     """
 
@@ -36,7 +36,7 @@ class LoraLinear(nn.Module):
         self.lora_a = nn.Parameter(torch.zeros(config.rank, shape[1]))
         self.lora_b = nn.Parameter(torch.zeros(shape[0], config.rank))
         self.active = True
-        """Whether the adapter counts; without it this is the base."""
+        """Whether the adapter is applied; otherwise the layer computes the base."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps float [..., inputs] to [..., outputs]."""
@@ -49,10 +49,10 @@ class LoraLinear(nn.Module):
 
 
 def attach(model: Transformer, config: LoraConfig, seed: int) -> None:
-    """Freezes a model and gives it adapters, which change nothing yet: A is drawn by `seed`, B is zero.
+    """Freezes a model and adds adapters, which have no effect initially: A is random from `seed`, B is zero.
 
-    With `base = "nf4"` all projections of the layers are kept in 4 bits, those without an adapter, too; embedding,
-    norms and head stay as they are.
+    With `base = "nf4"` all projections of the layers are quantized to 4 bits, including those without an adapter;
+    embedding, norms and head are not.
     """
     freeze(model)
     for name, parent in list(model.layers.named_modules()):
@@ -77,38 +77,38 @@ def adapters(model: nn.Module) -> list[LoraLinear]:
 
 
 def merged_weights(model: Transformer) -> dict[str, Tensor]:
-    """Returns the weights of a plain model that computes the same, by the names of `Transformer`."""
-    found = {}
+    """Returns the weights of an equivalent plain model, by the names of `Transformer`."""
+    weights = {}
     for name, module in model.named_modules():
         if isinstance(module, LoraLinear):
-            found[f"{name}.weight"] = module.merged()
+            weights[f"{name}.weight"] = module.merged()
         elif isinstance(module, Nf4Linear) and not name.endswith(".base"):
-            found[f"{name}.weight"] = module.dequantised()
+            weights[f"{name}.weight"] = module.dequantized()
         elif not name.endswith(".base"):
-            of = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-            found |= {f"{name}.{own}": weight.detach() for own, weight in of.items()}
-    return {name: weight.contiguous() for name, weight in sorted(found.items())}
+            tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+            weights |= {f"{name}.{own}": weight.detach() for own, weight in tensors.items()}
+    return {name: weight.contiguous() for name, weight in sorted(weights.items())}
 
 
 def _weight_of(base: nn.Module) -> Tensor:
     if isinstance(base, Nf4Linear):
-        return base.dequantised()
+        return base.dequantized()
     weight = base.weight
     assert isinstance(weight, Tensor)
     return weight.detach()
 
 
 def freeze(module: nn.Module) -> None:
-    """Turns all parameters of a module, and of those in it, into buffers of the same names that it does not save."""
-    for each in list(module.modules()):
-        for name, weight in list(each._parameters.items()):
+    """Replaces all parameters of a module and its submodules by non-persistent buffers of the same names."""
+    for submodule in list(module.modules()):
+        for name, weight in list(submodule._parameters.items()):
             if weight is not None:
-                del each._parameters[name]
-                each.register_buffer(name, weight.detach(), persistent=False)
+                del submodule._parameters[name]
+                submodule.register_buffer(name, weight.detach(), persistent=False)
 
 
 class Nf4Linear(nn.Module):
-    """A frozen projection without bias, kept in 4 bits; gradients flow through it, and none to it.
+    """A frozen projection without bias, stored in 4 bits; gradients are computed only for its input.
 
     Args:
         weight: float [outputs, inputs].
@@ -117,15 +117,15 @@ class Nf4Linear(nn.Module):
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.shape = weight.shape
-        codes, scales = quantise(weight)
+        codes, scales = quantize(weight)
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("scales", scales, persistent=False)
 
-    def dequantised(self) -> Tensor:
-        """Returns the weight as it counts, float32 [outputs, inputs]."""
+    def dequantized(self) -> Tensor:
+        """Returns the dequantized weight, float32 [outputs, inputs]."""
         assert isinstance(self.codes, Tensor)
         assert isinstance(self.scales, Tensor)
-        return dequantise(self.codes, self.scales, self.shape)
+        return dequantize(self.codes, self.scales, self.shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps float [..., inputs] to [..., outputs]."""
@@ -136,31 +136,31 @@ class Nf4Linear(nn.Module):
 
 
 class _Nf4Product(torch.autograd.Function):
-    """x W.T, with W made from its codes in both passes, so that no pass keeps it."""
+    """x W.T, with W dequantized in both passes, so that it is not stored between them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, codes: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
         ctx.save_for_backward(codes, scales)
         ctx.shape = shape
-        return F.linear(x, dequantise(codes, scales, shape).to(x.dtype))
+        return F.linear(x, dequantize(codes, scales, shape).to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         codes, scales = ctx.saved_tensors
-        return grads[0] @ dequantise(codes, scales, ctx.shape).to(grads[0].dtype), None, None, None
+        return grads[0] @ dequantize(codes, scales, ctx.shape).to(grads[0].dtype), None, None, None
 
 
-def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns codes and scales of a tensor, which dequantise to it with the rounding error of NF4.
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantizes a tensor to NF4; returns codes and scales.
 
     Blocks of 64 consecutive weights are divided by their largest absolute value, and each is rounded to the nearest of
-    16 values. With one float32 per block that is 4.5 bits per weight; the scales are not quantised again.
+    16 values. With one float32 per block this takes 4.5 bits per weight; the scales are not quantized further.
 
     Args:
         weight: float, any shape.
 
     Returns:
-        codes: uint8 [ceil(elements / 2)], two codes a byte, the first one in the upper four bits.
+        codes: uint8 [ceil(elements / 2)], two codes per byte, the first in the upper four bits.
         scales: float32 [ceil(elements / 64)], largest absolute value of each block.
     """
     flat = weight.detach().float().flatten()
@@ -173,8 +173,8 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (codes[:, 0] << 4) | codes[:, 1], scales
 
 
-def dequantise(codes: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
-    """Returns the tensor that `quantise` was given, float32 of `shape`, rounded."""
+def dequantize(codes: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
+    """Reverses `quantize`; returns float32 of `shape`, with the rounding error of NF4."""
     values = torch.tensor(VALUES, device=codes.device)
     flat = values[torch.stack((codes >> 4, codes & 15), dim=1).flatten().long()]
     return (flat * scales.repeat_interleave(BLOCK)[: len(flat)])[: shape.numel()].view(shape)

@@ -1,4 +1,4 @@
-"""The model of a fine-tuning: the base's weights, with what the method adds to them; the loss of preferences.
+"""The model of a fine-tuning: the base model with optional adapters, and the DPO loss.
 
 Reads the `model.safetensors` of the base.
 """
@@ -22,12 +22,12 @@ from tasks.trainer.tuning.lora import adapters, attach, freeze, merged_weights
 
 
 def build_tuned(spec: TrainSpec) -> Transformer:
-    """Returns the model in fp32; it computes what the base does, but for the rounding of 4-bit weights.
+    """Returns the model in fp32; initially equivalent to the base, up to the rounding of 4-bit weights.
 
-    Its parameters, and its state, are what is trained: all weights, or the adapters alone.
+    Its parameters and its state dict contain only what is trained: all weights, or the adapters.
 
     Raises:
-        InputError: the base's weights cannot be read, or are not what the specification says.
+        InputError: the base's weights cannot be read, or do not match the specification.
     """
     tuning, config = spec.tuning, spec.run.model
     assert tuning is not None
@@ -45,7 +45,7 @@ def build_tuned(spec: TrainSpec) -> Transformer:
 
 
 def merged_bytes(spec: TrainSpec) -> bytes:
-    """Returns the safetensors file of the whole model after the last step, its adapters added to the base.
+    """Returns the safetensors file of the whole model after the last step, with the adapters merged.
 
     Reads the last checkpoint in the run's folder.
 
@@ -54,7 +54,7 @@ def merged_bytes(spec: TrainSpec) -> bytes:
     """
     folder = Path(spec.out) / "checkpoints" / name_of(spec.run.steps)
     if not is_whole(folder):
-        raise InputError(f"{folder} is no whole checkpoint", "run the stage again")
+        raise InputError(f"{folder} is not a whole checkpoint", "run the stage again")
     verify(folder)
     model = build_tuned(spec)
     model.load_state_dict(load_file(folder / MODEL))
@@ -67,14 +67,14 @@ def _load(model: Transformer, file: Path) -> None:
 
 
 class PreferenceTransformer(Transformer):
-    """A model that learns by direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
+    """A model trained by direct preference optimization (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
 
     For a pair of texts with one prompt the loss is -log sigmoid(beta ((log p(chosen) - log r(chosen)) - (log
-    p(rejected) - log r(rejected)))), where p is the model that is trained, r the frozen reference that it began as, and
-    log p(text) the sum over the tokens to learn. Documents 0 and 1 of a sequence are chosen and rejected, 2 and 3, and
-    so on.
+    p(rejected) - log r(rejected)))), where p is the trained model, r the frozen reference with the initial weights, and
+    log p(text) the sum over the learned tokens. Documents 0 and 1 of a sequence are chosen and rejected, then 2 and 3,
+    and so on.
 
-    The reference is the model itself without its adapters or, where it has none, a frozen copy of its weights.
+    The reference is the model itself without its adapters or, if it has none, a frozen copy of its weights.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, beta: float) -> None:
@@ -83,7 +83,7 @@ class PreferenceTransformer(Transformer):
         self.reference: Transformer | None = None
 
     def keep_reference(self) -> None:
-        """Takes the present weights as the reference, where there are no adapters to leave out."""
+        """Copies the current weights as the reference, unless there are adapters to disable."""
         if not adapters(self):
             reference = Transformer(self.config, self.vocab_size)
             reference.load_state_dict(self.state_dict())
@@ -93,28 +93,28 @@ class PreferenceTransformer(Transformer):
     def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
         """Returns the loss summed over the pairs of the sequences, in nats, float32 scalar; arguments as for `hidden`.
 
-        The logits of all positions with a label are in memory at once.
+        The logits of all positions with a label are in memory at the same time.
         """
-        ours = log_likelihoods(self, x, documents, labels)
+        policy = log_likelihoods(self, x, documents, labels)
         with torch.no_grad(), self._without_adapters():
-            theirs = log_likelihoods(self.reference or self, x, documents, labels)
-        ratio = ours - theirs
+            reference = log_likelihoods(self.reference or self, x, documents, labels)
+        ratio = policy - reference
         margin = self.beta * (ratio[:, 0::2] - ratio[:, 1::2])
         return -(F.logsigmoid(margin) * _pairs(documents, labels)).sum()
 
     def counted(self, documents: Tensor, labels: Tensor) -> Tensor:
-        """Returns the number of pairs, which the loss is a mean over."""
+        """Returns the number of pairs that the loss is summed over, a float32 scalar."""
         return _pairs(documents, labels).sum()
 
     @contextmanager
     def _without_adapters(self) -> Iterator[None]:
-        found = adapters(self)
-        for adapter in found:
+        disabled = adapters(self)
+        for adapter in disabled:
             adapter.active = False
         try:
             yield
         finally:
-            for adapter in found:
+            for adapter in disabled:
                 adapter.active = True
 
 
@@ -122,7 +122,7 @@ def log_likelihoods(model: Transformer, tokens: Tensor, documents: Tensor, label
     """Returns the summed log-likelihood in nats of the labels of each document, float32 [batch, documents].
 
     Args:
-        model: predicts the tokens.
+        model: the model that predicts the tokens.
         tokens: int64 [batch, positions].
         documents: int64 [batch, positions], 0-based numbers.
         labels: int64 [batch, positions].
@@ -130,18 +130,18 @@ def log_likelihoods(model: Transformer, tokens: Tensor, documents: Tensor, label
     learned = labels != IGNORED
     rows = model.hidden(tokens, documents)[learned]
     logits = F.linear(rows, model.head_weight.to(rows.dtype)).float()
-    found = torch.log_softmax(logits, dim=-1).gather(1, labels[learned][:, None])[:, 0]
-    each = torch.zeros(labels.shape, device=labels.device).masked_scatter(learned, found)
-    return _per_document(each, documents)
+    log_p = torch.log_softmax(logits, dim=-1).gather(1, labels[learned][:, None])[:, 0]
+    by_position = torch.zeros(labels.shape, device=labels.device).masked_scatter(learned, log_p)
+    return _per_document(by_position, documents)
 
 
 def _pairs(documents: Tensor, labels: Tensor) -> Tensor:
-    """Returns 1 for each pair of which both texts have a label, else 0; float32 [batch, pairs]."""
+    """Returns 1 for each pair in which both texts have a label, else 0; float32 [batch, pairs]."""
     learned = (_per_document((labels != IGNORED).float(), documents) > 0).float()
     return learned[:, 0::2] * learned[:, 1::2]
 
 
 def _per_document(values: Tensor, documents: Tensor) -> Tensor:
-    """Returns the sums of float32 [batch, positions] by document, with an even number of documents."""
+    """Sums float32 [batch, positions] by document; returns float32 [batch, documents], padded to an even count."""
     count = (int(documents.max()) // 2 + 1) * 2
     return torch.zeros(len(values), count, device=values.device).scatter_add(1, documents, values)

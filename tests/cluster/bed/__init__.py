@@ -1,4 +1,4 @@
-"""A Kubernetes cluster for tests: its API on loopback, and controllers behind it that really run what pods ask for.
+"""A Kubernetes cluster for tests: its API on loopback, with controllers that run the commands of pods as processes.
 
     bed = Bed(tmp_path)                     # an API server on a free port of 127.0.0.1
     bed.kube_config()                       # path of a kubeconfig for any client
@@ -8,7 +8,7 @@
 
 A container is a process of this machine: `python` is this interpreter, SIGTERM is ignored until the program installs a
 handler (as for PID 1), host names do not resolve, volumes are not mounted. Everything else is meant to be as
-in a cluster; where the two differ, the cluster is right.
+in a cluster; any other difference is a bug of the bed.
 
 How to write a controller: subclass `Controller`, name the `resource` it serves (the API then knows the kind), and
 override what it needs. All calls come from one thread, in the order of the changes, so no locks are needed; a call must
@@ -17,20 +17,20 @@ thread). Read and write objects through `self.store`:
 
     class Gadgets(Controller):
         resource = Resource("example.org", "v1", "gadgets", "Gadget")
-        watches = (PODS,)                                        # also told of changes of these
+        watches = (PODS,)                                        # also receives changes of these
 
         def on_create(self, gadget):                             # ADDED
             pod = {"metadata": {"name": ..., "namespace": ..., "ownerReferences": [owner(gadget)]}, "spec": {...}}
-            self.store.create(PODS, pod)                         # started by the scheduler and the kubelet
-        def on_update(self, gadget, before): ...                 # MODIFIED; also when its deletion has begun
-        def on_delete(self, gadget): ...                         # DELETED: it is gone
+            self.store.create(PODS, pod)                         # the scheduler and the kubelet start it
+        def on_update(self, gadget, before): ...                 # MODIFIED; also at the start of its deletion
+        def on_delete(self, gadget): ...                         # DELETED
         def on_related(self, change): ...                        # any change of a kind in `watches`
 
         self.status(gadget, phase="Running")                     # merges into .status
         self.store.change(self.resource, namespace, name, edit)  # edit(obj) changes in place
 
-What an object owns (`ownerReferences`) is deleted with it, before it with propagationPolicy Foreground. An exception in
-a controller is kept and raised by `bed.close()`.
+Dependents of an object (`ownerReferences`) are deleted with it, before it with propagationPolicy Foreground. An
+exception in a controller is stored and raised by `bed.close()`.
 """
 
 from tests.cluster.bed.controllers import Controller, owner

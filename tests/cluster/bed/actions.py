@@ -1,4 +1,4 @@
-"""What a request does to the store: create, read, change and delete any object; evictions and tokens."""
+"""Executes requests on the store: create, read, change and delete any object; evictions and tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_ALLOWED = ApiError(405, "MethodNotAllowed", "the server does not allow this
 
 
 def act(bed: Bed, wanted: Route, query: dict[str, str], body: Any, content_type: str) -> tuple[Object, int]:
-    """Carries out a request and returns its answer and status.
+    """Executes a request and returns its response and status.
 
     Raises:
         ApiError: it is refused.
@@ -125,7 +125,7 @@ def _evict(bed: Bed, wanted: Route, body: Object) -> Object:
 
 
 def _token(bed: Bed, wanted: Route) -> Object:
-    """A token of a service account; none has any right here, as nothing binds one."""
+    """A token of a service account; without role bindings it has no rights."""
     bed.store.get(SERVICE_ACCOUNTS, wanted.namespace, wanted.name)
     token = secrets.token_hex(16)
     bed.tokens[token] = f"system:serviceaccount:{wanted.namespace}:{wanted.name}"

@@ -1,4 +1,4 @@
-"""What the API refuses or fills in before it stores an object: names, namespaces, rights, quota, pod defaults."""
+"""Admission of objects before they are stored: names, namespaces, rights, quota, pod defaults."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def admit(store: Store, resource: Resource, obj: Object) -> None:
 
 
 def with_limits(store: Store, namespace: str, spec: Object) -> Object:
-    """Returns a pod spec with what the LimitRanges of its namespace add; Kueue adds it to a gang's pods, too."""
+    """Returns a pod spec with the defaults of its namespace's LimitRanges; Kueue also adds them to a gang's pods."""
     for one in store.select(LIMIT_RANGES, namespace):
         spec = limited(spec, one)
     return spec
 
 
 def _canonical(spec: Object) -> None:
-    """Writes the quantities of built-in kinds as the server stores them; custom resources keep theirs."""
+    """Canonicalizes the quantities of built-in kinds like the server; custom resources are unchanged."""
     for one in [*spec.get("containers", []), *(spec.get("initContainers") or [])]:
         for sizes in (one.get("resources") or {}).values():
             sizes |= {what: quantity.canonical(amount) for what, amount in sizes.items()}

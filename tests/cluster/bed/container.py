@@ -24,7 +24,7 @@ Line = tuple[str, bytes]
 
 
 class Log:
-    """What a container has written: lines with the time at which they came."""
+    """Output of a container: lines with their arrival times."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -32,7 +32,7 @@ class Log:
         self.changed = threading.Condition()
 
     def read_from(self, pipe: object) -> None:
-        """Takes in everything from a pipe, until its end."""
+        """Reads everything from a pipe, until its end."""
         for line in pipe:  # type: ignore[attr-defined]
             at = time.time_ns()
             clock = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -44,7 +44,7 @@ class Log:
             self.changed.notify_all()
 
     def follow(self, start: int, wait_s: float = 0.5) -> Iterator[Line | None]:
-        """The lines from number `start` on, as they come; None now and then while there are none."""
+        """Yields the lines from number `start` on as they arrive; None from time to time while there are none."""
         while True:
             with self.changed:
                 if len(self.lines) <= start and not self.ended:
@@ -58,7 +58,7 @@ class Log:
                 yield None
 
     def text(self) -> str:
-        """Everything so far."""
+        """All output so far."""
         return b"".join(line for _, line in self.lines).decode(errors="replace")
 
 
@@ -109,25 +109,25 @@ class Container:
         self._ended(code, self.reason or ("Error" if code else "Completed"), self._termination_message(code))
 
     def terminate(self) -> None:
-        """SIGTERM to PID 1, and to nothing else."""
+        """Sends SIGTERM to PID 1 only."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
 
     def kill(self, reason: str = "") -> None:
-        """SIGKILL to everything in the container; `reason` is shown instead of Error."""
+        """Sends SIGKILL to all processes of the container; `reason` replaces Error in its state."""
         if self.exit_code is None:
             self.reason = reason or self.reason
             self.kill_all()
 
     def kill_all(self) -> None:
-        """Kills all processes that carry the container's mark."""
+        """Kills all processes with the container's mark."""
         for one in self.processes():
             with suppress(psutil.Error):
                 one.kill()
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that runs in the container."""
+        """All processes of the container."""
         found = []
         for one in psutil.process_iter():
             with suppress(psutil.Error, OSError):
@@ -136,7 +136,7 @@ class Container:
         return found
 
     def memory(self) -> int:
-        """Bytes that its processes hold."""
+        """Memory of its processes in bytes."""
         held = 0
         with suppress(psutil.Error):
             if self.process is not None and self.exit_code is None:

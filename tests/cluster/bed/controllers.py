@@ -1,4 +1,4 @@
-"""What runs behind the API: the base of all controllers, the thread that feeds them, and the garbage collector."""
+"""Controllers: their base class, the thread that runs them, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Controller:
         """A new object."""
 
     def on_update(self, obj: Object, before: Object) -> None:
-        """A changed object; `metadata.deletionTimestamp` says that its deletion has begun."""
+        """A changed object; `metadata.deletionTimestamp` is set if its deletion has started."""
 
     def on_delete(self, obj: Object) -> None:
-        """The last state of an object that is gone."""
+        """The last state of a deleted object."""
 
     def on_related(self, change: Change) -> None:
         """A change of a kind in `watches`."""
@@ -55,7 +55,7 @@ class Controller:
     def current(self, obj: Object) -> Object | None:
         """Returns an object of this kind as it is now, or None if it is gone.
 
-        A change tells of a moment that may be over. To act on it would undo what came after.
+        A change may be outdated. Acting on it would undo later changes.
         """
         meta = obj["metadata"]
         found = self.store.find(self.resource, meta.get("namespace", ""), meta["name"])
@@ -81,7 +81,7 @@ def owner(obj: Object, controller: bool = True) -> Object:
 
 
 class Manager:
-    """One thread that tells every controller of every change, and runs what they have put off."""
+    """One thread that dispatches every change to every controller, and runs their delayed calls."""
 
     def __init__(self, bed: Bed) -> None:
         self.bed = bed
@@ -93,7 +93,7 @@ class Manager:
         self._thread = threading.Thread(target=self._run, name="bed-controllers", daemon=True)
 
     def start(self) -> None:
-        """Begins; changes from now on are told."""
+        """Starts; later changes are dispatched."""
         self._thread.start()
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class Manager:
             wait = self._later[0][0] - time.monotonic() if self._later else 1.0
             try:
                 changes = self.bed.store.after(seen, max(0.0, min(wait, 1.0)))
-            except ApiError:  # history was compacted: nothing is lost that was told already
+            except ApiError:  # history was compacted: earlier changes were dispatched already
                 seen = self.bed.store.version
                 continue
             for change in changes:
@@ -137,7 +137,7 @@ class Manager:
         try:
             function()
         except ApiError as error:
-            if error.code not in (404, 409):  # gone or there meanwhile: the next change tells
+            if error.code not in (404, 409):  # deleted or created meanwhile: the next change handles it
                 self.errors.append(traceback.format_exc())
         except Exception:
             self.errors.append(traceback.format_exc())
@@ -150,7 +150,7 @@ class Collector:
         self.bed = bed
 
     def told(self, change: Change) -> None:
-        """Looks whether a change begins or ends a deletion that concerns others."""
+        """Checks whether a change starts or completes a deletion with dependents."""
         meta = change.object["metadata"]
         foreground = "deletionTimestamp" in meta and FOREGROUND in meta.get("finalizers", [])
         if change.type == "DELETED":

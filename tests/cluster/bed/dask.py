@@ -1,8 +1,8 @@
 """The Dask operator in the bed: a DaskCluster becomes real `dask scheduler` and `dask worker` processes.
 
-As the operator 2026.3 does it, with these differences: pods are made without the Deployment between, ports are free
-ones of this machine, and the service is reached as type LoadBalancer at 127.0.0.1 (names do not resolve here). A pod
-that is gone or has failed is made again, as a Deployment would.
+Like the operator 2026.3, with these differences: pods are created without a Deployment, ports are free
+ports of this machine, and the service has type LoadBalancer at 127.0.0.1 (names do not resolve here). A pod
+that was deleted or failed is recreated, as by a Deployment.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ NAME, COMPONENT = "dask.org/cluster-name", "dask.org/component"
 
 
 class DaskClusters(Controller):
-    """Scheduler, service and workers of each DaskCluster; ends what has been idle for `idleTimeout`."""
+    """Scheduler, service and workers of each DaskCluster; deletes clusters idle for `idleTimeout`."""
 
     resource = CLUSTERS
     watches = (PODS,)
@@ -46,7 +46,7 @@ class DaskClusters(Controller):
         threading.Thread(target=self._ask_schedulers, name="bed-dask", daemon=True).start()
 
     def on_create(self, obj: Object) -> None:
-        """Takes a new cluster up, and holds it by a finalizer as every operator made with kopf does."""
+        """Adopts a new cluster, and adds a finalizer like every operator based on kopf."""
         name = obj["metadata"]["name"]
         self.made.append(name)
         where = (CLUSTERS, obj["metadata"]["namespace"], name)
@@ -58,7 +58,7 @@ class DaskClusters(Controller):
         self.status(obj, phase="Running")
 
     def on_update(self, obj: Object, before: Object) -> None:
-        """Another number of workers, or its end: a scheduler that is not up keeps the operator for `busy_s`."""
+        """Handles a changed number of workers or a deletion: a silent scheduler blocks the operator for `busy_s`."""
         leaving = "deletionTimestamp" in obj["metadata"]
         if leaving and "deletionTimestamp" not in (before.get("metadata") or {}):
             up = any(_ready(pod) for pod in self.pods(obj["metadata"]["name"], "scheduler"))
@@ -77,7 +77,7 @@ class DaskClusters(Controller):
         self.ports.pop(obj["metadata"]["name"], None)
 
     def on_related(self, change: Change) -> None:
-        """A pod of a cluster has gone or failed."""
+        """A pod of a cluster was deleted or failed."""
         meta = change.object["metadata"]
         cluster = self.store.find(CLUSTERS, meta["namespace"], (meta.get("labels") or {}).get(NAME, ""))
         if cluster is None:
@@ -93,7 +93,7 @@ class DaskClusters(Controller):
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def workers(self, name: str) -> int:
-        """How many workers a cluster shall have now."""
+        """The current target number of workers of a cluster."""
         found = [one for one in self.store.select(CLUSTERS) if one["metadata"]["name"] == name]
         return int(self.targets.get(name) or found[0]["spec"]["worker"]["replicas"])
 
@@ -150,7 +150,7 @@ class DaskClusters(Controller):
             container["command"] += ["--host", "127.0.0.1"]
         container["env"] += [
             {"name": "DASK_WORKER_NAME", "value": pod},
-            # Dask sets its process' title, which would write over the mark by which the kubelet finds the process.
+            # Dask sets its process title, which would overwrite the mark by which the kubelet finds the process.
             {"name": "SPT_NOENV", "value": "1"},
             {"name": "DASK_SCHEDULER_ADDRESS", "value": f"tcp://127.0.0.1:{comm}"},
         ]
@@ -188,13 +188,13 @@ class DaskClusters(Controller):
                 target = min(max(spec["minimum"], wanted), spec["maximum"])
                 if target > self.workers(
                     meta["name"]
-                ):  # the operator shrinks by a quarter at a time; here it only grows
+                ):  # the operator scales down by a quarter at a time; here it only scales up
                     self.targets[meta["name"]] = target
                     self.bed.later(0, lambda: self._again(meta["namespace"], meta["name"]))
 
 
 class DaskAutoscalers(Controller):
-    """Hangs each autoscaler under its cluster, so that it goes with it."""
+    """Makes each autoscaler a dependent of its cluster, so that it is deleted with it."""
 
     resource = AUTOSCALERS
 

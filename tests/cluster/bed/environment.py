@@ -1,4 +1,4 @@
-"""A container's environment: what the image sets, `envFrom`, `env` with references, and `$(NAME)` in its command."""
+"""A container's environment: defaults of the image, `envFrom`, `env` with references, and `$(NAME)` in its command."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FIELDS = {"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName
 
 
 class ConfigError(Exception):
-    """The container cannot be made: CreateContainerConfigError."""
+    """The container cannot be created: CreateContainerConfigError."""
 
 
 def image_environment() -> dict[str, str]:
-    """What the image of the tests sets: this interpreter and everything that it can import."""
+    """Environment of the tests' image: this interpreter and its import path."""
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     return {"PATH": path, "PYTHONPATH": ":".join(one for one in sys.path if one), "LANG": "C.UTF-8"}
 
@@ -53,7 +53,7 @@ def environment(store: Store, pod: Object, container: Object, image: dict[str, s
 
 
 def expanded(text: str, env: dict[str, str]) -> str:
-    """Fills in `$(NAME)`; an unknown name stays, `$$` is a dollar."""
+    """Expands `$(NAME)`; an unknown name is unchanged, `$$` is a dollar sign."""
     return _REFERENCE.sub(lambda one: "$" if one[0] == "$$" else env.get(one[1], one[0]), text)
 
 

@@ -1,4 +1,4 @@
-"""Faults of the API that tests script: the next requests that match are answered wrongly, or their answer is lost."""
+"""Scripted faults of the API: the next matching requests get an error, or their response is lost."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ class Reset(Exception):
 
 @dataclass
 class Fault:
-    """One rule; `hits` counts the requests that it has met."""
+    """One rule; `hits` counts the matching requests."""
 
     verb: str
     path: str
@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass
 class Faults:
-    """The rules that are in force; the first one that matches and is not used up answers.
+    """The active rules; the first matching one that is not used up applies.
 
     `verb` is create, get, list, watch, patch, update, delete, log or `*`; `path` is a pattern such as `*/pods/*`.
     """
@@ -54,19 +54,19 @@ class Faults:
     def answer(
         self, code: int, *, verb: str = "*", path: str = "*", times: int = 1, retry_after: int | None = None
     ) -> Fault:
-        """The next `times` matching requests get this status and do nothing."""
+        """The next `times` matching requests get this status without being executed."""
         return self._add(Fault(verb, path, times, code, retry_after))
 
     def reset(self, *, verb: str = "*", path: str = "*", times: int = 1) -> Fault:
-        """The next `times` matching requests are cut off and do nothing."""
+        """The next `times` matching requests are reset without being executed."""
         return self._add(Fault(verb, path, times, None))
 
     def lose_reply(self, *, verb: str = "*", path: str = "*", times: int = 1, code: int | None = None) -> Fault:
-        """The next `times` matching requests are carried out, but their answer is lost (a reset, or `code`)."""
+        """The next `times` matching requests are executed, but their response is lost (a reset, or `code`)."""
         return self._add(Fault(verb, path, times, code, late=True))
 
     def delay_reply(self, seconds: float, *, verb: str = "*", path: str = "*", times: int = 1) -> Fault:
-        """The next `times` matching requests are carried out at once and answered after `seconds`."""
+        """The next `times` matching requests are executed at once and answered after `seconds`."""
         return self._add(Fault(verb, path, times, None, late=True, delay_s=seconds))
 
     def cut_log(self, *, path: str = "*", times: int = 1) -> Fault:
@@ -81,15 +81,15 @@ class Faults:
         self.log_cuts.clear()
 
     def logs_unreachable(self, times: int = 10**6) -> Fault:
-        """Log requests are answered as if the node could not be reached; the pods' status goes on being reported."""
+        """Log requests fail as if the node were unreachable; the status of pods is still reported."""
         return self._add(Fault("log", "*", times, 500, message=_NO_LOG))
 
     def check(self, verb: str, path: str, late: bool = False) -> None:
-        """Meets a request, before it is carried out or (`late`) after.
+        """Applies a matching rule to a request, before it is executed or (`late`) afterwards.
 
         Raises:
-            ApiError: it is to be answered so.
-            Reset: its connection is to be reset.
+            ApiError: the rule answers with an error.
+            Reset: the rule resets the connection.
         """
         rule = self._met(self.rules, verb, path, late)
         if rule is None:
@@ -105,7 +105,7 @@ class Faults:
         raise error
 
     def cuts(self, path: str) -> bool:
-        """Whether this log stream is to be cut."""
+        """Whether a rule cuts this log stream."""
         return self._met(self.log_cuts, "log", path, False) is not None
 
     def _met(self, rules: list[Fault], verb: str, path: str, late: bool) -> Fault | None:

@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = 0
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing: the tests' output is for the tests."""
+        """Logs nothing, to keep the output of the tests clean."""
 
     def do_GET(self) -> None:
         self._handle()
@@ -134,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _event(self, kind: str, obj: Object, wanted: Route, query: dict[str, str], before: Object | None) -> None:
-        """Sends a change as the watcher sees it: an object that begins to match is ADDED, one that ceases DELETED."""
+        """Sends a change as seen by the watcher: an object that starts to match is ADDED, one that stops is DELETED."""
         fits, fitted = (one is not None and _fits(one, wanted, query) for one in (obj, before))
         if kind == "MODIFIED" and fits != fitted:
             kind = "ADDED" if fits else "DELETED"
@@ -168,10 +168,10 @@ class Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _stopped(self) -> bool:
-        """Whether the bed closes; a server that was started anew meanwhile has dropped the connection.
+        """Whether the bed is closing.
 
         Raises:
-            Reset: it was.
+            Reset: the server was restarted meanwhile.
         """
         if self._start is not None and self._start != self.bed.starts:
             raise Reset

@@ -37,7 +37,7 @@ class Jobs(Controller):
         self._settle(obj)
 
     def on_related(self, change: Change) -> None:
-        """Notes how pods of jobs end, also when they are deleted."""
+        """Records the results of pods of jobs, also if they are deleted."""
         pod = change.object
         reference = next((o for o in pod["metadata"].get("ownerReferences", []) if o["kind"] == "Job"), None)
         if reference is None:
@@ -76,7 +76,7 @@ class Jobs(Controller):
             self._report(job, pods, done, failed, None)
 
     def _judge(self, job: Object, failures: list[Object]) -> tuple[Verdict | None, int]:
-        """Returns why the job fails, if it does, and how many pods count as failed."""
+        """Returns the reason of the job's failure, if any, and the number of failed pods."""
         counted = 0
         for pod in failures:
             rule, verdict = _policy(job, pod)
@@ -88,7 +88,7 @@ class Jobs(Controller):
         return None, counted
 
     def _fail(self, job: Object, pods: list[Object], verdict: Verdict, failed: int) -> None:
-        """Stops the other pods; the job has failed when they are gone."""
+        """Stops the other pods; the job is failed once they are deleted."""
         self._delete(pods)
         kind, reason, message = verdict if not pods else ("FailureTarget", verdict[1], verdict[2])
         self._report(job, pods, set(), failed, (kind, reason, message))
@@ -156,7 +156,7 @@ def failure(job: Object) -> tuple[str, str]:
 
 
 def _policy(job: Object, pod: Object) -> tuple[str, Verdict | None]:
-    """The action of the first rule that the pod meets: FailJob, Ignore or Count."""
+    """The action of the first matching rule: FailJob, Ignore or Count."""
     for at, rule in enumerate((job["spec"].get("podFailurePolicy") or {}).get("rules") or []):
         where = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         if found := _matches(rule, pod, where):

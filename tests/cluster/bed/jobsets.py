@@ -25,7 +25,7 @@ _COUNTED = ("RestartJobSet", "RestartJob")
 
 
 class JobSets(Controller):
-    """Makes the jobs of every JobSet, and all of them again when its failure policy says so."""
+    """Creates the jobs of every JobSet, and recreates all of them according to its failure policy."""
 
     resource = JOBSETS
     watches = (JOBS,)
@@ -118,7 +118,7 @@ class JobSets(Controller):
             self._over(jobset, "Failed", "ReachedMaxRestarts", said, jobs)
         else:
             counted += action in _COUNTED
-            # As the real one: a count of 0 is left out.
+            # As in the real one: a count of 0 is omitted.
             counts = {"restartsCountTowardsMax": counted} if counted else {}
             self.status(jobset, restarts=status.get("restarts", 0) + 1, **counts)
 
@@ -134,7 +134,7 @@ class JobSets(Controller):
 
             def edit(now: Object, template: Object = template) -> None:
                 now["spec"]["suspend"] = wanted
-                for what in ("nodeSelector", "tolerations"):  # Kueue puts the flavour's into the JobSet
+                for what in ("nodeSelector", "tolerations"):  # Kueue puts the node labels of the flavor into the JobSet
                     if template.get(what):
                         now["spec"]["template"]["spec"][what] = template[what]
 
@@ -197,7 +197,7 @@ class JobSets(Controller):
 
 
 def _action(policy: Object, job: Object) -> str:
-    """What the first rule that the failed job meets says; without one, all start again."""
+    """The action of the first matching rule for the failed job; by default all jobs restart."""
     reason, message = failure(job)
     group = job["metadata"]["labels"][f"{_LABEL}/replicatedjob-name"]
     for rule in policy.get("rules") or []:

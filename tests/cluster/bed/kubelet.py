@@ -1,4 +1,4 @@
-"""The kubelets of all nodes: start pods that are bound to their node, report their state, stop them, serve logs."""
+"""The kubelets of all nodes: they start pods bound to their node, report their state, stop them, serve logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OVER = ("Succeeded", "Failed")
 
 
 class Kubelet(Controller):
-    """All kubelets; `dead` names the nodes whose kubelet does not answer and reports nothing."""
+    """All kubelets; `dead` has the nodes whose kubelet neither answers nor reports."""
 
     resource = PODS
 
@@ -35,11 +35,11 @@ class Kubelet(Controller):
         threading.Thread(target=self._watch_memory, name="bed-oom", daemon=True).start()
 
     def on_create(self, obj: Object) -> None:
-        """Starts a pod that comes with its node named."""
+        """Starts a pod that is created with a node name."""
         self.on_update(obj, {})
 
     def on_update(self, obj: Object, before: Object) -> None:
-        """Starts what is bound to a node, stops what is being deleted."""
+        """Starts pods bound to a node, stops pods that are being deleted."""
         uid, node = obj["metadata"]["uid"], obj["spec"].get("nodeName")
         if not node or node in self.dead:
             return
@@ -61,7 +61,7 @@ class Kubelet(Controller):
             run.kill()
 
     def sync(self, run: PodRun) -> None:
-        """Reports the state of a pod, unless its kubelet is dead; removes it when its deletion has run its course."""
+        """Reports the state of a pod, unless its kubelet is dead; removes it when its deletion is complete."""
         if run.node in self.dead:
             return
         namespace, name = run.meta["namespace"], run.meta["name"]
@@ -77,19 +77,19 @@ class Kubelet(Controller):
                 self.store.remove(PODS, namespace, name)
 
     def started(self, run: PodRun, container: Container) -> None:
-        """Notes that a container's process is started."""
+        """Records that a container's process was started."""
         self.starts.append((run.meta["name"], container.name))
         self.event(run.pod, "Pulled", f'Container image "{container.spec["image"]}" already present on machine')
         self.event(run.pod, "Started", f"Started container {container.name}")
 
     def event(self, pod: Object, reason: str, message: str, kind: str = "Normal", source: str = "kubelet") -> None:
-        """Writes an event about a pod; the same one again only counts up."""
+        """Writes an event about a pod; repeated events increment its count."""
         meta = pod["metadata"]
         about = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta.get("uid")}
         self.bed.event(about, reason, message, kind, source)
 
     def revive(self, node: str) -> None:
-        """The kubelet of `node` is back: it reports what has happened and does what it has missed."""
+        """Restarts the kubelet of `node`: it reports the current states and handles missed changes."""
         self.dead.discard(node)
         for run in list(self.runs.values()):
             if run.node != node:
@@ -107,7 +107,7 @@ class Kubelet(Controller):
         return self.runs.get(pod["metadata"]["uid"])
 
     def evict(self, pod: Object, message: str = "The node was low on resource: memory. ") -> None:
-        """Evicts a pod for want of something on its node: it fails with reason Evicted and stays."""
+        """Evicts a pod because of node pressure: it fails with reason Evicted and is kept."""
         run = self.runs[pod["metadata"]["uid"]]
         run.failure = ("Evicted", message)
         disrupted(self.store, pod, "TerminationByKubelet", message)
@@ -143,7 +143,7 @@ def disrupted(store: object, pod: Object, reason: str, message: str) -> None:
 
 
 def _grace(pod: Object, asked: int | None) -> int:
-    """The grace period of a deletion: none for what does not run."""
+    """The grace period of a deletion: zero for a pod that does not run."""
     if not pod["spec"].get("nodeName") or (pod.get("status") or {}).get("phase") in _OVER:
         return 0
     return asked if asked is not None else int(pod["spec"].get("terminationGracePeriodSeconds", 30))

@@ -1,4 +1,4 @@
-"""A small Kueue (v1beta2): what carries a queue label waits until its ClusterQueue has room for all of it."""
+"""A small Kueue (v1beta2): a workload with a queue label waits until its ClusterQueue has quota for all of it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _OVER = ("Succeeded", "Failed")
 
 
 class Kueue(Controller):
-    """Admits workloads as a whole, by quota, in the order in which they came.
+    """Admits workloads as a whole, by quota, in order of arrival.
 
-    `delay_s` holds every workload back for so long; `preempt` takes one's place away.
+    `delay_s` delays every workload; `preempt` evicts one.
     """
 
     resource = WORKLOADS
@@ -45,7 +45,7 @@ class Kueue(Controller):
         bed.webhooks.append(_hold)
 
     def told(self, change: Change) -> None:
-        """Any change may make room, or need it."""
+        """Any change may free or need quota."""
         obj = change.object
         if change.resource in (PODS, JOBSETS) and _queued(obj):
             if change.type == "DELETED":
@@ -55,7 +55,7 @@ class Kueue(Controller):
         self._admit()
 
     def preempt(self, name: str, namespace: str, again_s: float = 1.0) -> None:
-        """Takes the place of a JobSet away, as for a workload of higher priority; it queues again after `again_s`."""
+        """Evicts a JobSet, as for a workload of higher priority; it is queued again after `again_s`."""
         jobset = self.store.get(JOBSETS, namespace, name)
         workload = self.store.get(WORKLOADS, namespace, _name(JOBSETS, jobset))
         said = "Preempted to accommodate a workload (UID: x) due to prioritization in the ClusterQueue"
@@ -103,7 +103,7 @@ class Kueue(Controller):
             self._decide(one, refusal)
 
     def _refusal(self, workload: Object, admitted: list[Object]) -> tuple[str, str] | None:
-        """Why a workload is not admitted now: reason and message; None if it is."""
+        """Reason and message if a workload is not admitted; None if it is."""
         queue = workload["spec"]["queueName"]
         local = self.store.find(LOCAL_QUEUES, workload["metadata"]["namespace"], queue)
         if local is None:
@@ -154,7 +154,7 @@ class Kueue(Controller):
             self.store.change(resource, meta["namespace"], above["name"], self._release)
 
     def _release(self, obj: Object) -> None:
-        """Lets an admitted object go, onto the nodes of its flavour."""
+        """Starts an admitted object on the nodes of its flavor."""
         if obj["kind"] == "Pod":
             gates = [one for one in obj["spec"].get("schedulingGates") or [] if one["name"] != GATE]
             obj["spec"]["schedulingGates"] = gates
@@ -171,7 +171,7 @@ class Kueue(Controller):
 
 
 def _hold(resource: Resource, obj: Object) -> None:
-    """The webhook: what carries a queue label begins suspended or gated."""
+    """The webhook: an object with a queue label starts suspended or gated."""
     if not _queued(obj):
         return
     if resource == JOBSETS:
@@ -213,7 +213,7 @@ def _asked(workload: Object) -> dict[str, float]:
 
 
 def _room(cluster: Object) -> tuple[dict[str, float], str]:
-    """Quota by resource, and the name of the flavour that gives it."""
+    """Quota by resource, and the name of its flavor."""
     room, name = {}, ""
     for group in cluster["spec"].get("resourceGroups") or []:
         flavor = group["flavors"][0]

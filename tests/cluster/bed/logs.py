@@ -1,4 +1,4 @@
-"""The log endpoint: which lines of a container a request gets."""
+"""The log endpoint: the lines of a container for a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def log_lines(bed: Bed, pod: Object, query: dict[str, str]) -> Iterator[bytes | None]:
-    """Returns the lines of a container's log as the query asks for them; None now and then while it waits.
+    """Yields the requested lines of a container's log; None from time to time while it waits.
 
     Raises:
         ApiError: 400, there is no log yet or no such container; 500, the kubelet of the node is dead.
@@ -65,7 +65,7 @@ def _lines(bed: Bed, run: PodRun, container: Container, query: dict[str, str]) -
 
 
 def _since(query: dict[str, str]) -> str:
-    """The time before which lines are left out, in whole seconds, as the API knows it."""
+    """The time before which lines are omitted, in whole seconds as in the API."""
     if query.get("sinceTime"):
         return query["sinceTime"].partition(".")[0].rstrip("Z")[:19]
     if query.get("sinceSeconds"):

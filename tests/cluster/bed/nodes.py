@@ -1,4 +1,4 @@
-"""Nodes with capacity, and the scheduler that binds pods to them or says in the scheduler's words why it cannot."""
+"""Nodes with capacity, and the scheduler that binds pods to them or reports why it cannot, in the scheduler's words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(name: str, labels: dict[str, str] | None = None, **sizes: str) -> Objec
 
 
 class Scheduler(Controller):
-    """Binds every pod without node to the first node that has room; preempts pods of lower priority."""
+    """Binds every pod without node to the first node with free capacity; preempts pods of lower priority."""
 
     resource = NODES
     watches = (PODS,)
@@ -40,7 +40,7 @@ class Scheduler(Controller):
         super().__init__(bed)
 
     def told(self, change: Change) -> None:
-        """Any change may make room."""
+        """Any change may free capacity."""
         waiting = [one for one in self.store.select(PODS) if _waits(one)]
         for pod in sorted(waiting, key=lambda one: (-one["spec"].get("priority", 0), one["metadata"]["uid"])):
             self._place(pod)
@@ -64,7 +64,7 @@ class Scheduler(Controller):
         self._refuse(pod, said if nodes else "no nodes available to schedule pods")
 
     def _refusals(self, pod: Object, one: Object) -> list[str]:
-        """Why the pod does not go onto this node; the first kind of reason that applies, as in the scheduler."""
+        """Why the pod does not fit on this node; the first reason that applies, as in the scheduler."""
         spec, labels = pod["spec"], one["metadata"].get("labels") or {}
         if one["spec"].get("unschedulable"):
             return ["node(s) were unschedulable"]
@@ -80,7 +80,7 @@ class Scheduler(Controller):
         return [f"Insufficient {what}" if what != "pods" else "Too many pods" for what in short]
 
     def _free(self, one: Object, without: tuple[str, ...] = ()) -> dict[str, float]:
-        """What the pods on a node leave; terminating ones still hold theirs."""
+        """Free capacity of a node; terminating pods still occupy theirs."""
         free = {what: quantity.number(amount) for what, amount in one["status"]["allocatable"].items()}
         for pod in self.store.select(PODS, fields=f"spec.nodeName={one['metadata']['name']}"):
             if pod["status"]["phase"] not in _OVER and pod["metadata"]["uid"] not in without:
@@ -89,7 +89,7 @@ class Scheduler(Controller):
         return free
 
     def _preempt(self, pod: Object, nodes: list[Object]) -> bool:
-        """Deletes pods of lower priority if that makes room; True if it did or has done so before."""
+        """Deletes pods of lower priority if that frees enough capacity; True if it did now or before."""
         asked, priority = quantity.requests(pod["spec"]), pod["spec"].get("priority", 0)
         for one in nodes:
             there = self.store.select(PODS, fields=f"spec.nodeName={one['metadata']['name']}")
@@ -104,7 +104,7 @@ class Scheduler(Controller):
         return False
 
     def preempt(self, victim: Object) -> None:
-        """Takes a pod away in favour of another one."""
+        """Preempts a pod in favor of another one."""
         disrupted(self.store, victim, "PreemptionByScheduler", _PREEMPTING)
         self.bed.kubelet.event(victim, "Preempted", "Preempted by a pod of higher priority", source="default-scheduler")
         with suppress(ApiError):

@@ -1,4 +1,4 @@
-"""A pod on a node: its containers one after the other or side by side, and the status reported of it."""
+"""A pod on a node: runs its containers sequentially or concurrently, and reports its status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHASE_LAG_S = 0.2
 
 
 class PodRun:
-    """The processes of one pod; lives on when the kubelet is dead, and when the API has forgotten the pod."""
+    """The processes of one pod; they outlive a dead kubelet and the deletion of the pod object."""
 
     def __init__(self, kubelet: Kubelet, pod: Object) -> None:
         self.kubelet, self.pod = kubelet, pod
@@ -40,7 +40,7 @@ class PodRun:
         threading.Thread(target=self._run, name=f"pod-{self.meta['name']}", daemon=True).start()
 
     def stop(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL after the grace period; a second call can only shorten it."""
+        """Sends SIGTERM, and SIGKILL after the grace period; a second call can only shorten it."""
         first = not self.stopping.is_set()
         self.stopping.set()
         for one in self.main:
@@ -51,13 +51,13 @@ class PodRun:
         timer.start()
 
     def kill(self, reason: str = "") -> None:
-        """SIGKILL to every container."""
+        """Sends SIGKILL to every container."""
         self.stopping.set()
         for one in (*self.init, *self.main):
             one.kill(reason)
 
     def kill_container(self, reason: str) -> None:
-        """SIGKILL to every container by somebody else than the kubelet (out of memory): no deletion has begun."""
+        """Kills every container from outside the kubelet (out of memory), without a deletion."""
         for one in self.main:
             one.kill(reason)
 
@@ -117,14 +117,14 @@ class PodRun:
                 for thread in threads:
                     thread.join()
         finally:
-            # A kubelet reports how the containers have ended before it reports the pod's phase.
+            # A kubelet reports the end of the containers before the pod's phase.
             self.kubelet.sync(self)
             self.stopping.wait(PHASE_LAG_S)
             self.ended.set()
             self.kubelet.sync(self)
 
     def _one(self, one: Container) -> int | None:
-        """Prepares one container, runs it to its end, and again if the pod's policy says so; returns its exit code."""
+        """Runs one container to its end, restarts it according to the pod's policy; returns its exit code."""
         pause = 1.0
         while self._prepared(one):
             self.kubelet.started(self, one)
@@ -132,7 +132,7 @@ class PodRun:
             runner.start()
             while not one.started_at or (one.process is None and one.exit_code is None):
                 time.sleep(0.005)
-            if self.stopping.is_set():  # the order to stop came between the check and the start
+            if self.stopping.is_set():  # stopped between the check and the start
                 one.terminate()
             self.kubelet.sync(self)
             runner.join()
@@ -149,7 +149,7 @@ class PodRun:
         return one.exit_code
 
     def _prepared(self, one: Container) -> bool:
-        """Waits until the container can be started; False if the pod is stopped before."""
+        """Waits until the container can be started; returns False if the pod is stopped before."""
         tries = 0
         while not self.stopping.is_set():
             problem = self._problem(one, tries)
@@ -192,13 +192,13 @@ class PodRun:
 
 
 def _pulling(image: str, cause: str, tries: int) -> tuple[str, str]:
-    """Why a pull waits: its own error first, the kubelet's back-off after that."""
+    """Why a pull waits: first its own error, then the kubelet's back-off."""
     backs_off = ("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {cause}')
     return backs_off if tries else ("ErrImagePull", cause)
 
 
 def set_condition(status: Object, kind: str, value: str, **more: str) -> None:
-    """Sets one condition; its transition time moves only when its value does."""
+    """Sets one condition; its transition time changes only with its value."""
     conditions = status.setdefault("conditions", [])
     old = next((one for one in conditions if one["type"] == kind), None)
     since = old["lastTransitionTime"] if old and old["status"] == value else now()

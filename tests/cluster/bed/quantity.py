@@ -42,7 +42,7 @@ def canonical(quantity: str | float) -> str:
 
 
 def requests(spec: Object) -> dict[str, float]:
-    """What the containers of a pod request together; `pods` counts the pod itself."""
+    """The total requests of a pod's containers; `pods` counts the pod itself."""
     asked: Counter[str] = Counter({"pods": 1})
     for one in spec.get("containers") or []:
         sizes = one.get("resources") or {}

@@ -1,4 +1,4 @@
-"""The kinds that the API serves, and the errors that it answers with, in the words of a Kubernetes API server."""
+"""The kinds of the API, and its errors, in the words of a Kubernetes API server."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind of object: where it lives in the API."""
+    """One kind of object with its API path."""
 
     group: str
     version: str
@@ -23,7 +23,7 @@ class Resource:
 
     @property
     def qualified(self) -> str:
-        """`pods`, or `jobsets.jobset.x-k8s.io`: how errors name it."""
+        """`pods`, or `jobsets.jobset.x-k8s.io`: its name in errors."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
@@ -73,7 +73,7 @@ BUILT_IN = (
 
 
 class ApiError(Exception):
-    """An answer that is not success; `body` is the Status object."""
+    """An error response; `body` is the Status object."""
 
     def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
         super().__init__(message)
@@ -92,30 +92,30 @@ def not_found(resource: Resource, name: str) -> ApiError:
 
 
 def already_exists(resource: Resource, name: str) -> ApiError:
-    """409 of a name that is taken."""
+    """409 for an existing name."""
     details = {"name": name, "group": resource.group, "kind": resource.plural}
     return ApiError(409, "AlreadyExists", f'{resource.qualified} "{name}" already exists', details)
 
 
 def conflict(resource: Resource, name: str) -> ApiError:
-    """409 of an update that names an old resource version."""
+    """409 for an update with an old resource version."""
     said = "the object has been modified; please apply your changes to the latest version and try again"
     return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {resource.qualified} "{name}": {said}')
 
 
 def forbidden(resource: Resource, name: str, why: str) -> ApiError:
-    """403 of an admission plug-in."""
+    """403 from an admission plug-in."""
     details = {"name": name, "group": resource.group, "kind": resource.plural}
     return ApiError(403, "Forbidden", f'{resource.qualified} "{name}" is forbidden: {why}', details)
 
 
 def invalid(resource: Resource, name: str, why: str) -> ApiError:
-    """422 of an object that breaks a rule."""
+    """422 for an invalid object."""
     details = {"name": name, "group": resource.group, "kind": resource.kind}
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {why}', details)
 
 
 def expired(version: str, oldest: int) -> ApiError:
-    """410 of a watch or list from a version that is no longer kept."""
+    """410 for a watch or list from an expired version."""
     return ApiError(410, "Expired", f"too old resource version: {version} ({oldest})")

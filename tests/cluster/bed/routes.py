@@ -1,4 +1,4 @@
-"""From the path of a request to kind, namespace, name and verb; and what discovery answers."""
+"""Maps the path of a request to kind, namespace, name and verb; answers discovery requests."""
 
 import re
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Route:
 
 
 def route(kinds: Iterable[Resource], method: str, path: str, query: dict[str, str]) -> Route | None:
-    """Returns what a request is about; None for a path that the API does not serve."""
+    """Returns the parsed request; None for an unknown path."""
     path = path.rstrip("/")
     if at := _NAMESPACE.fullmatch(path):
         found = {"core": "v1", "group": None, "version": None, "plural": "namespaces", "namespace": None}
@@ -52,7 +52,7 @@ def route(kinds: Iterable[Resource], method: str, path: str, query: dict[str, st
 
 
 def discovery(kinds: Iterable[Resource], path: str) -> Any:
-    """Returns what clients ask to learn about the API, or None for any other path."""
+    """Returns the response to a discovery request, or None for any other path."""
     path = path.rstrip("/")
     if path == "/version":
         return {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}

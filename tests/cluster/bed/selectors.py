@@ -11,7 +11,7 @@ _MERGE_KEYS = ("name", "type", "mountPath", "key", "uid", "containerPort", "ip")
 
 
 def labels_match(selector: str, labels: dict[str, str]) -> bool:
-    """Whether `labels` fulfil a selector such as `a=b,c!=d,!e,f,g in (h, i)`."""
+    """Whether `labels` match a selector such as `a=b,c!=d,!e,f,g in (h, i)`."""
     terms = [term.strip() for term in re.split(r",(?![^(]*\))", selector or "") if term.strip()]
     return all(_label(term, labels or {}) for term in terms)
 
@@ -30,7 +30,7 @@ def _label(term: str, labels: dict[str, str]) -> bool:
 
 
 def fields_match(selector: str, obj: Object) -> bool:
-    """Whether `obj` fulfils a field selector such as `metadata.name=x,status.phase!=Running`."""
+    """Whether `obj` matches a field selector such as `metadata.name=x,status.phase!=Running`."""
     for term in (one.strip() for one in (selector or "").split(",") if one.strip()):
         differs = "!=" in term
         path, _, wanted = term.partition("!=") if differs else term.replace("==", "=").partition("=")

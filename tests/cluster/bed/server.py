@@ -1,4 +1,4 @@
-"""The bed as a whole: store, API server, nodes, kubelets, and what tests do to them."""
+"""The whole bed: store, API server, nodes, kubelets, and operations on them for tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bed:
     """A cluster; listens on a free port of 127.0.0.1 until it is closed.
 
     Args:
-        folder: where pods work and write; a temporary one by default.
+        folder: working folder of pods; a temporary one by default.
         nodes: node objects (see `nodes.node`); two nodes with 4 GPUs each by default.
     """
 
@@ -100,16 +100,16 @@ class Bed:
         self.manager.controllers.append(controller)
 
     def define(self, *resources: Resource) -> None:
-        """Adds kinds without a controller: as a custom resource definition does."""
+        """Adds kinds without a controller, like a custom resource definition."""
         self.kinds += [one for one in resources if one not in self.kinds]
 
     def create(self, resource: Resource, obj: Object, dry_run: bool = False) -> Object:
-        """Creates an object through admission, as a request does.
+        """Creates an object through admission, like a request.
 
         Raises:
             ApiError: it is refused.
         """
-        with self.store.changed:  # quota is counted and used in one step
+        with self.store.changed:  # quota is checked and used in one step
             admission.admit(self.store, resource, obj)
             for webhook in self.webhooks:
                 webhook(resource, obj)
@@ -120,13 +120,13 @@ class Bed:
         self.manager.later(seconds, function)
 
     def overlay(self, pod: Object, env: dict[str, str]) -> dict[str, str]:
-        """What differs from a real pod's environment, as host names do not resolve here."""
+        """Differences from a real pod's environment, because host names do not resolve here."""
         for one in self.overlays:
             env = one(pod, env)
         return env
 
     def event(self, about: Object, reason: str, message: str, kind: str = "Normal", source: str = "kubelet") -> None:
-        """Writes an event; the same one again only counts up."""
+        """Writes an event; repeated events increment its count."""
         name = f"{about['name']}.{abs(hash((about.get('uid'), reason, message))):016x}"
         namespace = about.get("namespace") or "default"
 
@@ -143,23 +143,23 @@ class Bed:
             self.store.create(EVENTS, {"metadata": meta, "involvedObject": about, **what, **times})
 
     def restart_api(self, unsynced_s: float = 0.2) -> None:
-        """Starts the API server anew: streams break off, and for `unsynced_s` everybody else is answered 403."""
+        """Restarts the API server: streams break, and for `unsynced_s` all other clients get 403."""
         self.unsynced_until = time.monotonic() + unsynced_s
         self.starts += 1
 
     def kill_kubelet(self, name: str) -> None:
-        """The node's kubelet dies: its pods run on, nothing is reported, logs answer 500, deletions have no effect."""
+        """Kills the node's kubelet: pods run on, nothing is reported, logs answer 500, deletions have no effect."""
         self.kubelet.dead.add(name)
 
     def start_kubelet(self, name: str) -> None:
-        """The node's kubelet is back."""
+        """Restarts the node's kubelet."""
         self.kubelet.revive(name)
 
     def lose_node(self, name: str, unreachable_s: float = 0.5, evicted_s: float = 1.0, removed_s: float = 2.0) -> None:
-        """A node dies with everything on it.
+        """Kills a node with everything on it.
 
-        Its pods stay Running; then the node is unreachable, the pods are marked for deletion, and go with the node.
-        In a cluster the three take 40 s, 300 s more, and the cloud's time to notice.
+        Its pods stay Running; then the node is unreachable, the pods are marked for deletion, and removed with the
+        node. In a cluster the steps take 40 s, 300 s more, and the cloud's detection time.
         """
         self.silence_node(name, unreachable_s, evicted_s)
         for run in list(self.kubelet.runs.values()):
@@ -168,13 +168,13 @@ class Bed:
         self.later(removed_s, lambda: self.remove_node(name))
 
     def silence_node(self, name: str, unreachable_s: float = 0.5, evicted_s: float = 1.0) -> None:
-        """A node's kubelet dies and stays so: its pods are marked for deletion, and their processes live on."""
+        """Kills a node's kubelet for good: its pods are marked for deletion, and their processes keep running."""
         self.kill_kubelet(name)
         self.later(unreachable_s, lambda: self._unreachable(name))
         self.later(evicted_s, lambda: self._drop_pods(name))
 
     def remove_node(self, name: str) -> None:
-        """The node object goes, and with it what was on it."""
+        """Deletes the node object with its pods."""
         with suppress(ApiError):
             self.store.delete(NODES, "", name)
         for pod in self.store.select(PODS, fields=f"spec.nodeName={name}"):
@@ -220,7 +220,7 @@ class Bed:
         """Stops the API and every pod.
 
         Raises:
-            AssertionError: a controller had a fault of its own.
+            AssertionError: a controller raised an exception.
         """
         self.closing.set()
         self.manager.close()

@@ -17,13 +17,13 @@ FOREGROUND = "foregroundDeletion"
 
 
 def now(after_s: float = 0) -> str:
-    """The time of day as Kubernetes writes it."""
+    """The current time in the format of Kubernetes."""
     return (datetime.now(UTC) + timedelta(seconds=after_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One entry of the history: what a watch sends. `before` is the object as it was."""
+    """One entry of the history, as sent by a watch. `before` is the previous object."""
 
     version: int
     type: str
@@ -33,7 +33,7 @@ class Change:
 
 
 class Store:
-    """Objects by kind, namespace and name. Every method hands out copies; safe for threads."""
+    """Objects by kind, namespace and name. Every method returns copies; thread-safe."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -82,7 +82,7 @@ class Store:
             return copy.deepcopy(self._objects.get(_key(resource, namespace, name)))
 
     def select(self, resource: Resource, namespace: str = "", labels: str = "", fields: str = "") -> list[Object]:
-        """Returns the objects that both selectors name, in all namespaces if none is given."""
+        """Returns the objects that match both selectors, by default in all namespaces."""
         with self.changed:
             return [
                 copy.deepcopy(obj)
@@ -101,10 +101,10 @@ class Store:
         edit: Callable[[Object], Object | None],
         dry_run: bool = False,
     ) -> Object:
-        """Edits an object in place, or by what `edit` returns; without difference nothing happens.
+        """Edits an object in place, or replaces it by the result of `edit`; without a difference nothing happens.
 
         Raises:
-            ApiError: 404; 409, the edited object carries an old resource version.
+            ApiError: 404; 409, the edited object has an old resource version.
         """
         with self.changed:
             old = self.get(resource, namespace, name)
@@ -127,7 +127,7 @@ class Store:
     def delete(
         self, resource: Resource, namespace: str, name: str, grace_s: int | None = None, policy: str = "Background"
     ) -> Object:
-        """Begins the deletion of an object: at once, or after its grace period and its finalizers."""
+        """Starts the deletion of an object: at once, or after its grace period and its finalizers."""
         with self.changed:
             obj = self.get(resource, namespace, name)
             meta, old = obj["metadata"], copy.deepcopy(obj)
@@ -144,7 +144,7 @@ class Store:
             return copy.deepcopy(obj)
 
     def remove(self, resource: Resource, namespace: str, name: str) -> None:
-        """Ends the grace period of an object, if it is still there; finalizers still hold it."""
+        """Ends the grace period of an object, if it still exists; finalizers still block its deletion."""
         with self.changed:
             key = _key(resource, namespace, name)
             if obj := self._objects.get(key):
@@ -156,7 +156,7 @@ class Store:
         """Waits for changes after `version` and returns them; an empty list after `timeout_s`.
 
         Raises:
-            ApiError: 410, the history no longer reaches back that far.
+            ApiError: 410, the history of that version has expired.
         """
         with self.changed:
             if version < self.oldest:
@@ -168,7 +168,7 @@ class Store:
             return self.history[bisect_right(self.history, version, key=lambda one: one.version) :]
 
     def compact(self) -> None:
-        """Forgets the history: every open watch ends with 410, and older versions are too old."""
+        """Drops the history: every open watch ends with 410, and older versions are expired."""
         with self.changed:
             self.version += 1
             self.oldest = self.version

@@ -1,4 +1,4 @@
-"""The Dask cluster of a run as it goes to Kubernetes: valid in strict mode, without a secret, one name per run."""
+"""The manifests of a run's Dask cluster: valid in strict mode, without a secret, one name per run."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def rendered(dask: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def check_pod(spec: dict[str, Any]) -> None:
-    """What the operator makes of a pod's spec: a Deployment."""
+    """The Deployment that the operator creates from a pod spec."""
     template = {"metadata": {"labels": {"a": "b"}}, "spec": spec}
     deployment = {
         "apiVersion": "apps/v1",
@@ -122,7 +122,7 @@ def test_only_workers_get_secrets_and_the_identity_of_the_store() -> None:
     assert "serviceAccountName" not in scheduler
 
 
-def test_the_cluster_is_adaptive_between_its_bounds_and_ends_when_idle() -> None:
+def test_the_cluster_scales_between_its_bounds_and_shuts_down_when_idle() -> None:
     spec = rendered()["spec"]
     assert spec["idleTimeout"] == 900
     assert spec["worker"]["replicas"] == 2
@@ -134,7 +134,7 @@ def test_the_cluster_is_adaptive_between_its_bounds_and_ends_when_idle() -> None
     assert autoscaler_manifest(pods.model_copy(update={"max_workers": 2}), "x") is None
 
 
-def test_a_template_gives_what_the_recipe_has_no_word_for_and_loses_against_it(template: str) -> None:
+def test_a_template_adds_fields_and_the_recipe_overrides_it(template: str) -> None:
     pod = rendered({"template": template})["spec"]["worker"]["spec"]
     assert pod["hostNetwork"] is True
     assert [one["name"] for one in pod["containers"]] == ["worker", "side"]
@@ -144,7 +144,7 @@ def test_a_template_gives_what_the_recipe_has_no_word_for_and_loses_against_it(t
     assert env["AWS_REGION"] == "eu-west-1"
 
 
-def test_a_run_has_one_name_that_the_operator_accepts() -> None:
+def test_a_run_has_one_valid_name() -> None:
     one = name_of("tiny.corpus", "scheduled__2026-11-21T00:00:00+00:00")
     assert one == name_of("tiny.corpus", "scheduled__2026-11-21T00:00:00+00:00")
     assert one != name_of("tiny.corpus", "scheduled__2026-11-22T00:00:00+00:00")
@@ -165,10 +165,10 @@ def test_a_run_has_one_name_that_the_operator_accepts() -> None:
         ({"min_workers": 9}, {}, "max_workers = 6"),
         ({}, {"address": "tcp://elsewhere:8786"}, "names another"),
         ({"template": "nowhere.yaml"}, {}, "No such file"),
-        ({"memory": "much"}, {}, "is no quantity"),
+        ({"memory": "much"}, {}, "is not a quantity"),
     ],
 )
-def test_a_place_that_cannot_be_is_told_with_its_field(dask: dict[str, Any], more: dict[str, Any], told: str) -> None:
+def test_an_invalid_place_is_reported_with_its_field(dask: dict[str, Any], more: dict[str, Any], told: str) -> None:
     made = recipe(dask, **more)
     with pytest.raises(RecipeError, match=told):
         cluster_manifest(made, place_of(made) or pytest.fail("no place"), "n", "o")

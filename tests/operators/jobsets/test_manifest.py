@@ -1,4 +1,4 @@
-"""The JobSet of a gang: what JobSet, Kueue, Kubernetes and torchrun read in it."""
+"""The JobSet of a gang: fields for JobSet, Kueue, Kubernetes and torchrun."""
 
 import json
 import re
@@ -33,24 +33,24 @@ def env_of(made: dict) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("queue", ["gpus", ""])
-def test_jobset_knows_every_field(queue, definitions):
+def test_jobset_defines_every_field(queue, definitions):
     assert definitions.errors(gang(queue=queue)) == []
 
 
-def test_a_misspelt_field_would_be_found(definitions):
+def test_a_misspelled_field_is_found(definitions):
     made = gang()
     made["spec"]["failurePolicy"]["maxRestart"] = made["spec"]["failurePolicy"].pop("maxRestarts")
     assert "maxRestart" in definitions.errors(made)[0]
 
 
-def test_kubernetes_knows_every_field_of_the_job_inside(tmp_path):
+def test_kubernetes_defines_every_field_of_the_inner_job(tmp_path):
     path = tmp_path / "trainer.yaml"
     path.write_text(TEMPLATE)
     kubernetes_validate.validate(job_of(gang()), "1.36", strict=True)
     kubernetes_validate.validate(job_of(gang(template=str(path))), "1.36", strict=True)
 
 
-def test_all_nodes_start_together_each_once():
+def test_all_nodes_start_together_and_once():
     spec = job_of(gang())["spec"]
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
     assert spec["backoffLimit"] == 0
@@ -66,7 +66,7 @@ def test_torchrun_finds_its_settings():
     assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-def test_the_place_cannot_overrule_torchruns_settings():
+def test_the_place_cannot_override_settings_of_torchrun():
     assert env_of(gang(env={"PET_NNODES": "1"}))["PET_NNODES"]["value"] == "3"
 
 
@@ -80,18 +80,18 @@ def test_the_longest_name_still_makes_host_names_of_63_characters():
     name = owner.name("a-recipe-with-a-very-long-name" * 5, 999)
     assert len(name) <= NAME_LENGTH
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
-    # A pod of the 1000th node: <jobset>-node-0-999-xxxxx; the host name leaves the random end out.
+    # A pod of the 1000th node: <jobset>-node-0-999-xxxxx; the host name omits the random suffix.
     assert len(f"{name}-node-0-999-abcde") <= 63
 
 
-def test_kueue_takes_the_gang_and_not_its_pods():
+def test_kueue_queues_the_gang_and_not_its_pods():
     made = gang()
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert made["spec"]["suspend"] is True
     assert "kueue" not in json.dumps(job_of(made))
 
 
-def test_ranks_go_to_one_zone_where_there_is_a_choice_unless_the_template_says_otherwise(tmp_path):
+def test_ranks_prefer_one_zone_unless_the_template_overrides_it(tmp_path):
     affinity = job_of(gang())["spec"]["template"]["spec"]["affinity"]
     [near] = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert near["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
@@ -109,7 +109,7 @@ def test_without_a_queue_the_gang_starts_at_once():
     assert "kueue" not in json.dumps(made)
 
 
-def test_a_bad_recipe_is_not_restarted_and_an_eviction_does_not_count():
+def test_a_permanent_error_is_not_restarted_and_an_eviction_does_not_count():
     policy = gang()["spec"]["failurePolicy"]
     assert policy["maxRestarts"] == 5
 
@@ -121,7 +121,7 @@ def test_a_bad_recipe_is_not_restarted_and_an_eviction_does_not_count():
                 return rule["action"]
         return "RestartJobSet"
 
-    # Kubernetes' own words for a job that its pod failure policy has ended.
+    # The message of Kubernetes for a job ended by its pod failure policy.
     bad = "Container base for pod ml/g-node-0-1-x failed with exit code 2 matching FailJob rule at index 0"
     evicted = "Pod ml/g-node-0-1-x has condition DisruptionTarget matching FailJob rule at index 1"
     assert action("PodFailurePolicy", bad) == "FailJobSet"
@@ -129,7 +129,7 @@ def test_a_bad_recipe_is_not_restarted_and_an_eviction_does_not_count():
     assert action("BackoffLimitExceeded", "Job has reached the specified backoff limit") == "RestartJobSet"
 
 
-def test_the_job_tells_the_two_apart():
+def test_the_job_distinguishes_permanent_errors_from_evictions():
     bad, evicted = job_of(gang())["spec"]["podFailurePolicy"]["rules"]
     assert bad["onExitCodes"] == {"containerName": "base", "operator": "In", "values": [2]}
     assert evicted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]

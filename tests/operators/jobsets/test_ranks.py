@@ -1,10 +1,10 @@
-"""The report on a gang: what each rank ended with, over its restarts, and which one was the cause."""
+"""The report on a gang: the result of each rank over all restarts, and the rank that caused the failure."""
 
-from operators.jobsets.ranks import Ranks
+from operators.jobsets.ranks import RankHistory
 
 
 def pod(rank: int, restart: int = 0, code: int | None = None, at: str = "", reason: str = "Error", **status) -> dict:
-    """A pod of a gang as JobSet labels it; `code`: what its container ended with."""
+    """A pod of a gang with the labels of JobSet; `code`: exit code of its container."""
     state = {"running": {}} if code is None else {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}
     phase = "Running" if code is None else "Succeeded" if code == 0 else "Failed"
     return {
@@ -20,21 +20,21 @@ def pod(rank: int, restart: int = 0, code: int | None = None, at: str = "", reas
     }
 
 
-def seen(*pods: dict) -> Ranks:
-    ranks = Ranks("base")
+def seen(*pods: dict) -> RankHistory:
+    ranks = RankHistory("base")
     for one in pods:
         ranks.update(one)
     return ranks
 
 
-def test_the_rank_that_failed_by_itself_is_the_cause_not_those_that_were_stopped():
+def test_the_cause_is_the_rank_that_failed_and_not_the_stopped_ones():
     ranks = seen(
         pod(0, code=143, at="2026-11-21T08:00:01Z"), pod(1, code=137, at="2026-11-21T08:00:02Z", reason="OOMKilled")
     )
     assert ranks.first_failure().kind == "oom"
 
 
-def test_a_permanent_failure_is_the_cause_whoever_ended_first():
+def test_a_permanent_failure_is_the_cause_even_if_it_was_not_first():
     ranks = seen(pod(0, code=1, at="2026-11-21T08:00:01Z"), pod(1, code=2, at="2026-11-21T08:00:02Z"))
     assert ranks.first_failure().permanent
 
@@ -44,12 +44,12 @@ def test_among_equals_the_first_is_the_cause():
     assert ranks.first_failure().exit_code == 7
 
 
-def test_only_the_last_start_of_the_gang_is_to_blame():
+def test_only_the_last_start_of_the_gang_counts():
     ranks = seen(pod(0, 0, code=2), pod(0, 1, code=1))
     assert ranks.first_failure().exit_code == 1
 
 
-def test_a_rank_on_a_lost_node_is_the_cause_although_it_said_nothing():
+def test_a_rank_on_a_lost_node_is_the_cause_even_without_a_message():
     lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
     silent = pod(1, conditions=[lost])
     silent["metadata"]["deletionTimestamp"] = "2026-11-21T08:00:00Z"
@@ -57,7 +57,7 @@ def test_a_rank_on_a_lost_node_is_the_cause_although_it_said_nothing():
     assert ranks.first_failure().kind == "node_lost"
 
 
-def test_the_report_keeps_what_pods_said_that_are_gone():
+def test_the_report_keeps_messages_of_deleted_pods():
     ranks = seen(pod(0), pod(1))
     ranks.update(pod(1, code=137, at="2026-11-21T08:00:01Z"))
     ranks.update(pod(0, 1, code=0))
@@ -65,10 +65,10 @@ def test_the_report_keeps_what_pods_said_that_are_gone():
     assert ranks.last_restart == 1
     lines = ranks.report()
     assert len(lines) == 4
-    assert lines[0].startswith("rank 0: no end was seen")
+    assert lines[0].startswith("rank 0: end not observed")
     assert "rank 1: killed, exit code 137" in lines[1]
     assert lines[2:] == ["rank 0 after restart 1: done (exit code 0)", "rank 1 after restart 1: done (exit code 0)"]
 
 
-def test_a_gang_that_is_done_has_no_failure():
+def test_a_finished_gang_has_no_failure():
     assert seen(pod(0, code=0), pod(1, code=0)).first_failure() is None

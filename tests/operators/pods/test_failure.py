@@ -1,11 +1,11 @@
-"""Why a pod ended: each class, read from pods as Kubernetes writes them."""
+"""Why a pod ended: each class of failure, from pods in the format of Kubernetes."""
 
 import copy
 from typing import Any
 
 import pytest
 
-from operators.pods.failure import PodFailure, blocked, failure_of, gone, has_succeeded
+from operators.pods.failure import PodFailure, deletion_failure, failure_of, has_succeeded, start_failure
 
 RUNNING: dict[str, Any] = {
     "metadata": {"name": "pods-train-1", "namespace": "training", "uid": "u1"},
@@ -27,7 +27,7 @@ LAST = "step 40\nsluice: stage train needs pods/mixture@dev, which is not in s3:
 def ended(
     code: int, reason: str = "Error", phase: str = "Failed", message: str = LAST, status: dict | None = None
 ) -> dict:
-    """A pod whose container ended with `code`; `status` is what else its status says."""
+    """A pod whose container exited with `code`; `status` has further fields of its status."""
     pod = copy.deepcopy(RUNNING)
     state = {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-11-01T09:00:00Z"}
     pod["status"]["phase"] = phase
@@ -45,7 +45,7 @@ def waiting(reason: str, message: str) -> dict:
 
 
 def disrupted(reason: str, message: str = "") -> dict:
-    """The condition by which Kubernetes says who takes a pod away."""
+    """The condition of Kubernetes for the cause of a disruption."""
     return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]}
 
 
@@ -55,26 +55,26 @@ def failure(pod: dict) -> PodFailure:
     return found
 
 
-def test_a_pod_that_runs_or_is_done_has_not_failed():
+def test_a_running_or_finished_pod_has_not_failed():
     assert failure_of(RUNNING, "base") is None
     done = ended(0, "Completed", "Succeeded")
     assert failure_of(done, "base") is None
     assert has_succeeded(done, "base")
 
 
-def test_a_stage_that_is_done_beside_a_sidecar_that_runs_on_is_done():
+def test_a_finished_stage_counts_as_finished_beside_a_running_sidecar():
     pod = ended(0, "Completed", "Running")
     pod["status"]["containerStatuses"].append({"name": "proxy", "state": {"running": {}}})
     assert has_succeeded(pod, "base")
 
 
-def test_exit_2_is_final_and_says_what_the_stage_said():
+def test_exit_2_is_final_with_the_message_of_the_stage():
     found = failure(ended(2))
     assert (found.kind, found.permanent, found.exit_code) == ("config", True, 2)
     assert str(found) == "stage train needs pods/mixture@dev, which is not in s3://b. Run decide first."
 
 
-def test_exit_2_takes_its_words_from_the_log_where_the_pod_kept_none():
+def test_exit_2_takes_its_message_from_the_log_if_the_pod_has_none():
     found = failure_of(ended(2, message=""), "base", tail=["sluice: no seeds. Name some."])
     assert found is not None
     assert found.reason == "no seeds. Name some."
@@ -87,22 +87,22 @@ def test_another_exit_code_is_retried_and_shows_the_last_lines():
     assert found.reason.startswith("pod pods-train-1 ended with exit code 1: sluice: stage train needs")
 
 
-def test_out_of_memory_names_the_limit_and_what_to_do():
+def test_out_of_memory_names_the_limit_and_the_remedy():
     found = failure(ended(137, "OOMKilled"))
     assert (found.kind, found.permanent) == ("oom", False)
     assert "limit 64Gi" in found.reason
     assert "memory" in found.remedy
 
 
-def test_killed_without_a_reason_is_not_called_out_of_memory():
+def test_sigkill_without_a_reason_is_not_out_of_memory():
     assert failure(ended(137)).kind == "killed"
     assert failure(ended(139)).reason.endswith("killed by signal 11")
 
 
-def test_a_trainer_that_was_asked_to_stop_is_retried():
+def test_a_trainer_stopped_by_sigterm_is_retried():
     found = failure(ended(143))
     assert (found.kind, found.permanent) == ("killed", False)
-    assert "has saved" in found.reason
+    assert "saved a checkpoint" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_trainer_that_was_asked_to_stop_is_retried():
         ({"reason": "NodeLost", "message": "Node gpu-7 which was running pod is unresponsive"}, "node_lost"),
     ],
 )  # fmt: skip
-def test_what_was_done_to_a_pod_comes_before_what_its_trainer_said(status: dict, kind: str):
+def test_eviction_outranks_the_message_of_the_trainer(status: dict, kind: str):
     found = failure(ended(143, status=status))
     assert (found.kind, found.permanent) == (kind, False)
     assert "gpu-7" in found.reason
@@ -134,7 +134,7 @@ def test_a_pod_that_was_evicted_before_it_ran_is_evicted():
     assert failure(pod).kind == "evicted"
 
 
-def test_out_of_memory_stays_so_when_the_pod_is_also_evicted():
+def test_out_of_memory_outranks_eviction():
     assert failure(ended(137, "OOMKilled", status=disrupted("EvictionByEvictionAPI"))).kind == "oom"
 
 
@@ -144,7 +144,7 @@ def test_a_command_that_cannot_start_is_final():
     assert "python" in found.reason
 
 
-def test_an_init_container_that_failed_is_named():
+def test_a_failed_init_container_is_named():
     pod = copy.deepcopy(RUNNING)
     init = {"name": "fetch", "state": {"terminated": {"exitCode": 4, "message": "no token\n"}}}
     pod["status"] = {"phase": "Failed", "initContainerStatuses": [init]}
@@ -163,8 +163,8 @@ def test_an_init_container_that_failed_is_named():
         ("InvalidImageName", 'Failed to apply default image tag "Trainer:1"', True),
     ],
 )
-def test_an_image_that_is_not_there_is_final_and_a_registry_that_is_away_is_not(reason, message, permanent):
-    found = blocked(waiting(reason, message))
+def test_a_missing_image_is_final_and_an_unreachable_registry_is_not(reason, message, permanent):
+    found = start_failure(waiting(reason, message))
     assert found is not None
     assert (found.kind, found.permanent) == ("image", permanent)
     assert "trainer:1" in found.reason
@@ -172,21 +172,24 @@ def test_an_image_that_is_not_there_is_final_and_a_registry_that_is_away_is_not(
 
 
 def test_a_missing_secret_is_final():
-    found = blocked(waiting("CreateContainerConfigError", 'secret "s3-keys" not found'))
+    found = start_failure(waiting("CreateContainerConfigError", 'secret "s3-keys" not found'))
     assert found is not None
     assert (found.kind, found.permanent) == ("config", True)
     assert 's3-keys" not found' in found.reason
 
 
-def test_a_container_that_is_only_starting_is_not_blocked():
-    assert blocked(waiting("ContainerCreating", "")) is None
+def test_a_starting_container_is_not_blocked():
+    assert start_failure(waiting("ContainerCreating", "")) is None
 
 
-def test_a_pod_that_is_gone_is_explained_by_what_was_seen_last():
-    assert gone(RUNNING).kind == "killed"
-    assert gone({**RUNNING, "status": {**RUNNING["status"], **disrupted("PreemptionByScheduler")}}).kind == "preempted"
+def test_a_deleted_pod_is_explained_by_its_last_known_status():
+    assert deletion_failure(RUNNING).kind == "killed"
+    assert (
+        deletion_failure({**RUNNING, "status": {**RUNNING["status"], **disrupted("PreemptionByScheduler")}}).kind
+        == "preempted"
+    )
 
 
-def test_a_failure_travels_through_the_metadata_database():
+def test_a_failure_survives_serialization_to_the_metadata_database():
     found = failure(ended(1))
     assert PodFailure.from_json(found.to_json()) == found

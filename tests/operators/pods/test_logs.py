@@ -1,8 +1,8 @@
-"""What of a pod's log gets into the task's log: every line once, in order, however often the connection breaks."""
+"""A pod's log in the task's log: every line once, in order, after any number of lost connections."""
 
 import pytest
 
-from operators.pods.logs import LogSpool, unread_of
+from operators.pods.logs import LogSpool, unread_lines
 
 LOG = [
     "2026-11-21T08:00:01.000000001Z one",
@@ -15,12 +15,12 @@ LOG = [
 
 
 def read(spool: LogSpool, lines: list[str]) -> list[str]:
-    """What one connection brings that is new."""
+    """The new lines of one connection."""
     spool.reconnected()
     return [taken[0] for line in lines if (taken := spool.take(line))]
 
 
-def test_a_first_connection_brings_every_line_also_equal_ones():
+def test_a_first_connection_returns_every_line_including_equal_ones():
     assert read(LogSpool(), LOG) == ["one", "two", "three", "same", "same", "six"]
 
 
@@ -31,36 +31,36 @@ def test_a_new_connection_asks_from_the_second_of_the_last_line():
     assert spool.since == "2026-11-21T08:00:01Z"
 
 
-def test_what_a_new_connection_repeats_is_dropped():
+def test_lines_repeated_by_a_new_connection_are_dropped():
     for cut in range(len(LOG) + 1):
         spool = LogSpool()
         first = read(spool, LOG[:cut])
-        # `sinceTime` counts seconds, so the whole last second comes again.
+        # `sinceTime` has a resolution of seconds, so the whole last second is repeated.
         again = [line for line in LOG if line[:19] >= spool.since[:19]]
         assert first + read(spool, again) == ["one", "two", "three", "same", "same", "six"]
 
 
-def test_lines_that_the_node_has_not_kept_are_missed():
+def test_lines_lost_on_the_node_are_reported_as_missing():
     spool = LogSpool()
     read(spool, LOG[:2])
     spool.reconnected()
     assert spool.take(LOG[5]) == ("six", True)
 
 
-def test_nothing_is_missed_where_the_last_line_comes_again():
+def test_nothing_is_missing_if_the_last_line_is_repeated():
     spool = LogSpool()
     read(spool, LOG[:2])
     spool.reconnected()
     assert [spool.take(line) for line in LOG[1:3]] == [None, ("three", False)]
 
 
-def test_another_triggerer_goes_on_where_the_first_one_stopped():
+def test_another_triggerer_continues_where_the_first_one_stopped():
     first = LogSpool()
     read(first, LOG[:2])
     assert read(LogSpool(first.until), LOG) == ["three", "same", "same", "six"]
 
 
-def test_words_without_a_timestamp_are_not_dropped():
+def test_lines_without_a_timestamp_are_not_dropped():
     assert read(LogSpool(), ["unable to retrieve container logs for containerd://abc"]) == [
         "unable to retrieve container logs for containerd://abc"
     ]
@@ -87,5 +87,5 @@ def test_the_end_of_the_log_is_kept_for_the_error():
         ([], ["a"], []),
     ],
 )
-def test_the_end_of_a_log_is_taken_up_where_the_reading_has_stopped(message, read, unread):
-    assert unread_of(message, read) == unread
+def test_reading_the_end_of_a_log_resumes_at_the_last_position(message, read, unread):
+    assert unread_lines(message, read) == unread

@@ -1,4 +1,4 @@
-"""Which answers of an API server are passing: waited out, each kind for its time, with pauses that differ."""
+"""Temporary errors of an API server: retried, each kind for its time, with jitter."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from operators.pods import outage
-from operators.pods.outage import Refused, Unreachable, patiently
+from operators.pods.outage import Refused, Unreachable, retry_outages
 
 RIGHTS = 'pods is forbidden: User "airflow" cannot list resource "pods" in API group "" in the namespace "work"'
 UNSYNCED = 'pods "x" is forbidden: not yet ready to handle request'
@@ -20,7 +20,7 @@ def refusal(status: int, message: str = "", retry_after: str = "") -> Refused:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only sleeping moves; the pauses that were made."""
+    """A virtual clock advanced by sleeps; records the pauses."""
     now, pauses = [0.0], []
 
     async def sleep(seconds: float) -> None:
@@ -33,7 +33,7 @@ def clock(monkeypatch):
 
 
 def asked(answers: list, forbidden_s: float = 20.0, outage_s: float = 900.0) -> str:
-    """What comes of a call that meets `answers` one after the other, the last one for ever."""
+    """The result of a call that gets `answers` in order, and the last one repeatedly."""
     left = list(answers)
 
     async def call() -> str:
@@ -42,16 +42,16 @@ def asked(answers: list, forbidden_s: float = 20.0, outage_s: float = 900.0) -> 
             raise answer
         return answer
 
-    return asyncio.run(patiently(call, outage_s, "GET /x", forbidden_s))
+    return asyncio.run(retry_outages(call, outage_s, "GET /x", forbidden_s))
 
 
 @pytest.mark.parametrize("message", [RIGHTS, UNSYNCED])
-def test_a_403_of_a_server_that_has_just_started_passes(clock, message):
+def test_a_403_of_a_starting_server_is_retried(clock, message):
     assert asked([refusal(403, message), refusal(403, message), "well"]) == "well"
     assert len(clock) == 2
 
 
-def test_a_403_for_want_of_rights_is_told_when_its_patience_is_over(clock):
+def test_a_403_for_missing_rights_is_raised_after_its_patience(clock):
     with pytest.raises(Refused, match="cannot list"):
         asked([refusal(403, RIGHTS)], forbidden_s=20.0)
     assert 20.0 <= sum(clock) < 40.0
@@ -61,18 +61,18 @@ def test_a_403_for_want_of_rights_is_told_when_its_patience_is_over(clock):
     assert clock == []
 
 
-def test_a_quota_is_no_want_of_rights(clock):
+def test_an_exhausted_quota_is_not_missing_rights(clock):
     with pytest.raises(Refused, match="exceeded quota"):
         asked([refusal(403, QUOTA)])
     assert clock == []
 
 
-def test_the_time_a_server_was_away_does_not_count_as_refusal(clock):
+def test_an_outage_does_not_count_as_refusal(clock):
     away = [refusal(503)] * 6
     assert asked([*away, refusal(403, RIGHTS), "well"], forbidden_s=3.0) == "well"
 
 
-def test_pauses_double_and_differ(clock):
+def test_pauses_double_with_jitter(clock):
     with pytest.raises(Unreachable, match="did not answer"):
         asked([aiohttp.ClientConnectionError("refused")], outage_s=300.0)
     full = [min(2.0**at, 15.0) for at in range(len(clock))]
@@ -80,6 +80,6 @@ def test_pauses_double_and_differ(clock):
     assert len(set(clock)) > len(clock) / 2
 
 
-def test_a_server_that_says_how_long_is_believed(clock):
+def test_retry_after_of_the_server_is_respected(clock):
     assert asked([refusal(429, retry_after="7"), "well"]) == "well"
     assert clock == [7.0]

@@ -1,4 +1,4 @@
-"""The pod of a stage: all that the recipe's place says, over the template file, and nothing secret."""
+"""The pod of a stage: the settings of the place merged over the template file, without secrets."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def recipe_at(**place) -> Recipe:
 
 
 def pod_of(stage: str = "train", **place) -> dict:
-    """The pod as it goes to the API, with the name that the operators give it."""
+    """The pod as sent to the API, with its name."""
     body = manifest(stage_pod(recipe_at(**place), stage))
     return {**body, "metadata": {**body["metadata"], "name": "pods-train-1"}}
 
@@ -81,7 +81,7 @@ def env_of(pod: dict) -> dict[str, str]:
     return {one["name"]: one.get("value", "") for one in pod["spec"]["containers"][0]["env"]}
 
 
-def test_the_pod_asks_for_what_the_place_says():
+def test_the_pod_requests_the_resources_of_the_place():
     pod = pod_of()
     spec, [container] = pod["spec"], pod["spec"]["containers"]
     assert pod["metadata"]["namespace"] == "training"
@@ -99,18 +99,18 @@ def test_the_pod_asks_for_what_the_place_says():
     assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
 
 
-def test_a_service_account_gives_an_identity_and_no_access_to_the_api():
+def test_a_service_account_gives_an_identity_without_an_api_token():
     spec = pod_of()["spec"]
     assert spec["serviceAccountName"] == "trainer"
     assert spec["automountServiceAccountToken"] is False
 
 
-def test_secrets_are_named_and_not_copied():
+def test_secrets_are_referenced_and_not_copied():
     [container] = pod_of()["spec"]["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "s3-keys"}}, {"secretRef": {"name": "mlflow-login"}}]
 
 
-def test_a_silent_node_is_given_the_time_that_the_place_grants():
+def test_a_silent_node_is_tolerated_for_the_time_set_by_the_place():
     tolerations = {one["key"]: one for one in pod_of()["spec"]["tolerations"]}
     assert tolerations["node.kubernetes.io/unreachable"]["tolerationSeconds"] == 90
     assert tolerations["node.kubernetes.io/not-ready"]["tolerationSeconds"] == 90
@@ -127,12 +127,12 @@ def test_data_loaders_get_more_than_64_megabytes_of_shared_memory():
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
 
 
-def test_without_gpus_none_is_asked_for():
+def test_without_gpus_none_is_requested():
     resources = pod_of(gpus=0)["spec"]["containers"][0]["resources"]
     assert "nvidia.com/gpu" not in json.dumps(resources)
 
 
-def test_the_place_is_laid_over_the_template(tmp_path: Path):
+def test_the_place_overrides_the_template(tmp_path: Path):
     path = tmp_path / "trainer.yaml"
     path.write_text(TEMPLATE)
     pod = pod_of(template=str(path))
@@ -148,7 +148,7 @@ def test_the_place_is_laid_over_the_template(tmp_path: Path):
     assert pod["metadata"]["annotations"] == {"example.org/profile": "trainer"}
 
 
-def test_a_variable_of_the_template_gives_way_to_that_of_the_place(tmp_path: Path):
+def test_a_variable_of_the_place_overrides_that_of_the_template(tmp_path: Path):
     path = tmp_path / "trainer.yaml"
     path.write_text(TEMPLATE)
     names = [one["name"] for one in pod_of(template=str(path))["spec"]["containers"][0]["env"]]
@@ -157,7 +157,7 @@ def test_a_variable_of_the_template_gives_way_to_that_of_the_place(tmp_path: Pat
     assert env_of(pod_of(template=str(path)))["TZ"] == "UTC"
 
 
-def test_placement_by_the_template_and_by_the_place_add_up(tmp_path: Path):
+def test_placements_of_template_and_place_are_combined(tmp_path: Path):
     path = tmp_path / "trainer.yaml"
     path.write_text(TEMPLATE)
     spec = pod_of(template=str(path))["spec"]
@@ -166,7 +166,7 @@ def test_placement_by_the_template_and_by_the_place_add_up(tmp_path: Path):
 
 
 @pytest.mark.parametrize("with_template", [False, True])
-def test_kubernetes_knows_every_field(tmp_path: Path, with_template: bool):
+def test_kubernetes_defines_every_field(tmp_path: Path, with_template: bool):
     path = tmp_path / "trainer.yaml"
     path.write_text(TEMPLATE)
     kubernetes_validate.validate(pod_of(template=str(path) if with_template else ""), "1.36", strict=True)
@@ -176,25 +176,25 @@ def test_kubernetes_knows_every_field(tmp_path: Path, with_template: bool):
     ("place", "says"),
     [
         ({"image": ""}, "names no image"),
-        ({"template": "no/such.yaml"}, "template no/such.yaml is not there"),
+        ({"template": "no/such.yaml"}, "template no/such.yaml does not exist"),
         ({"grace_s": 10}, "grace_s is 10"),
     ],
 )
-def test_a_place_that_cannot_be_used_is_told_with_its_remedy(place: dict, says: str):
+def test_an_invalid_place_is_reported_with_its_remedy(place: dict, says: str):
     with pytest.raises(RecipeError, match=says) as error:
         pod_of(**place)
     assert error.value.remedy
 
 
 @pytest.mark.parametrize("text", ["kind: [", "just words", "apiVersion: v1\nkind: Pod\nspec: {containers: []}\n"])
-def test_a_template_that_is_no_pod_is_told(tmp_path: Path, text: str):
+def test_a_template_that_is_not_a_pod_is_reported(tmp_path: Path, text: str):
     path = tmp_path / "broken.yaml"
     path.write_text(text)
     with pytest.raises(RecipeError, match="is not a pod"):
         pod_of(template=str(path))
 
 
-def test_a_template_is_found_from_the_airflow_home_wherever_the_worker_stands(tmp_path: Path, monkeypatch):
+def test_a_template_path_is_relative_to_the_airflow_home(tmp_path: Path, monkeypatch):
     (tmp_path / "home" / "pods").mkdir(parents=True)
     (tmp_path / "home" / "pods" / "trainer.yaml").write_text(TEMPLATE)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
@@ -209,7 +209,7 @@ def test_a_recipe_without_a_cluster_has_no_pods():
 
 
 def test_the_shipped_cluster_recipe_takes_images_from_the_environment(monkeypatch):
-    monkeypatch.chdir(CHECKOUT)  # the Airflow home, where its template lies
+    monkeypatch.chdir(CHECKOUT)  # the Airflow home with its template
     from operators.dask.manifests import place_of as dask_place_of
     from operators.pods.spec import place_of
     from tasks.run.recipe import Recipe

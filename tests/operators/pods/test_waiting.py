@@ -1,10 +1,10 @@
-"""Why a pod does not run yet, and whether it is worth waiting: from conditions, events, nodes and Kueue's workload."""
+"""Why a pod does not run yet, and whether waiting helps: from conditions, events, nodes and Kueue's workload."""
 
 from typing import Any
 
 import pytest
 
-from operators.pods.waiting import Wait, why_queued, why_waiting
+from operators.pods.waiting import Wait, pending_reason, queue_reason
 
 SELECTOR = (
     "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector. "
@@ -22,7 +22,7 @@ DOWN = (
 
 
 def pending(message: str = "", gpus: str = "2", **spec: Any) -> dict:
-    """A pod that the scheduler has not placed, for the reason it gives."""
+    """An unschedulable pod with the scheduler's reason."""
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     container = {"name": "base", "resources": {"requests": {"nvidia.com/gpu": gpus, "memory": "64Gi"}}}
     status = {"phase": "Pending", "conditions": [refused] if message else []}
@@ -48,8 +48,8 @@ def hopeless(wait: Wait) -> bool:
 
 
 @pytest.mark.parametrize("message", [SELECTOR, TAINT])
-def test_a_node_pool_that_does_not_exist_is_hopeless(message):
-    wait = why_waiting(pending(message))
+def test_a_missing_node_pool_is_permanent(message):
+    wait = pending_reason(pending(message))
     assert hopeless(wait)
     assert wait.growable, "without an autoscaler's word it may be a pool that stands at zero"
     assert "node_selector" in wait.hopeless.remedy
@@ -57,8 +57,8 @@ def test_a_node_pool_that_does_not_exist_is_hopeless(message):
 
 
 @pytest.mark.parametrize("message", [BUSY, DOWN, ""])
-def test_a_gpu_that_is_taken_and_a_node_that_is_down_are_worth_waiting_for(message):
-    assert not hopeless(why_waiting(pending(message)))
+def test_busy_gpus_and_nodes_that_are_down_are_waited_for(message):
+    assert not hopeless(pending_reason(pending(message)))
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_a_gpu_that_is_taken_and_a_node_that_is_down_are_worth_waiting_for(messa
         event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached"),
     ],
 )
-def test_a_pool_that_an_autoscaler_fills_is_worth_waiting_for(told):
-    assert not hopeless(why_waiting(pending(SELECTOR), [told]))
+def test_an_autoscaled_pool_is_waited_for(told):
+    assert not hopeless(pending_reason(pending(SELECTOR), [told]))
 
 
 NO_SUCH_POOL = "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector"
@@ -81,31 +81,31 @@ LIMITS = 'Failed to schedule pod, all available instance types exceed limits for
 @pytest.mark.parametrize(
     "told", [event("NotTriggerScaleUp", NO_SUCH_POOL), event("FailedScheduling", NO_SUCH_TYPE, by="karpenter")]
 )
-def test_an_autoscaler_that_knows_no_such_pool_does_not_help(told):
-    wait = why_waiting(pending(SELECTOR), [told])
+def test_an_autoscaler_without_the_pool_does_not_help(told):
+    wait = pending_reason(pending(SELECTOR), [told])
     assert hopeless(wait)
     assert not wait.growable
 
 
-def test_an_autoscaler_that_is_at_its_limits_may_help_later():
-    assert not hopeless(why_waiting(pending(SELECTOR), [event("FailedScheduling", LIMITS, by="karpenter")]))
+def test_an_autoscaler_at_its_limits_may_help_later():
+    assert not hopeless(pending_reason(pending(SELECTOR), [event("FailedScheduling", LIMITS, by="karpenter")]))
 
 
-def test_the_scheduler_itself_is_no_autoscaler():
-    assert why_waiting(pending(SELECTOR), [event("FailedScheduling", SELECTOR, by="default-scheduler")]).growable
+def test_the_scheduler_is_not_an_autoscaler():
+    assert pending_reason(pending(SELECTOR), [event("FailedScheduling", SELECTOR, by="default-scheduler")]).growable
 
 
-def test_the_autoscalers_last_word_counts():
+def test_the_last_event_of_the_autoscaler_counts():
     grows = event("TriggeredScaleUp", "pod triggered scale-up", at="2026-11-22T10:00:00Z")
     gave_up = event("NotTriggerScaleUp", NO_SUCH_POOL, at="2026-11-22T10:05:00Z")
-    assert hopeless(why_waiting(pending(SELECTOR), [gave_up, grows]))
+    assert hopeless(pending_reason(pending(SELECTOR), [gave_up, grows]))
     grows["lastTimestamp"] = "2026-11-22T10:06:00Z"
-    assert not hopeless(why_waiting(pending(SELECTOR), [gave_up, grows]))
+    assert not hopeless(pending_reason(pending(SELECTOR), [gave_up, grows]))
 
 
-def test_a_volume_that_no_node_reaches_is_nothing_that_a_node_more_would_mend():
+def test_another_node_does_not_fix_an_unreachable_volume():
     bound = "0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity."
-    wait = why_waiting(pending(bound))
+    wait = pending_reason(pending(bound))
     assert hopeless(wait)
     assert not wait.growable
 
@@ -125,10 +125,12 @@ AWAY = 'failed to resolve reference "r/x:1": unexpected status from HEAD request
 GONE = 'failed to resolve reference "r/x:1": r/x:1: not found'
 
 
-def test_a_registry_that_is_away_is_waited_for_and_an_image_that_is_not_there_is_not():
-    assert not hopeless(why_waiting(pulls("ErrImagePull", AWAY)))
-    assert not hopeless(why_waiting(pulls("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {AWAY}')))
-    assert hopeless(why_waiting(pulls("ErrImagePull", GONE)))
+def test_an_unreachable_registry_is_waited_for_and_a_missing_image_is_not():
+    assert not hopeless(pending_reason(pulls("ErrImagePull", AWAY)))
+    assert not hopeless(
+        pending_reason(pulls("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {AWAY}'))
+    )
+    assert hopeless(pending_reason(pulls("ErrImagePull", GONE)))
 
 
 UNKNOWN = "dial tcp: lookup registry.example on 10.96.0.10:53: no such host"
@@ -140,14 +142,14 @@ HEAD = 'failed to do request: Head "https://registry.example/v2/x/manifests/1": 
 @pytest.mark.parametrize(
     "state", [("ErrImagePull", "{}"), ("ImagePullBackOff", 'Back-off pulling image "r/x:1": ErrImagePull: {}')]
 )
-def test_a_registry_that_is_unknown_or_untrusted_is_given_up_within_minutes(cause, state, monkeypatch):
+def test_an_unknown_or_untrusted_registry_fails_within_minutes(cause, state, monkeypatch):
     from operators.pods.pending import START_S, PendingPodMonitor
     from operators.pods.waiting import SURE_S, UNLIKELY_S
 
     now = [100.0]
     monkeypatch.setattr("operators.pods.pending.time.monotonic", lambda: now[0])
     monitor = PendingPodMonitor(None, "n", "", 1000.0, 300.0, print)
-    wait = why_waiting(pulls(state[0], state[1].format(HEAD + cause)))
+    wait = pending_reason(pulls(state[0], state[1].format(HEAD + cause)))
     assert hopeless(wait)
     assert monitor.judge(wait) is None
     now[0] += SURE_S + 1
@@ -157,54 +159,54 @@ def test_a_registry_that_is_unknown_or_untrusted_is_given_up_within_minutes(caus
     assert UNLIKELY_S <= START_S / 10
 
 
-def test_a_kubelet_that_backs_off_without_a_cause_has_said_it_in_an_event():
+def test_the_cause_of_a_back_off_is_read_from_events():
     backs_off = pulls("ImagePullBackOff", 'Back-off pulling image "r/x:1"')
-    assert not hopeless(why_waiting(backs_off))
-    assert hopeless(why_waiting(backs_off, [pull_failed(GONE, "20"), pull_failed(AWAY, "10")]))
-    assert not hopeless(why_waiting(backs_off, [pull_failed(AWAY, "20"), pull_failed(GONE, "10")]))
+    assert not hopeless(pending_reason(backs_off))
+    assert hopeless(pending_reason(backs_off, [pull_failed(GONE, "20"), pull_failed(AWAY, "10")]))
+    assert not hopeless(pending_reason(backs_off, [pull_failed(AWAY, "20"), pull_failed(GONE, "10")]))
 
 
-def test_a_request_larger_than_any_node_of_its_kind_is_hopeless():
+def test_a_request_larger_than_any_matching_node_is_permanent():
     full = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
     nodes = [node("a", "4", pool="gpu"), node("b", "16", pool="other")]
-    small = why_waiting(pending(full, gpus="4", nodeSelector={"pool": "gpu"}), nodes=nodes)
-    large = why_waiting(pending(full, gpus="8", nodeSelector={"pool": "gpu"}), nodes=nodes)
+    small = pending_reason(pending(full, gpus="4", nodeSelector={"pool": "gpu"}), nodes=nodes)
+    large = pending_reason(pending(full, gpus="8", nodeSelector={"pool": "gpu"}), nodes=nodes)
     assert not hopeless(small)
     assert hopeless(large)
     assert large.growable
     told = event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 Insufficient nvidia.com/gpu")
-    assert not why_waiting(pending(full, gpus="8", nodeSelector={"pool": "gpu"}), [told], nodes).growable
-    assert "asks for 8 nvidia.com/gpu" in large.hopeless.reason
+    assert not pending_reason(pending(full, gpus="8", nodeSelector={"pool": "gpu"}), [told], nodes).growable
+    assert "requests 8 nvidia.com/gpu" in large.hopeless.reason
     assert "has 4" in large.hopeless.reason
 
 
-def test_what_the_server_has_canonicalised_is_told_as_people_write_it():
+def test_canonicalized_quantities_are_reported_in_readable_units():
     full = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-    wait = why_waiting(pending(full, gpus="1k"), nodes=[node("a", "4")])
-    assert "asks for 1000 nvidia.com/gpu, and the largest node that it may run on has 4" in wait.hopeless.reason
+    wait = pending_reason(pending(full, gpus="1k"), nodes=[node("a", "4")])
+    assert "requests 1000 nvidia.com/gpu, but the largest node that it may run on has 4" in wait.hopeless.reason
 
 
 def test_without_the_right_to_read_nodes_a_large_request_waits():
-    assert not hopeless(why_waiting(pending("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", gpus="800")))
+    assert not hopeless(pending_reason(pending("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", gpus="800")))
 
 
-def test_a_volume_that_does_not_exist_is_hopeless():
+def test_a_missing_volume_is_permanent():
     told = event("FailedMount", 'MountVolume.SetUp failed for volume "data" : secret "data" not found')
-    wait = why_waiting(pending(nodeName="gpu-1"), [told])
+    wait = pending_reason(pending(nodeName="gpu-1"), [told])
     assert hopeless(wait)
     assert 'secret "data" not found' in wait.reason
 
 
-def test_a_volume_that_takes_its_time_is_not():
+def test_a_slow_volume_is_not_permanent():
     told = event("FailedAttachVolume", "Multi-Attach error for volume: volume is being detached")
-    assert not hopeless(why_waiting(pending(nodeName="gpu-1"), [told]))
+    assert not hopeless(pending_reason(pending(nodeName="gpu-1"), [told]))
 
 
-def test_a_pod_in_a_kueue_queue_waits_its_turn():
+def test_a_queued_pod_waits_for_kueue():
     busy = workload(
         "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu, 2 more needed"
     )
-    wait = why_queued(busy)
+    wait = queue_reason(busy)
     assert not hopeless(wait)
     assert "2 more needed" in wait.reason
 
@@ -218,18 +220,18 @@ def test_a_pod_in_a_kueue_queue_waits_its_turn():
         "ClusterQueue training is inactive",
     ],
 )
-def test_a_queue_that_could_never_admit_is_hopeless(message):
-    wait = why_queued(workload(message))
+def test_a_queue_that_can_never_admit_is_permanent(message):
+    wait = queue_reason(workload(message))
     assert hopeless(wait)
     assert "Kueue" in wait.hopeless.reason
 
 
-def test_a_queue_that_says_nothing_yet_is_waited_for():
-    assert not hopeless(why_queued(None))
-    assert not hopeless(why_queued(workload("Quota reserved in ClusterQueue training", "True")))
+def test_a_queue_without_a_status_is_waited_for():
+    assert not hopeless(queue_reason(None))
+    assert not hopeless(queue_reason(workload("Quota reserved in ClusterQueue training", "True")))
 
 
-def test_how_long_a_cause_must_stand_depends_on_whether_a_node_could_come(monkeypatch):
+def test_the_patience_with_a_cause_depends_on_autoscaling(monkeypatch):
     from operators.pods.failure import PodFailure
     from operators.pods.pending import SURE_S, PendingPodMonitor
 

@@ -1,4 +1,4 @@
-"""Functions that the tests of the engine map over workers; workers import this module by name."""
+"""Functions that engine tests map over workers; workers import this module by name."""
 
 import os
 import time
@@ -8,9 +8,9 @@ from tests.waiting import until
 
 
 class Counted:
-    """Doubles numbers; notes in `folder` each process that it was unpickled in, and each call.
+    """Doubles numbers; records in `folder` each process that unpickles it, and each call.
 
-    With `processes`, the first call waits until so many have it.
+    With `processes`, the first call waits until that many processes have it.
     """
 
     def __init__(self, folder: Path, seconds: float = 0.0, ballast: int = 0, processes: int = 1) -> None:
@@ -44,7 +44,7 @@ def die(_: int) -> None:
 
 
 def fill(megabytes: int) -> int:
-    """Holds memory for a while."""
+    """Occupies memory for a while."""
     held = bytearray(megabytes << 20)
     time.sleep(4)
     return len(held) >> 20

@@ -1,4 +1,4 @@
-"""Contract of tasks.core.child_process: messages of any size, no noise among them, and a bound on memory."""
+"""Contract of tasks.core.child_process: messages of any size, unaffected by printed output, and a memory limit."""
 
 import os
 import pickle
@@ -20,13 +20,13 @@ import os, pickle
 from tasks.core import child_process
 with child_process.parent() as parent:
     child_process.limit_memory({ROOM})
-    for question in parent.questions():
+    for question in parent.requests():
         os.write(1, b"a library prints")
         try:
             answer = len(bytes(question)) if isinstance(question, int) else question
         except MemoryError:
             answer = "memory"
-        parent.answer(pickle.dumps(answer))
+        parent.respond(pickle.dumps(answer))
         parent.flush()
 print("left", flush=True)
 """
@@ -50,7 +50,7 @@ def ask(process: subprocess.Popen[bytes], question: Any) -> Any:
     return pickle.loads(process.stdout.read(length))
 
 
-def test_messages_of_any_size_come_back_and_what_is_printed_does_not_stand_among_them(child: Any) -> None:
+def test_messages_of_any_size_are_returned_without_printed_output(child: Any) -> None:
     for question in (None, "", [1, "é"], b"x" * (1 << 18), b"y" * (3 << 20)):
         assert ask(child, question) == question
     child.stdin.close()
@@ -58,20 +58,20 @@ def test_messages_of_any_size_come_back_and_what_is_printed_does_not_stand_among
     assert child.stderr.read() == b"a library prints" * 5 + b"left\n"
 
 
-def test_what_takes_more_memory_than_there_is_room_for_gets_none_and_the_next_question_is_answered(child: Any) -> None:
+def test_a_request_over_the_memory_limit_fails_and_the_next_one_is_answered(child: Any) -> None:
     assert ask(child, ROOM // 2) == ROOM // 2
     assert ask(child, 2 * ROOM) == "memory"
     assert ask(child, "next") == "next"
 
 
-def test_an_interrupt_of_the_terminal_does_not_end_it(child: Any) -> None:
+def test_a_terminal_interrupt_does_not_end_the_child(child: Any) -> None:
     assert ask(child, 1) == 1
     os.kill(child.pid, signal.SIGINT)
     time.sleep(0.2)
     assert ask(child, 2) == 2
 
 
-def test_it_leaves_without_a_word_when_its_parent_is_gone_in_the_middle_of_a_question(child: Any) -> None:
+def test_the_child_exits_silently_when_its_parent_dies_during_a_request(child: Any) -> None:
     assert ask(child, 1) == 1
     head, data = message("x" * 1000)
     child.stdin.write(head + data[:500])
@@ -80,7 +80,7 @@ def test_it_leaves_without_a_word_when_its_parent_is_gone_in_the_middle_of_a_que
     assert child.stderr.read() == b"a library printsleft\n"
 
 
-def test_our_code_comes_first_on_the_path_and_what_was_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_code_is_first_on_the_path_and_other_entries_remain(monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(Path(__file__).parents[3])
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     found = environment({"OMP_NUM_THREADS": "1"})

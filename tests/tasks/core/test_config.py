@@ -1,4 +1,4 @@
-"""Contract of tasks.core.config: what a file may hold is taken strictly, and what cannot be fingerprinted is
+"""Contract of tasks.core.config: types of a file are strict, and values without a stable fingerprint are
 refused."""
 
 import math
@@ -39,7 +39,7 @@ def test_a_number_that_is_not_finite_is_refused_with_its_key(line: str, key: str
     assert str(caught.value) == f"mine.toml: {key}: only finite numbers can be fingerprinted. Write a finite number."
 
 
-def test_a_value_that_no_setting_takes_is_refused_with_its_key() -> None:
+def test_a_value_of_an_unsupported_type_is_refused_with_its_key() -> None:
     with pytest.raises(RecipeError, match=r"mine\.toml: free\.one\.at is a time, which has no deterministic encoding"):
         parse(Toy, tomllib.loads("free.one.at = 07:32:00"), "mine.toml")
 
@@ -50,22 +50,22 @@ def test_a_whole_number_too_large_for_a_float_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_settings_built_in_python_hold_finite_numbers_too(value: float) -> None:
+def test_settings_built_in_python_must_be_finite(value: float) -> None:
     with pytest.raises(ValidationError, match="finite"):
         Inner(share=value)
 
 
-def test_a_list_stands_for_a_tuple_and_keeps_the_order_that_it_had() -> None:
+def test_a_list_becomes_a_tuple_in_the_same_order() -> None:
     found = validate_strict(Toy, {"names": ["b", "a"], "free": {"z": {}, "a": {}}})
     assert (found.names, list(found.free)) == (("b", "a"), ["z", "a"])
 
 
 @pytest.mark.parametrize("wrong", ["0.5", True, [0.5], None])
-def test_types_are_taken_strictly(wrong: object) -> None:
+def test_types_are_strict(wrong: object) -> None:
     with pytest.raises(ValidationError):
         validate_strict(Inner, {"share": wrong})
 
 
-def test_what_is_parsed_can_be_encoded() -> None:
+def test_a_parsed_config_can_be_encoded() -> None:
     found = parse(Toy, tomllib.loads("free.one = { at = 2026-01-02, more = [1, 2.5, true] }"), "mine.toml")
     assert '"at":"2026-01-02"' in canonical_json(found)

@@ -1,4 +1,4 @@
-"""The engine on real Dask processes: growing, losing workers, losing the scheduler, other versions."""
+"""The engine on real Dask processes: scaling up, lost workers, a lost scheduler, version mismatches."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ class Dask:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self) -> subprocess.Popen[bytes]:
-        """Starts a scheduler and returns once it listens: how long a process takes to start is not what is tested."""
+        """Starts a scheduler and returns once it listens, so that its start-up time does not matter."""
         page = ("--dashboard-address", "127.0.0.1:0")
         process = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), *page)
         until(lambda: listening(self.port) or process.poll() is not None, STARTS_S)
@@ -47,7 +47,7 @@ class Dask:
         return process
 
     def worker(self, *options: str, before: str = "", **environment: str) -> subprocess.Popen[bytes]:
-        """Starts a worker process; `before` is a folder that its Python looks into first."""
+        """Starts a worker process; `before` is the first folder of its Python path."""
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(ROOT)]))
         options = ("--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", *options)
         place = ("--local-directory", str(self.folder / "spill"), "--dashboard-address", "127.0.0.1:0")
@@ -73,7 +73,7 @@ class Dask:
 
 @pytest.fixture
 def dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dask]:
-    """A cluster. The engine's patience with it is that of a test, unless it is what is tested."""
+    """A cluster, with short time limits of the engine."""
     monkeypatch.setattr(engine_module, "_CONNECT_S", STARTS_S)
     monkeypatch.setattr(engine_module, "_WORKERS_S", STARTS_S)
     cluster = Dask(tmp_path)
@@ -84,7 +84,7 @@ def dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dask]:
 DOUBLED = {index: 2 * index for index in range(60)}
 
 
-def test_what_all_items_share_reaches_a_worker_once(dask: Dask, tmp_path: Path) -> None:
+def test_shared_payload_is_sent_to_a_worker_once(dask: Dask, tmp_path: Path) -> None:
     dask.scheduler()
     workers = [dask.worker(), dask.worker()]
     with open_engine(dask.address) as engine:
@@ -94,7 +94,7 @@ def test_what_all_items_share_reaches_a_worker_once(dask: Dask, tmp_path: Path) 
     assert sorted(processes) == sorted(str(worker.pid) for worker in workers)
 
 
-def test_processes_start_with_the_first_part_and_serve_all_maps_of_a_stage(tmp_path: Path) -> None:
+def test_a_process_pool_starts_lazily_and_serves_all_maps_of_a_stage(tmp_path: Path) -> None:
     def children() -> set[int]:
         return {child.pid for child in psutil.Process().children(recursive=True)}
 
@@ -120,10 +120,10 @@ def test_a_stage_follows_a_growing_cluster(dask: Dask, tmp_path: Path) -> None:
     assert len(set(noted(tmp_path / "unpickled"))) == 2
 
 
-def test_a_lost_worker_costs_only_what_it_had_in_hand(
+def test_a_lost_worker_loses_only_its_current_parts(
     dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_module, "_LOOK_S", 0.2)
+    monkeypatch.setattr(engine_module, "_CHECK_EVERY_S", 0.2)
     caplog.set_level(logging.INFO, "sluice")
     dask.scheduler()
     dask.worker("--name", "steady")
@@ -139,12 +139,12 @@ def test_a_lost_worker_costs_only_what_it_had_in_hand(
                 killed = list(made)
     assert made == DOUBLED
     calls = Counter(map(int, noted(tmp_path / "called")))
-    # In hand: what it runs, what waits behind that, and results that were not fetched from it.
+    # Lost are its running and queued parts, and results not yet fetched from it.
     assert not [number for number in killed if calls[number] > 1], "what had come back ran again"
     assert "worker victim is gone" in caplog.text
 
 
-def test_a_stage_goes_on_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) -> None:
+def test_a_stage_continues_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) -> None:
     first = dask.scheduler()
     dask.worker()
 
@@ -167,7 +167,7 @@ def test_a_stage_goes_on_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) 
     assert not [number for number in back if calls[number] > 1], "what had come back ran again"
 
 
-def test_a_scheduler_that_stays_away_is_left_to_the_retry(
+def test_a_scheduler_that_does_not_return_is_a_retryable_error(
     dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "_CONNECT_S", 3)
@@ -179,32 +179,34 @@ def test_a_scheduler_that_stays_away_is_left_to_the_retry(
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 
 
-def test_workers_that_die_under_a_part_are_told_from_a_lost_cluster(dask: Dask) -> None:
+def test_workers_that_die_on_a_part_are_distinguished_from_a_lost_cluster(dask: Dask) -> None:
     dask.scheduler()
     for _ in range(4):
         dask.worker()
     with open_engine(dask.address) as engine:
         until(lambda: engine.workers == 4)
-        with pytest.raises(TransientError, match=r"kept dying under one part.*[Gg]ive them more memory"):
+        with pytest.raises(
+            TransientError, match=r"died repeatedly while they made the same part.*[Gg]ive them more memory"
+        ):
             list(engine.map(die, [1]))
 
 
-def test_a_scheduler_without_workers_is_told_with_the_way_to_start_one(
+def test_a_scheduler_without_workers_is_reported_with_the_command_to_start_one(
     dask: Dask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "_WORKERS_S", 1)
     dask.scheduler()
     with (
-        pytest.raises(TransientError, match=rf"no worker has come.*dask worker {dask.address}"),
+        pytest.raises(TransientError, match=rf"no worker connected.*dask worker {dask.address}"),
         open_engine(dask.address),
     ):
         pytest.fail("it opened")
 
 
-def test_a_stage_does_not_wait_for_ever_for_workers_that_are_gone(
+def test_a_stage_does_not_wait_forever_for_lost_workers(
     dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "_LOOK_S", 0.2)
+    monkeypatch.setattr(engine_module, "_CHECK_EVERY_S", 0.2)
     dask.scheduler()
     worker = dask.worker()
     with open_engine(dask.address) as engine:
@@ -214,7 +216,7 @@ def test_a_stage_does_not_wait_for_ever_for_workers_that_are_gone(
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 
 
-def test_a_worker_of_another_pyarrow_is_refused_with_both_versions(dask: Dask, tmp_path: Path) -> None:
+def test_a_worker_with_another_pyarrow_is_refused_with_both_versions(dask: Dask, tmp_path: Path) -> None:
     import pyarrow
 
     other = tmp_path / "other" / "pyarrow-1.2.3.dist-info"
@@ -255,7 +257,7 @@ def other_build(folder: Path) -> str:
     return str(folder / "other")
 
 
-def test_only_the_first_two_numbers_of_python_count() -> None:
+def test_only_major_and_minor_version_of_python_are_compared() -> None:
     check_same({"python": "3.11.15.final.0"}, {"w": {"python": "3.11.2.final.0"}}, "the cluster")
     with pytest.raises(VersionError, match=r"the cluster runs other versions: w has python 3\.12, this task has 3\.11"):
         check_same({"python": "3.11.15.final.0"}, {"w": {"python": "3.12.1.final.0"}}, "the cluster")
@@ -264,7 +266,7 @@ def test_only_the_first_two_numbers_of_python_count() -> None:
 def test_the_log_shows_memory_limits_and_a_worker_that_pauses(
     dask: Dask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(engine_module, "_CHECK_EVERY_S", 0.1)
     caplog.set_level(logging.INFO, "sluice")
     dask.scheduler()
     dask.worker("--memory-limit", "400MiB", "--name", "small")
@@ -275,7 +277,7 @@ def test_the_log_shows_memory_limits_and_a_worker_that_pauses(
     assert "1 pauses for memory" in caplog.text
 
 
-def test_the_status_page_is_one_that_is_there(dask: Dask) -> None:
+def test_the_status_page_exists(dask: Dask) -> None:
     dask.scheduler()
     page = dashboard_of(dask.address)
     with urllib.request.urlopen(page) as answer:

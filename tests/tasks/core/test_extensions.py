@@ -1,4 +1,4 @@
-"""Filters and parsers of a package that is really installed: named in a recipe, checked, run here and on workers."""
+"""Filters and parsers of a really installed package: named in a recipe, validated, run locally and on workers."""
 
 import base64
 import hashlib
@@ -23,9 +23,9 @@ from tasks.core.config import Problems
 from tasks.core.errors import SluiceError
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import Sent, captured
-from tasks.stages.extract.parser import complete, parsed
-from tasks.stages.extract.row import Choices, Rejected
+from tasks.stages.extract.content import BodyHeaders, extract_capture
+from tasks.stages.extract.parser import complete_settings, parse_body
+from tasks.stages.extract.row import ExtractOptions, Rejected
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "filters.md"
@@ -56,7 +56,7 @@ mlflow = ""
 
 
 def guide(language: str, beginning: str) -> str:
-    """Returns the block of the guide that begins so; its filter goes by another name than there, which may be taken."""
+    """Returns the code block of the guide with this prefix; renames its filter, whose name could be taken."""
     found = re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.S)
     (block,) = (block for block in found if block.startswith(beginning))
     return str(block).replace("question_marks", "asking")
@@ -66,7 +66,7 @@ PARSER = guide("python", '"""Tables')
 
 
 def wheel(folder: Path, version: str) -> Path:
-    """Builds the package of the guide, as any build tool would lay it out."""
+    """Builds the package of the guide in the standard layout."""
     info = f"my_filters-{version}.dist-info"
     project = tomllib.loads(guide("toml", "[project]"))["project"]
     assert (project["name"], project["version"]) == ("my-filters", "1.0")
@@ -76,7 +76,7 @@ def wheel(folder: Path, version: str) -> Path:
     )
     files = {
         "my_filters/__init__.py": '"""Filters of mine."""\n',
-        "my_filters/asking.py": guide("python", '"""Texts that ask'),
+        "my_filters/asking.py": guide("python", '"""Texts that are mostly questions'),
         "my_filters/tables.py": PARSER,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: my-filters\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -94,7 +94,7 @@ def wheel(folder: Path, version: str) -> Path:
 
 
 def installed(folder: Path, version: str = "1.0") -> Path:
-    """Installs the package into a folder of its own with pip."""
+    """Installs the package into a separate folder with pip."""
     site = folder / f"site-{version}"
     command = ("pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check", "--target")
     subprocess.run([sys.executable, "-m", *command, str(site), str(wheel(folder, version))], check=True)
@@ -139,7 +139,7 @@ def made(site: Path | None, stage: str, recipe: Path, *more: str) -> dict[str, A
     return result
 
 
-def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, recipe: Path, tmp_path: Path) -> None:
+def test_a_package_adds_a_filter_and_a_parser_that_run_on_workers(site: Path, recipe: Path, tmp_path: Path) -> None:
     on_workers = "--set=place.workers=2"
     extracted = made(site, "extract", recipe, on_workers)
     assert extracted["rows"] == {"in": 3, "out": 2, "csv_empty": 1}
@@ -163,16 +163,16 @@ def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, 
     assert held["attributes"]["settings"]["asking"] == {"package": "my-filters 1.0"}
     assert "package" not in held["attributes"]["settings"]["pii"]
     assert held["documents"]["limits"]["asking"] == {"max_share": 0.4, "package": "my-filters 1.0"}
-    # Another version of the package is another measurement.
+    # Another version of the package gives another fingerprint.
     newer = installed(tmp_path, "1.1")
     drift = shell(newer, "annotate", "--recipe", str(recipe))
     assert drift.returncode == 2
     assert 'annotate.settings.asking.package was "my-filters 1.0" and is "my-filters 1.1"' in drift.stderr
-    # At a new version its group alone is measured again.
+    # At a new version only its group is measured again.
     again = shell(newer, "annotate", "--recipe", str(recipe), "--version=next", "--source-version=dev")
     assert not again.returncode, again.stderr
     assert "[mine/attributes@next] measures asking; prose_score, pii: as measured at dev" in again.stderr
-    # A recipe that was read elsewhere, as a pod gets it, says with which version.
+    # A recipe passed on to a pod states the version.
     program = "import sys; from tasks.run.recipe import Recipe; print(Recipe.load(sys.argv[1]).text)"
     text = subprocess.run(
         [sys.executable, "-c", program, str(recipe)],
@@ -185,22 +185,22 @@ def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, 
     elsewhere = shell(newer, "annotate", "--recipe", text)
     assert elsewhere.returncode == 2
     assert (
-        "asking is to come from my-filters 1.0, and my-filters 1.1 is installed here: install that" in elsewhere.stderr
+        "asking needs my-filters 1.0, but my-filters 1.1 is installed here: install my-filters 1.0" in elsewhere.stderr
     )
 
 
-def test_without_the_package_its_names_are_unknown(recipe: Path) -> None:
+def test_without_the_package_its_extensions_are_unknown(recipe: Path) -> None:
     found = shell(None, "annotate", "--recipe", str(recipe))
     assert found.returncode == 2
     for said in (
-        'extract.files.0.kind: no kind "csv": known are: jsonl, metadata, parquet, pdf, text, warc.',
-        'annotate.settings: no annotator "asking": known are: c4, ',
-        'consolidate.limits: no filter "asking": known are: c4, ',
+        'extract.files.0.kind: no kind "csv": choose from jsonl, metadata, parquet, pdf, text, warc.',
+        'annotate.settings: no annotator "asking": choose from c4, ',
+        'consolidate.limits: no filter "asking": choose from c4, ',
     ):
         assert f"mine.toml: {said}" in found.stderr
 
 
-def test_wrong_settings_of_what_a_package_brings_are_told_like_others(site: Path, recipe: Path) -> None:
+def test_invalid_settings_of_extensions_are_reported_like_others(site: Path, recipe: Path) -> None:
     limits = '--set=consolidate.limits.asking={ max_shar = 0.5, max_share = "much" }'
     found = shell(site, "consolidate", "--recipe", str(recipe), limits, '--set=extract.parsers.csv.betwen=","')
     for said in (
@@ -243,7 +243,7 @@ def test_a_cluster_whose_workers_lack_the_package_is_refused(site: Path, tmp_pat
         cluster.end()
 
 
-def test_the_shell_lists_what_there_is_and_where_it_comes_from(site: Path) -> None:
+def test_the_shell_lists_extensions_with_their_packages(site: Path) -> None:
     listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in shell(site, "filters").stdout.splitlines()}
     assert re.fullmatch(r"annotator and filter +my-filters 1\.0", listed["asking"])
     assert re.fullmatch(r"parser of text/csv +my-filters 1\.0", listed["csv"])
@@ -252,7 +252,7 @@ def test_the_shell_lists_what_there_is_and_where_it_comes_from(site: Path) -> No
 
 @pytest.fixture
 def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Lets a test say which entry points there are: group, name, value, package."""
+    """Lets a test define the entry points: group, name, value, package."""
     found: list[tuple[str, str, str, str]] = []
 
     def entry_points(group: str) -> list[Any]:
@@ -266,17 +266,17 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     assert EntryPoint(name="a", value="b", group="c").value == "b"
     monkeypatch.setattr(extensions, "entry_points", entry_points)
-    extensions.registered.cache_clear()
+    extensions.extensions_in.cache_clear()
     yield found
-    extensions.registered.cache_clear()
+    extensions.extensions_in.cache_clear()
 
 
-def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str, str, str, str]]) -> None:
+def test_an_extension_name_of_two_packages_is_refused_naming_both(entries: list[tuple[str, str, str, str]]) -> None:
     entries += [("sluice.filters", "c4", "tasks.filters.c4", "other-c4 2.0")]
     entries += [("sluice.filters", "twice", f"{name}.twice", f"{name} 1.0") for name in ("b", "a")]
-    with pytest.raises(Problems, match=r'annotator "c4": Sluice and other-c4 2\.0 each bring one: uninstall all'):
+    with pytest.raises(Problems, match=r'annotator "c4": Sluice and other-c4 2\.0 each provide one: uninstall all'):
         annotator("c4", {})
-    with pytest.raises(Problems, match=r'filter "twice": a 1\.0 and b 1\.0 each bring one'):
+    with pytest.raises(Problems, match=r'filter "twice": a 1\.0 and b 1\.0 each provide one'):
         filter_of("twice", {})
     assert annotator("pii", {})
 
@@ -284,13 +284,16 @@ def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str,
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("no.such.module", r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): mend or uninstall it'),
-        ("tasks.filters.c4:C4", r"toys 1\.0 names tasks\.filters\.c4:C4, no module: name the module alone"),
+        (
+            "no.such.module",
+            r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): repair or uninstall it',
+        ),
+        ("tasks.filters.c4:C4", r"toys 1\.0 registers tasks\.filters\.c4:C4, not a module: register the module"),
         ("tasks.formats.documents.text", '"mine" is no filter'),
         ("tests.tasks.core.test_extensions", '"mine" is no filter'),
     ],
 )
-def test_what_cannot_be_used_is_told_with_its_package(
+def test_an_unusable_extension_is_reported_with_its_package(
     entries: list[tuple[str, str, str, str]], value: str, said: str
 ) -> None:
     entries.append(("sluice.filters", "mine", value, "toys 1.0"))
@@ -298,19 +301,19 @@ def test_what_cannot_be_used_is_told_with_its_package(
         filter_of("mine", {})
 
 
-def test_a_module_that_ends_the_process_is_told_like_one_that_raises(
+def test_a_module_that_exits_is_reported_like_one_that_raises(
     entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "unlicensed.py").write_text("import sys\nsys.exit('no licence')\n")
     entries.append(("sluice.filters", "mine", "unlicensed", "toys 1.0"))
-    with pytest.raises(Problems, match=r"toys 1\.0 cannot be imported \(SystemExit: no licence\): mend or uninstall"):
+    with pytest.raises(Problems, match=r"toys 1\.0 cannot be imported \(SystemExit: no licence\): repair or uninstall"):
         filter_of("mine", {})
 
 
-def test_a_parser_is_not_called_like_a_kind_that_needs_none(entries: list[tuple[str, str, str, str]]) -> None:
+def test_a_parser_cannot_have_the_name_of_a_built_in_kind(entries: list[tuple[str, str, str, str]]) -> None:
     entries.append(("sluice.parsers", "text", "tests.tasks.core.test_extensions", "toys 1.0"))
-    with pytest.raises(ValueError, match='"text" is a kind of files that needs no parser: take it out'):
+    with pytest.raises(ValueError, match='"text" is a kind of file that needs no parser: remove it'):
         ExtractConfig(parsers={"text": {}})
 
 
@@ -342,25 +345,25 @@ class Odd(Parser):
 """
 
 
-def test_what_a_parser_returns_is_a_document_or_costs_its_file_alone(
+def test_an_invalid_result_of_a_parser_rejects_only_its_file(
     entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "odd_files.py").write_text(ODD)
     entries.append(("sluice.parsers", "odd", "odd_files", "toys 1.0"))
-    settings = json.dumps(complete(["odd"], {})["odd"])
-    found = parsed("odd", settings, b"whole", "a.odd")
+    settings = json.dumps(complete_settings(["odd"], {})["odd"])
+    found = parse_body("odd", settings, b"whole", "a.odd")
     assert (found.text, found.title, found.licence) == ("a\nb", "t", "L")
     assert found.published == datetime(2026, 1, 2, 10, tzinfo=UTC)
     with pytest.raises(Rejected, match="odd_sealed") as sealed:
-        parsed("odd", settings, b"sealed", "a.odd")
+        parse_body("odd", settings, b"sealed", "a.odd")
     assert type(sealed.value) is Rejected, "no class of the package comes back from the process that runs it"
     for data, error in {b"text": TypeError, b"number": Exception, b"date": TypeError, b"licence": Exception}.items():
         with pytest.raises(error) as raised:
-            parsed("odd", settings, data, "a.odd")
+            parse_body("odd", settings, data, "a.odd")
         assert not isinstance(raised.value, Rejected | SluiceError)
-    with pytest.raises(ValueError, match=r"\"odd\" rejects for 'It is sealed!', which is no word like \"odd_empty\""):
-        parsed("odd", settings, b"spoken", "a.odd")
+    with pytest.raises(ValueError, match=r"\"odd\" rejects with 'It is sealed!', which is not an identifier like"):
+        parse_body("odd", settings, b"spoken", "a.odd")
 
 
 def test_two_parsers_of_one_media_type_are_refused(
@@ -371,21 +374,21 @@ def test_two_parsers_of_one_media_type_are_refused(
         (tmp_path / f"{name}.py").write_text(PARSER)
         entries.append(("sluice.parsers", name, name, "toys 1.0"))
     with pytest.raises(Problems, match='"first_tables" and "second_tables" both read text/csv: leave one of them out'):
-        complete(["first_tables"], {"second_tables": {}})
-    assert list(complete(["second_tables"], {})) == ["second_tables"]
+        complete_settings(["first_tables"], {"second_tables": {}})
+    assert list(complete_settings(["second_tables"], {})) == ["second_tables"]
 
 
-def test_a_captured_body_goes_to_the_parser_of_its_media_type(
+def test_a_captured_body_is_passed_to_the_parser_of_its_media_type(
     entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "captured_tables.py").write_text(PARSER)
     entries.append(("sluice.parsers", "tables", "captured_tables", "toys 1.0"))
-    choices = Choices.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
-    sent = Sent("http://a.example/t.csv", "text/csv; charset=utf-8", language="de")
-    found = captured(b"a,b\r\nc,d\r\n", sent, choices)
+    choices = ExtractOptions.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
+    sent = BodyHeaders("http://a.example/t.csv", "text/csv; charset=utf-8", language="de")
+    found = extract_capture(b"a,b\r\nc,d\r\n", sent, choices)
     assert (found.text, found.title, found.language_hint) == ("a|b\nc|d", "http://a.example/t.csv", "de")
     with pytest.raises(Rejected, match="csv_empty"):
-        captured(b" ", sent, choices)
+        extract_capture(b" ", sent, choices)
     with pytest.raises(Rejected, match="mime_text_other"):
-        captured(b"a,b", sent, Choices.of(ExtractConfig()))
+        extract_capture(b"a,b", sent, ExtractOptions.of(ExtractConfig()))

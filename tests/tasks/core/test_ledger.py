@@ -23,11 +23,11 @@ def chain(tmp_path: Path) -> Store:
     return Store(str(tmp_path))
 
 
-def test_ancestors_are_all_that_an_artifact_was_made_from_nearest_first(chain: Store) -> None:
+def test_ancestors_are_all_direct_and_indirect_inputs_nearest_first(chain: Store) -> None:
     assert Ledger(chain).ancestors("test/documents@dev") == ["test/pages@dev", "test/seeds@dev"]
 
 
-def test_descendants_are_all_that_was_made_from_an_artifact(chain: Store) -> None:
+def test_descendants_are_all_artifacts_derived_from_an_artifact(chain: Store) -> None:
     assert set(Ledger(chain).descendants("test/seeds@dev")) == {
         "test/pages@dev",
         "test/documents@dev",
@@ -36,7 +36,7 @@ def test_descendants_are_all_that_was_made_from_an_artifact(chain: Store) -> Non
     assert Ledger(chain).descendants("test/index@dev") == []
 
 
-def test_an_artifact_leads_to_those_that_have_its_files_and_back(chain: Store) -> None:
+def test_an_adopted_artifact_and_its_source_refer_to_each_other(chain: Store) -> None:
     index = Artifact.open_at(chain, ArtifactId("test/index", "dev"))
     adopt(index, ArtifactId("test/index", "next"), index.record.inputs)
     ledger = Ledger(chain)
@@ -45,19 +45,19 @@ def test_an_artifact_leads_to_those_that_have_its_files_and_back(chain: Store) -
     assert ledger.drift("test/index@next") == []
 
 
-def test_drift_names_the_input_that_is_no_longer_what_was_read(chain: Store) -> None:
+def test_drift_names_the_changed_input(chain: Store) -> None:
     assert Ledger(chain).drift("test/documents@dev") == []
     chain.remove("test/pages/dev")
     run_stage_in(Path(chain.root), TOY, ToyConfig(rows=20), kind="pages")
     assert Ledger(chain).drift("test/documents@dev") == ["pages: test/pages@dev has other bytes than when it was read"]
 
 
-def test_an_artifact_that_is_not_there_is_named(chain: Store) -> None:
+def test_a_missing_artifact_is_named(chain: Store) -> None:
     with pytest.raises(InputError, match="no artifact test/nothing@dev"):
         Ledger(chain).ancestors("test/nothing@dev")
 
 
-def test_a_record_that_cannot_be_read_hides_no_other_artifact(chain: Store) -> None:
+def test_an_unreadable_record_hides_no_other_artifact(chain: Store) -> None:
     (Path(chain.root) / "test/index/dev" / RECORD).write_text("{")
     ledger = Ledger(chain)
     assert len(list(ledger)) == 3
@@ -67,7 +67,7 @@ def test_a_record_that_cannot_be_read_hides_no_other_artifact(chain: Store) -> N
         ledger.find("test/index@dev")
 
 
-def test_the_newest_artifact_of_a_name_can_leave_out_one_version(chain: Store) -> None:
+def test_the_newest_artifact_of_a_name_can_exclude_a_version(chain: Store) -> None:
     run_stage_in(Path(chain.root), TOY, ToyConfig(), kind="seeds", version="later")
     latest = newest(chain, "test/seeds")
     before = newest(chain, "test/seeds", but="later")

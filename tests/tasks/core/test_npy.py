@@ -1,4 +1,4 @@
-"""Arrays are read in several threads at once, whatever the garbage collector does meanwhile."""
+"""Arrays can be read in several threads while the garbage collector runs finalizers."""
 
 import gc
 import io
@@ -14,7 +14,7 @@ from tasks.core import npy
 
 
 class Cycle:
-    """Garbage that runs Python code when it is collected, where another thread may take over."""
+    """Garbage with a Python finalizer, during which threads can switch."""
 
     def __init__(self) -> None:
         self.own = self
@@ -26,7 +26,7 @@ class Cycle:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Collects garbage and changes threads as often as Python can."""
+    """Collects garbage and switches threads as often as possible."""
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
     gc.set_threshold(20)
     sys.setswitchinterval(1e-6)

@@ -1,6 +1,6 @@
-"""Parquet is opened in one place, in a way that lets short processes end well.
+"""Parquet is opened in one module, in a way that short processes do not abort at exit.
 
-Change how Parquet is opened, or the version of Arrow, and run the soak part.
+Run the soak tests after a change of how Parquet is opened, or of the version of Arrow.
 """
 
 import ast
@@ -27,7 +27,7 @@ PROCESSES = 20
 
 
 def opens(source: str) -> list[int]:
-    """Returns the lines at which code opens Parquet by Arrow or pandas itself."""
+    """Returns the lines that open Parquet directly with Arrow or pandas."""
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -38,7 +38,7 @@ def opens(source: str) -> list[int]:
     return found
 
 
-def test_no_module_but_one_opens_parquet() -> None:
+def test_only_one_module_opens_parquet() -> None:
     files = [file for folder in ("tasks", "operators", "plugins", "dags") for file in (ROOT / folder).rglob("*.py")]
     assert ONLY_HERE in files
     assert opens(ONLY_HERE.read_text())
@@ -57,7 +57,7 @@ def test_no_module_but_one_opens_parquet() -> None:
         "pandas.read_parquet(path)",
     ],
 )
-def test_other_ways_are_found(code: str) -> None:
+def test_other_ways_to_open_parquet_are_detected(code: str) -> None:
     assert opens(code)
 
 
@@ -72,13 +72,13 @@ def test_bytes_and_paths_give_the_same_table(tmp_path: Path) -> None:
     assert parquet.from_bytes(path.read_bytes()).equals(table)
     assert parquet.read(str(path), ["b"], pa.compute.field("a") > 7).to_pydict() == {"b": ["8", "9"]}
     assert parquet.schema(str(path)) == table.schema
-    with parquet.opened(str(path)) as rows:
+    with parquet.open_file(str(path)) as rows:
         assert [len(batch) for batch in rows.iter_batches(batch_size=4)] == [4, 4, 2]
 
 
 @pytest.mark.soak
-def test_a_process_that_finds_nothing_to_keep_ends_with_its_error_and_not_by_abort(tmp_path: Path) -> None:
-    """Where a process ends at once after reading, threads of Arrow may still hold what it read."""
+def test_a_process_without_rows_ends_with_an_error_and_does_not_abort(tmp_path: Path) -> None:
+    """In a process that exits right after reading, threads of Arrow may still hold the data."""
     prepare(tmp_path, [document(text(seed), f"{seed}", language="fr") for seed in range(8)], parts=4)
     done = subprocess.run(
         [sys.executable, "-m", "tests.tasks.core.test_parquet", str(tmp_path), str(PROCESSES)],
@@ -88,7 +88,7 @@ def test_a_process_that_finds_nothing_to_keep_ends_with_its_error_and_not_by_abo
 
 
 def consolidate(folder: str, number: int) -> int:
-    """Consolidates into a version of its own, as a process of its own would; returns the shell's exit status."""
+    """Consolidates into a separate version, like a separate process; returns the shell's exit status."""
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.core.errors import InputError
     from tasks.core.store import Store
@@ -106,12 +106,12 @@ def consolidate(folder: str, number: int) -> int:
 
 
 def main(folder: str, processes: int) -> None:
-    """Prints how each process ended. They are forked after the imports, before Arrow has a thread, to be cheap."""
+    """Prints the exit codes of processes that are forked after the imports and before Arrow starts threads."""
     import pyarrow.dataset  # noqa: F401
 
     import tasks.stages.consolidate.stage  # noqa: F401
 
-    gc.freeze()  # collected at the end of each otherwise, which takes ten times as long as the rest
+    gc.freeze()  # otherwise collected at the end of each, which takes ten times as long as the rest
     for number in range(processes):
         child = os.fork()
         if not child:

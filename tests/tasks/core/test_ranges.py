@@ -1,4 +1,4 @@
-"""Ranges of files: the bytes that were written or an error that names the file, from a folder and from S3."""
+"""Ranges of files: the written bytes or an error that names the file, from a folder and from S3."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.core.ranges import BLOCK, ChecksumWriter, Piece, RangeFile, RangeReader
+from tasks.core.ranges import BLOCK, ChecksumWriter, RangeFile, RangeReader, ReadRequest
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.s3_server import S3Server
@@ -30,8 +30,8 @@ RANGES = ((0, 10), (BLOCK - 3, 6), (2 * BLOCK, BLOCK), (100, 3 * BLOCK), (len(DA
 KILLED = """
 import sys, time
 from pathlib import Path
-from tasks.core.cache import claimed
-with claimed(Path(sys.argv[1]), 1) as aside:
+from tasks.core.cache import claim_copy
+with claim_copy(Path(sys.argv[1]), 1) as aside:
     aside.write_bytes(b"half of")
     print("here", flush=True)
     time.sleep(60)
@@ -66,7 +66,7 @@ def remote(s3: S3Server, tmp_path: Path) -> Artifact:
 
 def read(reader: RangeReader, first: int, length: int) -> bytes:
     out = bytearray(length)
-    reader.read([Piece(0, first, memoryview(out))])
+    reader.read([ReadRequest(0, first, memoryview(out))])
     return bytes(out)
 
 
@@ -83,13 +83,13 @@ def blocks_of(folder: Path) -> list[Path]:
     return sorted((folder / "cache" / "blocks").glob("*/*"))
 
 
-def test_every_range_is_what_was_written(artifact: Artifact) -> None:
+def test_every_range_returns_the_written_bytes(artifact: Artifact) -> None:
     reader = opened(artifact)
     for _ in range(2):
         for first, length in RANGES:
             assert read(reader, first, length) == DATA[first : first + length]
     outs = [bytearray(length) for _, length in RANGES]
-    opened(artifact).read(Piece(0, first, memoryview(out)) for (first, _), out in zip(RANGES, outs, strict=True))
+    opened(artifact).read(ReadRequest(0, first, memoryview(out)) for (first, _), out in zip(RANGES, outs, strict=True))
     assert outs == [DATA[first : first + length] for first, length in RANGES]
 
 
@@ -115,7 +115,7 @@ def test_a_flipped_byte_is_never_returned(artifact: Artifact) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_is_cut_short_or_gone_is_refused_by_name(artifact: Artifact) -> None:
+def test_a_truncated_or_missing_file_is_refused_by_name(artifact: Artifact) -> None:
     rewrite(artifact, DATA[: 4 * BLOCK + 9])
     with pytest.raises(InputError, match=re.escape(PATH)):
         read(opened(artifact), 4 * BLOCK, 10)
@@ -126,12 +126,12 @@ def test_a_file_that_is_cut_short_or_gone_is_refused_by_name(artifact: Artifact)
         read(opened(artifact), 0, 1)
 
 
-def test_a_range_that_the_file_does_not_have_is_refused(artifact: Artifact) -> None:
+def test_a_range_outside_the_file_is_refused(artifact: Artifact) -> None:
     with pytest.raises(InputError, match=r"numbers\.bin has no bytes"):
         read(opened(artifact), len(DATA) - 1, 2)
 
 
-def test_checksums_that_are_damaged_gone_or_were_never_made_are_refused(artifact: Artifact) -> None:
+def test_damaged_or_missing_checksums_are_refused(artifact: Artifact) -> None:
     path = f"{artifact.path}/{ranges.checksums_path(PATH)}"
     with artifact.store.write(path) as file:
         file.write(b"\0" * 176)
@@ -144,9 +144,7 @@ def test_checksums_that_are_damaged_gone_or_were_never_made_are_refused(artifact
         RangeReader(artifact, ["data/others.bin"])
 
 
-def test_only_blocks_that_are_needed_are_fetched_and_each_of_them_once(
-    remote: Artifact, s3: S3Server, tmp_path: Path
-) -> None:
+def test_only_needed_blocks_are_fetched_and_each_once(remote: Artifact, s3: S3Server, tmp_path: Path) -> None:
     readers, ready = [opened(remote) for _ in range(4)], threading.Barrier(4)
     before = s3.faults.requests
 
@@ -157,10 +155,10 @@ def test_only_blocks_that_are_needed_are_fetched_and_each_of_them_once(
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(work, readers)) == {DATA[BLOCK + 5 : 3 * BLOCK + 5]}
     assert len(blocks_of(tmp_path)) == 3
-    assert s3.faults.requests - before == 3 + 4  # each reader reads the checksums for itself
+    assert s3.faults.requests - before == 3 + 4  # each reader reads the checksums
 
 
-def test_a_block_that_was_damaged_in_the_cache_is_fetched_again(remote: Artifact, tmp_path: Path) -> None:
+def test_a_damaged_cached_block_is_fetched_again(remote: Artifact, tmp_path: Path) -> None:
     assert read(opened(remote), 0, BLOCK) == DATA[:BLOCK]
     (block,) = blocks_of(tmp_path)
     for damaged in (b"\0" + DATA[1:BLOCK], DATA[: BLOCK - 1], b""):
@@ -169,7 +167,7 @@ def test_a_block_that_was_damaged_in_the_cache_is_fetched_again(remote: Artifact
     assert block.read_bytes() == DATA[:BLOCK]
 
 
-def test_a_process_killed_while_it_fetches_holds_nobody_up(remote: Artifact, tmp_path: Path) -> None:
+def test_a_process_killed_during_a_fetch_blocks_no_other(remote: Artifact, tmp_path: Path) -> None:
     assert read(opened(remote), 0, BLOCK) == DATA[:BLOCK]
     (block,) = blocks_of(tmp_path)
     block.unlink()
@@ -183,14 +181,14 @@ def test_a_process_killed_while_it_fetches_holds_nobody_up(remote: Artifact, tmp
     assert [path.read_bytes() for path in blocks_of(tmp_path)] == [DATA[:BLOCK]]
 
 
-def test_three_requests_in_ten_may_fail(remote: Artifact, s3: S3Server) -> None:
+def test_reads_succeed_although_three_requests_in_ten_fail(remote: Artifact, s3: S3Server) -> None:
     s3.faults.share = 0.3
     assert read(opened(remote), 0, len(DATA)) == DATA
     assert s3.faults.told
 
 
 @pytest.mark.parametrize("cache", ["full", "forbidden"])
-def test_without_space_or_right_in_the_cache_blocks_are_read_all_the_same(
+def test_blocks_are_readable_without_space_or_rights_in_the_cache(
     remote: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
 ) -> None:
     if cache == "forbidden":
@@ -199,7 +197,7 @@ def test_without_space_or_right_in_the_cache_blocks_are_read_all_the_same(
         assert read(opened(remote), 0, len(DATA)) == DATA
         return
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK // 2, before[1]))  # the disk takes half a block
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK // 2, before[1]))  # the disk has space for half a block
     try:
         reader = opened(remote)
         assert read(reader, 0, len(DATA)) == read(reader, 0, len(DATA)) == DATA
@@ -209,7 +207,7 @@ def test_without_space_or_right_in_the_cache_blocks_are_read_all_the_same(
     assert {path.stat().st_size for path in blocks_of(tmp_path)} <= {1000}  # the last block is that short
 
 
-def test_the_cache_stays_within_its_limit_and_what_it_returns_stays_right(
+def test_the_cache_respects_its_limit_and_returns_correct_bytes(
     remote: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_CACHE_GB", str(2.5 * BLOCK / 1e9))

@@ -26,7 +26,7 @@ def files_of(artifact: Artifact) -> dict[str, str]:
     return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
 
 
-def test_the_same_stage_gives_the_same_bytes_in_process_and_on_processes(tmp_path: Path) -> None:
+def test_a_stage_writes_the_same_bytes_in_process_and_in_a_process_pool(tmp_path: Path) -> None:
     alone = run_stage_in(tmp_path / "a", TOY, ToyConfig())
     spread = run_stage_in(tmp_path / "b", TOY, ToyConfig(), workers=2)
     assert files_of(alone) == files_of(spread)
@@ -45,7 +45,7 @@ def test_a_lost_row_stops_the_part(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(RECORD))
 
 
-def test_a_poison_row_is_quarantined_and_the_part_goes_on(tmp_path: Path) -> None:
+def test_a_poison_row_is_quarantined_and_the_part_continues(tmp_path: Path) -> None:
     artifact = run_stage_in(tmp_path, TOY, ToyConfig(poison=1), max_bad_share=0.05)
     assert artifact.record.rejected == {"poison": 1}
     assert artifact.record.rows_out == 39
@@ -53,12 +53,12 @@ def test_a_poison_row_is_quarantined_and_the_part_goes_on(tmp_path: Path) -> Non
     assert json.loads(artifact.read(held))["id"] == "13"
 
 
-def test_too_many_poison_rows_stop_the_stage_with_the_place_to_look(tmp_path: Path) -> None:
+def test_too_many_poison_rows_stop_the_stage_and_the_error_names_their_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"1 of 40 rows could not be processed.*quarantine"):
         run_stage_in(tmp_path, TOY, ToyConfig(poison=1), max_bad_share=0.001)
 
 
-def test_a_metric_that_no_record_can_hold_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
+def test_an_invalid_metric_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the metric parts is nan"):
         run_stage_in(tmp_path, TOY, ToyConfig(unmeasured=True))
     assert not list(tmp_path.rglob(RECORD))
@@ -68,7 +68,7 @@ def test_a_metric_that_no_record_can_hold_is_named_and_nothing_is_committed(tmp_
         part.record(conserved=True)
 
 
-def test_a_folder_of_causes_is_named_where_there_is_one(tmp_path: Path) -> None:
+def test_the_error_names_the_quarantine_folder_if_there_is_one(tmp_path: Path) -> None:
     output = Output(Store(str(tmp_path)), ArtifactId("x/y", "dev"), "one", max_bad_share=0.1)
     with output.part("part-a", conserved=False) as part:
         part.count_in(2)
@@ -114,7 +114,7 @@ def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> Non
     time.sleep(0.3)
     child.send_signal(signal.SIGKILL)
     child.wait()
-    # A kill in the middle of a write leaves the file that was written aside.
+    # A kill during a write leaves the temporary file.
     (parts.parent / "squares" / "part-00002-of-00004.parquet.0123456789ab.tmp").write_bytes(b"half")
     before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.json")}
     assert len(before) == 2
@@ -124,7 +124,7 @@ def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> Non
     assert not list((tmp_path / "killed").rglob("*.tmp"))
 
 
-def test_a_part_that_is_left_out_resumes_until_the_commit_clears_its_files_away(tmp_path: Path) -> None:
+def test_an_excluded_part_is_resumable_until_the_commit_removes_its_files(tmp_path: Path) -> None:
     def opened() -> Output:
         return Output(Store(str(tmp_path)), ArtifactId("test/toy", "dev"), "f" * 64)
 
@@ -151,7 +151,7 @@ def test_unfinished_parts_of_other_settings_are_not_reused(tmp_path: Path) -> No
 
 
 def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path) -> None:
-    # A limit on the size of files stands for a full disk: the write fails in the kernel in the same way.
+    # A limit on file sizes simulates a full disk: the write fails in the kernel in the same way.
     program = (
         "import resource, signal, sys\n"
         "from tasks.core.store import Store\n"
@@ -183,7 +183,7 @@ def ended(output: Output) -> Artifact:
     return commit(output, "toy", 1, ToyConfig(), [], Report())
 
 
-def test_of_two_attempts_that_finish_one_wins_and_the_other_says_so(
+def test_of_two_finishing_attempts_one_wins_and_the_other_reports_it(
     s3: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store("s3://sluice/two-attempts")
@@ -191,22 +191,20 @@ def test_of_two_attempts_that_finish_one_wins_and_the_other_says_so(
     won = ended(first)
     assert "committed first" not in caplog.text
     assert ended(second).record == won.record
-    assert "[x/y@dev] another attempt has committed first; its result is used" in caplog.text
+    assert "[x/y@dev] another attempt committed first; its result is used" in caplog.text
 
 
-def test_an_attempt_with_other_settings_that_comes_second_is_refused(tmp_path: Path) -> None:
+def test_a_second_attempt_with_other_settings_is_refused(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     first = finished(store, "one", b"one")
     second = Output(store, ArtifactId("x/y", "dev"), "two")
     second.committed = first.committed
     ended(first)
-    with pytest.raises(DriftError, match="committed meanwhile by a run with other settings"):
+    with pytest.raises(DriftError, match="committed in the meantime by a run with other settings"):
         ended(second)
 
 
-def test_a_stage_gives_the_same_bytes_on_s3_while_a_third_of_its_requests_go_wrong(
-    s3: S3Server, tmp_path: Path
-) -> None:
+def test_a_stage_writes_the_same_bytes_on_s3_while_a_third_of_requests_fail(s3: S3Server, tmp_path: Path) -> None:
     here = run_stage_in(tmp_path, TOY, ToyConfig())
     s3.faults.share = 0.3
     there = run_stage_in("s3://sluice/faulty", TOY, ToyConfig(), workers=2)
@@ -218,7 +216,7 @@ def test_a_stage_gives_the_same_bytes_on_s3_while_a_third_of_its_requests_go_wro
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_work_in_progress_survives_a_restart_and_is_gone_after_the_commit(
+def test_work_in_progress_survives_a_restart_and_is_removed_by_the_commit(
     s3: S3Server, tmp_path: Path, remote: bool
 ) -> None:
     store = Store("s3://sluice/scratch" if remote else str(tmp_path))

@@ -1,4 +1,4 @@
-"""What every store promises, on a folder, in memory, on S3 and on a stand-in for HDFS; and what it says of faults."""
+"""The contract of every store, in a folder, in memory, on S3 and on a fake HDFS; and its error messages."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class NameNode(ArrowFSWrapper):
-    """HDFS as its users see it, on a folder: Arrow's file system, whose rename onto a file is refused."""
+    """A fake HDFS in a folder: Arrow's file system with a rename that refuses existing files."""
 
     protocol = "hdfs"
 
@@ -55,7 +55,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     yield Store(roots[request.param] + ("" if request.param == "folder" else f"/sluice/{tmp_path.name}"))
 
 
-def test_what_was_written_is_read_listed_and_removed(store: Store) -> None:
+def test_written_files_can_be_read_listed_and_removed(store: Store) -> None:
     with store.write("a/b/c.bin") as file:
         file.write(b"0123456789" * 1000)
     store.publish("a/d.json", b"{}")
@@ -74,7 +74,7 @@ def test_what_was_written_is_read_listed_and_removed(store: Store) -> None:
     assert store.list("") == ["a/d.json"]
 
 
-def test_an_artifact_is_adopted_once_by_many_and_read_where_its_files_are(store: Store) -> None:
+def test_concurrent_adoptions_commit_once_and_read_the_source_files(store: Store) -> None:
     def begun(version: str) -> Output:
         output = Output(store, ArtifactId("demo/tokens", version), "1" * 64)
         with output.part("one", conserved=False) as part, part.file("x.bin") as file:
@@ -92,18 +92,18 @@ def test_an_artifact_is_adopted_once_by_many_and_read_where_its_files_are(store:
     assert found.verify() == []
 
 
-def test_a_file_that_is_not_there_is_told_as_such(store: Store) -> None:
+def test_a_missing_file_is_reported_as_missing(store: Store) -> None:
     for read in (store.read, store.size, lambda path: store.open(path).read()):
         with pytest.raises(FileNotFoundError):
             read("not/there")  # type: ignore[operator]
 
 
-def test_a_store_travels_to_another_process(store: Store) -> None:
+def test_a_store_can_be_pickled(store: Store) -> None:
     store.publish("a", b"1")
     assert pickle.loads(pickle.dumps(store)).read("a") == b"1"
 
 
-def test_a_failed_write_leaves_what_was_there(store: Store) -> None:
+def test_a_failed_write_keeps_the_previous_file(store: Store) -> None:
     with store.write("a/x") as file:
         file.write(b"first")
 
@@ -119,7 +119,7 @@ def test_a_failed_write_leaves_what_was_there(store: Store) -> None:
     assert store.read("a/x") == b"first"
 
 
-def test_an_error_inside_a_write_is_not_blamed_on_the_store(store: Store) -> None:
+def test_an_error_inside_a_write_is_not_a_store_error(store: Store) -> None:
     def fail() -> None:
         with store.write("a/x") as file:
             file.write(b"half")
@@ -144,7 +144,7 @@ def test_of_many_writers_of_one_path_exactly_one_wins(store: Store) -> None:
     assert store.list("", unfinished=True) == ["a/b.json"]
 
 
-def test_a_local_copy_follows_a_file_that_was_made_anew(store: Store) -> None:
+def test_a_local_copy_is_refreshed_when_the_file_is_rewritten(store: Store) -> None:
     for content in (b"one", b"two"):  # of one length
         with store.write("a/x") as file:
             file.write(content)
@@ -158,7 +158,7 @@ def test_a_path_cannot_leave_the_store(store: Store) -> None:
         store.read("../secrets")
 
 
-def test_every_store_passes_the_probe_and_keeps_nothing_of_it(store: Store) -> None:
+def test_every_store_passes_the_probe_which_leaves_no_file(store: Store) -> None:
     probe.cache_clear()
     probe(store.root)
     assert store.list(PROBE_FOLDER) == []
@@ -180,20 +180,22 @@ def test_a_server_that_ignores_conditions_is_refused(s3: S3Server) -> None:
     ("root", "rules", "said"),
     [
         ("s3://no-such-bucket/x", [], "no bucket for s3://no-such-bucket/x.*create it"),
-        ("s3://sluice/x", ["403"], "no right to use s3://sluice/x.*AccessDenied"),
+        ("s3://sluice/x", ["403"], "no permission to use s3://sluice/x.*AccessDenied"),
         ("s3://sluice/x", ["unknown key"], "does not accept the credentials.*InvalidAccessKeyId"),
         ("s3://sluice/x", ["region"], "another region, eu-west-1,.*AWS_DEFAULT_REGION"),
         ("s3://sluice/x", ["full"], "the store is full.*free space"),
     ],
 )
-def test_a_bad_place_is_told_with_cause_and_remedy(s3: S3Server, root: str, rules: list[str], said: str) -> None:
+def test_an_invalid_place_is_reported_with_cause_and_remedy(
+    s3: S3Server, root: str, rules: list[str], said: str
+) -> None:
     s3.faults.rules = [Rule(kind, times=100) for kind in rules]
     probe.cache_clear()
     with pytest.raises(StoreError, match=f"(?is){said}"):
         probe(root)
 
 
-def test_no_credentials_are_told_as_such(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     probe.cache_clear()
@@ -201,9 +203,7 @@ def test_no_credentials_are_told_as_such(s3: S3Server, monkeypatch: pytest.Monke
         probe("s3://sluice/x")
 
 
-def test_a_server_that_is_not_there_may_be_there_for_the_next_try(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_server_is_a_retryable_error(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     monkeypatch.setattr("tasks.core.store.PROBE_LIMIT_S", 2.0)
     probe.cache_clear()
@@ -211,13 +211,13 @@ def test_a_server_that_is_not_there_may_be_there_for_the_next_try(
         probe("s3://sluice/x")
 
 
-def test_expired_credentials_are_mended_by_a_retry(s3: S3Server) -> None:
+def test_expired_credentials_are_a_retryable_error(s3: S3Server) -> None:
     s3.faults.rules = [Rule("expired", times=100)]
     with pytest.raises(TransientError, match="have expired"):
         Store("s3://sluice/x").publish("a", b"1")
 
 
-def test_a_reply_that_is_lost_does_not_make_the_winner_a_loser(s3: S3Server) -> None:
+def test_a_lost_response_does_not_make_the_winner_a_loser(s3: S3Server) -> None:
     s3.faults.rules = [Rule("lost reply", method="PUT", path="a.json")]
     store = Store("s3://sluice/lost")
     store.publish("a.json", b"mine")
@@ -228,13 +228,13 @@ def test_a_reply_that_is_lost_does_not_make_the_winner_a_loser(s3: S3Server) -> 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cuts botocore's pauses between two tries short; how often it tries is left alone."""
+    """Shortens botocore's pauses between tries, without changing their number."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "500"])
 @pytest.mark.usefixtures("impatient")
-def test_three_faults_in_a_row_are_ridden_out(s3: S3Server, kind: str, tmp_path: Path) -> None:
+def test_three_faults_in_a_row_are_retried(s3: S3Server, kind: str, tmp_path: Path) -> None:
     store = Store(f"s3://sluice/{tmp_path.name}")
     content = os.urandom(300_000)
     s3.faults.rules = [Rule(kind, times=3, delay_s=0.1)]
@@ -250,13 +250,13 @@ def test_three_faults_in_a_row_are_ridden_out(s3: S3Server, kind: str, tmp_path:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_eight_refusals_in_a_row_are_ridden_out(s3: S3Server) -> None:
+def test_eight_refusals_in_a_row_are_retried(s3: S3Server) -> None:
     s3.faults.rules = [Rule("503", method="PUT", times=8)]
     Store("s3://sluice/eight").publish("a", b"1")
     assert s3.faults.told["503"] == 8
 
 
-def test_a_third_of_all_requests_going_wrong_loses_and_doubles_nothing(s3: S3Server, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_duplicated_if_a_third_of_all_requests_fail(s3: S3Server, tmp_path: Path) -> None:
     store = Store(f"s3://sluice/{tmp_path.name}")
     s3.faults.share = 0.3
     contents = {f"f/{n:02}": os.urandom(2_000 * n) for n in range(16)}
@@ -277,8 +277,8 @@ def test_a_third_of_all_requests_going_wrong_loses_and_doubles_nothing(s3: S3Ser
     assert sum(s3.faults.told.values()) > 10
 
 
-def test_a_writer_that_is_killed_while_it_uploads_leaves_nothing(s3: S3Server, tmp_path: Path) -> None:
-    # 120 MB go up in pieces; the second is held back until the kill.
+def test_a_writer_killed_during_an_upload_leaves_no_file(s3: S3Server, tmp_path: Path) -> None:
+    # 120 MB are uploaded in parts; the second is delayed until the kill.
     s3.faults.rules = [Rule("slow", method="PUT", path="big.bin", times=1, delay_s=0.0)]
     s3.faults.rules += [Rule("slow", method="PUT", path="big.bin", times=9, delay_s=5.0)]
     program = (
@@ -297,7 +297,7 @@ def test_a_writer_that_is_killed_while_it_uploads_leaves_nothing(s3: S3Server, t
     assert Store(f"s3://sluice/{tmp_path.name}").list("", unfinished=True) == []
 
 
-def test_what_the_store_says_never_holds_the_secret(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_messages_of_the_store_never_contain_the_secret(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
     secret = s3.environment["AWS_SECRET_ACCESS_KEY"]
     caplog.set_level("DEBUG", logger="sluice")
     said = [repr(Store("s3://sluice/x")), str(pickle.dumps(Store("s3://sluice/x")))]

@@ -1,4 +1,4 @@
-"""Commands whose reader goes away, such as `python -m tasks ... | head`."""
+"""Commands whose reader closes the pipe, such as `python -m tasks ... | head`."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ GONE = 141
 
 
 def ended(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command of which nobody reads the output."""
+    """Runs a command whose output is not read."""
     read, pipe = os.pipe()
     os.close(read)
     try:
@@ -42,13 +42,13 @@ def ended(*command: str, **environment: str) -> subprocess.CompletedProcess[str]
     ],
     ids=" ".join,
 )
-def test_a_command_that_nobody_reads_ends_without_a_word(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_command_with_a_closed_stdout_ends_silently(command: tuple[str, ...], tmp_path: Path) -> None:
     models = os.environ.get("SLUICE_MODELS", str(Path(__file__).parents[3] / ".sluice" / "models"))
     found = ended(*command, SLUICE_HOME=str(tmp_path), SLUICE_MODELS=models)
     assert (found.returncode, found.stderr) == (GONE, "")
 
 
-def test_stages_and_what_looks_at_them_end_without_a_traceback(recipe) -> None:
+def test_stage_and_inspection_commands_end_without_a_traceback(recipe) -> None:
     run(recipe, "dev")
     named = ("--recipe", recipe.text)
     for command in (["ledger"], ["ledger", "demo/documents@dev"], ["what-if"], ["consolidate"], ["sync"]):
@@ -64,7 +64,7 @@ def test_stages_and_what_looks_at_them_end_without_a_traceback(recipe) -> None:
     assert (head.stdout, head.stderr) == ("{\n", "")
 
 
-def test_another_broken_pipe_is_an_error_as_before() -> None:
+def test_any_other_broken_pipe_is_an_error() -> None:
     program = (
         "import os\nfrom tasks.core.terminal import handling_broken_pipe\n"
         "def command():\n    read, write = os.pipe()\n    os.close(read)\n    os.write(write, b'x')\n"

@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 
 def pandas_after(_: int) -> bool:
-    """What a worker does with a part: it opens an artifact and makes tables."""
+    """The work of a worker on a part: it opens an artifact and creates tables."""
     import pyarrow as pa
 
     import tasks.core.part  # noqa: F401
@@ -73,7 +73,7 @@ def test_workers_do_not_import_pandas() -> None:
     assert ran(ON_WORKERS) == "[False, False]\n"
 
 
-def test_whoever_wants_pandas_has_it(tmp_path: Path) -> None:
+def test_pandas_can_still_be_imported(tmp_path: Path) -> None:
     program = (
         "import tasks.core.artifact, json, sys\nimport pyarrow as pa\n"
         "table = pa.table({'a': [1, 2]})\nassert 'pandas' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""The switch of the stack to Postgres, against a real server."""
+"""The stack's tables on a real Postgres server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,36 +17,38 @@ def server() -> Iterator[PostgresServer]:
         yield running
 
 
-def test_both_databases_are_made_once(server: PostgresServer) -> None:
+def test_both_databases_are_created_once(server: PostgresServer) -> None:
     for _ in range(2):
         Postgres(server.url()).prepare()
     names = {name for (name,) in server.query("postgres", "SELECT datname FROM pg_database")}
     assert {"airflow", "mlflow"} <= names
-    assert not Postgres(server.url()).migrated()
+    assert not Postgres(server.url()).is_migrated()
 
 
-def test_a_user_without_the_right_to_make_them_is_told_the_statement(server: PostgresServer) -> None:
+def test_a_user_who_may_not_create_databases_gets_the_statement_to_run(server: PostgresServer) -> None:
     for name in ("airflow", "mlflow"):
         server.query("postgres", f"DROP DATABASE IF EXISTS {name}")
     server.query("postgres", "CREATE ROLE poor LOGIN PASSWORD 'x'")
-    with pytest.raises(InputError, match=r"poor may not make the database airflow.*CREATE DATABASE airflow OWNER poor"):
+    with pytest.raises(
+        InputError, match=r"poor may not create the database airflow.*CREATE DATABASE airflow OWNER poor"
+    ):
         Postgres(server.url("poor", "x")).prepare()
 
 
-def test_a_user_who_may_not_make_tables_is_told_the_statement(server: PostgresServer) -> None:
+def test_a_user_who_may_not_create_tables_gets_the_statement_to_run(server: PostgresServer) -> None:
     Postgres(server.url()).prepare()
     server.query("postgres", "CREATE ROLE guest LOGIN PASSWORD 'x'")
-    with pytest.raises(InputError, match=r"guest may not make tables in the database airflow.*OWNER TO guest"):
+    with pytest.raises(InputError, match=r"guest may not create tables in the database airflow.*OWNER TO guest"):
         Postgres(server.url("guest", "x")).prepare()
 
 
-def test_a_wrong_password_is_permanent_and_is_not_repeated(server: PostgresServer) -> None:
+def test_a_wrong_password_is_permanent_and_not_printed(server: PostgresServer) -> None:
     with pytest.raises(InputError, match="password authentication failed") as caught:
         Postgres(server.url(password="wrong-secret")).prepare()
     assert "wrong-secret" not in str(caught.value)
 
 
-def test_a_server_that_does_not_answer_can_be_tried_again(server: PostgresServer) -> None:
+def test_a_silent_server_is_a_retryable_error(server: PostgresServer) -> None:
     server.stop()
     try:
         with pytest.raises(
@@ -68,13 +70,13 @@ def test_a_server_that_does_not_answer_can_be_tried_again(server: PostgresServer
         "hush",
     ],
 )
-def test_another_address_is_refused_without_repeating_it(url: str) -> None:
+def test_an_unsupported_address_is_refused_without_printing_it(url: str) -> None:
     with pytest.raises(InputError, match=r"SLUICE_DATABASE.*postgresql\+psycopg2://user@host:port") as caught:
         Postgres(url)
     assert "hush" not in str(caught.value)
 
 
-def test_the_password_is_in_no_command_and_in_no_file_that_others_read(
+def test_the_password_is_in_no_command_and_no_file_readable_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
@@ -93,12 +95,12 @@ def test_the_password_is_in_no_command_and_in_no_file_that_others_read(
     assert str(secret) in environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD"]
 
 
-def test_without_the_switch_everything_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_setting_sqlite_files_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.delenv("SLUICE_DATABASE", raising=False)
     home = Home.here()
     assert home.environment()["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{tmp_path}/airflow.db"
-    assert home.runs == f"sqlite:///{tmp_path}/mlflow.db"
+    assert home.mlflow_database == f"sqlite:///{tmp_path}/mlflow.db"
 
 
 def test_every_refusal_is_one_line() -> None:

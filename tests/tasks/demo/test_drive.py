@@ -1,4 +1,4 @@
-"""What a person reads while a run goes on, and when it fails."""
+"""The output of the demo during a run, and after a failure."""
 
 import io
 
@@ -31,12 +31,12 @@ def test_without_an_exception_the_last_error_line_is_the_cause() -> None:
     assert cause_in(LOG[:1]) == "no cause in its log"
 
 
-def test_a_leg_whose_stages_found_nothing_to_do_is_shown_as_unchanged() -> None:
+def test_a_dag_whose_stages_all_skipped_is_shown_as_unchanged() -> None:
     dag_run = DagRunStatus("demo.crawl", "r", "success", done=5, total=5, seconds=66.2, unchanged=True)
     assert row(dag_run) == ("demo.crawl", "5/5", "unchanged", "1 min 6 s", "")
 
 
-def test_without_a_terminal_each_change_of_state_is_one_line_and_nothing_is_said_twice() -> None:
+def test_without_a_terminal_each_change_of_state_is_printed_once() -> None:
     out = io.StringIO()
     dag_runs = [DagRunStatus("demo.crawl", "r", "queued"), DagRunStatus("demo.corpus")]
     with Screen(Console(file=out, width=80)) as screen:

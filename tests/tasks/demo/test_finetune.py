@@ -1,4 +1,4 @@
-"""The demo of fine-tuning without its services: manuals that are read as they were written, and the report of a run."""
+"""The fine-tuning demo without its services: generated manuals are extracted correctly, and the report of a run."""
 
 from pathlib import Path
 
@@ -29,25 +29,25 @@ Windows
 """
 
 
-def test_a_manual_is_read_back_with_its_headings_on_its_pages() -> None:
+def test_a_generated_manual_is_extracted_with_its_headings_on_its_pages() -> None:
     names = [first + second for first in "abcdef" for second in "klmnopqrst"]
     many = "\n\n".join(f"{'Every ' * (n % 7)}window {name} is opened by whoever comes." for n, name in enumerate(names))
     read = read_pdf(manual(TOPIC.format(many)))
     assert read.title == 'The "door" statement'
-    assert [read.text[one.start : one.end] for one in read.pieces if one.kind == "heading"] == [read.title, "Windows"]
+    assert [read.text[one.start : one.end] for one in read.layout if one.kind == "heading"] == [read.title, "Windows"]
     assert "A door — as in (1) — opens at nine and closes at five, and whoever comes later has to knock." in read.text
     assert [read.text.count(f"window {name} is opened") for name in names] == [1] * len(names)
-    assert {one.page for one in read.pieces} == {1, 2, 3}
+    assert {one.page for one in read.layout} == {1, 2, 3}
 
 
-def test_the_same_python_gives_the_same_manuals(tmp_path: Path) -> None:
+def test_equal_python_versions_give_equal_manuals(tmp_path: Path) -> None:
     one, two = (write_manuals(tmp_path / name) for name in ("one", "two"))
     assert [path.name for path in one] == [path.name for path in two]
     assert len(one) >= 10
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(one, two, strict=True))
 
 
-def test_a_run_begins_from_the_base_with_its_tokenizer_and_the_manuals_of_this_stack(tunings: Tunings) -> None:
+def test_a_run_starts_from_the_base_with_its_tokenizer_and_the_manuals_of_the_stack(tunings: Tunings) -> None:
     home = Home(Path("/stack"), Ports(1, 2, 3, 4))
     request = Base.of(tunings.artifact("checkpoint", "1")).request(home)
     recipe = find_recipe("manuals").override(request.overrides)
@@ -62,7 +62,7 @@ def test_the_report_names_scores_a_question_and_the_box_of_its_page(tunings: Tun
     tunings.tune("apart", examples__heldout_share=0.3)
     for stage in ("evaluate_tuned", "register_tuned"):
         tunings.run(stage, "apart", examples__heldout_share=0.3)
-    for kind in ("documents", "chunks", "tokenizer"):  # a run of the demo makes all of one version
+    for kind in ("documents", "chunks", "tokenizer"):  # a run of the demo writes all artifacts at one version
         made = Artifact.open_at(tunings.store, ArtifactId(f"mine/{kind}", "1"))
         record = made.record.model_copy(update={"artifact": f"mine/{kind}@apart", "adopted_from": f"mine/{kind}@1"})
         tunings.store.publish(f"mine/{kind}/apart/.artifact.json", record.model_dump_json().encode())
@@ -74,5 +74,5 @@ def test_the_report_names_scores_a_question_and_the_box_of_its_page(tunings: Tun
     assert "  13 PDF files, " in shown
     assert "  source books " in shown
     assert "  asked      " in shown
-    assert "  the text of the page costs the base " in shown
+    assert "  bits per byte of the page's text after the question: base " in shown
     assert "  fine-tuned: mine/finetuned@apart, begun from mine/checkpoint@1" in shown

@@ -1,4 +1,4 @@
-"""The switch of the stack's files to S3: what is put where, and whose rights are used."""
+"""The stack's files on S3: locations and credentials."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ NAMES = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "DEFAULT_REGION"
 
 @pytest.fixture
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No AWS settings but those of the test; what the code sets goes away again."""
+    """Only AWS settings of the test; variables set by the code are removed afterwards."""
     for name in (*NAMES, "RETRY_MODE", "MAX_ATTEMPTS"):
         monkeypatch.setenv(f"AWS_{name}", "x")
         monkeypatch.delenv(f"AWS_{name}")
@@ -24,7 +24,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch
     return monkeypatch
 
 
-def test_store_files_logs_and_xcoms_lie_side_by_side(clean: pytest.MonkeyPatch) -> None:
+def test_store_files_logs_and_xcoms_have_separate_prefixes(clean: pytest.MonkeyPatch) -> None:
     home = Home.here()
     environment = home.environment()
     assert environment["SLUICE_STORE"] == home.store == "s3://lab/lake"
@@ -53,7 +53,7 @@ def test_store_files_logs_and_xcoms_lie_side_by_side(clean: pytest.MonkeyPatch) 
         "aws://key:hush%2F%2B@/?__extra__=%7B%22region_name%22%3A%22eu-west-1%22%2C%22endpoint_url%22%3A%22http%3A%2F%2Fs3%22%7D",
     ],
 )  # fmt: skip
-def test_an_airflow_connection_gives_everything_its_rights(clean: pytest.MonkeyPatch, connection: str) -> None:
+def test_an_airflow_connection_provides_all_credentials(clean: pytest.MonkeyPatch, connection: str) -> None:
     clean.setenv("AIRFLOW_CONN_AWS_DEFAULT", connection)
     home = Home.here()
     environment = home.environment()
@@ -72,20 +72,20 @@ def test_an_airflow_connection_gives_everything_its_rights(clean: pytest.MonkeyP
     assert "hush" not in (home.run / "env").read_text()
 
 
-def test_the_stack_is_more_patient_than_aws_clients_unless_told_otherwise(clean: pytest.MonkeyPatch) -> None:
+def test_the_stack_retries_more_than_aws_clients_by_default(clean: pytest.MonkeyPatch) -> None:
     clean.setenv("AWS_MAX_ATTEMPTS", "3")
     environment = Home.here().environment()
     assert (environment["AWS_RETRY_MODE"], environment["AWS_MAX_ATTEMPTS"]) == ("adaptive", "3")
 
 
 @pytest.mark.parametrize("url", ["s3://lab", "gs://lab/lake", "s3:///lake"])
-def test_a_place_that_cannot_hold_a_stack_is_refused(clean: pytest.MonkeyPatch, url: str) -> None:
+def test_an_unsupported_store_is_refused(clean: pytest.MonkeyPatch, url: str) -> None:
     clean.setenv("SLUICE_STORE", url)
     with pytest.raises(InputError, match=r"SLUICE_STORE=.*s3://bucket/prefix"):
         Home.here()
 
 
-def test_a_folder_of_another_stack_is_not_taken_over(clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_of_another_stack_is_refused(clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clean.setenv("SLUICE_STORE", "/elsewhere/store")
     home = Home.here()
     assert home.store == str(tmp_path / "store")

@@ -1,4 +1,4 @@
-"""Ports: what a person reads when one is taken or is no port."""
+"""Ports: messages for taken and invalid ports."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from tasks.demo.stack import check_ports
 
 @pytest.fixture
 def free() -> Ports:
-    """Ports of which nobody holds any; the system gives single ports, so runs of them are tried."""
+    """Free ports; the system assigns single ports, so consecutive ones are tried."""
     for base in range(21000, 31000, 10):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(base, base + 10):
@@ -40,7 +40,7 @@ def test_free_ports_pass(tmp_path: Path, free: Ports) -> None:
 
 
 @pytest.mark.parametrize("text", ["http", "0", "70000", "-1", "80.5"])
-def test_a_port_variable_that_is_no_port_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_port_variable_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_MLFLOW_PORT", text)
     with pytest.raises(InputError, match="SLUICE_MLFLOW_PORT"):
         Home.here()

@@ -1,4 +1,4 @@
-"""SEEDS and CONTACT: what becomes of a person's own list, and what is refused."""
+"""SEEDS and CONTACT: handling of a user's list, and refusals."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def seeds(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_demo_runs_its_recipe_as_it_stands(tmp_path: Path) -> None:
+def test_the_demo_runs_its_recipe_unchanged(tmp_path: Path) -> None:
     assert run_request(Home(tmp_path, PORTS), "demo", "", "", "").conf() == {"overrides": {}}
 
 
@@ -28,7 +28,7 @@ def test_a_moved_site_moves_the_seeds(tmp_path: Path) -> None:
     assert moved.overrides["crawl.seeds"][1] == "http://packages.localhost:20001/"
 
 
-def test_own_seeds_take_the_recipe_web_at_a_version_of_their_own(tmp_path: Path, seeds: Path) -> None:
+def test_own_seeds_select_the_recipe_web_and_a_separate_version(tmp_path: Path, seeds: Path) -> None:
     home = Home(tmp_path, PORTS)
     first = run_request(home, "demo", "", str(seeds), CONTACT)
     assert first.recipe == "web"
@@ -47,7 +47,7 @@ def test_the_public_web_needs_a_contact(tmp_path: Path, seeds: Path) -> None:
         run_request(Home(tmp_path, PORTS), "demo", "", str(seeds), "")
 
 
-def test_a_long_list_with_bad_lines_is_handed_to_the_crawl_as_it_is(tmp_path: Path) -> None:
+def test_a_long_list_with_invalid_lines_is_passed_to_the_crawl_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "seeds.txt"
     lines = [f"https://example.org/{number}" for number in range(20_000)]
     path.write_text("\n".join([*lines, "ftp://example.org/", "example.org", "http://[::1", "https://a b/"]))

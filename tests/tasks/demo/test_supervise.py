@@ -1,4 +1,4 @@
-"""The supervisor, with small real processes in place of Airflow and MLflow."""
+"""The supervisor, with small real processes instead of Airflow and MLflow."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import pytest
 from tasks.core.errors import TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
-from tasks.demo.stack import Status, marked, read_status
+from tasks.demo.stack import Status, read_status, stack_processes
 from tests.waiting import until
 
 SERVE = """
@@ -37,14 +37,14 @@ with take_lock(home.run) as lock:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    """A stack of one service, which has a child of its own; it is stopped in the end, however the test ends."""
+    """A stack of one service with a child process; it is always stopped after the test."""
     made = Home(tmp_path / "state", Ports(1, 2, 3, 5))
     made.prepare()
     with (made.logs / "supervisor.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-c", SERVE, str(made.root)], env=made.environment(), stderr=log)
     until(lambda: ready(made))
     yield made
-    stack.down(made, say=lambda _: None)
+    stack.down(made, output=lambda _: None)
     process.wait()
 
 
@@ -54,10 +54,10 @@ def ready(home: Home) -> Status | None:
 
 
 def steady(home: Home) -> list[psutil.Process]:
-    return marked(home.root, "steady")
+    return stack_processes(home.root, "steady")
 
 
-def test_a_killed_service_starts_again_and_its_orphans_go_first(home: Home) -> None:
+def test_a_killed_service_restarts_after_its_orphans_are_killed(home: Home) -> None:
     status = ready(home)
     assert status is not None
     until(lambda: len(steady(home)) == 2)  # the service and its child
@@ -70,19 +70,19 @@ def test_a_killed_service_starts_again_and_its_orphans_go_first(home: Home) -> N
 
 def test_down_leaves_no_process(home: Home) -> None:
     until(lambda: len(steady(home)) == 2)
-    stack.down(home, say=lambda _: None)
-    assert marked(home.root) == []
+    stack.down(home, output=lambda _: None)
+    assert stack_processes(home.root) == []
     assert read_status(home.run) is None
 
 
-def test_down_ends_what_a_killed_supervisor_has_left(home: Home) -> None:
+def test_down_ends_processes_of_a_killed_supervisor(home: Home) -> None:
     status = ready(home)
     assert status is not None
     os.kill(status.pid, signal.SIGKILL)
     until(lambda: read_status(home.run) is None)
     assert len(steady(home)) == 2
-    stack.down(home, say=lambda _: None)
-    assert marked(home.root) == []
+    stack.down(home, output=lambda _: None)
+    assert stack_processes(home.root) == []
 
 
 DYING = """
@@ -100,7 +100,7 @@ with take_lock(home.run) as lock:
 """
 
 
-def test_a_service_that_does_not_come_up_is_named_with_its_restarts_and_its_last_line_of_log(
+def test_a_service_that_fails_to_start_is_named_with_restarts_and_last_log_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path / "state", Ports(1, 2, 3, 5))
@@ -110,26 +110,26 @@ def test_a_service_that_does_not_come_up_is_named_with_its_restarts_and_its_last
         until(lambda: (status := read_status(home.run)) and status.services["dying"].restarts >= 2)
         monkeypatch.setattr(stack, "UP_S", 1.0)
         with pytest.raises(TransientError) as caught:
-            stack.up(home, say=lambda _: None)
-        again = r"dying not healthy after 1 s; dying was started again \d times; "
-        assert re.search(again + "its last line of log: no key in the drawer", str(caught.value))
+            stack.up(home, output=lambda _: None)
+        again = r"dying not healthy after 1 s; dying was restarted \d times; "
+        assert re.search(again + "its last log line: no key in the drawer", str(caught.value))
         assert str(home.logs / "dying.log") in str(caught.value)
     finally:
-        stack.down(home, say=lambda _: None)
+        stack.down(home, output=lambda _: None)
         process.wait()
 
 
-def test_processes_that_are_not_of_the_stack_are_left_alone(home: Home) -> None:
+def test_foreign_processes_are_not_touched(home: Home) -> None:
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, "SLUICE_STACK": str(home.root) + "-other"})
     try:
-        stack.down(home, say=lambda _: None)
+        stack.down(home, output=lambda _: None)
         assert other.poll() is None
     finally:
         other.kill()
         other.wait()
 
 
-def test_the_keys_are_for_the_owner_only_and_stay(tmp_path: Path) -> None:
+def test_keys_are_readable_by_the_owner_only_and_reused(tmp_path: Path) -> None:
     home = Home(tmp_path, Ports(1, 2, 3, 5))
     home.prepare()
     held = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
@@ -140,7 +140,7 @@ def test_the_keys_are_for_the_owner_only_and_stay(tmp_path: Path) -> None:
     assert not [name for name, text in held.items() if text in values]
 
 
-def test_settings_of_another_airflow_do_not_reach_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_another_airflow_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://production")
     environment = Home(tmp_path, Ports(1, 2, 3, 5)).environment()

@@ -1,15 +1,15 @@
-"""Contract of C4's rules: which lines stay, how many sentences they have, and which texts go."""
+"""Contract of C4's rules: kept lines, their number of sentences, and dropped texts."""
 
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.c4 import C4, C4Measures
 
 FIVE = "It rained. We stayed at home. Nobody minded that. The cat slept. So did the dog."
 
 
 def measured(text: str) -> dict[str, object]:
-    (row,) = C4Measures().annotate(Batch([text])).to_pylist()
+    (row,) = C4Measures().annotate(DocumentBatch([text])).to_pylist()
     return row
 
 
@@ -35,13 +35,13 @@ def test_each_rule_has_its_limit(text: str, reason: str | None) -> None:
     assert C4().verdict(text) == (reason and f"c4_{reason}")
 
 
-def test_sentences_are_counted_behind_marks_that_end_one() -> None:
+def test_sentences_are_counted_at_end_marks() -> None:
     assert measured('He said "Yes!?" and left. Why? No one knows... Dr. No did. Well.')["sentences"] == 5
     assert measured("One ends here. [3] Another one does so.")["sentences"] == 2
     assert measured("")["sentences"] == 0
 
 
-def test_the_lines_that_c4_takes_out_are_known_by_number() -> None:
+def test_the_indices_of_lines_removed_by_c4_are_measured() -> None:
     found = measured("Home\nThis line stays, it does.\n\nAbout us\nAnother line that stays.")
     assert found["dropped_lines"] == [0, 2, 3]
 
@@ -52,11 +52,13 @@ SHORT_NEWS = (
 )
 
 
-def test_lines_without_an_end_mark_stay_where_the_rule_is_left_out_as_fineweb_does() -> None:
+def test_lines_without_an_end_mark_are_kept_without_that_rule_as_in_fineweb() -> None:
     strict, open_ = (
-        C4Measures(end_marks=marks).annotate(Batch([SHORT_NEWS])).to_pylist()[0] for marks in (True, False)
+        C4Measures(end_marks=marks).annotate(DocumentBatch([SHORT_NEWS])).to_pylist()[0] for marks in (True, False)
     )
     assert (strict["sentences"], strict["dropped_lines"]) == (0, [0, 1, 2])
     assert (open_["sentences"], open_["dropped_lines"]) == (6, [2])
-    kept = C4Measures(end_marks=False).annotate(Batch(["And so it goes on ...\nHome | About\nUse JavaScript here"]))
+    kept = C4Measures(end_marks=False).annotate(
+        DocumentBatch(["And so it goes on ...\nHome | About\nUse JavaScript here"])
+    )
     assert kept.to_pylist()[0]["dropped_lines"] == [2], "the other rules stay"

@@ -1,4 +1,4 @@
-"""Contract of every file in the catalogue: what it is called, what it says, and what its reasons are called."""
+"""Contract of every file in the catalogue: its name, its documentation, and the names of its reasons."""
 
 import doctest
 import importlib
@@ -11,7 +11,7 @@ import pytest
 from tasks.filters.base import Annotator, Filter
 from tasks.filters.catalogue import CATALOGUE, annotator, filter_of
 
-# What an annotator cannot do without.
+# Required settings of annotators.
 NEEDED = {"hugging_face": {"scores": {"educational": {"folder": "/models/edu", "label": "1"}}}}
 FOLDER = Path(importlib.import_module("tasks.filters").__file__ or "").parent
 
@@ -28,7 +28,7 @@ def filters() -> list[str]:
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_a_file_has_the_name_of_its_entry_and_says_where_its_rules_are_from(name: str) -> None:
+def test_a_file_is_named_after_its_entry_and_cites_its_source(name: str) -> None:
     assert CATALOGUE[name] == f"tasks.filters.{name}"
     text = (FOLDER / f"{name}.py").read_text()
     assert re.search(r"Source|RFC|ISO|arXiv|Our own|own rule", text), "cite the source of the rules"
@@ -46,7 +46,7 @@ def test_the_column_of_an_annotator_is_a_struct(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", filters())
-def test_a_filter_shows_what_goes_and_what_stays(name: str) -> None:
+def test_every_filter_has_examples_of_dropped_and_kept_texts(name: str) -> None:
     one = type(filter_of(name, {}))
     examples = doctest.DocTestParser().get_examples(one.__doc__ or "")
     said = "".join(example.want for example in examples)
@@ -62,7 +62,7 @@ def test_the_examples_are_true(name: str) -> None:
     assert found.failed == 0
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ValueError, match='did you mean "gopher_quality"'):
         annotator("gopher_qualty", {})
     with pytest.raises(ValueError, match='"prose_score" is no filter'):

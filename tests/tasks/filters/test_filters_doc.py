@@ -1,4 +1,4 @@
-"""docs/filters.md is true: the filter that it writes works with the one line it adds, and its table is complete."""
+"""docs/filters.md is correct: its example filter works with the added line, and its table is complete."""
 
 import doctest
 import os
@@ -32,7 +32,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def own_filter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The file of the document, as if it stood in tasks/filters, and its line in the catalogue."""
+    """The example module of the document, as in tasks/filters, with its line in the catalogue."""
     file, line, _ = blocks("python")
     ((name, place),) = re.findall(r'"(\w+)": "([\w.]+)"', line)
     module = ModuleType(place)
@@ -46,7 +46,7 @@ def test_the_examples_of_the_document_hold(own_filter: ModuleType) -> None:
     assert doctest.testmod(own_filter) == doctest.TestResults(failed=0, attempted=2)
 
 
-def test_whoever_follows_the_document_passes_what_is_asked_of_every_file(tmp_path: Path) -> None:
+def test_the_filter_of_the_document_passes_the_checks_of_every_filter(tmp_path: Path) -> None:
     for name in ("tasks", "docs", "tests/tasks/filters"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", *(f"tests/{one.name}" for one in (ROOT / "tests").glob("*.py"))):
@@ -124,6 +124,6 @@ def test_the_settings_shown_are_settings() -> None:
 
 
 def test_every_file_of_the_catalogue_is_described() -> None:
-    (section,) = re.findall(r"## What there is\n(.*?)\n## ", DOCUMENT.read_text(), re.S)
+    (section,) = re.findall(r"## Catalogue\n(.*?)\n## ", DOCUMENT.read_text(), re.S)
     rows = re.findall(r"^\| `(\w+)` \|", section, re.M)
     assert sorted(rows) == sorted(catalogue.CATALOGUE)

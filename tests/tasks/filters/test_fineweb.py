@@ -1,4 +1,4 @@
-"""Contract of FineWeb's rules: for each a text that stays and a text that goes."""
+"""Contract of FineWeb's rules: a kept and a dropped text for each."""
 
 import hashlib
 
@@ -30,7 +30,7 @@ def test_each_rule_has_its_limit(lines: list[str], reason: str | None) -> None:
     assert Fineweb().verdict("\n".join(lines)) == (reason and f"fineweb_{reason}")
 
 
-def test_what_counts_as_short_is_measured_and_how_many_may_be_is_a_limit() -> None:
+def test_the_share_of_short_lines_is_measured_and_has_a_limit() -> None:
     assert set(FinewebMeasures.model_fields) == {"short"}
     text = "\n".join(f"short line {i} of words." for i in range(20))
     assert Fineweb().verdict(text) == "fineweb_short_lines"
@@ -45,7 +45,7 @@ def test_a_line_ends_as_a_sentence_at_a_mark_of_any_script(mark: str) -> None:
 
 
 def test_the_marks_are_those_of_datatrove_and_sentences_are_split_at_those_of_spacy() -> None:
-    """Sets of 159 and 128 marks, of which the second is part of the first."""
+    """Sets of 159 and 128 marks; the second is a subset of the first."""
     assert (len(SENTENCE_ENDS), len(SPLIT_ENDS), len(SENTENCE_ENDS | SPLIT_ENDS)) == (159, 128, 159)
     assert hashlib.sha256("".join(sorted(SENTENCE_ENDS)).encode()).hexdigest()[:16] == "223fdebf0f768738"
     assert hashlib.sha256("".join(sorted(SPLIT_ENDS)).encode()).hexdigest()[:16] == "d798d7bea611896b"

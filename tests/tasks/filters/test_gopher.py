@@ -1,4 +1,4 @@
-"""Contract of Gopher's rules: for each a text that stays and a text that goes; words as datatrove counts them."""
+"""Contract of Gopher's rules: a kept and a dropped text for each; words are counted as in datatrove."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.counting.ngrams import repeated_characters
 from tasks.filters.gopher_quality import GopherQuality
 from tasks.filters.gopher_repetition import DUPLICATE, TOP, GopherRepetition
@@ -63,7 +63,7 @@ def test_each_quality_rule_has_its_limit(text: str, reason: str | None) -> None:
     assert quality(text) == (reason and f"gopher_quality_{reason}")
 
 
-def test_rules_about_english_words_spare_other_languages() -> None:
+def test_rules_about_english_words_do_not_apply_to_other_languages() -> None:
     german = "Der Fluss floss hinab ins Tal aus Stein, wo Menschen seit vielen Jahren leben und arbeiten müssen. " * 5
     assert quality(german, "en") == "gopher_quality_stop_words"
     assert quality(german, "de") is None
@@ -74,7 +74,7 @@ def test_quality_limits_are_settings() -> None:
     assert quality(PROSE, min_stop_words=9) == "gopher_quality_stop_words"
 
 
-# The web pages are in many languages, so the rules on English words stay out.
+# The web pages are in many languages, so the rules on English words are excluded.
 @pytest.mark.parametrize(
     ("domain", "texts", "language", "share"), [("speech", 67, "en", 1.0), ("web", 114, "many", 0.8)]
 )
@@ -146,10 +146,10 @@ def top_chars_slowly(words: list[str], size: int) -> int:
     return count * len(" ".join(gram))
 
 
-def test_the_search_over_a_whole_batch_finds_what_the_plain_one_finds_in_each_text() -> None:
+def test_the_batched_search_agrees_with_a_plain_search_per_text() -> None:
     draw = random.Random(4)
     texts = [[f"w{draw.randint(0, 16)}" for _ in range(length)] for length in (0, 3, 9, 40, 1, 200, 1000, 0, 80)]
-    found = repeated_characters(Batch([" ".join(words) for words in texts]).words, TOP, DUPLICATE)
+    found = repeated_characters(DocumentBatch([" ".join(words) for words in texts]).words, TOP, DUPLICATE)
     for place, words in enumerate(texts):
         for size in TOP:
             assert found[f"top_{size}gram"][place] == top_chars_slowly(words, size), (place, size)
@@ -157,6 +157,6 @@ def test_the_search_over_a_whole_batch_finds_what_the_plain_one_finds_in_each_te
             assert found[f"duplicate_{size}gram"][place] == duplicate_chars_slowly(words, size), (place, size)
 
 
-def test_equal_texts_in_one_batch_are_no_repetition() -> None:
-    found = repeated_characters(Batch([PROSE, PROSE]).words, TOP, DUPLICATE)
+def test_equal_texts_in_one_batch_do_not_count_as_repetition() -> None:
+    found = repeated_characters(DocumentBatch([PROSE, PROSE]).words, TOP, DUPLICATE)
     assert [found[f"duplicate_{size}gram"].tolist() for size in DUPLICATE] == [[0, 0]] * len(DUPLICATE)

@@ -1,7 +1,7 @@
-"""Texts that nobody writes: every annotator answers, within the memory that a worker has.
+"""Hostile texts: every annotator returns within the memory of a worker.
 
-A document may be as long as extract lets one be, 16 MB, and is a batch of its own.
-All texts but one are soak: run them after a change of a filter or of how its work is cut into portions.
+A document may have the maximum length of extract, 16 MB, and is a separate batch.
+All texts except one are soak: run them after a change of a filter or of its batching.
 """
 
 import subprocess
@@ -27,10 +27,10 @@ TEXTS = {
 }
 PROGRAM = """
 import re
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 N = {size}
-batch = Batch([{text}])
+batch = DocumentBatch([{text}])
 for name in {names}:
     column = annotator(name, {{}}).annotate(batch)
     assert len(column) == 1 and column.null_count == 0
@@ -41,7 +41,7 @@ assert peak < 1_500_000, peak
 NAMES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score", "pii")
 
 
-# The costliest of them is as long as extract lets a page be.
+# The most expensive one has the maximum length of extract.
 SIZES = {"citations": 16_000_000}
 
 
@@ -55,18 +55,18 @@ def test_a_text_of_millions_of_characters_is_measured_in_bounded_memory(name: st
 
 LONGEST = {
     "blank lines": r'"\n" * N',
-    # Nearly every run of five is another one, and half of their parts stand there again.
+    # Nearly every run of five words is distinct, and half of their parts are repeated.
     "letters at random": '" ".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=N // 2))',
 }
 STAGE = """
 import random, re
 import pyarrow as pa
-from tasks.stages.annotate.measure import measured
+from tasks.stages.annotate.measure import run_annotators
 from tasks.filters.catalogue import annotator
 N = 15_900_000
 annotators = {{name: annotator(name, {{}}) for name in {names}}}
 documents = pa.table({{"id": ["1"], "text": [{text}], "source": ["web"], "url": ["http://a.example/"]}})
-found = measured(documents, annotators, {{}})
+found = run_annotators(documents, annotators, {{}})
 assert list(found) == list(annotators)
 assert not any(one.errors.is_valid()[0].as_py() for one in found.values())
 peak = int(re.search("VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
@@ -77,7 +77,7 @@ assert peak < 1_200_000, peak
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", LONGEST)
-def test_the_longest_document_leaves_a_worker_room_for_models(name: str) -> None:
+def test_the_longest_document_leaves_memory_for_models(name: str) -> None:
     program = STAGE.format(text=LONGEST[name], names=NAMES)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

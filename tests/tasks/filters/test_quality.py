@@ -10,13 +10,13 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.learned.signals import NAMES, Weights, fit, matrix, signals
 from tasks.filters.quality import LIST_SCORE, RIDGE, WEIGHTS, Quality, QualityMeasures
 from tasks.stages.classifiers.training import auc
 
 
-def test_the_signals_of_a_text_are_what_their_names_say() -> None:
+def test_the_signals_of_a_text_match_their_names() -> None:
     found = dict(zip(NAMES, signals("I WAS There...\n\nTHE end, the end! " + "a " * 60 + "b.\nx\nx"), strict=True))
     words = 3 + 4 + 61 + 2
     assert found["log_words"] == pytest.approx(math.log(words))
@@ -39,13 +39,13 @@ def test_any_text_has_finite_signals_and_a_score_between_0_and_1(text: str) -> N
     assert 0 <= WEIGHTS.probabilities(matrix([text]))[0] <= 1
 
 
-def test_only_english_and_undetermined_text_is_scored_and_what_has_no_score_stays() -> None:
+def test_only_english_and_undetermined_text_is_scored_and_other_text_is_kept() -> None:
     annotator = QualityMeasures()
     annotator.prepare({})
-    measured = fields(annotator.annotate(Batch(["MENU | HOME | CART"] * 3, languages=["en", "de", "und"])))
+    measured = fields(annotator.annotate(DocumentBatch(["MENU | HOME | CART"] * 3, languages=["en", "de", "und"])))
     assert np.isnan(measured["score"]).tolist() == [False, True, False]
-    [(reason, goes)] = Quality().reasons(measured)
-    assert (reason, goes.tolist()) == ("quality_low", [True, False, True])
+    [(reason, mask)] = Quality().reasons(measured)
+    assert (reason, mask.tolist()) == ("quality_low", [True, False, True])
 
 
 PARTS = [
@@ -63,7 +63,7 @@ PROSE = (
 def scored(text: str) -> float:
     annotator = QualityMeasures()
     annotator.prepare({})
-    return float(fields(annotator.annotate(Batch([text], languages=["en"])))["score"][0])
+    return float(fields(annotator.annotate(DocumentBatch([text], languages=["en"])))["score"][0])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def scored(text: str) -> float:
     ],
     ids=["lines", "blank lines", "one line", "numbers", "some questions", "links"],
 )
-def test_a_list_of_titles_is_no_gold_and_no_reason_to_drop_it(text: str) -> None:
+def test_a_list_of_titles_is_neither_gold_nor_dropped(text: str) -> None:
     assert WEIGHTS.probabilities(matrix([text]))[0] > 0.5, "by its surface alone it is good"
     assert scored(text) == pytest.approx(LIST_SCORE)
     assert Quality().min_score < LIST_SCORE
@@ -94,11 +94,11 @@ def test_a_list_of_titles_is_no_gold_and_no_reason_to_drop_it(text: str) -> None
     ],
     ids=["prose", "wrapped lines", "headings", "quotations"],
 )
-def test_sentences_keep_their_score_however_they_are_laid_out(text: str) -> None:
+def test_the_score_of_sentences_does_not_depend_on_line_breaks(text: str) -> None:
     assert scored(text) == pytest.approx(float(WEIGHTS.probabilities(matrix([text]))[0]))
 
 
-def test_the_fit_finds_weights_that_were_planted() -> None:
+def test_the_fit_recovers_planted_weights() -> None:
     draw = np.random.default_rng(3)
     found = draw.normal(size=(4000, len(NAMES)))
     planted = np.linspace(-2, 2, len(NAMES))
@@ -108,7 +108,7 @@ def test_the_fit_finds_weights_that_were_planted() -> None:
 
 
 @pytest.mark.parametrize("value", [7.0, math.log(101)])  # the deviation of fifty of the latter is not quite zero
-def test_a_signal_that_never_varies_gets_no_weight(value: float) -> None:
+def test_a_constant_signal_gets_no_weight(value: float) -> None:
     found = np.column_stack([np.full(50, value) if place else np.arange(50.0) for place in range(len(NAMES))])
     weights = fit(found, np.arange(50) >= 25, ridge=1.0)
     assert weights.terms[NAMES[1]] == (0.0, round(value, 6), 1.0)
@@ -121,7 +121,7 @@ def test_one_label_alone_cannot_be_fitted() -> None:
         fit(np.zeros((3, len(NAMES))), np.ones(3, dtype=bool), ridge=1.0)
 
 
-def test_weights_come_back_from_their_file_as_they_were() -> None:
+def test_weights_survive_a_round_trip_through_their_file() -> None:
     assert Weights.model_validate_json(WEIGHTS.model_dump_json()) == WEIGHTS
     assert tuple(WEIGHTS.terms) == NAMES
 
@@ -132,12 +132,12 @@ def human_labels(shared_data: Path) -> tuple[list[str], np.ndarray]:
     return [row["text"] for row in rows], np.array([row["label"] == 1 for row in rows])
 
 
-def test_the_weights_are_what_the_human_labels_give(shared_data: Path) -> None:
+def test_the_shipped_weights_are_the_fit_of_the_human_labels(shared_data: Path) -> None:
     texts, good = human_labels(shared_data)
     assert fit(matrix(texts), good, RIDGE) == WEIGHTS
 
 
-def test_on_pages_that_were_not_fitted_the_score_agrees_with_people_better_than_length_does(shared_data: Path) -> None:
+def test_on_held_out_pages_the_score_agrees_with_people_better_than_length(shared_data: Path) -> None:
     texts, good = human_labels(shared_data)
     found, fold = matrix(texts), np.arange(len(texts)) % 10
     scores = np.zeros(len(texts))

@@ -1,4 +1,4 @@
-"""Blocklists of domains and URLs: reading lists as others write them, and matching addresses."""
+"""Blocklists of domains and URLs: reading lists in foreign formats, and matching URLs."""
 
 import gzip
 import os
@@ -9,9 +9,9 @@ import pytest
 from tasks.core.errors import InputError
 from tasks.filters import blocklists
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.blocklists import entry_key, keys_of
-from tasks.filters.url_blocklist import UrlBlocklist, UrlListed
+from tasks.filters.url_blocklist import UrlBlocklist, UrlBlocklistMeasures
 from tests.s3_server import S3Server
 
 
@@ -35,14 +35,14 @@ def lists(tmp_path: Path) -> Path:
     return folder
 
 
-def look_up(listed: UrlListed, *urls: str) -> list[tuple[str | None, str | None]]:
+def look_up(listed: UrlBlocklistMeasures, *urls: str) -> list[tuple[str | None, str | None]]:
     listed.prepare({})
-    found = listed.measure(Batch([""] * len(urls), urls=urls))
+    found = listed.measure(DocumentBatch([""] * len(urls), urls=urls))
     return list(zip(found["category"], found["entry"], strict=True))
 
 
-def test_a_domain_covers_itself_and_everything_below_it(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),))
+def test_a_domain_covers_itself_and_its_subdomains(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     assert (
         look_up(
             listed,
@@ -56,8 +56,8 @@ def test_a_domain_covers_itself_and_everything_below_it(lists: Path) -> None:
     )
 
 
-def test_a_url_covers_what_is_below_it_in_the_path(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),))
+def test_a_url_covers_the_paths_below_it(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     urls = (
         "/~user/steal",
         "/~user/steal/now?x=1",
@@ -72,23 +72,23 @@ def test_a_url_covers_what_is_below_it_in_the_path(lists: Path) -> None:
     assert found[1] == ("phishing", "host.example/~user/steal")
 
 
-def test_an_address_in_numbers_has_nothing_above_it(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),))
+def test_an_ip_address_has_no_parent_domain(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     found = look_up(listed, "http://198.51.100.7/a", "http://1.198.51.100/", "http://[2001:db8::1]/")
     assert found == [("phishing", "198.51.100.7"), (None, None), (None, None)]
 
 
-def test_other_scripts_comments_case_and_last_lines_without_an_end_are_read(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),))
+def test_other_scripts_comments_case_and_unterminated_last_lines_are_read(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     found = look_up(listed, "https://Bücher.example/", "https://PLAY.example./x", "https://black/")
     assert found == [("adult", "xn--bcher-kva.example"), ("games", "play.example"), (None, None)]
 
 
-def test_of_lists_that_hold_the_same_entry_the_first_gives_the_category(lists: Path, tmp_path: Path) -> None:
+def test_of_lists_with_the_same_entry_the_first_gives_the_category(lists: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.txt"
     own.write_text("0.0.0.0 evil.example\nhttps://site.example/page/\n")
-    assert look_up(UrlListed(folders=(str(lists),)), "http://evil.example/")[0][0] == "adult"
-    first = UrlListed(folders=(str(lists),), files={"Our own!": str(own)})
+    assert look_up(UrlBlocklistMeasures(folders=(str(lists),)), "http://evil.example/")[0][0] == "adult"
+    first = UrlBlocklistMeasures(folders=(str(lists),), files={"Our own!": str(own)})
     assert look_up(first, "http://evil.example/", "http://site.example/page/2") == [
         ("our_own", "evil.example"),
         ("our_own", "site.example/page"),
@@ -98,13 +98,13 @@ def test_of_lists_that_hold_the_same_entry_the_first_gives_the_category(lists: P
 def test_the_closest_entry_gives_the_category(tmp_path: Path) -> None:
     (tmp_path / "wide.txt").write_text("example.com\n")
     (tmp_path / "close.txt").write_text("bad.example.com/x\n")
-    listed = UrlListed(files={"a_wide": str(tmp_path / "wide.txt"), "b_close": str(tmp_path / "close.txt")})
+    listed = UrlBlocklistMeasures(files={"a_wide": str(tmp_path / "wide.txt"), "b_close": str(tmp_path / "close.txt")})
     found = look_up(listed, "http://bad.example.com/x/y", "http://bad.example.com/")
     assert found == [("b_close", "bad.example.com/x"), ("a_wide", "example.com")]
 
 
-def test_what_is_allowed_is_never_listed(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),), allow=("good.evil.example", "play.example/chess"))
+def test_an_allowed_url_is_never_listed(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),), allow=("good.evil.example", "play.example/chess"))
     found = look_up(listed, "http://evil.example/", "http://x.good.evil.example/", "http://play.example/chess/1")
     assert [category for category, _ in found] == ["adult", None, None]
 
@@ -113,60 +113,60 @@ def test_lists_on_an_object_store_are_fetched_and_read(s3: S3Server) -> None:
     body = gzip.compress(b"evil.example\n")
     s3.client().put_object(Bucket="sluice", Key="lists/adult/domains.gz", Body=body)
     s3.client().put_object(Bucket="sluice", Key="own.txt", Body=b"play.example\n")
-    listed = UrlListed(folders=("s3://sluice/lists",), files={"games": "s3://sluice/own.txt"})
+    listed = UrlBlocklistMeasures(folders=("s3://sluice/lists",), files={"games": "s3://sluice/own.txt"})
     found = look_up(listed, "http://evil.example/", "http://play.example/")
     assert [category for category, _ in found] == ["adult", "games"]
     assert all(Path(path).is_file() for path in listed.external())
 
 
-def test_only_the_categories_asked_for_are_read(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),), categories=("games",))
+def test_only_the_configured_categories_are_read(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),), categories=("games",))
     assert look_up(listed, "http://evil.example/", "http://play.example/") == [(None, None), ("games", "play.example")]
-    with pytest.raises(InputError, match=r"no folder holds the category gams\. Known are: adult, games, phishing"):
-        UrlListed(folders=(str(lists),), categories=("gams",)).prepare({})
+    with pytest.raises(InputError, match=r"no folder has the category gams\. Choose from adult, games, phishing"):
+        UrlBlocklistMeasures(folders=(str(lists),), categories=("gams",)).prepare({})
 
 
 def test_a_missing_list_or_empty_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.txt is not there"):
-        UrlListed(files={"spam": str(tmp_path / "none.txt")}).prepare({})
-    with pytest.raises(InputError, match="holds no <category>/domains"):
-        UrlListed(folders=(str(tmp_path),)).prepare({})
+    with pytest.raises(InputError, match=r"none\.txt does not exist"):
+        UrlBlocklistMeasures(files={"spam": str(tmp_path / "none.txt")}).prepare({})
+    with pytest.raises(InputError, match="has no <category>/domains"):
+        UrlBlocklistMeasures(folders=(str(tmp_path),)).prepare({})
 
 
-def test_banned_words_are_whole_words_of_the_address() -> None:
-    listed = UrlListed(banned_words=("Casino",))
+def test_banned_words_match_whole_words_of_the_url() -> None:
+    listed = UrlBlocklistMeasures(banned_words=("Casino",))
     found = look_up(listed, "https://x.example/best-casino_1", "https://casinos.example/", "https://CASINO.example/")
     assert found == [("banned_word", "casino"), (None, None), ("banned_word", "casino")]
 
 
-def test_urls_that_are_none_are_not_listed(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),))
+def test_invalid_urls_are_not_listed(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     assert (
         look_up(listed, "", "file:///etc/passwd", "http://", "not a url", "mailto:x@evil.example") == [(None, None)] * 5
     )
 
 
-def test_read_lists_are_kept_and_a_changed_list_is_read_anew(lists: Path, cache: Path) -> None:
-    listed = UrlListed(folders=(str(lists),))
+def test_lists_are_cached_and_a_changed_list_is_read_again(lists: Path, cache: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     assert look_up(listed, "http://new.example/") == [(None, None)]
     kept = sorted(path.name for path in cache.iterdir())
-    assert look_up(UrlListed(folders=(str(lists),)), "http://play.example/")[0][0] == "games"
+    assert look_up(UrlBlocklistMeasures(folders=(str(lists),)), "http://play.example/")[0][0] == "games"
     assert sorted(path.name for path in cache.iterdir()) == kept
     domains = lists / "games" / "domains"
     domains.write_text("new.example\n")
     os.utime(domains, ns=(1, 1))
-    assert look_up(UrlListed(folders=(str(lists),)), "http://new.example/")[0][0] == "games"
+    assert look_up(UrlBlocklistMeasures(folders=(str(lists),)), "http://new.example/")[0][0] == "games"
 
 
-def test_the_lists_are_named_for_the_fingerprint(lists: Path) -> None:
-    names = [os.path.relpath(path, lists) for path in UrlListed(folders=(str(lists),)).external()]
+def test_the_lists_are_in_the_fingerprint(lists: Path) -> None:
+    names = [os.path.relpath(path, lists) for path in UrlBlocklistMeasures(folders=(str(lists),)).external()]
     assert names == ["adult/domains.gz", "games/domains", "phishing/domains", "phishing/urls"]
-    assert UrlListed().external() == []
+    assert UrlBlocklistMeasures().external() == []
 
 
-def test_lists_are_read_in_pieces_that_end_with_lines(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_are_read_in_blocks_of_whole_lines(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocklists, "_CHUNK", 7)
-    listed = UrlListed(folders=(str(lists),))
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     assert look_up(listed, "http://bad.example.com/", "http://host.example/Form?id=7", "http://play.example/") == [
         ("phishing", "bad.example.com"),
         ("phishing", "host.example/Form?id=7"),
@@ -174,7 +174,7 @@ def test_lists_are_read_in_pieces_that_end_with_lines(lists: Path, monkeypatch: 
     ]
 
 
-def test_every_entry_of_a_list_is_found_under_its_own_address() -> None:
+def test_every_entry_of_a_list_matches_its_own_url() -> None:
     for line in ("example.com", "http://a.example/b/c", "example.com/a?b=1&c=2", "198.51.100.1/x", "ÄÖ.example/ä"):
         key = entry_key(line)
         assert key is not None
@@ -185,12 +185,12 @@ LONG = ("/x" * 5000, "/x" * 5000 + "?q=1", "?" + "&".join(f"p{i}={i}" for i in r
 
 
 @pytest.mark.parametrize("more", LONG)
-def test_a_very_long_address_has_a_bounded_number_of_keys(more: str) -> None:
+def test_a_very_long_url_has_a_bounded_number_of_keys(more: str) -> None:
     assert len(list(keys_of("http://" + "a." * 500 + "example.com/b" + more))) <= 55
 
 
 @pytest.mark.parametrize("more", LONG)
-def test_what_is_added_to_an_address_does_not_hide_it(more: str) -> None:
+def test_added_parameters_do_not_hide_a_listed_url(more: str) -> None:
     deep = "".join(f"/{level}" for level in range(20))
     found = list(keys_of(f"https://www.example.com/a/b{deep}{more}"))
     assert {"example.com/a", "example.com/a/b", f"example.com/a/b{deep}", "example.com"} <= set(found)
@@ -199,29 +199,29 @@ def test_what_is_added_to_an_address_does_not_hide_it(more: str) -> None:
 
 
 @pytest.mark.parametrize("parameters", [1, 22, 23, 24, 30, 1000])
-def test_an_entry_covers_its_address_with_any_number_of_parameters(tmp_path: Path, parameters: int) -> None:
+def test_an_entry_covers_its_url_with_any_number_of_parameters(tmp_path: Path, parameters: int) -> None:
     (tmp_path / "list").write_text("example.com/porn\n")
     query = "&".join(f"p{i}={i}" for i in range(parameters))
-    found = look_up(UrlListed(files={"adult": str(tmp_path / "list")}), f"http://example.com/porn?{query}")
+    found = look_up(UrlBlocklistMeasures(files={"adult": str(tmp_path / "list")}), f"http://example.com/porn?{query}")
     assert found == [("adult", "example.com/porn")]
 
 
-def test_a_deep_entry_covers_its_address_with_a_query() -> None:
+def test_a_deep_entry_covers_its_url_with_a_query() -> None:
     deep = "example.com" + "/x" * 100
     assert deep in list(keys_of(f"http://{deep}?a=1&b=2"))
     assert f"{deep}?a=1" in list(keys_of(f"http://{deep}?a=1"))
 
 
-def test_categories_without_a_folder_that_holds_them_are_refused() -> None:
+def test_categories_without_a_folder_are_refused() -> None:
     with pytest.raises(ValueError, match="categories are those of folders: name folders, or leave categories out"):
-        UrlListed(files={"games": "/lists/games"}, categories=("games",))
+        UrlBlocklistMeasures(files={"games": "/lists/games"}, categories=("games",))
 
 
-def test_the_filter_drops_the_categories_it_is_told_to(lists: Path) -> None:
-    listed = UrlListed(folders=(str(lists),))
+def test_the_filter_drops_the_configured_categories(lists: Path) -> None:
+    listed = UrlBlocklistMeasures(folders=(str(lists),))
     listed.prepare({})
     urls = ["http://play.example/", "http://evil.example/", "http://example.org/"]
-    found = fields(listed.annotate(Batch([""] * 3, urls=urls)))
+    found = fields(listed.annotate(DocumentBatch([""] * 3, urls=urls)))
     assert [(reason, mask.tolist()) for reason, mask in UrlBlocklist().reasons(found)] == [
         ("url_blocklist_adult", [False, True, False]),
         ("url_blocklist_games", [True, False, False]),

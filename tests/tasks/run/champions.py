@@ -1,4 +1,4 @@
-"""Versions of a recipe that differ in their models alone: milestones of one short training, each as a checkpoint."""
+"""Versions of a recipe that differ only in their models: milestones of one short training, each as a checkpoint."""
 
 import json
 from pathlib import Path
@@ -38,14 +38,14 @@ class Champions(NamedTuple):
         return run_stage(recipe, stage, version=version, source_version=FIRST, tracking=context)
 
     def judge(self, version: str, step: int, mlflow: str = "", **changes: Any) -> dict[str, Any]:
-        """Makes the milestone of a step the checkpoint of a version; returns the decision on it."""
+        """Commits the milestone of a step as the checkpoint of a version; returns the decision on it."""
         self.checkpoint(version, step)
         for stage in JUDGED:
             self.run(stage, version, mlflow, **changes)
         return self.decision(version)
 
     def checkpoint(self, version: str, step: int, **settings: Any) -> None:
-        """Makes the milestone of a step the checkpoint of a version, as if it had been trained with `settings`."""
+        """Commits the milestone of a step as the checkpoint of a version with `settings`."""
         trained = Artifact.open_at(self.store, ArtifactId("test/trained", "dev"))
         about = {**json.loads(trained.read("run.json")), "checkpoint_steps": [step], "steps": step}
         weights = f"checkpoints/step-{step:08d}/model.safetensors"
@@ -95,7 +95,7 @@ def recipe_in(folder: Path, **settings: Any) -> Recipe:
 
 
 def champions_in(folder: Path) -> Champions:
-    """Makes the tokens, and trains once."""
+    """Creates the tokens, and trains once."""
     tokens = tokens_in(folder, corpus(240), encode=EncodeConfig(heldout_share=0.25), version=FIRST)
     inputs = {"shards": tokens.shards, "plan": tokens.plan}
     run_stage_in(folder, "tasks.stages.train.stage", training(), inputs, kind="trained")  # type: ignore[arg-type]

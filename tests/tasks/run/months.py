@@ -1,4 +1,4 @@
-"""Two versions of a recipe on two months of pages; the second begins from the weights of the first."""
+"""Two versions of a recipe on two months of pages; the second starts from the weights of the first."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ FROM_OCTOBER = {"train.init_from": "test/checkpoint@october"}
 
 
 class Months(NamedTuple):
-    """Two versions of a recipe, of which the second begins from the weights of the first."""
+    """Two versions of a recipe, of which the second starts from the weights of the first."""
 
     store: Store
     recipe: Recipe
@@ -45,7 +45,7 @@ class Months(NamedTuple):
         return Artifact.open_at(self.store, ArtifactId("test/checkpoint", version))
 
     def steps(self, version: str) -> dict[str, list[int]]:
-        """Walks over all batches of a version: document id -> steps that read it."""
+        """Iterates over all batches of a version: document id -> steps that read it."""
         found = reading(self.tokens[version], self.checkpoint(version))[0]
         return {row["id"]: sorted(found[row["id"]]) for row in PAGES}
 

@@ -1,4 +1,4 @@
-"""What a source version has is adopted: a limit that keeps the same documents costs no tokens and no training."""
+"""Artifacts of a source version are adopted: a limit that keeps the same documents reruns no tokens and no training."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, dict[str, S
     return recipe, whole(recipe, "1")
 
 
-def test_a_limit_that_keeps_the_same_documents_costs_consolidate_alone(
+def test_a_limit_that_keeps_the_same_documents_reruns_only_consolidate(
     first: tuple[Recipe, dict[str, StageResult]],
 ) -> None:
     recipe, made = first
@@ -108,7 +108,7 @@ def test_a_version_with_adopted_artifacts_is_traced_and_can_be_the_next_source(
 
 
 @pytest.mark.parametrize("first_node", [True, False])
-def test_the_other_nodes_of_a_gang_help_with_nothing_that_is_adopted(
+def test_other_nodes_of_a_gang_do_nothing_for_an_adopted_artifact(
     first: tuple[Recipe, dict[str, StageResult]], monkeypatch: pytest.MonkeyPatch, first_node: bool
 ) -> None:
     recipe, _ = first
@@ -123,7 +123,9 @@ def test_the_other_nodes_of_a_gang_help_with_nothing_that_is_adopted(
     assert joined == ["3"]
 
 
-def test_a_limit_that_keeps_other_documents_makes_tokens_anew(first: tuple[Recipe, dict[str, StageResult]]) -> None:
+def test_a_limit_that_changes_the_kept_documents_recomputes_tokens(
+    first: tuple[Recipe, dict[str, StageResult]],
+) -> None:
     recipe, _ = first
     stricter = recipe.override({"consolidate.limits.gopher_quality.min_words": 100})
     made = {
@@ -133,14 +135,14 @@ def test_a_limit_that_keeps_other_documents_makes_tokens_anew(first: tuple[Recip
     assert [stage for stage, result in made.items() if not result.skipped] == ["consolidate", *TOKENS]
 
 
-def test_records_from_before_inputs_counted_by_their_files_are_found_unchanged(
+def test_records_from_before_per_file_inputs_count_as_unchanged(
     first: tuple[Recipe, dict[str, StageResult]],
 ) -> None:
     recipe, _ = first
     store = open_store(recipe)
     for kind in ("tokenizer", "shards"):
         as_before(Path(store.root) / "smoke" / kind / "1" / RECORD, "f" * 64)
-    # Fingerprints of that time are other ones: what they stand for is compared.
+    # Old fingerprints differ: their inputs are compared instead.
     tracking = TrackingContext("", recipe.name)
     assert run_stage(recipe, "tokenizer", version="1", tracking=tracking).skipped
     with pytest.raises(DriftError, match=r"tokenizer\.vocab_size was 300 and is 301"):
@@ -153,7 +155,7 @@ def test_records_from_before_inputs_counted_by_their_files_are_found_unchanged(
 
 
 def as_before(path: Path, fingerprint: str) -> None:
-    """Writes a record as it was written before inputs counted by the files that are read."""
+    """Writes a record in the format from before per-file inputs."""
     record = json.loads(path.read_text())
     record["fingerprint"] = fingerprint
     for ref in record["inputs"]:
@@ -162,11 +164,11 @@ def as_before(path: Path, fingerprint: str) -> None:
     path.write_text(json.dumps(record))
 
 
-def test_a_stage_cannot_open_files_that_it_does_not_count(first: tuple[Recipe, dict[str, StageResult]]) -> None:
+def test_a_stage_cannot_open_undeclared_files(first: tuple[Recipe, dict[str, StageResult]]) -> None:
     recipe, _ = first
     documents = Artifact.open_at(open_store(recipe), ArtifactId("smoke/documents", "1"))
-    part = documents.restricted(("kept/",))
+    part = documents.restricted_to(("kept/",))
     assert part.files() == documents.files("kept/")
     rejected = documents.files("rejected/")[0]
-    with pytest.raises(ValueError, match=r"is not among the files that this stage reads"):
+    with pytest.raises(ValueError, match=r"is not one of the files that this stage declares"):
         part.open(rejected)

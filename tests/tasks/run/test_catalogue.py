@@ -1,4 +1,4 @@
-"""The catalogue: what packages declare, in an order that follows from it."""
+"""The catalogue: declarations of packages, in an order that follows from them."""
 
 import random
 from dataclasses import replace
@@ -9,7 +9,7 @@ from tasks.core.stage_spec import Input
 from tasks.run.catalogue import STAGES, _in_order, upstream
 
 
-def test_a_stage_comes_after_those_that_it_reads_or_waits_for() -> None:
+def test_a_stage_comes_after_its_inputs_and_predecessors() -> None:
     names = list(STAGES)
     for name in names:
         assert all(names.index(before) < names.index(name) for before in upstream(name)), name
@@ -23,7 +23,7 @@ def test_the_order_does_not_depend_on_that_of_the_packages(seed: int) -> None:
     assert _in_order(declared) == list(STAGES.values())
 
 
-def test_an_input_that_no_stage_writes_is_refused_by_name() -> None:
+def test_an_input_without_a_producer_is_refused_by_name() -> None:
     wrong = replace(STAGES["spans"], inputs={"shards": Input("shard")})
     with pytest.raises(ValueError, match='the stage spans reads "shard", which no stage writes'):
         _in_order([*(stage for stage in STAGES.values() if stage.name != "spans"), wrong])

@@ -1,4 +1,4 @@
-"""Which version is the champion: decided in the store, and mirrored by the aliases of MLflow's registry."""
+"""The champion version: decided in the store, and mirrored by the aliases of MLflow's registry."""
 
 import shutil
 import signal
@@ -35,7 +35,7 @@ def copied(begun: Champions, folder: Path) -> Champions:
     return Champions(Store(str(folder)), recipe_in(folder))
 
 
-def test_the_champion_moves_where_a_model_is_surely_better_and_only_there(champions: Champions) -> None:
+def test_the_champion_changes_only_if_a_model_is_significantly_better(champions: Champions) -> None:
     first = champions.judge("v1", YOUNG)
     assert (first["champion"]["artifact"], first["promoted"]) == ("test/model@v1", True)
     assert first["reason"] == ("test/model@v1 becomes champion: it is the first, there was none to compare it with")
@@ -53,27 +53,27 @@ def test_the_champion_moves_where_a_model_is_surely_better_and_only_there(champi
     assert {row["name"] for row in champions.comparison("v4")["rows"] if row["worse"]} == {"code", "my-books", "web"}
 
 
-def test_a_person_who_rejects_leaves_the_last_decision_in_force(champions: Champions) -> None:
+def test_rejecting_a_challenger_keeps_the_last_decision(champions: Champions) -> None:
     champions.judge("v1", YOUNG)
     champions.checkpoint("v2", MIDDLE)
-    for stage in JUDGED[:3]:  # the approval stands before the last one
+    for stage in JUDGED[:3]:  # the approval precedes the last task
         champions.run(stage, "v2")
     assert champions.comparison("v2")["promoted"]
     champions.judge("v3", OLD)
     assert champions.comparison("v3")["champion"]["artifact"] == "test/model@v1"
 
 
-def test_a_verdict_counts_for_the_champion_that_it_was_found_with(champions: Champions) -> None:
+def test_a_verdict_is_valid_only_for_the_champion_it_compared(champions: Champions) -> None:
     champions.judge("v1", YOUNG)
     champions.checkpoint("v2", OLD)
     for stage in JUDGED[:3]:
         champions.run(stage, "v2")
     champions.judge("v3", MIDDLE)
-    with pytest.raises(InputError, match=r"is with test/model@v1, and the champion is test/model@v3 by now"):
+    with pytest.raises(InputError, match=r"is with test/model@v1, but the champion is test/model@v3 now"):
         champions.run("promote", "v2")
 
 
-def test_a_champion_that_is_gone_is_named_with_what_to_do(champions: Champions) -> None:
+def test_a_deleted_champion_is_named_with_a_remedy(champions: Champions) -> None:
     champions.judge("v1", YOUNG)
     champions.artifact("model", "v1").remove()
     champions.checkpoint("v2", OLD)
@@ -114,13 +114,13 @@ def test_a_killed_comparison_ends_with_the_same_bytes(begun: Champions, champion
 
 
 def aliases(uri: str) -> dict[str, str]:
-    """Returns the artifact that each alias of the registered model leads to."""
+    """Returns the artifact of each alias of the registered model."""
     held = client(uri)
     names = held.get_registered_model("test").aliases
     return {alias: held.get_model_version_by_alias("test", alias).tags["sluice.artifact"] for alias in names}
 
 
-def test_aliases_follow_the_newest_decision_whenever_mlflow_hears_of_it(
+def test_aliases_follow_the_newest_decision_in_any_order_of_logging(
     champions: Champions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -128,7 +128,7 @@ def test_aliases_follow_the_newest_decision_whenever_mlflow_hears_of_it(
     uri = f"http://127.0.0.1:{port}"
     champions.checkpoint("v1", YOUNG)
     for stage in JUDGED:
-        champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # nobody listens
+        champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # without a listener
     missed = {path: champions.store.read(path) for path in champions.store.list(OUTBOX)}
     assert len(missed) == 2
     with mlflow_server(tmp_path / "mlflow", port):

@@ -1,4 +1,4 @@
-"""Contract of a changed limit: it costs the join, and nothing is extracted or measured again."""
+"""Contract of a changed limit: it reruns the join, and nothing is extracted or measured again."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 
 STAGES = ("extract", "annotate", "dedup", "consolidate")
-# Without the language model, so that this runs wherever the code does.
+# Without the language model, so that this needs no download.
 USE = ["gopher_quality", "gopher_repetition", "prose_score", "pii"]
 
 
@@ -43,7 +43,7 @@ def run(recipe: Recipe, version: str, source_version: str | None = None) -> dict
     }
 
 
-def test_a_changed_limit_runs_consolidate_alone(recipe: Recipe) -> None:
+def test_a_changed_limit_reruns_only_consolidate(recipe: Recipe) -> None:
     first = run(recipe, "1")
     assert not any(result.skipped for result in first.values())
     looser = recipe.override({"consolidate.limits.gopher_quality.min_words": 5})
@@ -62,12 +62,12 @@ def test_a_changed_limit_runs_consolidate_alone(recipe: Recipe) -> None:
     assert read < set(ledger.ancestors("demo/documents@2"))
 
 
-def test_changed_measurements_run_from_annotate_on(recipe: Recipe) -> None:
+def test_changed_measurements_rerun_the_stages_from_annotate_on(recipe: Recipe) -> None:
     run(recipe, "1")
     again = run(recipe.override({"annotate.settings.prose_score.full_length": 9000}), "2", source_version="1")
     assert {stage for stage in STAGES if not again[stage].skipped} == {"annotate", "dedup", "consolidate"}
 
 
-def test_without_a_source_version_every_version_is_made_for_itself(recipe: Recipe) -> None:
+def test_without_a_source_version_nothing_is_adopted(recipe: Recipe) -> None:
     run(recipe, "1")
     assert not any(result.skipped for result in run(recipe, "2").values())

@@ -1,4 +1,4 @@
-"""Contract of chunks through a recipe: off unless it is enabled, beside the tokens, and traced from the document."""
+"""Contract of chunks through a recipe: off by default, in the DAG of the tokens, and traced from the document."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def recipe(tmp_path: Path) -> Recipe:
     return Recipe.load(tmp_path / "mine.toml")
 
 
-def test_a_document_is_traced_to_its_chunks_with_headings_and_to_why_others_went(recipe: Recipe) -> None:
+def test_a_document_is_traced_to_its_chunks_and_to_rejected_ones_with_reasons(recipe: Recipe) -> None:
     assert recipe.stages("tokens") == ("tokenizer", "encode", "pack", "chunks")
     context = TrackingContext("", recipe.name)
     for stage in STAGES:
@@ -61,12 +61,12 @@ def test_a_document_is_traced_to_its_chunks_with_headings_and_to_why_others_went
     assert told[at + len(mine) + 1].endswith(f"{end - 10} .. {end - 1}  rejected: heading_only")
 
 
-def test_a_recipe_without_it_has_no_such_stage() -> None:
+def test_a_recipe_without_the_section_has_no_such_stage() -> None:
     recipe = find_recipe("demo")
     assert "chunks" not in recipe.stages("tokens")
     assert not json.loads(recipe.text)["chunks"]["enabled"]
 
 
-def test_a_source_of_code_that_the_recipe_lacks_is_named(recipe: Recipe) -> None:
+def test_a_missing_code_source_is_named(recipe: Recipe) -> None:
     with pytest.raises(RecipeError, match=r'chunks.code_sources: the recipe has no source "book"'):
         recipe.override({"chunks.code_sources": ["book"]})

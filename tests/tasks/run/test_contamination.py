@@ -1,4 +1,4 @@
-"""Contract of contamination through a recipe: rejected with the item's name, or kept and told with the scores."""
+"""Contract of contamination through a recipe: rejected with the item's name, or kept and reported with the scores."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ PAGE = "file://notes/5.txt"
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """A recipe whose set has one item that stands in a note, and one that stands nowhere."""
+    """A recipe whose set has one item that occurs in a note, and one that occurs nowhere."""
     for source in ("books", "notes"):
         (tmp_path / source).mkdir()
         for number in range(12):
@@ -43,7 +43,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def made(recipe: Recipe, stages: tuple[str, ...], version: str, source: str | None = None) -> list[str]:
-    """Runs stages; returns those that had something to do."""
+    """Runs stages; returns those that were not skipped."""
     context = TrackingContext("", recipe.name)
     results = {
         stage: run_stage(recipe, stage, version=version, source_version=source, tracking=context) for stage in stages
@@ -73,17 +73,17 @@ def test_a_contaminated_document_is_rejected_with_the_item_and_traced_to_it(reci
     assert "rejected   contaminated\n  contains   quiz q0 (100%, 20 words)" in render(answer)
 
 
-def test_what_consolidate_makes_of_it_is_a_setting_that_costs_the_join(recipe: Recipe) -> None:
+def test_changing_the_contamination_limit_reruns_only_consolidate(recipe: Recipe) -> None:
     made(recipe, REFINE, "1")
     keeping = recipe.override({"consolidate.contaminated": "keep"})
     said = compare(open_store(recipe), recipe.name, recipe.consolidate, {"contaminated": "keep"}, "1")
-    assert "1 documents would be kept, 0 would go" in said
+    assert "1 documents would be kept, 0 would be dropped" in said
     assert f"contaminated -> kept  {PAGE}" in said
     assert made(keeping, REFINE, "2", "1") == ["consolidate"]
     assert PAGE in {row["url"] for row in rows_of(artifact(recipe, "documents", "2"), "kept/")}
 
 
-def test_scores_say_which_items_the_model_has_read(recipe: Recipe, tmp_path: Path) -> None:
+def test_scores_name_the_items_that_the_model_was_trained_on(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "clean.jsonl").write_text(json.dumps({"query": " ".join(f"other{place}" for place in range(20))}))
     (tmp_path / "short.jsonl").write_text(json.dumps({"query": "a"}))
     clean = {"name": "clean", "path": f"{tmp_path}/clean.jsonl", "fields": ["query"]}
@@ -114,7 +114,7 @@ def test_scores_say_which_items_the_model_has_read(recipe: Recipe, tmp_path: Pat
     assert "  contains   quiz q0 (100%, 20 words)" in told
 
 
-def test_a_recipe_without_sets_has_no_such_stage_and_the_same_settings_as_ever() -> None:
+def test_a_recipe_without_sets_has_no_such_stage_and_unchanged_settings() -> None:
     recipe = find_recipe("demo")
     assert "decontaminate" not in recipe.stages("corpus")
     assert "contaminated" not in json.loads(recipe.text)["consolidate"]
@@ -128,7 +128,7 @@ def test_a_recipe_without_sets_has_no_such_stage_and_the_same_settings_as_ever()
         ({"sets": [{"name": "Quiz!", "path": "/quiz.jsonl", "fields": ["query"]}]}, "decontaminate.sets.0.name"),
         (
             {"sets": [{"name": "quiz", "path": f"/{n}.jsonl", "fields": ["query"]} for n in "ab"]},
-            'two are called "quiz": name each once',
+            'two have the name "quiz": rename one',
         ),
         ({"shortest": 14}, "decontaminate.shortest: 14 is more than ngram = 13"),
         (
@@ -137,7 +137,7 @@ def test_a_recipe_without_sets_has_no_such_stage_and_the_same_settings_as_ever()
         ),
     ],
 )  # fmt: skip
-def test_wrong_settings_are_refused_with_what_to_do(settings: dict[str, object], said: str) -> None:
+def test_invalid_settings_are_refused_with_a_remedy(settings: dict[str, object], said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         find_recipe("demo").override({f"decontaminate.{name}": value for name, value in settings.items()})
     assert said in str(caught.value)

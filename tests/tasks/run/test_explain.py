@@ -1,4 +1,4 @@
-"""Explain: every answer is checked against a pass over all documents, sequences and steps."""
+"""Explain: every result is checked against a brute-force pass over all documents, sequences and steps."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ def training_pages(made: Made) -> dict[str, tuple[str, int, list[int]]]:
 
 
 def steps_reading(made: Made, checkpoint: Artifact, place: tuple[str, int], start: int, end: int) -> list[int]:
-    """Walks over all batches; returns the steps with one of the tokens `start` .. `end` - 1 of a document."""
+    """Iterates over all batches; returns the steps with one of the tokens `start` .. `end` - 1 of a document."""
     plan, held = Plan.open(made.plan), json.loads(checkpoint.read("run.json"))
     order, before = Order.of_run(held), ShardSet.open(made.shards).shard(place[0]).token_offset(place[1])
     return [
@@ -72,7 +72,7 @@ def longest_page(made: Made) -> str:
     return max(pages, key=lambda doc_id: len(pages[doc_id][2]))
 
 
-def test_the_text_of_a_training_page_is_answered_with_the_page_its_steps_and_the_first_checkpoint(run: tuple) -> None:
+def test_a_text_from_a_training_page_is_explained_with_page_steps_and_checkpoint(run: tuple) -> None:
     store, made, checkpoint = run
     rows, pages = {row["id"]: row for row in corpus(60)}, training_pages(made)
     seen = set()
@@ -90,7 +90,7 @@ def test_the_text_of_a_training_page_is_answered_with_the_page_its_steps_and_the
     assert seen >= {10}
 
 
-def test_only_the_sequences_with_the_tokens_of_the_span_count(run: tuple) -> None:
+def test_only_sequences_with_the_tokens_of_the_span_count(run: tuple) -> None:
     store, made, checkpoint = run
     doc_id = longest_page(made)
     shard, row, tokens = training_pages(made)[doc_id]
@@ -99,13 +99,13 @@ def test_only_the_sequences_with_the_tokens_of_the_span_count(run: tuple) -> Non
     (span,) = explain(store, "test", "dev", load(made.tokenizer).decode(tokens[start:end])).to_json()["spans"]
     (document,) = span["documents"]
     assert document["id"] == doc_id
-    assert document["starts"][0] in range(start - 1, start + 2)  # tokens of a cut word may be others
+    assert document["starts"][0] in range(start - 1, start + 2)  # a cut word may have other tokens
     first = document["starts"][0]
     assert document["steps"] == steps_reading(made, checkpoint, (shard, row), first, first + document["length"])
     assert set(document["sequences"]) < set(whole["sequences"])
 
 
-def test_a_text_that_begins_where_the_page_has_a_space_is_found_from_its_first_word_on(run: tuple) -> None:
+def test_a_text_is_found_with_and_without_a_leading_space(run: tuple) -> None:
     store, made, _ = run
     doc_id = longest_page(made)
     text = next(row["text"] for row in corpus(60) if row["id"] == doc_id)
@@ -116,7 +116,7 @@ def test_a_text_that_begins_where_the_page_has_a_space_is_found_from_its_first_w
         assert [document["id"] for document in span["documents"]] == [doc_id]
 
 
-def test_spans_are_counted_over_all_groups_and_none_lies_within_another(run: tuple) -> None:
+def test_spans_are_counted_over_all_groups_and_none_is_inside_another(run: tuple) -> None:
     store, made, _ = run
     pages, tokenizer = training_pages(made), load(made.tokenizer)
     text = " water river stone the valley of light import the stone of naïve return the 数据 строка über of water"
@@ -141,11 +141,11 @@ def test_spans_are_counted_over_all_groups_and_none_lies_within_another(run: tup
 @pytest.mark.parametrize(
     "text", ["", " ", "Η γάτα κάθεται στο παράθυρο και κοιτάζει", "\ud800 <|endoftext|>", "\0" * 50]
 )
-def test_a_text_that_stands_nowhere_is_answered_with_nothing(run: tuple, text: str) -> None:
+def test_a_text_that_occurs_nowhere_has_no_spans(run: tuple, text: str) -> None:
     answer = explain(run[0], "test", "dev", text)
     found = answer.to_json()
     assert found["spans"] == []
-    assert "no span of 8 tokens or more stands verbatim" in render_explanation(answer)
+    assert "no span of 8 tokens or more occurs verbatim" in render_explanation(answer)
 
 
 def test_a_held_out_page_is_not_among_the_pages(run: tuple) -> None:
@@ -157,7 +157,7 @@ def test_a_held_out_page_is_not_among_the_pages(run: tuple) -> None:
         assert row["id"] not in {document["id"] for span in spans for document in span["documents"]}
 
 
-def test_what_cannot_be_answered_is_refused(run: tuple, tmp_path: Path) -> None:
+def test_unanswerable_requests_are_refused(run: tuple, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the text has 20,001 characters"):
         explain(run[0], "test", "dev", "a" * (MOST_CHARACTERS + 1))
     with pytest.raises(InputError, match="at least 1 token, not 0"):
@@ -167,7 +167,7 @@ def test_what_cannot_be_answered_is_refused(run: tuple, tmp_path: Path) -> None:
         explain(Store(str(tmp_path)), "test", "dev", "a")
 
 
-def test_another_version_of_the_plan_is_explained_by_the_index_of_its_own_tokens(run: tuple) -> None:
+def test_a_plan_of_another_version_uses_the_index_of_its_own_tokens(run: tuple) -> None:
     store, made, _ = run
     run_stage_in(
         store.root,
@@ -187,7 +187,7 @@ def test_another_version_of_the_plan_is_explained_by_the_index_of_its_own_tokens
     assert "nothing was trained from them yet" in render_explanation(answer)
 
 
-def test_the_shell_answers_in_text_and_in_json_and_reads_standard_input(
+def test_the_shell_prints_text_or_json_and_reads_standard_input(
     run: tuple, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, made, _ = run

@@ -1,4 +1,4 @@
-"""Export: other trainers read the same tokens, and can name the page of each document."""
+"""Export: other trainers read the same tokens, with the page of each document."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def groups(made: Made) -> list[tuple[str, str]]:
     return [(source, split) for source in shards.sources for split in SPLITS if shards.names(source, split)]
 
 
-def test_megatron_files_hold_the_documents_by_the_rules_of_their_layout(made: tuple, tmp_path: Path) -> None:
+def test_megatron_files_follow_their_layout(made: tuple, tmp_path: Path) -> None:
     out = export(Store(str(made[0])), "test", "dev", "megatron", str(tmp_path / "out"))
     for source, split in groups(made[1]):
         index, tokens = (out / f"{source}-{split}.idx").read_bytes(), (out / f"{source}-{split}.bin").read_bytes()
@@ -61,7 +61,7 @@ def test_megatron_files_hold_the_documents_by_the_rules_of_their_layout(made: tu
         assert again == read
 
 
-def test_webdataset_holds_tokens_and_page_of_each_document(made: tuple, tmp_path: Path) -> None:
+def test_webdataset_has_tokens_and_page_of_each_document(made: tuple, tmp_path: Path) -> None:
     out = export(Store(str(made[0])), "test", "dev", "webdataset", str(tmp_path / "out"))
     urls = {row["id"]: row["url"] for row in corpus(60)}
     for source, split in groups(made[1]):
@@ -88,9 +88,7 @@ def test_a_dataset_folder_has_a_row_per_document_and_a_card_that_names_the_split
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_an_export_names_what_it_was_made_from_and_has_equal_bytes_every_time(
-    made: tuple, tmp_path: Path, kind: str
-) -> None:
+def test_an_export_names_its_inputs_and_is_reproducible(made: tuple, tmp_path: Path, kind: str) -> None:
     store = Store(str(made[0]))
     one, two = (export(store, "test", "dev", kind, str(tmp_path / name)) for name in ("one", "two"))
     about = json.loads((one / "export.json").read_text())
@@ -105,7 +103,7 @@ def test_an_export_names_what_it_was_made_from_and_has_equal_bytes_every_time(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_what_is_taken_down_is_not_exported(tmp_path: Path, kind: str) -> None:
+def test_documents_taken_down_are_not_exported(tmp_path: Path, kind: str) -> None:
     rows = corpus(30)
     made = tokens_in(tmp_path / "store", rows)
     takedown = take_down(tmp_path / "store", "t1", domains="h1.org", documents=rows[0]["id"], reason="asked")
@@ -116,14 +114,14 @@ def test_what_is_taken_down_is_not_exported(tmp_path: Path, kind: str) -> None:
     files = about["files"] if kind != "megatron" else [name for name in about["files"] if name.endswith(".idx")]
     assert sum(about["files"][name]["documents"] for name in files) == len(rows) - len(gone)
     assert len(documents_of(made, "web", "train")) > 0
-    # Neither an id nor the address of one is in any file; Parquet is read, because it is compressed.
+    # No id or URL of such a document is in any file; Parquet must be decoded, because it is compressed.
     tables = [str(pq.read_table(path).to_pylist()) for path in out.rglob("*.parquet")]
     texts = [*tables, *(path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file())]
     assert not [doc_id for doc_id in gone for text in texts if doc_id in text]
     assert not [text for text in texts if "h1.org" in text]
 
 
-def test_an_export_never_writes_into_a_folder_that_exists(made: tuple, tmp_path: Path) -> None:
+def test_an_export_never_writes_into_an_existing_folder(made: tuple, tmp_path: Path) -> None:
     store = Store(str(made[0]))
     with pytest.raises(InputError, match=r"exists already\. Name a folder that does not exist"):
         export(store, "test", "dev", "megatron", str(tmp_path))

@@ -1,4 +1,4 @@
-"""`python -m tasks export .. model`: the weights that were trained, and what they were made from."""
+"""`python -m tasks export .. model`: the trained weights, and their lineage."""
 
 import json
 from pathlib import Path
@@ -49,9 +49,7 @@ def test_the_weights_are_those_of_the_last_milestone(store: Path, tmp_path: Path
     assert torch.equal(ours["layers.1.ffn.w2.weight"], theirs["model.layers.1.mlp.down_proj.weight"])
 
 
-def test_the_card_says_what_was_read_and_left_out_and_names_nothing_that_is_taken_down(
-    store: Path, tmp_path: Path
-) -> None:
+def test_the_card_states_training_data_and_exclusions_without_naming_takedowns(store: Path, tmp_path: Path) -> None:
     out = export_model(Store(str(store)), "test", "dev", "model", str(tmp_path / "out"))
     card = (out / "README.md").read_text()
     assert "| code | 50.0% |" in card
@@ -67,7 +65,7 @@ def test_the_card_says_what_was_read_and_left_out_and_names_nothing_that_is_take
     assert "- checkpoint: `test/checkpoint@dev`" in card
 
 
-def test_an_export_has_equal_bytes_every_time_and_lists_them(store: Path, tmp_path: Path) -> None:
+def test_an_export_is_reproducible_and_lists_its_files(store: Path, tmp_path: Path) -> None:
     one, two = (export_model(Store(str(store)), "test", "dev", "gguf", str(tmp_path / name)) for name in ("one", "two"))
     about = json.loads((one / "export.json").read_text())
     assert about == json.loads((two / "export.json").read_text())
@@ -77,7 +75,7 @@ def test_an_export_has_equal_bytes_every_time_and_lists_them(store: Path, tmp_pa
         assert entry["sha256"] == sha256_of_file(two / name)
 
 
-def test_what_cannot_be_exported_leaves_no_folder(store: Path, tmp_path: Path) -> None:
+def test_a_failed_export_leaves_no_folder(store: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing of test@none"):
         export_model(Store(str(store)), "test", "none", "model", str(tmp_path / "out"))
     tokens_in(tmp_path / "untrained", corpus(12))
@@ -86,7 +84,7 @@ def test_what_cannot_be_exported_leaves_no_folder(store: Path, tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
-def test_the_card_says_what_was_done_to_documents(tmp_path: Path) -> None:
+def test_the_card_describes_the_processing_of_documents(tmp_path: Path) -> None:
     documents = documents_in(tmp_path, corpus(6), 1)
     settings = {"filters": ["gopher_quality"], "limits": {"gopher_quality": {"min_words": 50}}, "mask_pii": True}
 

@@ -1,4 +1,4 @@
-"""`export --tuned` and `export adapter`: `transformers` and PEFT compute what was trained, on the same tokens."""
+"""`export --tuned` and `export adapter`: `transformers` and PEFT compute the same, on the same tokens."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def messages(said: list[tuple[str, str]]) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a base that has learned a little, and examples in a template of awkward characters."""
+    """A store with a briefly trained base, and examples in a template with unusual characters."""
     folder = tmp_path_factory.mktemp("tuned")
     made = tokens_in(folder, corpus(60))
     config = small_config(mixture={"web": 0.25, "code": 0.5, "my-books": 0.25}, steps=30, milestones=1)
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tuned(folder: Path, version: str, **settings: Any) -> Artifact:
-    """A fine-tuning that moves the weights far enough to be told from the base."""
+    """A fine-tuning that changes the weights noticeably."""
     optim = {"lr": 3e-2, "weight_decay": 0.0, "warmup_steps": 1, "schedule": "cosine"}
     usual = {"base": "test/checkpoint@dev", "steps": 6, "batch_size": 2, "microbatch": 1, "optim": optim}
     config = FinetuneConfig.model_validate({**usual, **settings})
@@ -78,7 +78,7 @@ def opened(folder: Path, kind: str, version: str = "dev") -> Artifact:
 
 
 def as_trained(folder: Path, model: Artifact) -> Transformer:
-    """The model as the fine-tuning left it: the base with its adapters beside it, or all weights."""
+    """The fine-tuned model: the base with unmerged adapters, or all weights."""
     config = FinetuneConfig.model_validate(model.record.config)
     inputs = Inputs({role: opened(folder, kind) for role, kind in (("base", "checkpoint"), ("examples", "examples"))})
     built = build_tuned(tuning_spec(config, inputs, folder / "unused", 0, 0))
@@ -87,7 +87,7 @@ def as_trained(folder: Path, model: Artifact) -> Transformer:
 
 
 def difference(ours: Transformer, theirs: Any) -> tuple[float, float]:
-    """The largest difference of logits, and how far they are from those of a model that says nothing."""
+    """The largest difference of logits, and their distance from those of a uniform model."""
     tokens = torch.randint(ours.vocab_size, (2, 48), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         mine, other = ours(tokens, torch.zeros_like(tokens)), theirs(tokens).logits
@@ -98,7 +98,7 @@ def exported(folder: Path, version: str, kind: str, out: Path) -> Path:
     return export_model(Store(str(folder)), "test", version, kind, str(out), tuned=True)
 
 
-def test_the_chat_template_gives_the_tokens_that_were_trained_on(folder: Path, tmp_path: Path) -> None:
+def test_the_chat_template_produces_the_tokens_of_training(folder: Path, tmp_path: Path) -> None:
     tuned(folder, "full")
     tokenizer = AutoTokenizer.from_pretrained(exported(folder, "full", "model", tmp_path / "out"))
     examples = Examples(opened(folder, "examples"))
@@ -107,9 +107,9 @@ def test_the_chat_template_gives_the_tokens_that_were_trained_on(folder: Path, t
         assert tokenizer.apply_chat_template(messages(said))["input_ids"] == trained
         if said[-1][0] == "assistant":
             asked = tokenizer.apply_chat_template(messages(said[:-1]), add_generation_prompt=True)["input_ids"]
-            straddles = said[-1][1].startswith("\n")  # its first line break is one token with that of the template
+            straddles = said[-1][1].startswith("\n")  # its first line break merges with that of the template
             assert (asked == trained[: len(asked)]) is not straddles
-            assert tokenizer(huggingface.asked(TEMPLATE, messages(said[:-1])))["input_ids"] == asked
+            assert tokenizer(huggingface.render_prompt(TEMPLATE, messages(said[:-1])))["input_ids"] == asked
     with pytest.raises(Exception, match="a message has the role tool: known are system, user, assistant"):
         tokenizer.apply_chat_template([{"role": "tool", "content": "x"}])
 
@@ -117,7 +117,7 @@ def test_the_chat_template_gives_the_tokens_that_were_trained_on(folder: Path, t
 @pytest.mark.parametrize(
     ("name", "lora"), [("full", None), ("fp32", {"rank": 4, "alpha": 12.0}), ("nf4", {"base": "nf4"})]
 )
-def test_a_whole_model_computes_in_transformers_what_was_trained(
+def test_a_whole_model_computes_the_same_in_transformers(
     folder: Path, tmp_path: Path, name: str, lora: dict[str, Any] | None
 ) -> None:
     model = tuned(folder, name, lora=lora)
@@ -134,7 +134,7 @@ def test_a_whole_model_computes_in_transformers_what_was_trained(
 
 @pytest.mark.oracle("peft")
 @pytest.mark.parametrize("targets", [["wq", "wv"], ["wq", "wk", "wv", "wo", "w1", "w2", "w3"]])
-def test_adapters_compute_in_peft_what_was_trained(folder: Path, tmp_path: Path, targets: list[str]) -> None:
+def test_adapters_compute_the_same_in_peft(folder: Path, tmp_path: Path, targets: list[str]) -> None:
     import peft
 
     model = tuned(

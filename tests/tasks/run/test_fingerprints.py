@@ -1,6 +1,6 @@
-"""Fingerprints of equal settings and inputs stay what they were: a store that was made before is found unchanged.
+"""Fingerprints of equal settings and inputs do not change, so that existing stores stay valid.
 
-Where a stage's output changes on purpose, its VERSION is raised and its line here is written anew.
+If a stage's output changes on purpose, raise its VERSION and update its line here.
 """
 
 import importlib
@@ -53,12 +53,12 @@ BEFORE = {
 """The first 16 digits for the recipe `demo`, with two inputs."""
 
 
-def test_every_stage_has_one() -> None:
+def test_every_stage_has_a_recorded_fingerprint() -> None:
     assert BEFORE.keys() == STAGES.keys()
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_the_fingerprint_of_a_stage_is_what_it_was(name: str) -> None:
+def test_the_fingerprint_of_a_stage_is_unchanged(name: str) -> None:
     spec = STAGES[name]
     version = importlib.import_module(spec.module).VERSION
     config = getattr(find_recipe("demo"), spec.section)
@@ -68,7 +68,7 @@ def test_the_fingerprint_of_a_stage_is_what_it_was(name: str) -> None:
     assert fingerprint(name, version, "p0" if spec.mapped else "", config, refs)[:16] == BEFORE[name]
 
 
-def test_an_input_that_is_read_in_part_counts_by_its_files_alone() -> None:
+def test_a_partly_read_input_enters_the_fingerprint_with_those_files_only() -> None:
     config = find_recipe("demo").tokenizer
 
     def of(**fields: str) -> str:

@@ -1,6 +1,6 @@
-"""A run that begins from the weights of another: lineage, look-ups and takedowns follow both.
+"""A run that starts from the weights of another: lineage, lookups and takedowns include both.
 
-Change what is registered or sent to MLflow, and run the soak part.
+Run the soak tests after a change of what is registered or sent to MLflow.
 """
 
 import json
@@ -19,7 +19,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.run.inputs import as_read_by, resolve
+from tasks.run.inputs import resolve, with_recorded_previous
 from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import join_stage, run_stage
@@ -37,7 +37,7 @@ from tests.tasks.run.test_recipe_validation import BOOKS, read
 __all__ = ["months"]
 
 
-def test_the_checkpoint_is_an_input_that_counts_and_that_the_ledger_knows(months: Months) -> None:
+def test_the_checkpoint_is_an_input_in_fingerprint_and_ledger(months: Months) -> None:
     november = months.checkpoint("november").record
     (initial,) = (ref for ref in november.inputs if ref.role == "initial")
     october = months.checkpoint("october").record
@@ -62,7 +62,7 @@ def test_the_checkpoint_is_an_input_that_counts_and_that_the_ledger_knows(months
 
 def test_a_version_with_the_same_settings_and_inputs_adopts_it_with_its_origin(months: Months) -> None:
     recipe = months.recipe.override(FROM_OCTOBER)
-    join_stage(recipe, "train", version="again", source_version="november")  # it would train if it did not adopt
+    join_stage(recipe, "train", version="again", source_version="november")  # without adoption it would train
     again = months.run("train", "again", "november", train__init_from="test/checkpoint@october")
     assert again.skipped
     assert (
@@ -70,7 +70,7 @@ def test_a_version_with_the_same_settings_and_inputs_adopts_it_with_its_origin(m
     )
 
 
-def test_the_previous_version_is_the_newest_when_the_run_began(months: Months) -> None:
+def test_the_previous_version_is_the_newest_at_the_start_of_the_run(months: Months) -> None:
     recipe = months.recipe.override({"train.init_from": "test/checkpoint@previous"})
 
     def chosen(version: str) -> str:
@@ -78,17 +78,17 @@ def test_the_previous_version_is_the_newest_when_the_run_began(months: Months) -
         return str(found.inputs["initial"].address) if "initial" in found.inputs else ""
 
     assert chosen("next") not in ("", "test/checkpoint@october")
-    # An attempt that was killed began when October was there and November was not yet, or before both.
+    # A killed attempt started when October existed and November did not, or before both.
     later = months.checkpoint("october").record.finished + timedelta(seconds=1)
     assert later < months.checkpoint("november").record.finished
     for begun, name in ((later, "test/checkpoint@october"), (datetime(2001, 1, 1), "")):
         with months.store.write("test/checkpoint/killed/.epochs/000001.json") as file:
             file.write(json.dumps({"attempt": "a", "host": "h", "started": f"{begun:%Y-%m-%d %H:%M:%S} UTC"}).encode())
         assert chosen("killed") == name
-    # What november was made of, under this setting, is adopted and not made again from november.
+    # With this setting the initial weights of november are adopted, and not replaced by november.
     inputs = months.checkpoint("november").record.inputs
     found = resolve(recipe, months.store, "train", "next", "november", "")
-    same = as_read_by(
+    same = with_recorded_previous(
         found,
         months.checkpoint("november").record.model_copy(
             update={"fingerprint": found.fingerprint_with(sorted(inputs, key=lambda ref: ref.role))}
@@ -100,7 +100,7 @@ def test_the_previous_version_is_the_newest_when_the_run_began(months: Months) -
     assert str(made.inputs["initial"].address) == "test/checkpoint@october", "what it was made from"
 
 
-def test_where_there_is_no_previous_version_the_run_begins_from_random_weights_and_says_so(
+def test_without_a_previous_version_the_run_starts_from_random_weights_and_logs_it(
     months: Months, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -114,7 +114,7 @@ def test_where_there_is_no_previous_version_the_run_begins_from_random_weights_a
 
 
 @pytest.mark.soak
-def test_mlflow_names_the_checkpoint_at_the_run_and_at_the_registered_model(
+def test_mlflow_records_the_checkpoint_at_the_run_and_the_registered_model(
     months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -160,7 +160,7 @@ def test_a_page_is_traced_to_the_steps_of_both_runs(months: Months) -> None:
     assert trace(months.store, "test", "october", PAGES[0]["url"]).to_json()["before"] == []
 
 
-def test_a_domain_and_a_step_name_the_run_before(months: Months) -> None:
+def test_traces_of_a_domain_and_a_step_include_the_previous_run(months: Months) -> None:
     found = trace(months.store, "test", "november", "domain:h3.org").to_json()
     counts = [sum("//h3.org/" in row["url"] for row in READ[month]) for month in ("november", "october")]
     assert [found["count"], found["before"][0]["count"]] == counts
@@ -168,7 +168,7 @@ def test_a_domain_and_a_step_name_the_run_before(months: Months) -> None:
     assert "before: test/checkpoint@october, from whose weights the run began\n  steps      12" in step
 
 
-def test_what_a_version_has_is_not_looked_for_in_the_run_before(months: Months, tmp_path: Path) -> None:
+def test_artifacts_of_a_version_are_not_searched_in_the_previous_run(months: Months, tmp_path: Path) -> None:
     found = trace(months.store, "test", "november", PAGES[59]["url"]).to_json()["artifacts"]
     assert {name for name in found.values() if not name.endswith("@november")} == set()
 
@@ -184,7 +184,7 @@ def test_what_a_version_has_is_not_looked_for_in_the_run_before(months: Months, 
     assert [len(artifacts_of_version(second.store, "test", "mixture", version)) for version in "12"] == [1, 0]
 
 
-def test_an_explanation_names_the_run_before_that_read_the_page(months: Months) -> None:
+def test_an_explanation_names_the_previous_run_that_read_the_page(months: Months) -> None:
     config, shards = SpansConfig(enabled=True), months.tokens["november"].shards
     run_stage_in(
         months.store.root, "tasks.stages.spans.stage", config, {"shards": shards}, kind="spans", version="november"
@@ -211,7 +211,7 @@ def test_the_registered_model_names_its_origin(months: Months) -> None:
         assert lineage.get("initial", {}).get("artifact", "") == origin
 
 
-def test_another_tokenizer_is_refused_with_the_file_to_import(months: Months) -> None:
+def test_a_different_tokenizer_is_refused_with_the_file_to_import(months: Months) -> None:
     tokens_in(Path(months.store.root), [{**row, "text": row["text"].upper()} for row in PAGES], version="capitals")
     said = (
         r"test/checkpoint@october was trained with the tokenizer [0-9a-f]{16}, and the tokens of this run were made "
@@ -229,21 +229,25 @@ def test_another_tokenizer_is_refused_with_the_file_to_import(months: Months) ->
             "november",
             r"train\.init_from: test/checkpoint@july is not in .*, or was never",
         ),
-        ("test/checkpoint@august", "august", r"train\.init_from: test/checkpoint@august is what this run would make"),
+        (
+            "test/checkpoint@august",
+            "august",
+            r"train\.init_from: test/checkpoint@august is the artifact that this run would make",
+        ),
     ],
 )
-def test_a_checkpoint_that_is_not_there_is_refused(months: Months, name: str, version: str, said: str) -> None:
+def test_a_missing_checkpoint_is_refused(months: Months, name: str, version: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         months.run("train", version, "november", train__init_from=name)
 
 
 @pytest.mark.parametrize("name", ["checkpoint@october", "test/checkpoint", "test/model@october", "test/checkpoint@a/b"])
-def test_a_name_of_another_form_is_refused_with_the_recipe(name: str) -> None:
+def test_an_invalid_name_is_refused_with_its_recipe(name: str) -> None:
     with pytest.raises(RecipeError, match=r"train\.init_from: the id of a checkpoint is <recipe>/checkpoint@<version>"):
         find_recipe("smoke").override({"train.init_from": name})
 
 
-def test_the_settings_of_the_documentation_are_settings_of_a_recipe() -> None:
+def test_the_settings_in_the_documentation_are_valid() -> None:
     text = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
     section = text.partition("## Starting from an earlier model")[2]
     example = tomllib.loads(re.findall(r"```toml\n(.*?)```", section, re.DOTALL)[0])
@@ -253,7 +257,7 @@ def test_the_settings_of_the_documentation_are_settings_of_a_recipe() -> None:
     assert Recipe.from_text(found.text) == found
 
 
-def test_a_takedown_reports_the_models_that_came_from_one_that_had_read_the_page(months: Months) -> None:
+def test_a_takedown_reports_models_derived_from_one_that_read_the_page(months: Months) -> None:
     october = months.steps("october")
     early, page, *_ = (row for row in READ["october"][:20] if october[row["id"]])
     first = take_down(months.store.root, "t0", documents=early["id"])

@@ -1,4 +1,4 @@
-"""What a stage is bound to: files outside the store, which may be missing."""
+"""External files of a stage, which may be missing."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ __all__ = ["recipe"]
         ),
     ],
 )
-def test_a_file_outside_the_store_that_cannot_be_read_is_named_with_its_role(
+def test_an_unreadable_external_file_is_named_with_its_role(
     recipe: Recipe, use: str, settings: dict[str, Any], said: str
 ) -> None:
     tracking = TrackingContext("", recipe.name)

@@ -1,4 +1,4 @@
-"""Inspection: what a shard, a sequence and a batch contain is what the files contain."""
+"""Inspection: shards, sequences and batches are shown as in the files."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return (folder, *make(folder))
 
 
-def test_a_shard_shows_its_counts_and_its_first_documents(run: Run) -> None:
+def test_inspecting_a_shard_shows_its_counts_and_first_documents(run: Run) -> None:
     shards = ShardSet.open(run[1].shards)
     name = shards.names("web")[0]
     answer = inspect(Store(str(run[0])), "test", "dev", name)
@@ -36,7 +36,7 @@ def test_a_shard_shows_its_counts_and_its_first_documents(run: Run) -> None:
     assert f"shard {name}: {shard.rows:,} documents" in answer.text()
 
 
-def test_a_sequence_tells_its_documents_apart(run: Run) -> None:
+def test_inspecting_a_sequence_separates_its_documents(run: Run) -> None:
     plan = Plan.open(run[1].plan)
     texts = {row["url"]: row["text"] for row in corpus(60)}
     for sequence in range(plan.sequences["web"]):
@@ -50,7 +50,7 @@ def test_a_sequence_tells_its_documents_apart(run: Run) -> None:
         assert all(piece["url"] in answer.text() for piece in slices)
 
 
-def test_a_batch_shows_the_sequences_of_its_step(run: Run) -> None:
+def test_inspecting_a_batch_shows_the_sequences_of_its_step(run: Run) -> None:
     answer = inspect(Store(str(run[0])), "test", "dev", "step:7")
     found = answer.to_json()
     assert len(found["sequences"]) == 4
@@ -62,12 +62,12 @@ def test_a_batch_shows_the_sequences_of_its_step(run: Run) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("step:20", "the run had the steps"),
+        ("step:20", "the run has no step 20"),
         ("web:99999", '"web" has the sequences'),
         ("wbe:1", 'no source "wbe"'),
         ("no-such-train-00000-000", "no token shard is called"),
     ],
 )
-def test_what_is_not_there_is_named(run: Run, what: str, message: str) -> None:
+def test_missing_objects_are_named(run: Run, what: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         inspect(Store(str(run[0])), "test", "dev", what)

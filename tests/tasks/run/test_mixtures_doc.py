@@ -1,4 +1,4 @@
-"""The settings that docs/mixtures.md shows are settings of a recipe."""
+"""The settings in docs/mixtures.md are valid."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ DOC = (Path(__file__).parents[3] / "docs" / "mixtures.md").read_text()
 BASE = {"name": "mine", "extract": {"files": [BOOKS]}}
 
 
-def test_every_example_is_a_part_of_a_recipe() -> None:
+def test_every_example_is_valid_in_a_recipe() -> None:
     tokenizer, columns, mixture = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
     assert read({**BASE, **tokenizer}).tokenizer.end_of_text == "<|end_of_text|>"
     assert read({**BASE, **columns}).pack.by == "tier"

@@ -1,4 +1,4 @@
-"""Contract of repeated paragraphs through a recipe: rejected above a share or cut, and traced to the counts."""
+"""Contract of repeated paragraphs through a recipe: documents are rejected or cut, and traced to the counts."""
 
 import json
 from pathlib import Path
@@ -23,9 +23,9 @@ MOSTLY, PARTLY, ALL = (f"file://notes/{number}.txt" for number in (5, 6, 7))
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """A recipe in which one note is mostly, one partly and one all but wholly a text that books contain, too.
+    """A recipe in which one note is mostly, one partly and one almost completely a text that books also contain.
 
-    Files have no time of capture: the first text is the one with the lowest id, which is a book here.
+    Files have no capture time: the first text is the one with the lowest id, here a book.
     """
     for source in ("books", "notes"):
         (tmp_path / source).mkdir()
@@ -43,7 +43,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def made(recipe: Recipe, version: str, source: str | None = None) -> list[str]:
-    """Runs the stages; returns those that had something to do."""
+    """Runs the stages; returns those that were not skipped."""
     context = TrackingContext("", recipe.name)
     results = {
         stage: run_stage(recipe, stage, version=version, source_version=source, tracking=context) for stage in REFINE
@@ -72,11 +72,11 @@ def test_a_document_that_mostly_repeats_others_is_rejected_with_that_reason_and_
     assert f"  rejected   repeated_paragraphs\n{counts}" in told
 
 
-def test_cut_documents_keep_the_rest_masked_and_what_is_too_short_then_goes(recipe: Recipe) -> None:
+def test_documents_lose_repeated_paragraphs_and_are_dropped_if_too_short(recipe: Recipe) -> None:
     made(recipe, "1")
     settings = {"repeated_share": 1, "cut_repeated": 20}
     said = compare(open_store(recipe), recipe.name, recipe.consolidate, settings, "1")
-    assert "1 documents would be kept, 0 would go" in said
+    assert "1 documents would be kept, 0 would be dropped" in said
     cutting = recipe.override({f"consolidate.{name}": value for name, value in settings.items()})
     assert made(cutting, "2", "1") == ["consolidate"]
     kept = {row["url"]: row["text"] for row in rows_of(documents(recipe, "2"), "kept/")}
@@ -87,7 +87,7 @@ def test_cut_documents_keep_the_rest_masked_and_what_is_too_short_then_goes(reci
     assert sum(FOOTER in text for url, text in kept.items() if "books" in url) == 8  # no filtered source
 
 
-def test_a_recipe_without_it_has_no_such_stage_and_the_same_settings_as_ever() -> None:
+def test_a_recipe_without_the_section_has_no_such_stage_and_unchanged_settings() -> None:
     recipe = find_recipe("demo")
     assert "paragraphs" not in recipe.stages("corpus")
     assert not {"repeated_share", "cut_repeated"} & json.loads(recipe.text)["consolidate"].keys()
@@ -106,11 +106,11 @@ def test_a_recipe_without_it_has_no_such_stage_and_the_same_settings_as_ever() -
                 "consolidate.filters": ["c4"],
                 "consolidate.limits": {},
             },
-            "drop_lines and cut_repeated together could take all lines of a text",
+            "drop_lines and cut_repeated together could remove all lines of a text",
         ),
     ],
 )
-def test_wrong_settings_are_refused_with_what_to_do(settings: dict[str, object], said: str) -> None:
+def test_invalid_settings_are_refused_with_a_remedy(settings: dict[str, object], said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         find_recipe("demo").override(settings)
     assert said in str(caught.value)

@@ -1,4 +1,4 @@
-"""The shell where the kernel ignores SIGTERM for it, as for PID 1 of a pod."""
+"""The shell with SIGTERM ignored by the kernel, as for PID 1 of a pod."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def told(process: "subprocess.Popen[str]") -> str:
 
 
 def gone(pid: int, seconds: float = 10) -> bool:
-    """Whether a process ends, and is reaped."""
+    """Whether a process exits and is reaped."""
     deadline = time.monotonic() + seconds
     while psutil.pid_exists(pid):
         if time.monotonic() > deadline:
@@ -48,21 +48,21 @@ def runs(pid: int) -> bool:
     return False
 
 
-def test_a_stage_that_has_nothing_to_save_ends_at_once_with_143() -> None:
+def test_a_stage_with_nothing_to_save_exits_at_once_with_143() -> None:
     process = start(READY + "time.sleep(60)")
     assert told(process) == "ready"
     process.terminate()
     assert process.wait(10) == 143
 
 
-def test_a_stage_that_is_busy_in_c_code_ends_as_well() -> None:
+def test_a_stage_busy_in_c_code_exits_as_well() -> None:
     process = start(READY + "sum(range(10**12))")
     assert told(process) == "ready"
     process.terminate()
     assert process.wait(10) == 143
 
 
-def test_a_stage_that_saves_is_given_the_time_and_its_code_is_kept() -> None:
+def test_a_stage_that_saves_gets_time_and_its_exit_code_is_kept() -> None:
     saving = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved', flush=True), sys.exit(143)))\n"
     process = start(saving + READY + "time.sleep(60)")
     assert told(process) == "ready"
@@ -74,7 +74,7 @@ def test_a_stage_that_saves_is_given_the_time_and_its_code_is_kept() -> None:
 @pytest.mark.parametrize(
     ("code", "ended"), [("sys.exit(2)", 2), ("os.kill(os.getpid(), 9)", 137), ("", 0), ("raise SystemExit(1)", 1)]
 )
-def test_the_exit_code_says_how_the_stage_ended(code: str, ended: int) -> None:
+def test_the_exit_code_reports_how_the_stage_ended(code: str, ended: int) -> None:
     assert start(code).wait(10) == ended
 
 
@@ -87,8 +87,8 @@ def test_no_process_of_the_stage_is_left_behind() -> None:
     assert gone(pid)
 
 
-def test_orphans_that_end_do_not_stay_zombies() -> None:
-    # The middle process dies before its child, which then has nobody but PID 1.
+def test_orphans_are_reaped() -> None:
+    # The middle process dies before its child, which is then reparented to PID 1.
     orphan = "subprocess.run(['sh', '-c', 'sleep 0.3 & echo $!'])\n"
     process = start(orphan + "time.sleep(60)")
     pid = int(told(process))
@@ -110,14 +110,14 @@ def test_a_stage_does_not_outlive_a_killed_pid_1() -> None:
         time.sleep(0.02)
 
 
-def test_in_a_terminal_there_is_no_process_in_between() -> None:
+def test_in_a_terminal_no_extra_process_is_started() -> None:
     process = start("print(os.getpid(), flush=True)\ntime.sleep(60)", ignoring=False)
     assert int(told(process)) == process.pid
     process.terminate()
     assert process.wait(10) == -signal.SIGTERM
 
 
-def test_the_shell_hears_sigterm_while_it_imports(tmp_path: Path) -> None:
+def test_the_shell_handles_sigterm_during_imports(tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "tasks", "train", "--recipe", "smoke"],

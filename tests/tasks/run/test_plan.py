@@ -1,4 +1,4 @@
-"""The plan of a training: before it and behind it in the DAG, and with the measured MFU in the next one."""
+"""The plan of a training: the stages before and after it in the DAG, and the measured MFU in the next plan."""
 
 import json
 import signal
@@ -84,13 +84,13 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_the_estimate_stands_at_the_head_of_the_dag_and_the_comparison_behind_the_training(recipe_file: Path) -> None:
+def test_the_estimate_comes_first_in_the_dag_and_the_comparison_after_the_training(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file))
     assert recipe.stages("pretrain") == ("estimate", "train", "evaluate", "register", "reconcile")
     assert "estimate" not in find_recipe("demo").stages("pretrain")
 
 
-def test_planned_stands_against_real_and_the_next_plan_has_the_measured_mfu(recipe_file: Path) -> None:
+def test_the_plan_is_compared_with_the_run_and_the_next_plan_uses_the_measured_mfu(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file))
     store = open_store(recipe)
     first = plan(recipe, store, "1")
@@ -110,31 +110,31 @@ def test_planned_stands_against_real_and_the_next_plan_has_the_measured_mfu(reci
     assert following.compared == []
 
 
-def test_the_stage_of_the_next_version_takes_the_measured_mfu_too(recipe_file: Path) -> None:
+def test_the_stage_of_the_next_version_uses_the_measured_mfu_too(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file)).override({"train.steps": 12})
     result = run_stage(recipe, "estimate", version="2", source_version="1")
     measured = next(row for row in plan(recipe, open_store(recipe), "1").compared if row["name"] == "MFU")["real"]
     assert result.metrics["mfu"] == pytest.approx(measured)
 
 
-def test_another_price_leaves_the_training_as_it_is(recipe_file: Path) -> None:
+def test_a_changed_price_does_not_affect_the_training(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file)).override({"plan.watts": 1.0, "plan.mfu": 0.1})
     assert run_stage(recipe, "train").skipped
 
 
-def test_what_is_planned_is_the_training_of_the_recipe(recipe_file: Path) -> None:
+def test_the_plan_describes_the_training_of_the_recipe(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file)).override({"train.steps": 12})
     assert recipe.plan.train == recipe.train
     assert plan(recipe, open_store(recipe), "none").planned["time"]["tokens"] == 12 * 4 * 32
 
 
-def test_an_unknown_gpu_and_region_are_refused_with_what_to_set(recipe_file: Path) -> None:
-    with pytest.raises(RecipeError, match='nothing is known of "H1000"') as raised:
+def test_an_unknown_gpu_or_region_is_refused_with_the_setting_to_change(recipe_file: Path) -> None:
+    with pytest.raises(RecipeError, match='"H1000" is unknown') as raised:
         find_recipe(str(recipe_file)).override({"plan.gpu": "H1000", "plan.peak_flops": 0.0, "plan.region": "hear"})
     assert 'no region "hear"' in str(raised.value)
 
 
-def test_a_layout_in_which_the_run_cannot_be_trained_ends_the_estimate(recipe_file: Path) -> None:
+def test_an_infeasible_layout_fails_the_estimate(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file)).override({"place.train.layout": {"tensor": 8}, "train.steps": 13})
     with pytest.raises(RecipeError, match="tensor = 8 does not divide kv_heads = 2"):
         run_stage(recipe, "estimate", version="3", source_version="1")

@@ -1,4 +1,4 @@
-"""Which dedup index the stages of a version read."""
+"""The dedup index that the stages of a version read."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def read_by(recipe: Recipe, kind: str, version: str) -> list[str]:
     return [ref.address for ref in record.inputs if ref.role == "index"]
 
 
-def test_all_stages_of_a_version_read_the_index_of_the_one_before_and_an_experiment_that_of_its_source(
+def test_all_stages_read_the_index_of_the_previous_or_source_version(
     tmp_path: Path,
 ) -> None:
     recipe = small_recipe(tmp_path).override({"dedup_index.enabled": True})
@@ -36,7 +36,7 @@ def test_all_stages_of_a_version_read_the_index_of_the_one_before_and_an_experim
     assert [read_by(recipe, kind, "2") for kind in kinds] == [["smoke/dedup_index@1"]] * 3
     assert second["dedup_index"].metrics["added"] == 1
     assert not any(result.skipped for result in second.values())
-    # Another limit for the same documents is no cycle of its own: what the source version has is adopted.
+    # Another limit for the same documents is not a new cycle: the source version's artifacts are adopted.
     tried = run(recipe.override({MAX_REPEATED: 0.31}), "2-tried", "2")
     assert [stage for stage, result in tried.items() if not result.skipped] == ["consolidate", "dedup_index"]
     assert [read_by(recipe, kind, "2-tried") for kind in kinds] == [["smoke/dedup_index@1"]] * 3
@@ -44,7 +44,7 @@ def test_all_stages_of_a_version_read_the_index_of_the_one_before_and_an_experim
     assert all(result.skipped for result in again.values())
 
 
-def test_an_index_that_was_adopted_is_read_as_the_one_that_has_its_files(tmp_path: Path) -> None:
+def test_an_adopted_index_is_read_like_its_source(tmp_path: Path) -> None:
     recipe = small_recipe(tmp_path).override({"dedup_index.enabled": True})
     run(recipe, "1")
     assert all(result.skipped for result in run(recipe, "1-same", "1").values())
@@ -59,7 +59,7 @@ def test_an_index_that_was_adopted_is_read_as_the_one_that_has_its_files(tmp_pat
     )
 
 
-def test_the_audit_of_takedowns_looks_into_the_index_and_the_next_version_frees_it(tmp_path: Path) -> None:
+def test_the_takedown_audit_covers_the_index_and_the_next_version_cleans_it(tmp_path: Path) -> None:
     recipe = small_recipe(tmp_path).override({"dedup_index.enabled": True})
     run(recipe, "1")
     store = open_store(recipe)

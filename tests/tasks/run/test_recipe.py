@@ -4,7 +4,7 @@ import pytest
 
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
-from tasks.run.place import KubernetesPlace, all_filled, filled
+from tasks.run.place import KubernetesPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe, find_recipe, load_recipes
 
 DEMO = find_recipe("demo")
@@ -30,12 +30,12 @@ def test_every_shipped_recipe_loads() -> None:
     assert {recipe.name for recipe in load_recipes()} >= {"demo", "web"}
 
 
-def test_a_recipe_survives_its_own_text() -> None:
+def test_a_recipe_survives_a_round_trip_through_its_text() -> None:
     assert Recipe.from_text(DEMO.text) == DEMO
 
 
-def test_text_that_is_cut_off_is_refused() -> None:
-    with pytest.raises(RecipeError, match="the recipe's JSON text is no JSON"):
+def test_truncated_text_is_refused() -> None:
+    with pytest.raises(RecipeError, match="the recipe's text is not JSON"):
         find_recipe(DEMO.text[:-1])
 
 
@@ -59,7 +59,7 @@ def test_text_that_is_cut_off_is_refused() -> None:
         ),
     ],
 )
-def test_a_bad_line_is_refused_with_file_field_cause_and_remedy(tmp_path: Path, line: str, cause: str) -> None:
+def test_an_invalid_line_is_refused_with_file_field_cause_and_remedy(tmp_path: Path, line: str, cause: str) -> None:
     with pytest.raises(RecipeError) as caught:
         Recipe.load(write(tmp_path, line + MINIMAL))
     assert str(caught.value).startswith("mine.toml: ")
@@ -78,7 +78,7 @@ def test_text_that_is_not_toml_is_refused_with_its_line(tmp_path: Path) -> None:
         Recipe.load(write(tmp_path, "name = 1\nversion = oops\n"))
 
 
-def test_a_recipe_takes_what_it_does_not_set_from_the_one_it_extends(tmp_path: Path) -> None:
+def test_a_recipe_inherits_unset_values_from_the_one_it_extends(tmp_path: Path) -> None:
     write(tmp_path, MINIMAL, "base.toml")
     child = Recipe.load(write(tmp_path, 'extends = "base.toml"\nname = "child"\n[crawl]\nmax_pages = 7\n'))
     assert (child.name, child.crawl.max_pages) == ("child", 7)
@@ -88,7 +88,7 @@ def test_a_recipe_takes_what_it_does_not_set_from_the_one_it_extends(tmp_path: P
 def test_only_one_level_of_extension_is_allowed(tmp_path: Path) -> None:
     write(tmp_path, MINIMAL, "base.toml")
     write(tmp_path, 'extends = "base.toml"\nname = "child"\n', "child.toml")
-    with pytest.raises(RecipeError, match="one level only"):
+    with pytest.raises(RecipeError, match="only one level"):
         Recipe.load(write(tmp_path, 'extends = "child.toml"\nname = "grandchild"\n', "grandchild.toml"))
 
 
@@ -100,39 +100,39 @@ def test_an_override_is_checked_like_the_file() -> None:
         DEMO.override({"crawl.max_pages": "five"})
 
 
-def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
+def test_an_unknown_recipe_is_refused_with_a_list_of_the_others() -> None:
     with pytest.raises(RecipeError, match=r'no recipe "domo".*demo'):
         find_recipe("domo")
 
 
-def test_a_place_takes_variables_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_expands_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_TEST_BUCKET", "s3://bucket")
-    assert filled("${SLUICE_TEST_BUCKET}/x") == "s3://bucket/x"
-    assert filled("${SLUICE_TEST_ABSENT:-here}") == "here"
+    assert expand_env("${SLUICE_TEST_BUCKET}/x") == "s3://bucket/x"
+    assert expand_env("${SLUICE_TEST_ABSENT:-here}") == "here"
     with pytest.raises(RecipeError, match="SLUICE_TEST_ABSENT"):
-        filled("${SLUICE_TEST_ABSENT}")
+        expand_env("${SLUICE_TEST_ABSENT}")
 
 
-def test_all_texts_of_a_place_are_filled_in_where_the_work_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_strings_of_a_place_are_expanded_where_the_stage_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_TEST_IMAGE", "registry/trainer:2")
     place = KubernetesPlace(
         image="${SLUICE_TEST_IMAGE}",
         env={"BUCKET": "${SLUICE_TEST_ABSENT:-sluice}"},
         secrets=("${SLUICE_TEST_ABSENT:-s}",),
     )
-    made = all_filled(place)
+    made = expand_all(place)
     assert (made.image, made.env, made.secrets) == ("registry/trainer:2", {"BUCKET": "sluice"}, ("s",))
     assert made.model_copy(update={"image": place.image, "env": place.env, "secrets": place.secrets}) == place
 
 
-def test_what_consolidate_reads_must_be_measured() -> None:
+def test_the_inputs_of_consolidate_must_be_measured() -> None:
     use = ["language", "gopher_quality", "gopher_repetition", "prose_score"]
     with pytest.raises(RecipeError, match=r'consolidate\.mask_pii: "pii" is not measured: add "pii" to annotate\.use'):
         find_recipe("demo").override({"annotate.use": use})
     assert find_recipe("demo").override({"annotate.use": use, "consolidate.mask_pii": False}).annotate.use == tuple(use)
 
 
-def test_models_are_trained_where_the_recipe_asks_for_them() -> None:
+def test_models_are_trained_if_the_recipe_configures_them() -> None:
     from tasks.stages.classifiers import ClassifiersConfig
 
     recipe = find_recipe("demo")

@@ -1,4 +1,4 @@
-"""All that is wrong with a recipe is told at once: each thing in a line of its own, with place, cause and remedy."""
+"""All errors in a recipe are reported at once: one line each, with place, cause and remedy."""
 
 import os
 import subprocess
@@ -54,8 +54,8 @@ workers = true
 """
 
 SAID = """\
-crawl.seeds: the seed 'example.org' is no http or https address.
-crawl.seeds: the seed 'ftp://example.org/' is no http or https address.
+crawl.seeds: the seed 'example.org' is not an http or https URL.
+crawl.seeds: the seed 'ftp://example.org/' is not an http or https URL.
 crawl.max_pages: Input should be greater than or equal to 1 (got 0).
 extract.files.0.kind: no kind "txt". Did you mean "text"?
 extract.files.1.exclude: Input should be a valid array (got 'test'). Write a list, in brackets.
@@ -68,7 +68,7 @@ without quotes.
 consolidate.limits: settings for c4 (min_sentences = 7, by default 5), which is not in use: name it in \
 consolidate.filters, or take them out (--set consolidate.limits.c4={}).
 tokenizer.weights: the weights sum to 0.9, not to 1: divide each by 0.9, which gives code = 0.55556, web = 0.44444.
-canary.seeds: name at least two different seeds: one run cannot tell a better mixture from luck.
+canary.seeds: name at least two different seeds: one run cannot distinguish a better mixture from chance.
 train: batch_size 5 must be a multiple of microbatch 4.
 train: 700 milestones do not fit into 600 steps.
 place.workers: Input should be a valid integer (got True). Write a whole number, without quotes.
@@ -105,15 +105,15 @@ crawl: contact is missing: webmasters of example.org must be able to reach you; 
 mailto:name@host.
 canary: batch_size 5 must be a multiple of microbatch 8.
 consolidate.trusted: the recipe has no source "bokks". Did you mean "books"?
-canary.current: the recipe has no source "cod": known are: books, web.
-train.mixture: the canaries decide on the mixture: write it as canary.current, or leave out [canary].
+canary.current: the recipe has no source "cod": choose from books, web.
+train.mixture: the canaries decide the mixture: write it as canary.current, or remove [canary].
 consolidate.filters: "fineweb" is not measured: add "fineweb" to annotate.use, or take it out of consolidate.filters.
 consolidate.gold: "quality" is not measured: add "quality" to annotate.use, or take it out of consolidate.gold.
 consolidate.mask_pii: "pii" is not measured: add "pii" to annotate.use, or set mask_pii = false.
 consolidate.gold: "language.scor": language measures no "scor". Did you mean "score"?
 annotate.use: dedup reads "prose_score": add it.
-annotate.settings.classifier.models: [[classifiers.train]] has no "quality": known are: edu.
-annotate.settings.topic.model: [[classifiers.train]] has no "topic": known are: edu.
+annotate.settings.classifier.models: [[classifiers.train]] has no "quality": choose from edu.
+annotate.settings.topic.model: [[classifiers.train]] has no "topic": choose from edu.
 """
 
 
@@ -126,11 +126,11 @@ def told(folder: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("text", "said"), [(WRONG, SAID), (ACROSS, SAID_ACROSS)], ids=["fields", "across"])
-def test_every_error_is_told_with_place_cause_and_remedy(tmp_path: Path, text: str, said: str) -> None:
+def test_every_error_is_reported_with_place_cause_and_remedy(tmp_path: Path, text: str, said: str) -> None:
     assert told(tmp_path, text) == [f"mine.toml: {line}" for line in said.splitlines()]
 
 
-def test_what_is_wrong_between_sections_is_told_beside_a_typing_error(tmp_path: Path) -> None:
+def test_contradictions_between_sections_are_reported_together_with_type_errors(tmp_path: Path) -> None:
     text = 'name = "mine"\n[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\nmax_fils = 3\n'
     assert told(tmp_path, f"{text}[train]\nmixture = {{ boks = 1.0 }}\n") == [
         'mine.toml: unknown key extract.files.0.max_fils. Did you mean "max_files"?',
@@ -149,7 +149,7 @@ def test_the_shell_prints_a_line_for_each(tmp_path: Path) -> None:
     assert found.stderr.splitlines() == [f"sluice: mine.toml: {line}" for line in SAID_ACROSS.splitlines()]
 
 
-def test_overrides_are_told_all_at_once_too() -> None:
+def test_errors_of_overrides_are_reported_all_at_once_too() -> None:
     with pytest.raises(RecipeError) as caught:
         find_recipe("demo").override({"crawl.max_page": 5, "train.steps": "many", "canary.guarded": ["wib"]})
     assert str(caught.value).splitlines() == [
@@ -159,7 +159,7 @@ def test_overrides_are_told_all_at_once_too() -> None:
     ]
 
 
-def test_errors_survive_the_way_from_a_worker() -> None:
+def test_errors_survive_pickling_from_a_worker() -> None:
     import pickle
 
     error = RecipeError("one", "mend it", [("two", "")])

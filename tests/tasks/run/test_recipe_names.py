@@ -1,4 +1,4 @@
-"""Names that no stage could find are refused when the recipe is read: sources, topics, categories, languages."""
+"""Unknown names are refused when the recipe is read: sources, topics, categories, languages."""
 
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,13 @@ CORPUS = {"name": "packages", "kind": "documents"}
         ({"canary.guarded": ["web", "packges"]}, "canary.guarded"),
     ],
 )
-def test_a_source_of_texts_or_of_a_mixture_that_the_recipe_has_not_is_refused_with_the_nearest(
+def test_an_unknown_source_of_texts_or_a_mixture_is_refused_with_the_nearest_one(
     changes: dict[str, Any], at: str
 ) -> None:
     assert refused(changes) == f'override: {at}: the recipe has no source "packges". Did you mean "packages"?'
 
 
-def test_what_a_new_champion_must_not_lose_is_a_source_or_a_task() -> None:
+def test_guards_of_a_new_champion_are_sources_or_tasks() -> None:
     task = {"name": "quiz", "kind": "cloze", "path": "/data/quiz.jsonl", "prompt": "{{text}}"}
     changes = {"evaluate.tasks": [task], "promote.guarded": ["web", "quiz"]}
     recipe = DEMO.override(changes)
@@ -42,7 +42,7 @@ def test_what_a_new_champion_must_not_lose_is_a_source_or_a_task() -> None:
     assert said == 'override: promote.guarded: the recipe has no source and no task "quis". Did you mean "quiz"?'
 
 
-def test_a_comparison_is_made_with_the_settings_of_the_evaluation() -> None:
+def test_a_comparison_uses_the_settings_of_the_evaluation() -> None:
     on = DEMO.override({"promote.enabled": True, "evaluate.max_tokens": 77})
     assert on.promote.evaluate == on.evaluate
     assert on.override({"evaluate.max_tokens": 78}).promote.evaluate.max_tokens == 78  # type: ignore[union-attr]
@@ -59,17 +59,15 @@ def test_a_comparison_is_made_with_the_settings_of_the_evaluation() -> None:
         ({"train.replay": {"share": 0.5, "old": ["packges"]}}, "train.replay.old"),
     ],
 )
-def test_a_source_of_training_that_the_recipe_has_not_is_refused_with_the_nearest(
-    changes: dict[str, Any], at: str
-) -> None:
+def test_an_unknown_training_source_is_refused_with_the_nearest_one(changes: dict[str, Any], at: str) -> None:
     said = refused({"makes": ["warc", "documents", "tokens", "checkpoint"], **changes})
     assert said == f'override: {at}: the recipe has no source "packges". Did you mean "packages"?'
 
 
-def test_sequences_are_grouped_by_a_column_that_the_shards_have() -> None:
+def test_the_grouping_column_must_exist_in_the_shards() -> None:
     said = refused({"pack.by": "topic"})
     assert 'pack.by: the shards have no column "topic": add it to encode.columns' in said
-    assert "or name one of source, tier, language" in said
+    assert "or choose from source, tier, language" in said
     assert '"tokens" is a column of every shard: leave it out' in refused({"encode.columns": ["tokens"]})
 
 
@@ -82,7 +80,7 @@ def test_grouped_by_another_column_mixtures_name_its_values_and_targets_still_so
     )
     for field, names in (("target", {"gold": 1.0}), ("guarded", ["gold"])):
         said = refused({**by_tier, f"canary.{field}": names})
-        assert said == f'override: canary.{field}: the recipe has no source "gold": known are: code, packages, web.'
+        assert said == f'override: canary.{field}: the recipe has no source "gold": choose from code, packages, web.'
     files = [{"name": "bought", "path": "/data/*.idx"}]
     unknown = {**by_tier, "canary.current": {"gold": 0.5, "unknown": 0.5}}
     assert 'has no value "unknown"' in refused(unknown)
@@ -91,7 +89,7 @@ def test_grouped_by_another_column_mixtures_name_its_values_and_targets_still_so
     assert DEMO.override(by_host).encode.columns == ("host",)
 
 
-def test_sources_that_the_recipe_has_are_taken_wherever_they_are_named() -> None:
+def test_existing_sources_are_accepted_everywhere() -> None:
     changes = {
         "classifiers.train": [GATE],
         "perplexity.references": [CORPUS, {"name": "wiki", "kind": "jsonl", "path": "/data/*.jsonl"}],
@@ -104,12 +102,12 @@ def test_sources_that_the_recipe_has_are_taken_wherever_they_are_named() -> None
     assert Recipe.from_text(recipe.text) == recipe
 
 
-def test_a_mixture_of_what_is_crawled_is_refused_where_nothing_is_crawled() -> None:
+def test_a_mixture_with_the_crawl_is_refused_without_a_crawl() -> None:
     said = refused({"crawl.enabled": False})
-    assert said == 'override: canary.current: the recipe has no source "web": known are: code, packages.'
+    assert said == 'override: canary.current: the recipe has no source "web": choose from code, packages.'
 
 
-def test_a_recipe_that_extends_one_of_other_sources_takes_a_mixture_of_its_own_whole(tmp_path: Path) -> None:
+def test_a_mixture_replaces_the_inherited_one_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "below.toml").write_text('name = "below"\n[canary]\ncurrent = { web = 1.0 }\nsteps = 7\n')
     books = '[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\n'
     mine = f'extends = "below.toml"\nname = "mine"\n[crawl]\nenabled = false\n{books}[canary]\ncurrent = '
@@ -119,26 +117,26 @@ def test_a_recipe_that_extends_one_of_other_sources_takes_a_mixture_of_its_own_w
         assert (canary.current, canary.steps) == (weights, 7)
 
 
-def test_what_cuts_head_middle_and_tail_by_default_needs_no_crawl() -> None:
+def test_default_cut_points_need_no_crawl() -> None:
     recipe = files_only(BOOKS)
     assert recipe.perplexity.cut_source == "web"
     assert recipe.override({"perplexity.references": [{**CORPUS, "name": "books"}]}).perplexity.active
 
 
-def test_a_sample_of_the_crawl_is_refused_where_nothing_is_crawled() -> None:
+def test_a_sample_of_the_crawl_is_refused_without_a_crawl() -> None:
     with pytest.raises(
         RecipeError, match=r'classifiers\.train\.0\.crawl\.sources: the recipe has no source "web".*books'
     ):
         files_only(BOOKS).override({"classifiers.train": [GATE]})
 
 
-def test_a_priority_of_a_stage_that_there_is_not_is_refused_with_the_nearest() -> None:
+def test_a_priority_of_an_unknown_stage_is_refused_with_the_nearest_one() -> None:
     said = refused({"place.kubernetes": {"queue_priority": {"pretrain": "high"}}})
     assert said == 'override: place.kubernetes.queue_priority: no stage "pretrain". Did you mean "train"?'
     assert DEMO.override({"place.kubernetes": {"queue_priority": {"train": "high", "canary": "low"}}})
 
 
-def test_perplexity_of_languages_that_nothing_tells_apart_is_refused() -> None:
+def test_perplexity_by_language_without_language_detection_is_refused() -> None:
     reference = {"name": "wiki", "kind": "jsonl", "path": "/data/*.jsonl", "language": "en"}
     changes = {
         "annotate.use": ["prose_score", "pii", "perplexity"],
@@ -148,14 +146,14 @@ def test_perplexity_of_languages_that_nothing_tells_apart_is_refused() -> None:
     }
     said = refused(changes)
     assert said.startswith(
-        "override: annotate.use: perplexity has models of en alone, and the language of documents is not measured"
+        "override: annotate.use: perplexity only has models for en, but the language of documents is not measured"
     )
-    assert 'put language before perplexity, or give a reference the language "und"' in said
+    assert 'add language before perplexity, or give a reference the language "und"' in said
     assert DEMO.override({**changes, "perplexity.references": [{**reference, "language": "und"}]})
     assert DEMO.override({**changes, "annotate.use": ["language", "prose_score", "pii", "perplexity"]})
 
 
-def test_parts_of_the_corpus_are_refused_where_the_model_has_no_cut_points() -> None:
+def test_buckets_are_refused_if_the_model_has_no_cut_points() -> None:
     changes = {
         "annotate.use": [*USE, "perplexity"],
         "annotate.settings.perplexity": {"file": "/models/en.arpa"},
@@ -178,7 +176,7 @@ def topics(drop: str, **texts: Any) -> dict[str, Any]:
     }
 
 
-def test_a_topic_that_the_model_has_not_is_refused_with_the_nearest() -> None:
+def test_an_unknown_topic_is_refused_with_the_nearest_one() -> None:
     relabel = {"1": "news", "2": "lyrics"}
     said = refused(topics("lyric", relabel=relabel))
     assert said == (
@@ -187,7 +185,7 @@ def test_a_topic_that_the_model_has_not_is_refused_with_the_nearest() -> None:
     assert DEMO.override(topics("lyrics", relabel=relabel))
 
 
-def test_a_topic_is_taken_where_files_alone_know_the_labels() -> None:
+def test_any_topic_is_accepted_if_only_files_define_the_labels() -> None:
     assert DEMO.override(topics("lyric", label_field="kind"))
 
 
@@ -196,11 +194,11 @@ def test_a_topic_is_taken_where_files_alone_know_the_labels() -> None:
     [
         ({"files": {"adult": "/lists/adult"}}, 'Did you mean "adult"?'),
         ({"folders": ["/lists"], "categories": ["adult", "games"]}, 'Did you mean "adult"?'),
-        ({"banned_words": ["casino"]}, "known are: banned_word"),
+        ({"banned_words": ["casino"]}, "choose from banned_word"),
         ({}, "there is none at all"),
     ],
 )
-def test_a_category_of_addresses_of_which_there_is_no_list_is_refused(lists: dict[str, Any], said: str) -> None:
+def test_a_url_category_without_a_list_is_refused(lists: dict[str, Any], said: str) -> None:
     asked = {
         "annotate.use": [*USE, "url_blocklist"],
         "annotate.settings.url_blocklist": lists,
@@ -213,7 +211,7 @@ def test_a_category_of_addresses_of_which_there_is_no_list_is_refused(lists: dic
     assert DEMO.override({**asked, "annotate.settings.url_blocklist": {"folders": ["/lists"]}})
 
 
-def test_a_path_of_files_that_is_not_absolute_is_refused_where_it_stands() -> None:
+def test_a_relative_path_is_refused_with_its_key() -> None:
     notes = {"name": "notes", "kind": "text"}
     for path in ("/notes/*.txt", "s3://notes/*.txt", "{stdlib}/*.py"):
         assert files_only({**notes, "path": path}).extract.files[0].path == path

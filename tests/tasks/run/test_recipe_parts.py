@@ -1,4 +1,4 @@
-"""A recipe makes what its sections are about: the whole way of one without crawl and canaries, from the shell."""
+"""The sections of a recipe determine its stages: a complete run without crawl and canaries, from the shell."""
 
 import json
 from pathlib import Path
@@ -83,14 +83,16 @@ def test_a_recipe_without_crawl_and_canaries_goes_from_files_to_a_model(
     assert "file://" in capsys.readouterr().out
 
 
-def test_what_it_does_not_make_is_refused_with_what_to_add(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_outside_the_recipe_is_refused_with_the_section_to_add(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for stage, section in (("inject", "crawl"), ("arms", "canary"), ("train_classifiers", "classifiers")):
         assert main([stage, "--recipe", str(recipe)]) == 2
         said = capsys.readouterr().err
         assert f"sluice: the recipe mine gives the stage {stage} nothing to do. Add the section [{section}]" in said
 
 
-def test_without_a_mixture_each_source_weighs_what_it_has(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_mixture_sources_are_weighted_by_size(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe.write_text(recipe.read_text().replace("mixture = { books = 0.75, notes = 0.25 }\n", ""))
     for stage in STAGES[: STAGES.index("evaluate")]:
         assert main([stage, "--recipe", str(recipe)]) == 0, capsys.readouterr().err
@@ -123,7 +125,7 @@ BOOKS = '[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\
         ('[examples]\nfiles = ["/data/rows.jsonl"]\n[finetune]\nbase = "other/checkpoint@dev"\n', []),
     ],
 )
-def test_what_is_made_follows_from_the_sections_and_survives_text_and_override(text: str, makes: list[str]) -> None:
+def test_the_stages_follow_from_the_sections_and_survive_text_and_override(text: str, makes: list[str]) -> None:
     recipe = read(text)
     assert recipe.makes == tuple(makes)
     assert Recipe.from_text(recipe.text) == recipe
@@ -133,21 +135,21 @@ def test_what_is_made_follows_from_the_sections_and_survives_text_and_override(t
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "the recipe makes nothing: give it a section"),
+        ("", "the recipe makes nothing: add a section"),
         ('makes = ["checkpoint", "tokens"]\n' + BOOKS, 'makes: "checkpoint" is made from "documents": add it'),
         ('makes = ["warc", "documents"]\n' + BOOKS, r'makes: "warc" needs a section \[crawl\]: add it'),
         ('makes = ["pages"]\n' + BOOKS, r"makes\.0: Input should be 'warc', 'documents'"),
         (BOOKS + "[train]\nmixture = { bokks = 1.0 }", 'train.mixture: the recipe has no source "bokks"'),
         (BOOKS + "[train]\nmixture = { books = 0.5 }", "train.mixture: the weights sum to 0.5"),
-        (BOOKS + "[canary]\n[train]\nmixture = { books = 1.0 }", "train.mixture: the canaries decide on the mixture"),
+        (BOOKS + "[canary]\n[train]\nmixture = { books = 1.0 }", "train.mixture: the canaries decide the mixture"),
     ],
 )
-def test_what_cannot_be_made_is_refused(text: str, said: str) -> None:
+def test_impossible_combinations_are_refused(text: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         read(text)
 
 
-def test_sections_of_what_is_not_made_owe_nothing_to_the_others() -> None:
+def test_sections_of_inactive_stages_are_not_checked_against_others() -> None:
     canary = "[canary]\ncurrent = { web = 1.0 }\n"
     with pytest.raises(RecipeError, match='no source "web"'):
         read(BOOKS + canary)

@@ -1,4 +1,4 @@
-"""What the sections of a recipe owe each other is checked when it is read, not when a stage comes to it."""
+"""Constraints between sections are checked when the recipe is read, not in a stage."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ SCORES = {"edu": {"folder": "/models/edu", "label": "1"}}
 
 
 def files_only(*files: dict[str, Any], **consolidate: Any) -> Recipe:
-    """A recipe that does not crawl, as its file would be read."""
+    """A recipe without a crawl, as read from its file."""
     settings = {"name": "mine", "crawl": {"enabled": False}, "canary": {}}
     return read({**settings, "extract": {"files": files}, "consolidate": consolidate})
 
@@ -40,27 +40,27 @@ def refused(changes: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_without_a_crawl_filters_judge_every_source() -> None:
+def test_without_a_crawl_filters_apply_to_every_source() -> None:
     assert files_only(BOOKS, CRAWLED).consolidate.sources == ("books", "commoncrawl")
 
 
-def test_beside_a_crawl_filters_judge_it_and_captures_of_other_crawls() -> None:
+def test_with_a_crawl_filters_apply_to_it_and_to_other_captures() -> None:
     assert DEMO.consolidate.sources == ("web",)
     more = [source.model_dump() for source in DEMO.extract.files] + [CRAWLED]
     assert DEMO.override({"extract.files": more}).consolidate.sources == ("web", "commoncrawl")
 
 
-def test_filters_judge_no_trusted_source_by_default_and_none_that_is_named_as_both() -> None:
+def test_filters_skip_trusted_sources_and_a_source_cannot_be_both() -> None:
     mine = files_only(BOOKS, CRAWLED, trusted=["books"])
     assert mine.consolidate.sources == ("commoncrawl",)
     assert Recipe.from_text(mine.text) == mine
     assert mine.override({"consolidate.trusted": []}).consolidate.sources == ("books", "commoncrawl")
     assert files_only(BOOKS, trusted=["books"]).consolidate.sources == (), "all of it is trusted"
-    with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" is in consolidate\.sources, too'):
+    with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" is also in consolidate\.sources'):
         files_only(BOOKS, CRAWLED, sources=["books"], trusted=["books"])
 
 
-def test_what_filters_judge_by_default_follows_an_override_and_survives_the_text() -> None:
+def test_the_default_sources_of_filters_follow_overrides_and_survive_the_text() -> None:
     mine = files_only(BOOKS)
     assert mine.override({"extract.files": [BOOKS, CRAWLED]}).consolidate.sources == ("books", "commoncrawl")
     of_files = DEMO.override({"crawl.enabled": False, "canary.current": {"code": 0.5, "packages": 0.5}})
@@ -68,31 +68,31 @@ def test_what_filters_judge_by_default_follows_an_override_and_survives_the_text
     assert Recipe.from_text(mine.text) == mine
 
 
-def test_sources_that_are_named_stay_as_they_are_named() -> None:
+def test_explicitly_named_sources_are_kept() -> None:
     named = files_only(BOOKS, CRAWLED, sources=["commoncrawl"])
     assert named.consolidate.sources == ("commoncrawl",)
     assert named.override({"consolidate.samples": 1}).consolidate.sources == ("commoncrawl",)
     assert DEMO.override({"consolidate.sources": ["web", "code"]}).consolidate.sources == ("web", "code")
 
 
-def test_a_recipe_without_any_source_yet_is_no_matter_of_the_filters() -> None:
+def test_a_recipe_without_sources_raises_no_error_about_filters() -> None:
     assert files_only().consolidate.sources == ("web",)
 
 
 @pytest.mark.parametrize("field", ["sources", "trusted"])
-def test_a_source_that_the_recipe_has_not_is_refused_with_the_nearest(field: str) -> None:
+def test_an_unknown_source_is_refused_with_the_nearest_one(field: str) -> None:
     said = refused({f"consolidate.{field}": ["code", "packges"]})
     assert said == f'override: consolidate.{field}: the recipe has no source "packges". Did you mean "packages"?'
 
 
-def test_the_crawl_is_no_source_of_a_recipe_that_does_not_crawl() -> None:
+def test_the_crawl_is_not_a_source_of_a_recipe_without_a_crawl() -> None:
     with pytest.raises(RecipeError, match=r'mine\.toml: consolidate\.sources: the recipe has no source "web".*books'):
         files_only(BOOKS, sources=["web", "books"])
 
 
-def test_filters_that_would_judge_no_source_are_refused() -> None:
+def test_filters_without_a_source_are_refused() -> None:
     said = refused({"consolidate.sources": []})
-    assert "consolidate.sources names no source, so the filters would judge nothing" in said
+    assert "consolidate.sources is empty, so the filters would apply to nothing" in said
     assert "consolidate.filters" in said
     assert (
         DEMO.override(
@@ -102,8 +102,8 @@ def test_filters_that_would_judge_no_source_are_refused() -> None:
     )
 
 
-def test_the_example_without_a_crawl_in_the_documentation_filters_what_it_reads() -> None:
-    text = DOC.read_text().partition("Documents also come without a crawl")[2].partition("```toml\n")[2]
+def test_the_documented_example_without_a_crawl_filters_its_files() -> None:
+    text = DOC.read_text().partition("A corpus does not need a crawl")[2].partition("```toml\n")[2]
     example = tomllib.loads(text.partition("```")[0])
     recipe = read({"name": "mine", "canary": {"current": {"books": 1.0}}, **example})
     assert not recipe.crawl.enabled
@@ -112,7 +112,7 @@ def test_the_example_without_a_crawl_in_the_documentation_filters_what_it_reads(
 
 
 @pytest.mark.parametrize("bound", ["at_least", "at_most"])
-def test_a_limit_on_a_model_that_is_not_asked_is_refused_with_the_nearest(bound: str) -> None:
+def test_a_limit_on_an_unused_model_is_refused_with_the_nearest_one(bound: str) -> None:
     asked = {
         "classifiers.train": [TRAIN],
         "annotate.use": [*USE, "classifier"],
@@ -121,14 +121,14 @@ def test_a_limit_on_a_model_that_is_not_asked_is_refused_with_the_nearest(bound:
         "consolidate.limits": {"classifier": {bound: {"edo": 0.5}}},
     }
     said = refused(asked)
-    why = "annotate.settings.classifier.models says what is"
+    why = "annotate.settings.classifier.models lists the scores"
     assert (
         said == f'override: consolidate.limits.classifier.{bound}: "edo" is not measured ({why}). Did you mean "edu"?'
     )
     assert DEMO.override({**asked, "consolidate.limits": {"classifier": {bound: {"edu": 0.5}}}})
 
 
-def test_a_limit_on_a_score_of_hugging_face_that_is_not_asked_is_refused() -> None:
+def test_a_limit_on_an_unused_hugging_face_score_is_refused() -> None:
     said = refused(
         {
             "annotate.use": [*USE, "hugging_face"],
@@ -137,11 +137,11 @@ def test_a_limit_on_a_score_of_hugging_face_that_is_not_asked_is_refused() -> No
             "consolidate.limits": {"hugging_face": {"at_most": {"toxic": 0.5}}},
         }
     )
-    why = "annotate.settings.hugging_face.scores says what is"
-    assert f'consolidate.limits.hugging_face.at_most: "toxic" is not measured ({why}): known are: edu' in said
+    why = "annotate.settings.hugging_face.scores lists the scores"
+    assert f'consolidate.limits.hugging_face.at_most: "toxic" is not measured ({why}): choose from edu' in said
 
 
-def test_a_model_that_is_asked_and_not_trained_is_refused_with_the_nearest() -> None:
+def test_a_used_but_untrained_model_is_refused_with_the_nearest_one() -> None:
     changes = {"classifiers.train": [TRAIN], "annotate.use": [*USE, "classifier"]}
     said = refused({**changes, "annotate.settings.classifier": {"models": ["edu", "edv"]}})
     assert 'annotate.settings.classifier.models: [[classifiers.train]] has no "edv". Did you mean "edu"?' in said
@@ -156,15 +156,13 @@ def test_a_model_that_is_asked_and_not_trained_is_refused_with_the_nearest() -> 
         ("quality", {"model": "prose"}, "prose"),
     ],
 )
-def test_an_annotator_that_asks_models_is_refused_where_none_is_trained(
-    name: str, settings: dict[str, Any], model: str
-) -> None:
+def test_an_annotator_of_models_is_refused_if_none_is_trained(name: str, settings: dict[str, Any], model: str) -> None:
     said = refused({"annotate.use": [*USE, name], f"annotate.settings.{name}": settings})
-    assert f'{name} applies the model "{model}", and none is trained' in said
-    assert f'add [[classifiers.train]] with name = "{model}", or take {name} out of annotate.use' in said
+    assert f'{name} applies the model "{model}", but no model is trained' in said
+    assert f'add [[classifiers.train]] with name = "{model}", or remove {name} from annotate.use' in said
 
 
-def test_the_weights_that_come_with_the_annotator_quality_need_no_training() -> None:
+def test_the_shipped_weights_of_quality_need_no_training() -> None:
     assert "quality" in DEMO.override({"annotate.use": [*USE, "quality"]}).annotate.use
 
 
@@ -175,14 +173,24 @@ def test_the_weights_that_come_with_the_annotator_quality_need_no_training() -> 
             "classifier",
             {"models": ["edu"]},
             {"positive": ""},
-            'no positive label: give it one, or ask it through "topic"',
+            'no positive label: give it one, or use it with the annotator "topic"',
         ),
-        ("classifier", {"models": ["edu"]}, {"method": "signals"}, 'of the method signals: ask it through "quality"'),
-        ("topic", {"model": "edu"}, {"method": "signals"}, 'of the method signals: ask it through "quality"'),
-        ("quality", {"model": "edu"}, {}, 'of the method fasttext: ask it through "classifier"'),
+        (
+            "classifier",
+            {"models": ["edu"]},
+            {"method": "signals"},
+            'of the method signals: use it with the annotator "quality"',
+        ),
+        (
+            "topic",
+            {"model": "edu"},
+            {"method": "signals"},
+            'of the method signals: use it with the annotator "quality"',
+        ),
+        ("quality", {"model": "edu"}, {}, 'of the method fasttext: use it with the annotator "classifier"'),
     ],
 )
-def test_a_model_that_the_annotator_cannot_ask_is_refused(
+def test_a_model_of_an_unsupported_kind_is_refused(
     name: str, settings: dict[str, Any], train: dict[str, Any], said: str
 ) -> None:
     changes = {"classifiers.train": [{**TRAIN, **train}], "annotate.use": [*USE, name]}
@@ -201,33 +209,33 @@ def test_perplexity_is_refused_without_references_or_a_file() -> None:
 @pytest.mark.parametrize(
     ("gold", "said"),
     [
-        ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": known are: label, score'),
+        ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": choose from label, score'),
         ("language.scor", 'Did you mean "score"?'),
-        ("language.label", 'consolidate.gold: "language.label" is no number (string): name a number, or a truth value'),
-        ("pii.spans", '"pii.spans" is no number (list'),
+        ("language.label", 'consolidate.gold: "language.label" is not a number (string): name a numeric'),
+        ("pii.spans", '"pii.spans" is not a number (list'),
         ("gopher_quality.word", 'Did you mean "words"?'),
     ],
 )
-def test_gold_by_what_is_not_measured_or_no_number_is_refused(gold: str, said: str) -> None:
+def test_gold_by_an_unmeasured_or_non_numeric_value_is_refused(gold: str, said: str) -> None:
     assert said in refused({"consolidate.gold": {gold: 0.5}})
 
 
-def test_gold_by_an_annotator_that_there_is_not_is_refused_with_the_nearest() -> None:
+def test_gold_by_an_unknown_annotator_is_refused_with_the_nearest_one() -> None:
     said = refused({"consolidate.gold": {"langage.score": 0.5}})
     assert said == 'override: consolidate.gold: no annotator "langage". Did you mean "language"?'
 
 
-def test_what_chooses_among_copies_must_be_measured() -> None:
+def test_the_preference_among_copies_must_be_measured() -> None:
     use = [name for name in USE if name != "prose_score"]
     assert refused({"annotate.use": use}) == 'override: annotate.use: dedup reads "prose_score": add it.'
 
 
 @pytest.mark.parametrize("gold", ["language.score", "pii.count", "gopher_quality.english", "prose_score.score"])
-def test_gold_by_numbers_and_truth_values_is_taken(gold: str) -> None:
+def test_gold_by_numbers_and_booleans_is_accepted(gold: str) -> None:
     assert DEMO.override({"consolidate.gold": {gold: 1}}).consolidate.gold == {gold: 1.0}
 
 
-def test_gold_by_the_score_of_a_model_is_held_to_the_models_that_are_asked() -> None:
+def test_gold_by_a_model_score_needs_that_model() -> None:
     changes = {
         "classifiers.train": [TRAIN],
         "annotate.use": [*USE, "classifier"],
@@ -237,7 +245,7 @@ def test_gold_by_the_score_of_a_model_is_held_to_the_models_that_are_asked() -> 
     assert 'Did you mean "edu"?' in refused({**changes, "consolidate.gold": {"classifier.edo": 0.5}})
 
 
-def test_filters_that_are_taken_out_leave_limits_with_a_way_out() -> None:
+def test_limits_of_removed_filters_are_refused_with_a_remedy() -> None:
     said = refused({"consolidate.filters": ["language"]})
     assert "settings for gopher_quality (min_letters = 0.5, by default 0.8), which is not in use" in said
     assert "--set consolidate.limits.gopher_quality={}" in said
@@ -274,17 +282,17 @@ def test_the_checks_of_a_recipe_with_models_load_nothing_heavy() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def test_chunks_that_become_examples_are_cut_by_the_recipe_or_named() -> None:
+def test_chunks_for_examples_come_from_the_recipe_or_a_named_artifact() -> None:
     assert "examples.chunks: the recipe cuts no chunks: set [chunks] enabled = true" in refused({"examples.chunks": {}})
     named = {"of": "mine/chunks@2026.10", "sources": ["books"]}
     assert DEMO.override({"examples.chunks": named}).stages("finetune") == ("examples",)
     own = {"chunks.enabled": True, "examples.chunks": {"sources": ["wob"]}}
     assert 'examples.chunks.sources: the recipe has no source "wob". Did you mean "web"?' in refused(own)
     assert "are <recipe>/chunks@<version>" in refused({"examples.chunks": {"of": "mine/documents@1"}})
-    assert "chunks are no preferences" in refused({"examples": {"chunks": named, "kind": "preferences"}})
+    assert "chunks are not preferences" in refused({"examples": {"chunks": named, "kind": "preferences"}})
 
 
-def test_a_fine_tuning_takes_no_place_that_shares_the_model_or_has_several_nodes() -> None:
+def test_a_fine_tuning_refuses_a_sharded_model_and_several_nodes() -> None:
     tuned = {"finetune.base": "demo/checkpoint@1", "examples.files": ["/rows.jsonl"]}
     shared = {"shard": 2, "tensor": 2, "recompute": "full"}
     text = json.loads(DEMO.override(tuned).text)
@@ -296,7 +304,7 @@ def test_a_fine_tuning_takes_no_place_that_shares_the_model_or_has_several_nodes
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
         f"place.train.layout.{name}" for name in ("shard", "tensor", "recompute")
     ]
-    assert "has all of the model on each rank of one node" in str(caught.value)
+    assert "has the whole model on each rank of one node" in str(caught.value)
     text["finetune"]["base"] = ""
     assert Recipe.from_text(json.dumps(text)).place.train.layout.shard == 2, "a training may"
 
@@ -305,7 +313,7 @@ PAPERS = {"name": "papers", "kind": "pdf", "path": "/data/*.pdf"}
 SHARED = DEMO.override({"extract.files": [*(one.model_dump() for one in DEMO.extract.files), PAPERS]})
 
 
-def test_a_source_with_limits_of_its_own_is_judged_unless_sources_are_named() -> None:
+def test_a_source_with_its_own_limits_is_filtered_unless_sources_are_named() -> None:
     mine = SHARED
     assert mine.consolidate.sources == ("web", "papers"), "the recipe has limits for PDF"
     assert mine.consolidate.kinds == {"web": "web", "code": "text", "packages": "metadata", "papers": "pdf"}
@@ -313,7 +321,7 @@ def test_a_source_with_limits_of_its_own_is_judged_unless_sources_are_named() ->
     assert mine.override(own).consolidate.sources == ("web", "code", "papers")
     assert mine.override({**own, "consolidate.trusted": ["papers"]}).consolidate.sources == ("web", "code")
     assert Recipe.from_text(mine.override(own).text) == mine.override(own)
-    with pytest.raises(RecipeError, match=r'limits\.code: filters do not judge "code": add it to consolidate\.sources'):
+    with pytest.raises(RecipeError, match=r'limits\.code: "code" is not filtered: add it to consolidate\.sources'):
         mine.override({**own, "consolidate.sources": ["web"]})
 
 
@@ -324,12 +332,12 @@ def test_limits_of_an_unknown_source_or_kind_are_refused(scope: str, meant: str)
         SHARED.override({f"consolidate.limits.{scope}.gopher_quality.min_words": 9})
 
 
-def test_the_kinds_of_sources_are_not_given_by_hand() -> None:
+def test_the_kinds_of_sources_cannot_be_set() -> None:
     with pytest.raises(RecipeError, match=r"kinds is filled in from \[extract\]: leave it out"):
         DEMO.override({"consolidate.kinds": {"code": "pdf"}})
 
 
-def test_the_recipe_for_the_public_web_judges_its_code_by_limits_made_for_code() -> None:
+def test_the_recipe_for_the_public_web_has_limits_for_code() -> None:
     consolidate = find_recipe("web").consolidate
     assert consolidate.sources == ("web", "code")
     of_code, of_web = (consolidate.limits_of(source)["gopher_quality"] for source in ("code", "web"))
@@ -337,6 +345,6 @@ def test_the_recipe_for_the_public_web_judges_its_code_by_limits_made_for_code()
     assert (of_code["min_stop_words"], of_code["min_words"]) == (0, of_web["min_words"])
 
 
-def test_limits_of_a_source_count_in_the_fingerprint_of_its_settings() -> None:
+def test_limits_of_a_source_are_in_the_fingerprint() -> None:
     own = DEMO.override({"consolidate.limits.code.gopher_quality.min_words": 9}).consolidate
     assert canonical_json(own) != canonical_json(DEMO.consolidate)

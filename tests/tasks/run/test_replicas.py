@@ -1,6 +1,6 @@
-"""Trainings that differ in their seeds alone: their spread beside the errors over items, and in the gate.
+"""Trainings that differ only in their seeds: their spread in the reports and in the gate.
 
-Milestones of one training stand for trainings with other seeds: what is read of a training is its record.
+Milestones of one training simulate trainings with other seeds, because only the record of a training is read.
 """
 
 import json
@@ -20,7 +20,7 @@ OTHERS = ["test/scores@s1", "test/scores@s2"]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Champions:
-    """Checkpoints of four versions: the first one, two with other seeds, and one that differs in its steps, too."""
+    """Checkpoints of four versions: the first one, two with other seeds, and one that also differs in its steps."""
     begun = champions_in(tmp_path_factory.mktemp("replicas"))
     rows = Path(begun.store.root, "quiz.jsonl")
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -40,7 +40,7 @@ def scores(made: Champions, version: str) -> dict[str, Any]:
     return dict(json.loads(made.artifact("scores", version).read("scores.json")))
 
 
-def test_their_spread_stands_beside_the_errors_and_reaches_the_gate(trained: Champions) -> None:
+def test_the_spread_of_replicas_is_reported_and_reaches_the_gate(trained: Champions) -> None:
     trained.run("evaluate", FIRST, evaluate__replicas=OTHERS)
     found, artifact = scores(trained, FIRST), trained.artifact("scores", FIRST)
     values = [one["sources"]["web"]["bpb"] for one in (found, scores(trained, "s1"), scores(trained, "s2"))]
@@ -76,7 +76,9 @@ def test_their_spread_stands_beside_the_errors_and_reaches_the_gate(trained: Cha
         (["test/scores@nowhere"], "evaluate.replicas: test/scores@nowhere is not in"),
     ],
 )
-def test_what_differs_in_more_than_seeds_is_refused(trained: Champions, replicas: list[str], said: str) -> None:
+def test_replicas_that_differ_in_more_than_seeds_are_refused(
+    trained: Champions, replicas: list[str], said: str
+) -> None:
     for version, changes in {"twin": {}, "other": {"evaluate__max_tokens": 77}, "v2": {}}.items():
         if not Artifact.find(trained.store, ArtifactId("test/checkpoint", version)):
             trained.checkpoint(version, STEPS[1], seed=1 if version == "twin" else 4, init_seed=1)

@@ -1,4 +1,4 @@
-"""The runner on the cheap first stage of a real recipe: what is skipped, what is refused, what a cycle starts from."""
+"""The runner on the cheap first stage of a real recipe: skips, refusals, and the start of a cycle."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.rank import RANKS
 from tasks.stages.crawl.storage import crawldb
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.trainer.place import (
     CHECK_EVERY,
     CHECK_VARIABLE,
@@ -63,14 +63,14 @@ def test_an_unchanged_stage_is_skipped_and_keeps_its_record(recipe: Recipe) -> N
     assert (again.fingerprint, again.content, again.members) == (first.fingerprint, first.content, ("p0", "p1"))
 
 
-def test_a_changed_field_is_refused_by_name_with_both_values_and_a_way_out(recipe: Recipe) -> None:
+def test_a_changed_field_is_refused_with_both_values_and_a_remedy(recipe: Recipe) -> None:
     run_stage(recipe, "inject")
     with pytest.raises(DriftError, match=r"crawl\.max_pages was 450 and is 451.*another version"):
         run_stage(recipe.override({"crawl.max_pages": 451}), "inject")
     assert not run_stage(recipe.override({"crawl.max_pages": 451}), "inject", version="next").skipped
 
 
-def test_where_a_recipe_runs_does_not_bear_on_the_fingerprint(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_place_is_not_in_the_fingerprint(recipe: Recipe, tmp_path: Path) -> None:
     elsewhere = recipe.override({"place.store": str(tmp_path / "other"), "place.workers": 3})
     assert run_stage(recipe, "inject").fingerprint == run_stage(elsewhere, "inject").fingerprint
 
@@ -80,7 +80,7 @@ def test_a_missing_input_names_the_stage_that_makes_it(recipe: Recipe) -> None:
         run_stage(recipe, "fetch", member="p0")
 
 
-def test_an_input_missing_at_the_version_is_read_at_the_source_version_and_dead_seeds_are_named(recipe: Recipe) -> None:
+def test_a_missing_input_is_read_at_the_source_version_and_dead_seeds_are_named(recipe: Recipe) -> None:
     dead = recipe.override({"crawl.seeds": ["http://library.localhost:9/"], "crawl.partitions": 1})
     for stage, member in (("inject", ""), ("rank", ""), ("generate", "p0")):
         run_stage(dead, stage, member=member)
@@ -95,33 +95,29 @@ def test_an_unknown_stage_is_refused_with_the_nearest_one(recipe: Recipe) -> Non
         run_stage(recipe, "extrakt")
 
 
-def test_a_dask_scheduler_that_does_not_answer_can_be_tried_again(
-    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_dask_scheduler_is_a_retryable_error(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.core.engine._CONNECT_S", 1)
     nowhere = recipe.override({"place.dask.address": "tcp://127.0.0.1:9"})
-    with pytest.raises(TransientError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+    with pytest.raises(TransientError, match=r"no Dask scheduler responds at tcp://127\.0\.0\.1:9"):
         run_stage(nowhere, "inject", on_dask=True)
 
 
-def test_a_cycle_starts_from_the_one_that_was_published_last_and_stays_bound_to_it(
-    recipe: Recipe, tmp_path: Path
-) -> None:
+def test_a_cycle_starts_from_the_last_published_one_and_keeps_it(recipe: Recipe, tmp_path: Path) -> None:
     recrawl = recipe.override({"crawl.recrawl": True})
     store = Store(str(tmp_path / "store"))
     given_cycle(store, "1")
-    given_cycle(store, "1b", published=False)  # a cycle that never came to its end
+    given_cycle(store, "1b", published=False)  # a cycle that was not completed
     second = generate(recrawl, "2")
     assert "demo/crawldb/p0@1" in inputs_of(store, "2")
     assert "demo/crawldb/p0@1b" not in inputs_of(store, "2")
     given_cycle(store, "3")
-    # A newer crawl DB does not change what an older cycle was made from.
+    # A newer crawl DB does not change the inputs of an older cycle.
     again = generate(recrawl, "2")
     assert again.skipped
     assert again.fingerprint == second.fingerprint
 
 
-def test_without_recrawl_every_version_is_a_crawl_of_its_own(recipe: Recipe, tmp_path: Path) -> None:
+def test_without_recrawl_every_version_is_a_new_crawl(recipe: Recipe, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     given_cycle(store, "1")
     generate(recipe, "2")
@@ -142,7 +138,7 @@ def generate(recipe: Recipe, version: str) -> StageResult:
 
 
 def given_cycle(store: Store, version: str, *, published: bool = True) -> None:
-    """Puts an empty crawl DB into the store, as `update` lays it out, and the `warc` artifact that makes it count."""
+    """Puts an empty crawl DB into the store in the layout of `update`, with the `warc` artifact that completes it."""
     made = []
     for name in ("p0", "p1"):
         output = Output(store, ArtifactId(f"demo/crawldb/{name}", version), version, member=name)
@@ -151,7 +147,7 @@ def given_cycle(store: Store, version: str, *, published: bool = True) -> None:
                 with part.file(file) as raw:
                     pq.write_table(schema.empty_table(), raw)
             with part.file(crawldb.KNOWN_FILE) as raw:
-                raw.write(Known().to_bytes())
+                raw.write(KnownUrls().to_bytes())
         made.append(commit(output, "update", 1, Config(), (), Report()))
     output = Output(store, ArtifactId("demo/ranks", version), version)
     with output.part("ranks", conserved=False) as part:
@@ -176,7 +172,7 @@ def inputs_of(store: Store, version: str) -> list[str]:
     return sorted(ref.address for ref in record.inputs)
 
 
-def test_the_shell_prints_the_same_result_and_ends_with_a_status(
+def test_the_shell_prints_the_same_result_and_exits_with_a_status(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inject", "--recipe", "demo"]) == 0
@@ -186,7 +182,7 @@ def test_the_shell_prints_the_same_result_and_ends_with_a_status(
     assert capsys.readouterr().err.startswith("sluice: override: crawl.max_pages")
 
 
-def test_the_record_tells_code_host_and_times(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_record_has_code_host_and_times(recipe: Recipe, tmp_path: Path) -> None:
     run_stage(recipe, "inject")
     record = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("demo/seeds", "dev")).record
     assert record.code["version"]
@@ -198,7 +194,7 @@ def placed(recipe: Recipe, train: TrainPlace) -> Recipe:
     return recipe.model_copy(update={"place": recipe.place.model_copy(update={"train": train})})
 
 
-def test_a_stage_gets_the_place_of_training_of_its_own_recipe_and_leaves_none_behind(
+def test_a_stage_sets_the_training_place_of_its_recipe_and_restores_the_environment(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLUICE_NPROC", raising=False)
@@ -230,7 +226,7 @@ def test_a_stage_gets_the_place_of_training_of_its_own_recipe_and_leaves_none_be
 
 @pytest.mark.parametrize("recrawl", [True, False])
 @pytest.mark.parametrize(("named", "first"), [({"code": 0.5, "web": 0.5}, 0.8), ({"code": 0.3, "web": 0.7}, 0.3)])
-def test_a_cycle_begins_with_the_mixture_that_was_decided_unless_the_recipe_names_another_since(
+def test_a_cycle_starts_with_the_decided_mixture_unless_the_recipe_changed_it(
     recipe: Recipe, tmp_path: Path, recrawl: bool, named: dict[str, float], first: float
 ) -> None:
     mine = recipe.override({"name": "test", "crawl.recrawl": recrawl, "canary.current": {"code": 0.5, "web": 0.5}})
@@ -246,7 +242,7 @@ def test_a_cycle_begins_with_the_mixture_that_was_decided_unless_the_recipe_name
     assert arms[0]["weights"]["code"] == first
 
 
-def test_files_outside_the_store_are_kept_as_a_version_read_them(recipe: Recipe, tmp_path: Path) -> None:
+def test_external_files_are_pinned_per_version(recipe: Recipe, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "a.txt").write_text("A text that is long enough to be a document. " * 20)
@@ -263,7 +259,7 @@ def test_files_outside_the_store_are_kept_as_a_version_read_them(recipe: Recipe,
 
 
 def no_captures(store: Store) -> None:
-    """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
+    """Puts a `warc` artifact without files into the store in the layout of `publish`."""
     output = Output(store, ArtifactId("demo/warc", "dev"), "none")
     with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
         pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
@@ -273,7 +269,7 @@ def no_captures(store: Store) -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(StoppedError("asked to stop"), "KILLED"), (InputError("no input"), "FAILED")]
 )
-def test_a_run_that_was_asked_to_stop_is_told_as_killed_and_not_as_failed(
+def test_a_stopped_run_is_reported_as_killed_and_not_as_failed(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
 ) -> None:
     def run(*_: object) -> Report:

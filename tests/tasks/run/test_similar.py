@@ -1,4 +1,4 @@
-"""`similar`: near copies of a text in a version, beside a comparison with every document."""
+"""`similar`: near copies of a text in a version, checked by a comparison with every document."""
 
 import json
 from io import BytesIO, TextIOWrapper
@@ -25,7 +25,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A version of 120 documents in five parts, its `duplicates` made by dedup."""
+    """A version of 120 documents in five parts, with `duplicates` from dedup."""
     folder = tmp_path_factory.mktemp("similar")
     run_stage_in(folder, DEDUP, DedupConfig(), corpus(folder, ROWS, 5), kind="duplicates")
     return Store(str(folder))
@@ -36,7 +36,7 @@ def similarity(one: str, other: str) -> float:
     return len(left & right) / len(left | right)
 
 
-def test_the_near_copies_of_a_text_are_those_that_a_comparison_with_all_documents_finds(store: Store) -> None:
+def test_near_copies_agree_with_a_comparison_with_all_documents(store: Store) -> None:
     for seed in range(30):
         text = edited(prose(seed), range(1), "y").upper() + "!"
         true = {row["id"]: similarity(row["text"], text.rstrip("!")) for row in ROWS}
@@ -48,25 +48,25 @@ def test_the_near_copies_of_a_text_are_those_that_a_comparison_with_all_document
         assert found.compared == len(ROWS)
 
 
-def test_a_text_of_its_own_has_no_copies(store: Store) -> None:
+def test_a_unique_text_has_no_copies(store: Store) -> None:
     found = similar(store, "test", "dev", " ".join(prose(99)))
     assert (found.copies, found.candidates) == ([], 0)
     assert found.text().startswith("0 of 120 documents")
 
 
-def test_a_lower_threshold_states_how_likely_a_copy_at_it_is_found(store: Store) -> None:
+def test_a_lower_threshold_states_the_probability_of_finding_a_copy(store: Store) -> None:
     found = similar(store, "test", "dev", " ".join(prose(3)), 0.5)
     assert found.recall == pytest.approx(1 - (1 - 0.5**8) ** 16)
     assert "a copy at the threshold is found with probability 0.06" in found.text()
 
 
 @pytest.mark.parametrize(("text", "threshold"), [(" . ! ", None), ("some text", 0.0), ("some text", 1.1)])
-def test_what_cannot_be_looked_up_is_refused(store: Store, text: str, threshold: float | None) -> None:
+def test_invalid_lookups_are_refused(store: Store, text: str, threshold: float | None) -> None:
     with pytest.raises(InputError):
         similar(store, "test", "dev", text, threshold)
 
 
-def test_without_signatures_the_answer_names_the_setting(tmp_path: Path) -> None:
+def test_without_signatures_the_error_names_the_setting(tmp_path: Path) -> None:
     run_stage_in(tmp_path, DEDUP, DedupConfig(near=False), corpus(tmp_path, ROWS[:4]), kind="duplicates")
     with pytest.raises(InputError, match=r"\[dedup\] near = true"):
         similar(Store(str(tmp_path)), "test", "dev", "some text")

@@ -1,4 +1,4 @@
-"""Contract of the source version: a version made at one can be the next; what is reused is what records name."""
+"""Contract of the source version: a derived version can be the next source; reuse follows records."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def adopted_from(recipe: Recipe, address: str) -> str:
     return Artifact.open_at(open_store(recipe), ArtifactId.parse(address)).record.adopted_from
 
 
-def test_a_version_made_at_a_source_version_can_be_the_next_source_version(recipe: Recipe) -> None:
+def test_a_version_with_a_source_version_can_be_the_next_source_version(recipe: Recipe) -> None:
     first = run(recipe, "1")
     for number, source in ((2, "1"), (3, "2"), (4, "3")):
         made = run(recipe.override({MIN_WORDS: number}), str(number), source)
@@ -49,7 +49,7 @@ def test_a_version_made_at_a_source_version_can_be_the_next_source_version(recip
     assert not [path for path in fourth.store.list(fourth.address.path) if not path.endswith(RECORD)]
 
 
-def test_what_a_version_has_measured_anew_is_read_from_it_and_the_rest_from_where_it_was_made(recipe: Recipe) -> None:
+def test_new_measurements_are_read_from_the_version_and_the_rest_from_its_sources(recipe: Recipe) -> None:
     run(recipe, "1")
     longer = recipe.override({FULL_LENGTH: 9000})
     run(longer, "2", "1")
@@ -64,7 +64,7 @@ def test_what_a_version_has_measured_anew_is_read_from_it_and_the_rest_from_wher
     assert [stage for stage in STAGES if not fourth[stage].skipped] == ["annotate", "dedup", "consolidate"]
 
 
-def test_a_version_without_documents_is_followed_by_what_it_has(recipe: Recipe) -> None:
+def test_a_source_version_without_documents_provides_its_artifacts(recipe: Recipe) -> None:
     run(recipe, "1")
     longer = recipe.override({FULL_LENGTH: 9000})
     one(longer, "annotate", "2", "1")
@@ -73,7 +73,7 @@ def test_a_version_without_documents_is_followed_by_what_it_has(recipe: Recipe) 
     assert not one(longer, "dedup", "3", "2").skipped
 
 
-def test_a_crawl_is_found_by_way_of_what_was_made_from_it(recipe: Recipe) -> None:
+def test_a_crawl_is_found_through_artifacts_derived_from_it(recipe: Recipe) -> None:
     crawled = recipe.override({"crawl.enabled": True})
     captures(open_store(recipe), "1")
     run(crawled, "1")
@@ -86,39 +86,39 @@ def test_a_crawl_is_found_by_way_of_what_was_made_from_it(recipe: Recipe) -> Non
 
 
 def captures(store: Store, version: str) -> Artifact:
-    """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
+    """Puts a `warc` artifact without files into the store in the layout of `publish`."""
     output = Output(store, ArtifactId("demo/warc", version), version)
     with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
         pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
     return commit(output, "publish", 1, Config(), (), Report())
 
 
-def test_what_no_record_names_is_not_read(recipe: Recipe) -> None:
+def test_artifacts_that_no_record_names_are_not_read(recipe: Recipe) -> None:
     run(recipe, "1")
     one(recipe.override({MIN_WORDS: 2}), "consolidate", "2", "1")
     store = open_store(recipe)
     shutil.rmtree(Path(store.root) / "demo" / "extracted" / "1")
     with pytest.raises(InputError, match=r"needs demo/extracted@3, and 2 has none.*[Rr]un the stage extract"):
         one(recipe, "annotate", "3", "2")
-    one(recipe.override({"extract.min_chars": 2}), "extract", "1")  # the address holds something else now
+    one(recipe.override({"extract.min_chars": 2}), "extract", "1")  # the address now has another artifact
     with pytest.raises(InputError, match="and 2 has none"):
         one(recipe, "annotate", "3", "2")
     assert not one(recipe, "extract", "3", "2").skipped
 
 
-def test_what_was_adopted_is_named_where_its_files_are_gone_and_a_new_version_is_made_anew(recipe: Recipe) -> None:
+def test_an_adopted_artifact_without_files_is_named_and_recomputed_by_a_new_version(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({MIN_WORDS: 2}), "2", "1")
     shutil.rmtree(Path(open_store(recipe).root) / "demo" / "extracted" / "1")
     with pytest.raises(
-        InputError, match=r"demo/extracted@2 has the files of demo/extracted@1, which is gone.*Restore it"
+        InputError, match=r"demo/extracted@2 uses the files of demo/extracted@1, which is gone.*Restore it"
     ):
         one(recipe, "annotate", "2")
     made = one(recipe, "extract", "3", "2")
     assert (made.skipped, adopted_from(recipe, made.address)) == (False, "")
 
 
-def test_artifacts_of_a_version_that_were_made_from_different_ones_are_no_source(recipe: Recipe) -> None:
+def test_inconsistent_artifacts_of_a_version_cannot_be_a_source(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({"extract.min_chars": 2}), "2")
     store = open_store(recipe)
@@ -142,7 +142,7 @@ def copy(store: Store, artifact: Artifact, version: str) -> None:
 
 
 @pytest.mark.parametrize(("role", "found"), [("ranks", ["demo/ranks@1"]), ("previous", [])])
-def test_the_cycle_before_is_no_part_of_a_version(recipe: Recipe, role: str, found: list[str]) -> None:
+def test_the_previous_cycle_is_not_part_of_a_version(recipe: Recipe, role: str, found: list[str]) -> None:
     store = open_store(recipe)
     ranks = written(store, "demo/ranks", "1", "rank").record
     ref = InputRef(role=role, address=ranks.artifact, fingerprint=ranks.fingerprint, content=ranks.content)
@@ -163,9 +163,7 @@ def written(store: Store, name: str, version: str, stage: str, *inputs: InputRef
     return commit(output, stage, 1, Config(), inputs, Report())
 
 
-def test_what_if_is_asked_of_a_version_of_which_nothing_was_left(
-    recipe: Recipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_if_works_for_a_version_that_kept_no_document(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     run(recipe, "1")
     run(recipe.override({MIN_WORDS: 2}), "2", "1")
     with pytest.raises(InputError, match=r"none of .* is left"):
@@ -176,7 +174,7 @@ def test_what_if_is_asked_of_a_version_of_which_nothing_was_left(
     assert main([*command, "3", "--source-version", "2"]) == 0
     printed = capsys.readouterr().out
     assert "before: the settings of demo/documents@2" in printed
-    assert "0 documents would be kept, 8 would go" in printed
+    assert "0 documents would be kept, 8 would be dropped" in printed
     assert main([*command, "4"]) == 2
     assert "no artifact demo/extracted@4" in (printed := capsys.readouterr().err)
     assert "--source-version" in printed

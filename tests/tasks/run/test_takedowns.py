@@ -1,4 +1,4 @@
-"""Contract of takedowns as inputs: later versions obey them, earlier ones stay, and the audit tells both."""
+"""Contract of takedowns as inputs: later versions respect them, earlier ones do not change, audits report both."""
 
 import json
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ def recipe(tmp_path: Path) -> Recipe:
     return small_recipe(tmp_path)
 
 
-def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(recipe: Recipe, capsys) -> None:
+def test_a_takedown_applies_to_later_versions_and_does_not_change_earlier_ones(recipe: Recipe, capsys) -> None:
     before = made(recipe, REFINE + TOKENS, "1")
     ids = (
         artifact(recipe, "smoke/documents@1").table("kept/part-00000-of-00004.parquet", ["id"]).column("id").to_pylist()
@@ -51,7 +51,7 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert main([*asked, "--date", "2026-11-21T09:30:15+00:00"]) == 0
     assert json.loads(capsys.readouterr().out)["address"] == "smoke/takedown@2026.11.21-093015"
 
-    # What is there stays, and is not silently taken for what would be made now.
+    # Existing artifacts are kept, and not silently treated as current.
     assert artifact(recipe, "smoke/documents@1").record.content == before["consolidate"].content
     with pytest.raises(DriftError, match=r"the takedown smoke/takedown@.* came into force after it was made"):
         made(recipe, ("consolidate",), "1")
@@ -60,10 +60,10 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert main(["audit", "--recipe", text]) == 1
     assert "made before the takedown: run corpus again" in capsys.readouterr().out
 
-    # Tokens alone, from the old shards: the plan is free of it.
+    # Only tokens, from the old shards: the plan is free of it.
     only = made(recipe, ("pack",), "tokens", "1")["pack"]
     assert only.rows["takedown"] == 1
-    # The whole: documents are free of it, and all else is adopted or made of these.
+    # Everything: documents are free of it, and later artifacts are adopted or derived from these.
     after = made(recipe, REFINE + TOKENS, "2", "1")
     assert [stage for stage in REFINE if not after[stage].skipped] == ["consolidate"]
     assert after["consolidate"].rows["takedown"] == 1
@@ -85,7 +85,7 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert json.loads(capsys.readouterr().out) == found
     assert "for Ann: asked" in answer.text()
 
-    # And back: what is lifted is judged as if it had never been taken down.
+    # And back: a lifted document is handled as if it had never been taken down.
     lifted = ["takedown", "--recipe", text, "--lift", gone, "--reason", "a slip", "--date", "2026-11-22T00:00:00+00:00"]
     assert main(lifted) == 0
     back = made(recipe, ("extract", "annotate", "dedup", "consolidate"), "3", "2")["consolidate"]
@@ -97,7 +97,7 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert "nothing new, lifts 1 document: a slip" in answer.text()
 
 
-def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan_and_no_training(recipe: Recipe) -> None:
+def test_a_takedown_without_matches_reruns_consolidate_and_pack_but_no_training(recipe: Recipe) -> None:
     recipe = recipe.override({"makes": ["documents", "tokens", "checkpoint"]})
     made(recipe, (*REFINE, *TOKENS, "train"), "1")
     nowhere = recipe.override({"takedown.urls": "http://nowhere.net/", "takedown.date": "2026-11-21T09:30:15"})
@@ -107,7 +107,7 @@ def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan_and_no_training(r
     assert artifact(recipe, "smoke/plan@1").record.content == artifact(recipe, "smoke/plan@2").record.content
 
 
-def test_a_request_is_made_once_and_the_next_contains_it(recipe: Recipe) -> None:
+def test_a_takedown_is_stored_once_and_the_next_one_contains_it(recipe: Recipe) -> None:
     first = recipe.override({"takedown.urls": "http://a.net/"})
     assert not made(first, ("takedown",), "t1")["takedown"].skipped
     made(recipe.override({"takedown.urls": "http://b.net/"}), ("takedown",), "t2")
@@ -118,7 +118,7 @@ def test_a_request_is_made_once_and_the_next_contains_it(recipe: Recipe) -> None
     assert [row["value"] for row in rows] == ["http://a.net/", "http://b.net/"]
 
 
-def test_a_crawl_cycle_keeps_the_takedowns_that_it_began_with(recipe: Recipe) -> None:
+def test_a_crawl_cycle_keeps_the_takedowns_it_started_with(recipe: Recipe) -> None:
     store = open_store(recipe)
     table = pa.table({"url": ["http://a.net/"]})
     before = by_hand(recipe, "fetchlist/p0", "c1", "urls.parquet", table)
@@ -134,7 +134,7 @@ def test_a_crawl_cycle_keeps_the_takedowns_that_it_began_with(recipe: Recipe) ->
     assert read("generate", "fetchlist", "c2") == ["smoke/takedown@t1"]
 
 
-def test_the_newest_crawl_db_is_free_of_what_no_cycle_can_have_fetched(recipe: Recipe) -> None:
+def test_the_newest_crawl_db_has_no_url_taken_down_before_any_fetch(recipe: Recipe) -> None:
     made(recipe.override({"takedown.domains": "gone.net"}), ("takedown",), "t1")
     due = datetime(2026, 11, 1, tzinfo=UTC)
     for version, when, present in (("c1", due, 1), ("c2", None, 0)):
@@ -148,13 +148,13 @@ def test_the_newest_crawl_db_is_free_of_what_no_cycle_can_have_fetched(recipe: R
 
 
 def by_hand(recipe: Recipe, kind: str, version: str, path: str, table: pa.Table, *inputs: Artifact) -> Artifact:
-    """Commits one table as an artifact that was made from others."""
+    """Commits one table as an artifact with inputs."""
     output = Output(open_store(recipe), ArtifactId(f"smoke/{kind}", version), "by hand")
     with output.part("all", conserved=False) as part, part.file(path) as file:
         pq.write_table(table, file)
     return commit(output, "by hand", 1, Config(), [one.ref("crawldb") for one in inputs], Report())
 
 
-def test_a_recipe_without_takedowns_is_absent_of_all(recipe: Recipe, capsys) -> None:
+def test_a_recipe_without_takedowns_has_no_takedown_inputs(recipe: Recipe, capsys) -> None:
     assert main(["audit", "--recipe", recipe.text]) == 0
     assert capsys.readouterr().out == "smoke has no takedown\n\nnothing was made yet\n"

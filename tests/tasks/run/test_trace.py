@@ -1,4 +1,4 @@
-"""Trace: every answer is checked against a pass over all batches, tokens and documents."""
+"""Trace: every result is checked against a brute-force pass over all batches, tokens and documents."""
 
 import json
 from collections import defaultdict
@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made, Artifact]
 
 
 def reading(made: Made, checkpoint: Artifact) -> tuple[dict[str, set[int]], Order, Plan, ShardSet]:
-    """Walks over all batches: document id -> steps that read it."""
+    """Iterates over all batches: document id -> steps that read it."""
     shards, plan, held = ShardSet.open(made.shards), Plan.open(made.plan), json.loads(checkpoint.read("run.json"))
     order = Order(held["sequences"], held["weights"], held["batch_size"], held["seed"])
     steps = defaultdict(set)
@@ -95,7 +95,7 @@ def test_a_domain_is_traced_to_all_its_kept_pages_and_their_steps(run: tuple) ->
     assert some.to_json()["documents"] == found["documents"][:2]
     assert "and 7 more" in render(some)
     assert trace(store, "test", "dev", "domain:nowhere.org").to_json()["count"] == 0
-    for name, cause in (("org", "is a public suffix"), ("https://h3.org/", "is no name of a host")):
+    for name, cause in (("org", "is a public suffix"), ("https://h3.org/", "is not a host name")):
         with pytest.raises(InputError, match=cause):
             trace(store, "test", "dev", f"domain:{name}")
 
@@ -115,9 +115,7 @@ def test_a_plan_packed_by_another_column_is_traced_to_the_steps_that_read_each_p
     assert {source for source, _, _ in reading(made, checkpoint)[1].batch(0)} == {"de", "en"}
 
 
-def test_from_an_object_store_the_answers_are_the_same_and_the_requests_counted(
-    run: tuple, s3: S3Server, tmp_path: Path
-) -> None:
+def test_traces_from_an_object_store_are_equal_and_count_requests(run: tuple, s3: S3Server, tmp_path: Path) -> None:
     local, remote = Store(str(run[0])), Store(f"s3://sluice/{tmp_path.name}")
     for path in local.list("test"):
         if "/.scratch/" not in path:
@@ -135,7 +133,7 @@ def test_from_an_object_store_the_answers_are_the_same_and_the_requests_counted(
     assert len(fetched) <= 1, "a file was fetched whole, other than the losses of the steps"
 
 
-def test_of_a_large_step_the_pages_of_some_sequences_are_shown_or_all(run: tuple) -> None:
+def test_a_large_step_shows_pages_of_some_sequences_or_of_all_on_request(run: tuple) -> None:
     store = Store(str(run[0]))
     whole = trace_step(store, "test", "dev", 3, None).to_json()
     answer = trace_step(store, "test", "dev", 3, 2)
@@ -167,7 +165,7 @@ def test_a_step_is_traced_to_the_pages_and_the_text_it_read(run: tuple) -> None:
                 assert text in row["text"]
 
 
-def test_a_rejected_page_says_why_and_where_its_capture_lies(run: tuple) -> None:
+def test_a_rejected_page_has_its_reason_and_the_location_of_its_capture(run: tuple) -> None:
     answer = trace(Store(str(run[0])), "test", "dev", COPY["url"])
     found = answer.to_json()
     (document,) = found["documents"]
@@ -179,7 +177,7 @@ def test_a_rejected_page_says_why_and_where_its_capture_lies(run: tuple) -> None
     assert f"a copy of {corpus(60)[0]['id']}" in text
 
 
-def test_a_capture_without_a_document_and_an_unknown_page_are_told_apart(run: tuple) -> None:
+def test_a_capture_without_a_document_differs_from_an_unknown_page(run: tuple) -> None:
     store = Store(str(run[0]))
     answer = trace(store, "test", "dev", "https://h1.org/empty")
     found = answer.to_json()
@@ -189,7 +187,7 @@ def test_a_capture_without_a_document_and_an_unknown_page_are_told_apart(run: tu
     assert "never captured" in render(trace(store, "test", "dev", "https://h1.org/unknown"))
 
 
-def test_a_url_is_found_in_another_spelling(run: tuple) -> None:
+def test_a_url_is_found_in_any_spelling(run: tuple) -> None:
     row = corpus(60)[0]
     spelled = row["url"].replace("https://h0.org", "HTTPS://H0.org:443") + "#top"
     assert trace(Store(str(run[0])), "test", "dev", spelled).to_json()["documents"][0]["url"] == row["url"]
@@ -205,12 +203,12 @@ def test_the_text_names_capture_sequences_steps_and_checkpoints(run: tuple) -> N
     assert json.loads(json.dumps(trace(store, "test", "dev", "step:0").to_json()))["kind"] == "step"
 
 
-def test_a_step_the_run_never_had_is_refused(run: tuple) -> None:
-    with pytest.raises(InputError, match=r"the run had the steps 0 \.\. 19, not 20"):
+def test_a_step_outside_the_run_is_refused(run: tuple) -> None:
+    with pytest.raises(InputError, match=r"the run has no step 20\. Its steps are 0 to 19"):
         trace(Store(str(run[0])), "test", "dev", "step:20")
 
 
-def test_before_training_a_page_is_traced_as_far_as_there_are_artifacts(tmp_path: Path) -> None:
+def test_before_training_a_page_is_traced_to_the_last_artifact(tmp_path: Path) -> None:
     rows = corpus(60)
     documents_in(tmp_path, rows, 3)
     store = Store(str(tmp_path))
@@ -226,7 +224,7 @@ def test_before_training_a_page_is_traced_as_far_as_there_are_artifacts(tmp_path
         trace(store, "other", "dev", rows[0]["url"])
 
 
-def test_trace_follows_the_records_and_not_equal_version_names(run: tuple, tmp_path: Path) -> None:
+def test_trace_follows_records_and_not_version_names(run: tuple, tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     config = TrainConfig(
         model=ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), steps=2, batch_size=2, microbatch=2, milestones=1

@@ -1,4 +1,4 @@
-"""A thousand tokens and three hundred pages at random, of a run with two stages and replay, against its batches."""
+"""Random tokens and pages of a run with two stages and replay, traced and checked against its batches."""
 
 import random
 from collections import defaultdict
@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(Store(str(folder)), made, Batches(spec), checkpoint)
 
 
-def test_a_thousand_tokens_are_traced_to_a_page_whose_text_has_them_there(run: Run) -> None:
+def test_a_thousand_random_tokens_are_traced_to_their_exact_position_on_a_page(run: Run) -> None:
     draw, tokenizer = random.Random(11), load(run.made.tokenizer)
     eos = run.batches.eos_id
     encoded = {row["url"]: [*tokenizer.encode(row["text"]).ids, eos] for row in ROWS}
@@ -64,7 +64,7 @@ def test_a_thousand_tokens_are_traced_to_a_page_whose_text_has_them_there(run: R
         for sequence, position in places:
             pieces = found[sequence]["slices"]
             hits = [one for one in pieces if one["pos"] <= position < one["pos"] + one["length"]]
-            if not hits:  # what is left of a sequence behind its documents is padding
+            if not hits:  # the rest of a sequence after its documents is padding
                 assert position >= max(one["pos"] + one["length"] for one in pieces)
                 assert tokens[sequence, position] == eos
                 continue
@@ -74,7 +74,7 @@ def test_a_thousand_tokens_are_traced_to_a_page_whose_text_has_them_there(run: R
     assert compared > 950
 
 
-def test_three_hundred_pages_are_traced_to_the_steps_of_a_replay_of_all_batches(run: Run) -> None:
+def test_three_hundred_pages_are_traced_to_the_steps_found_by_replaying_all_batches(run: Run) -> None:
     uid_steps: dict[str, set[int]] = defaultdict(set)
     for step in range(STEPS):
         for source, sequence, _ in run.batches.order.batch(step):

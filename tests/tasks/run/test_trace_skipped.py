@@ -1,4 +1,4 @@
-"""Trace says of steps that were refused or passed over that they have not trained the model, and why."""
+"""Trace marks refused and skipped steps as not trained, with the reason."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ REFUSED, DAMAGED = 3, 9
 
 
 def faulty(spec: TrainSpec, *_: Any, **__: Any) -> None:
-    """Trains in this process: a step is not finite, and a later one damages the weights."""
+    """Trains in this process with a non-finite step and a later one that damages the weights."""
     trainer = Trainer(spec, Ranks(0, 1, 0))
     damage(trainer, DAMAGED)
 
@@ -47,15 +47,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(str(folder))
 
 
-def test_a_step_that_was_refused_or_passed_over_says_so_and_why(store: Store) -> None:
+def test_a_refused_or_skipped_step_states_its_reason(store: Store) -> None:
     reasons = {step: trace(store, "test", "dev", f"step:{step}").to_json()["skipped"] for step in range(20)}
-    # Steps 10 to 14 are refused after the damage of step 9; the checkpoint of step 8 is the last one before.
+    # Steps 10 to 14 are refused after the damage of step 9; the checkpoint of step 8 is the last good one.
     over = {step: "passed_over" for step in range(8, 15)}
     assert {step: why for step, why in reasons.items() if why} == {REFUSED: "loss_not_finite", **over}
     assert "skipped (passed_over): it did not change the model" in render(trace(store, "test", "dev", "step:9"))
 
 
-def test_a_page_has_trained_the_model_only_in_the_other_steps(store: Store) -> None:
+def test_skipped_steps_do_not_count_as_reads_of_a_page(store: Store) -> None:
     skipped = {REFUSED, *range(8, 15)}
     unread = 0
     for row in corpus(60):

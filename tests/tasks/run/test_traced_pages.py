@@ -1,4 +1,4 @@
-"""A training step is traced to the pages of the PDF files that it read."""
+"""A training step is traced to the pages of its PDF files."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ PAGES = 3
 
 
 def page(file: int, number: int) -> str:
-    """A page whose words say which it is, with an address that is masked."""
+    """A page with identifying words and an address that is masked."""
     return lines(
         60,
         740,
@@ -23,7 +23,7 @@ def page(file: int, number: int) -> str:
     )
 
 
-def test_a_step_names_file_and_pages_of_what_it_read(tmp_path: Path) -> None:
+def test_a_step_names_file_and_pages_of_its_documents(tmp_path: Path) -> None:
     for source in ("books", "notes"):
         (tmp_path / source).mkdir()
         for file in range(4):
@@ -36,7 +36,7 @@ def test_a_step_names_file_and_pages_of_what_it_read(tmp_path: Path) -> None:
     answer = trace(open_store(recipe), "mine", "1", "step:0")
     found = answer.to_json()
     slices = [one for sequence in found["sequences"] for one in sequence["slices"]]
-    # Sequences are shorter than the excerpts, so `text` is all that was read.
+    # Sequences are shorter than the excerpts, so `text` is complete.
     named = [{number for number in range(1, PAGES + 1) if f" p{number} " in one["text"]} for one in slices]
     assert all(numbers <= set(one["pages"]) for numbers, one in zip(named, slices, strict=True))
     assert all(len(one["pages"]) == 1 for numbers, one in zip(named, slices, strict=True) if len(numbers) == 1)

@@ -1,4 +1,4 @@
-"""Fine-tuned models in look-ups and takedowns: both ways between their steps and pages, and on to their base."""
+"""Fine-tuned models in traces and takedowns: from steps to pages and back, and to their base."""
 
 import json
 
@@ -17,7 +17,7 @@ NOTE = "file://notes/3.txt"
 
 
 def steps_with(tunings: Tunings, version: str, url: str) -> list[int]:
-    """The steps of a fine-tuning that name a page, asked one by one."""
+    """The steps of a fine-tuning that name a page, from traces of all steps."""
     steps = range(4)
     return [
         s
@@ -48,7 +48,7 @@ def test_a_step_names_chunks_documents_pages_and_boxes(tunings: Tunings) -> None
         trace(tunings.store, "mine", "1", "tuned:last")
 
 
-def test_a_page_is_traced_to_the_steps_of_the_base_and_of_what_was_tuned_from_it(tunings: Tunings) -> None:
+def test_a_page_is_traced_to_the_steps_of_base_and_fine_tuned_model(tunings: Tunings) -> None:
     by_url = trace(tunings.store, "mine", "1", PAPER).to_json()
     (document,) = by_url["documents"]
     by_id = trace(tunings.store, "mine", "1", document["id"]).to_json()
@@ -63,7 +63,7 @@ def test_a_page_is_traced_to_the_steps_of_the_base_and_of_what_was_tuned_from_it
     told = render(trace(tunings.store, "mine", "1", PAPER))
     assert "fine-tuned: mine/finetuned@1, begun from mine/checkpoint@1" in told
     assert "  examples   2 chunks, of page 1, 2" in told
-    # Asked at a version that has nothing but a fine-tuning, the steps are those of its base.
+    # At a version with only a fine-tuning, the steps are those of its base.
     taught = tunings.tune("taught", examples__chunks={"sources": ["notes"]})
     assert taught.record.inputs[0].role == "base"
     note = trace(tunings.store, "mine", "taught", NOTE).to_json()
@@ -73,7 +73,7 @@ def test_a_page_is_traced_to_the_steps_of_the_base_and_of_what_was_tuned_from_it
 
 
 def tuned_elsewhere(tunings: Tunings) -> Tunings:
-    """A recipe whose model was tuned further, with chunks of this one."""
+    """A recipe whose model was fine-tuned again, with chunks of this one."""
     file = tunings.artifact("tokenizer", "1").local("tokenizer.json")
     chunks = {"of": "mine/chunks@1", "kinds": ["text"]}
     settings = {"name": "other", "examples.chunks": chunks, "finetune.base": "mine/finetuned@1", "tokenizer.file": file}
@@ -84,7 +84,7 @@ def tuned_elsewhere(tunings: Tunings) -> Tunings:
     return other
 
 
-def test_a_model_tuned_further_names_all_its_bases_in_any_recipe(tunings: Tunings) -> None:
+def test_a_model_fine_tuned_twice_names_all_its_bases_in_any_recipe(tunings: Tunings) -> None:
     other = tuned_elsewhere(tunings)
     assert {ref.role: ref.address for ref in other.artifact("examples", "1").record.inputs} == {
         "other_chunks": "mine/chunks@1",
@@ -98,10 +98,10 @@ def test_a_model_tuned_further_names_all_its_bases_in_any_recipe(tunings: Tuning
     assert one["documents"][0]["url"] == PAPER
 
 
-def test_documents_that_were_learned_as_chunks_are_no_held_out_text_of_the_comparison(tunings: Tunings) -> None:
+def test_documents_learned_as_chunks_are_excluded_from_held_out_text(tunings: Tunings) -> None:
     with pytest.raises(InputError, match="there is nothing to compare mine/finetuned@1 with its base on"):
         tunings.run("evaluate_tuned", "1")
-    # Drawn by the same hash: what encode holds out, a larger share of the examples does, too.
+    # Drawn by the same hash: documents held out by encode are also held out by a larger share of examples.
     tunings.tune("apart", examples__heldout_share=0.3)
     tunings.run("evaluate_tuned", "apart", examples__heldout_share=0.3)
     found = json.loads(tunings.artifact("tuned_scores", "apart").read("comparison.json"))
@@ -116,7 +116,7 @@ def test_documents_that_were_learned_as_chunks_are_no_held_out_text_of_the_compa
     assert {"mine/chunks@1", "mine/documents@1"} <= {ref.address for ref in model.record.inputs}
 
 
-def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tunings: Tunings) -> None:
+def test_a_takedown_names_fine_tuned_models_and_applies_to_later_ones(tunings: Tunings) -> None:
     other = tuned_elsewhere(tunings)
     tunings.run("examples", "late", examples__chunks={"sources": ["papers", "notes"]})
     read = trace(tunings.store, "mine", "1", "step:0").to_json()["sequences"][0]["slices"][0]
@@ -151,7 +151,7 @@ def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tuni
     assert (checked["artifact"], checked["says"]) == ("mine/examples@free", "absent")
     other.run("examples", "2")
     assert other.artifact("examples", "2").record.rejected["takedown"] == rejected["takedown"]
-    # Examples from before: their pages are blank from the first step on, and the record names the takedown.
+    # Earlier examples: their pages are blank from the first step on, and the record names the takedown.
     tunings.run("finetune", "late")
     late = tunings.artifact("finetuned", "late")
     assert "mine/takedown@t1" in {ref.address for ref in late.record.inputs}

@@ -1,4 +1,4 @@
-"""A store with a model and fine-tunings made from chunks of text and PDF files. Not a test module."""
+"""A store with a model and fine-tunings on chunks of text and PDF files. Not a test module."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ rank = 2
 
 @dataclass(frozen=True)
 class Tunings:
-    """A recipe `mine` whose version 1 has a model and a fine-tuned one; other versions are made with `run`."""
+    """A recipe `mine` whose version 1 has a model and a fine-tuned one; `run` creates other versions."""
 
     recipe: Recipe
     store: Store

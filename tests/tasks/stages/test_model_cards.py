@@ -10,8 +10,8 @@ import pytest
 from tasks.filters.ngram.model import Scores
 from tasks.stages.classifiers import ClassifierSettings
 from tasks.stages.classifiers import stage as classifiers
-from tasks.stages.classifiers.texts import Example, Examples
-from tasks.stages.perplexity import PerplexityConfig, Reference
+from tasks.stages.classifiers.texts import LabeledText, TextSplit
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tasks.stages.perplexity import stage as perplexity
 from tasks.stages.perplexity.stage import Cuts
 
@@ -38,19 +38,19 @@ def digest(page: str) -> str:
         ({}, "dbe2c082ed93c107"),
     ],
 )
-def test_the_card_of_a_classifier(settings: dict[str, Any], expected: str) -> None:
+def test_the_model_card_of_a_classifier_is_complete(settings: dict[str, Any], expected: str) -> None:
     made = ClassifierSettings.model_validate({"name": "quality", "texts": TEXTS, **settings})
-    train = [Example("t", "good", "k", "", "a"), Example("u", "bad", "l", "", "b")]
-    examples = Examples(train, train[:1], {"copy": 1234, "short": 0}, {"/b": "2" * 64, "/a": "1" * 64}, 5678)
+    train = [LabeledText("t", "good", "k", "", "a"), LabeledText("u", "bad", "l", "", "b")]
+    examples = TextSplit(train, train[:1], {"copy": 1234, "short": 0}, {"/b": "2" * 64, "/a": "1" * 64}, 5678)
     assert digest(classifiers.card(made, examples, SCORES, "0" * 64)) == expected
 
 
-def test_the_card_of_an_n_gram_model() -> None:
+def test_the_model_card_of_an_n_gram_model_is_complete() -> None:
     references = (
-        Reference(name="tales", kind="jsonl", path="/a/*.jsonl", licence="CC0"),
-        Reference(name="web", kind="documents"),
+        ReferenceText(name="tales", kind="jsonl", path="/a/*.jsonl", licence="CC0"),
+        ReferenceText(name="web", kind="documents"),
     )
-    uses = [perplexity.Use(references[0], 1234, 56_789), perplexity.Use(references[1], 1, 2)]
+    uses = [perplexity.ReferenceUse(references[0], 1234, 56_789), perplexity.ReferenceUse(references[1], 1, 2)]
     levels = [SimpleNamespace(prob=np.zeros(size)) for size in (1003, 50, 7)]
     made: Any = SimpleNamespace(
         ngrams=SimpleNamespace(levels=levels),

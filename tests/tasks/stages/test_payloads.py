@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tasks.core.artifact import Artifact, ArtifactId, FileEntry, PartRecord, Record
+from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, FileEntry, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.part import PartSpec, part_names
 from tasks.core.stage import Inputs, Output
@@ -31,8 +31,8 @@ from tasks.stages.dedup import stage as dedup
 from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.passes import mark_part
-from tasks.stages.perplexity import PerplexityConfig, Reference
-from tasks.stages.perplexity.stage import crawled
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
+from tasks.stages.perplexity.stage import sample_crawl
 from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.stages.tokens.bpe import draw
 from tasks.stages.tokens.encode import thresholds
@@ -72,7 +72,7 @@ def _artifact(folder: Path, name: str, folders: Sequence[str], parts: int) -> Ar
     texts = {"stage": name, "member": "", "fingerprint": "f" * 64, "content": "c" * 64, "note": ""}
     now = datetime.now(UTC)
     address = ArtifactId(f"test/{name}", "dev")
-    record = Record(
+    record = ArtifactRecord(
         artifact=str(address), parts=records, members=(), started=now, finished=now, **given, **counts, **texts
     )
     return Artifact(Store(str(folder)), address, record)
@@ -145,8 +145,8 @@ def _classifiers(folder: Path, parts: int) -> None:
 
 def _perplexity(folder: Path, parts: int) -> None:
     extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
-    reference = Reference(name="web", kind="documents")
-    crawled(PerplexityConfig(references=(reference,), cut_source="web"), extracted, _Scales())
+    reference = ReferenceText(name="web", kind="documents")
+    sample_crawl(PerplexityConfig(references=(reference,), cut_source="web"), extracted, _Scales())
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,7 @@ def _perplexity(folder: Path, parts: int) -> None:
         _perplexity,
     ],
 )
-def test_what_is_sent_to_a_worker_does_not_grow_with_the_number_of_parts(
-    stage: Callable[[Path, int], None], tmp_path: Path
-) -> None:
+def test_task_payloads_do_not_grow_with_the_number_of_parts(stage: Callable[[Path, int], None], tmp_path: Path) -> None:
     sizes = []
     for parts in (FEW, MANY):
         (folder := tmp_path / f"{parts:05}").mkdir()

@@ -1,6 +1,6 @@
-"""Token shards, a plan and a tokenizer that all tests of this folder share.
+"""Token shards, a plan and a tokenizer, shared by all tests of this folder.
 
-Change something in tasks/trainer, and run the soak part of this room: kills, gangs, copies of checkpoints, all layouts.
+Run the soak tests of this package after a change of tasks/trainer: kills, gangs, copies of checkpoints, all layouts.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from tests.corpora import Made, corpus, tokens_in
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """As in a run's own process: more threads than free cores wait for one another."""
+    """As in the process of a run: more threads than free cores would wait for each other."""
     torch.set_num_threads(1)
 
 

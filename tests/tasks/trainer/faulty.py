@@ -2,7 +2,7 @@
 
 Faults by name: `poison`, tokens that are not a number to the model; `damage`, a step in which the weights become so;
 `weight`, `gradient`, `share` and `activation`: a bit that flips, the last one once or whenever a rank computes;
-`self_test`: a rank that fails it; `slow`: one whose fixed problem takes longer.
+`self_test`: a rank that fails its self-test; `slow`: a rank that needs longer for the fixed problem.
 """
 
 import multiprocessing
@@ -24,13 +24,13 @@ from tests.tasks.trainer.gangs import free_port
 
 
 def poison(trainer: Trainer, poisonous: list[int]) -> None:
-    """Makes what the model reads not a number wherever it reads one of some tokens."""
+    """Makes the input of the model NaN at certain tokens."""
     tokens = torch.tensor(poisonous)
 
     def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         read, part = inputs[0], slice(None)
         if isinstance(read, DTensor):
-            # Ranks that share matrices embed some positions each.
+            # With shared matrices, each rank embeds some of the positions.
             read, at = read.to_local(), read.device_mesh.get_local_rank() * output.shape[1]
             part = slice(at, at + output.shape[1])
         return output.masked_fill(torch.isin(read[:, part], tokens)[..., None], float("nan"))
@@ -41,7 +41,7 @@ def poison(trainer: Trainer, poisonous: list[int]) -> None:
 
 
 def damage(trainer: Trainer, step: int) -> None:
-    """Makes the weights not a number in a step, as a batch does that no bound refuses."""
+    """Makes the weights NaN in a step, like a bad batch that passes all limits."""
     take = trainer.replica.optimizer.step
 
     def spoilt(lr: float) -> None:
@@ -73,7 +73,7 @@ def flip_weight(trainer: Trainer, rank: int, step: int, bit: int) -> None:
 
 
 def norm_of(trainer: Trainer) -> torch.Tensor:
-    """What a rank has of a norm's weight."""
+    """A rank's share of a norm's weight."""
     if not isinstance(trainer.replica, Sharded):
         return trainer.replica.model.norm.weight
     norms = (tensor for name, tensor in trainer.replica.parameters.items() if name.endswith("ffn_norm.weight"))
@@ -81,7 +81,7 @@ def norm_of(trainer: Trainer) -> torch.Tensor:
 
 
 def flip_gradient(trainer: Trainer, rank: int, step: int, bit: int) -> None:
-    """Flips a bit of the summed gradient that a rank has, before its optimizer reads it."""
+    """Flips a bit of a rank's summed gradient before its optimizer reads it."""
     clip = trainer.replica.clip
 
     def wrong(limit: float) -> float:
@@ -94,7 +94,7 @@ def flip_gradient(trainer: Trainer, rank: int, step: int, bit: int) -> None:
 
 
 def flip_share(trainer: Trainer, rank: int, step: int, bit: int) -> None:
-    """Flips a bit, once, of the gradient that a rank adds to the sum."""
+    """Flips one bit of a rank's gradient, once, before it is added to the sum."""
     backward, left = trainer.replica._backward, [1]
 
     def wrong(part: object) -> list[torch.Tensor]:
@@ -108,7 +108,7 @@ def flip_share(trainer: Trainer, rank: int, step: int, bit: int) -> None:
 
 
 def activation(trainer: Trainer, rank: int, step: int, bit: int, last: int | None = None) -> None:
-    """Flips a bit of what a rank's layers return: once in a step, or whenever they compute from it to the last one."""
+    """Flips a bit of the output of a rank's layers: once in a step, or at every computation from that step on."""
     done: list[int] = []
 
     def wrong(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
@@ -125,24 +125,24 @@ def activation(trainer: Trainer, rank: int, step: int, bit: int, last: int | Non
 
 
 def layers_of(trainer: Trainer) -> list[torch.nn.Module]:
-    """The layers that a rank has."""
+    """The layers of a rank."""
     return [layer for chunk in chunks_of(trainer) for layer in chunk.layers.values()]
 
 
 def chunks_of(trainer: Trainer) -> list[Transformer]:
-    """What a rank has of the model."""
+    """A rank's share of the model."""
     return trainer.replica.chunks if isinstance(trainer.replica, Sharded) else [trainer.replica.model]
 
 
 def slow(trainer: Trainer, rank: int) -> None:
-    """Makes a rank take longer for the problem that all are timed by."""
+    """Makes a rank slower at the timing problem."""
     timed = trainer.replica._stopwatch.seconds
     if trainer.ranks.rank == rank:
         trainer.replica._stopwatch.seconds = lambda: timed() * 50
 
 
 def nan(trainer: Trainer, number: int, step: int) -> None:
-    """Makes what a microbatch of a step becomes not a number, whoever computes it."""
+    """Makes the output of a microbatch NaN in a step, on any rank."""
     trouble = trainer.batches.microbatches(step, [number])[number].tokens
 
     def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
@@ -169,7 +169,7 @@ def ranks_of(spec: TrainSpec, ranks: int, **faults: Any) -> list[int]:
     """Runs all ranks once; returns their exit codes."""
     shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    # Forked: a process of its own would import torch, which takes longer than the run.
+    # Forked: a new process would import torch, which takes longer than the run.
     fork = multiprocessing.get_context("fork")
     started = [fork.Process(target=_rank, args=(spec, rank, shared, faults)) for rank in range(ranks)]
     for process in started:

@@ -1,4 +1,4 @@
-"""Pods as processes: the shell's command as PID 1 of a pod would run it, alone or as the nodes of a gang."""
+"""Pods as processes: run the command like PID 1 of a pod, alone or as the nodes of a gang."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ QUIET = {"MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1", "SLUICE_NPROC": "1"}
 
 
 def recipe_of(store: Path | str, train: TrainConfig) -> Recipe:
-    """A recipe whose artifacts are those of the test's store; nothing but its training is run."""
+    """A recipe with the artifacts of the test's store; only its training is run."""
     place = {"store": str(store), "mlflow": ""}
     crawl = {"seeds": ["http://nowhere.localhost/"], "allow_loopback": True}
     return Recipe.model_validate({"name": "test", "crawl": crawl, "canary": {}, "train": train, "place": place})
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def pod(recipe: Recipe, stage: str = "train", *more: str, **environment: str) -> "subprocess.Popen[str]":
-    """Starts `python -m tasks <stage>` with SIGTERM ignored, as the kernel does for PID 1."""
+    """Starts `python -m tasks <stage>` with SIGTERM ignored, like the kernel for PID 1."""
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "tasks", stage, "--recipe", recipe.text, *more],
         env={**os.environ, **QUIET, **environment},
@@ -50,7 +50,7 @@ def pod(recipe: Recipe, stage: str = "train", *more: str, **environment: str) ->
 
 
 def gang(recipe: Recipe, disks: Path) -> "list[subprocess.Popen[str]]":
-    """Starts the two nodes of a gang, each with an empty disk of its own."""
+    """Starts the two nodes of a gang, each with its own empty disk."""
     place = {NODES: "2", ADDRESS: "127.0.0.1", PORT: str(free_port()), "PET_NPROC_PER_NODE": "1"}
     started = []
     for node in range(2):
@@ -60,7 +60,7 @@ def gang(recipe: Recipe, disks: Path) -> "list[subprocess.Popen[str]]":
 
 
 def ended(pods: "list[subprocess.Popen[str]]", seconds: float = 180) -> list[tuple[int, str]]:
-    """Waits for processes to end; returns the exit code and what each has printed."""
+    """Waits for processes to end; returns the exit code and the output of each."""
     said = [one.communicate(timeout=seconds)[0] for one in pods]
     return [(one.returncode, text) for one, text in zip(pods, said, strict=True)]
 
@@ -69,7 +69,7 @@ Root = TypeVar("Root", Path, str)
 
 
 def store_with(made: Made, root: Root, weights: dict[str, float]) -> Root:
-    """Returns a store that holds what training reads, the mixture `weights` included."""
+    """Returns a store with the inputs of training, including the mixture `weights`."""
     store, source = Store(str(root)), made.shards.store
     for path in source.list("test"):
         with store.write(path) as file:

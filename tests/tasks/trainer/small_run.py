@@ -1,4 +1,4 @@
-"""A run of a second or two on a corpus made by hand, for the tests of trainer and evaluation."""
+"""A run of one or two seconds on a hand-made corpus, for the tests of trainer and evaluation."""
 
 import hashlib
 from pathlib import Path
@@ -40,7 +40,7 @@ def small_spec(made: Made, out: Path, **settings: object) -> TrainSpec:
 def save_whole(
     root: Path, step: int, model: dict[str, Tensor], optimizer: dict[str, Tensor], state: dict[str, object]
 ) -> Path:
-    """Writes a checkpoint as one rank does; returns its folder."""
+    """Writes a checkpoint like one rank; returns its folder."""
     folder = checkpoint.unfinished(root, step)
     checkpoint.begin(folder)
     for file, tensors in ((checkpoint.MODEL, model), (checkpoint.OPTIMIZER, optimizer)):
@@ -50,6 +50,6 @@ def save_whole(
 
 
 def digests(folder: Path, pattern: str = "checkpoints/*/*") -> dict[str, str]:
-    """Returns the sha256 of the files that match, by their path under `folder`."""
+    """Returns the sha256 of matching files by their path below `folder`."""
     files = [path for path in folder.glob(pattern) if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

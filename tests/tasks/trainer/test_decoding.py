@@ -1,4 +1,4 @@
-"""Generation that keeps keys and values gives the tokens of one that reads everything again."""
+"""Generation with a cache of keys and values gives the same tokens as generation without it."""
 
 import numpy as np
 import pytest
@@ -28,13 +28,13 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 
 @torch.no_grad()
 def whole(model: Transformer, tokens: list[int]) -> torch.Tensor:
-    """The logits behind a text, from reading all of it."""
+    """The logits after a text, computed from all of it."""
     seen = torch.tensor([tokens])
     return model(seen, torch.zeros_like(seen))[0, -1]
 
 
 def reference(model: Transformer, prompt: list[int], sampling: Sampling) -> list[int]:
-    """A continuation for which the whole context is read for every token."""
+    """A continuation that computes the whole context for every token."""
     generator = torch.Generator().manual_seed(sampling.seed)
     tokens = [EOS, *prompt]
     for _ in range(sampling.max_tokens):
@@ -49,7 +49,7 @@ def reference(model: Transformer, prompt: list[int], sampling: Sampling) -> list
     return tokens[1 + len(prompt) :]
 
 
-def test_rows_of_any_length_go_on_and_leave_as_if_each_were_read_alone(model: Transformer) -> None:
+def test_batched_decoding_of_rows_of_any_length_equals_decoding_each_alone(model: Transformer) -> None:
     draw = np.random.default_rng(0)
     rows = [[EOS, *draw.integers(1, VOCABULARY, size).tolist()] for size in (7, 1, 4, 12)]
     read = Decoding(model, rows, 8)
@@ -66,7 +66,7 @@ def test_rows_of_any_length_go_on_and_leave_as_if_each_were_read_alone(model: Tr
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_texts_are_equal_to_the_token_within_the_context_and_beyond_it(model: Transformer, temperature: float) -> None:
+def test_decoded_tokens_are_equal_within_and_beyond_the_context(model: Transformer, temperature: float) -> None:
     draw = np.random.default_rng(1)
     for number in range(20):
         prompt = draw.integers(1, VOCABULARY, draw.integers(1, 2 * CONTEXT)).tolist()

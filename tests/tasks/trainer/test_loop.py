@@ -1,4 +1,4 @@
-"""The loop: resuming leaves no trace, and a broken step changes nothing."""
+"""The loop: resuming does not change the result, and a broken step changes nothing."""
 
 import logging
 import shutil
@@ -13,7 +13,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, MetricsTail, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
@@ -32,7 +32,7 @@ def curve(spec: TrainSpec) -> list[list[float]]:
 
 
 def stop_after(trainer: Trainer, step: int) -> None:
-    """Asks the trainer to stop while it works on `step`, as SIGTERM does."""
+    """Requests a stop of the trainer during `step`, like SIGTERM."""
 
     def watch(module: object, inputs: object) -> None:
         trainer.replica.stop_requested = trainer.step == step
@@ -41,7 +41,7 @@ def stop_after(trainer: Trainer, step: int) -> None:
 
 
 def poison(trainer: Trainer, steps: range) -> None:
-    """Makes the model's output not a number in some steps."""
+    """Makes the model's output NaN in some steps."""
 
     def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output * float("nan") if trainer.step in steps else output
@@ -50,7 +50,7 @@ def poison(trainer: Trainer, steps: range) -> None:
 
 
 def jolt(trainer: Trainer, steps: range) -> None:
-    """Makes the model's output wild but finite in some steps."""
+    """Makes the model's output extreme but finite in some steps."""
 
     def shake(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return -50 * output if trainer.step in steps else output
@@ -66,12 +66,12 @@ def test_the_loss_falls(made: Made, tmp_path: Path) -> None:
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
-def test_a_run_that_was_stopped_ends_with_the_bytes_of_one_that_was_not(made: Made, tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
     whole, broken = small_spec(made, tmp_path / "whole"), small_spec(made, tmp_path / "broken")
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 4)
-    with pytest.raises(Stopped, match="after 5 of 12"):
+    with pytest.raises(TrainingStopped, match="after 5 of 12"):
         trainer.train()
     assert checkpoint.steps_at(tmp_path / "broken" / "checkpoints") == [3, 5]
     train(broken)
@@ -98,7 +98,7 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(
     assert curve(spec) == lines
 
 
-def test_a_finished_run_is_not_trained_again(made: Made, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_repeated(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path)
     train(spec)
     before = digests(tmp_path)
@@ -108,7 +108,7 @@ def test_a_finished_run_is_not_trained_again(made: Made, tmp_path: Path) -> None
     assert digests(tmp_path) == before
 
 
-def test_a_step_that_is_not_finite_changes_nothing_and_names_its_documents(made: Made, tmp_path: Path) -> None:
+def test_a_non_finite_step_changes_nothing_and_names_its_documents(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=6), ALONE)
     poison(trainer, range(3, 4))
     trainer.train()
@@ -122,7 +122,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_names_its_documents(made:
     assert skipped["slices"] == trainer.batches.slices(3)
 
 
-def test_a_spike_is_skipped_and_the_same_one_after_a_resume(made: Made, tmp_path: Path) -> None:
+def test_the_same_spike_is_skipped_before_and_after_a_resume(made: Made, tmp_path: Path) -> None:
     settings = {"steps": WINDOW + 12, "checkpoint_every": WINDOW + 2, "milestones": 1, "batch_size": 2}
     spec = small_spec(made, tmp_path, **settings)
     for attempt in range(2):
@@ -135,7 +135,7 @@ def test_a_spike_is_skipped_and_the_same_one_after_a_resume(made: Made, tmp_path
         shutil.rmtree(tmp_path / "checkpoints" / checkpoint.name_of(WINDOW + 12))
 
 
-def test_a_run_that_never_recovers_stops_and_says_why(made: Made, tmp_path: Path) -> None:
+def test_a_run_that_never_recovers_stops_with_its_cause(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=40), ALONE)
     poison(trainer, range(2, 40))
     with pytest.raises(InputError, match=f"out of bounds for {MAX_REFUSED} steps in a row"):
@@ -162,7 +162,7 @@ def test_bf16_trains_and_keeps_its_state_in_fp32(made: Made, tmp_path: Path) -> 
     assert {weight.dtype for weight in trainer.replica.model.parameters()} == {torch.float32}
 
 
-def test_the_tree_sum_of_two_ranks_is_that_of_one() -> None:
+def test_the_tree_sum_of_two_ranks_equals_that_of_one() -> None:
     values = [torch.tensor([x], dtype=torch.float32) for x in (1e8, 1.0, -1e8, 3.0, 7.0, 1e-3, 2e7, -5.0)]
 
     def compute(number: int) -> list[torch.Tensor]:
@@ -174,7 +174,7 @@ def test_the_tree_sum_of_two_ranks_is_that_of_one() -> None:
     assert not whole.equal(sum(values[1:], values[0]))
 
 
-def test_the_tail_of_the_metrics_tells_each_step_once_across_a_restart(tmp_path: Path) -> None:
+def test_the_tail_of_the_metrics_has_each_step_once_across_a_restart(tmp_path: Path) -> None:
     path = tmp_path / METRICS
     tail = MetricsTail(path)
     assert list(tail.new_lines()) == []
@@ -186,7 +186,7 @@ def test_the_tail_of_the_metrics_tells_each_step_once_across_a_restart(tmp_path:
     assert [line["step"] for line in tail.new_lines()] == [2]
 
 
-def test_a_checkpoint_has_the_state_of_its_step_however_long_the_copy_takes(made: Made, tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_state_of_its_step_even_if_the_copy_is_slow(made: Made, tmp_path: Path) -> None:
     usual, slow = (small_spec(made, tmp_path / name, keep_checkpoints=9) for name in ("usual", "slow"))
     train(usual)
     trainer = Trainer(slow, ALONE)

@@ -1,4 +1,4 @@
-"""The mixture of a run: two stages, old beside new, and no more repetition than the recipe allows."""
+"""The mixture of a run: two stages, replay of old data, and limited repetition."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ def config(**settings: object) -> TrainConfig:
     return TrainConfig(**{"steps": 100, "batch_size": 8, "mixture": {"web": 0.8, "books": 0.2}, **settings})
 
 
-def test_the_recipe_decides_on_both_stages() -> None:
+def test_the_recipe_sets_the_mixtures_of_both_stages() -> None:
     late = AnnealConfig(share=0.25, mixture={"books": 0.6, "web": 0.4})
     weights, anneal = mix(config(anneal=late), SEQUENCES)
     assert weights == {"books": 0.2, "code": 0.0, "web": 0.8}
@@ -33,7 +33,7 @@ def test_the_recipe_decides_on_both_stages() -> None:
     assert (anneal.from_step, anneal.weights) == (75, {"books": 0.6, "code": 0.0, "web": 0.4})
 
 
-def test_after_a_mixture_of_the_canaries_the_recipe_still_decides_on_the_anneal() -> None:
+def test_with_a_canary_mixture_the_recipe_still_sets_the_anneal_stage() -> None:
     late = AnnealConfig(share=0.1, mixture={"books": 1.0})
     weights, anneal = mix(config(mixture={}, anneal=late), SEQUENCES, {"web": 0.5, "code": 0.5})
     assert weights == {"web": 0.5, "code": 0.5}
@@ -41,7 +41,7 @@ def test_after_a_mixture_of_the_canaries_the_recipe_still_decides_on_the_anneal(
     assert anneal.weights["books"] == 1.0
 
 
-def test_without_a_mixture_sources_have_their_share_of_the_sequences() -> None:
+def test_without_a_mixture_sources_have_their_natural_shares() -> None:
     assert mix(config(mixture={}), SEQUENCES) == ({"books": 0.15, "code": 0.05, "web": 0.8}, None)
 
 
@@ -52,7 +52,7 @@ def test_replay_draws_its_share_from_the_old_sources_in_both_stages() -> None:
     assert anneal is not None
     assert anneal.weights == {"books": 0.75, "code": 0.25, "web": 0.0}
     order = Order(SEQUENCES, weights, 8, 0, anneal)
-    assert all(abs(order.drawn("code", steps) - 0.25 * 8 * steps) < 2 for steps in range(100))
+    assert all(abs(order.count_drawn("code", steps) - 0.25 * 8 * steps) < 2 for steps in range(100))
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_replay_draws_its_share_from_the_old_sources_in_both_stages() -> None:
             ("cod",),
             r'replay\.old, among the sources with a whole sequence: no source is called "cod"\. Did you mean "cod',
         ),
-        (("web", "books", "code"), r"replay\.old names every source, and none is left as new"),
+        (("web", "books", "code"), r"replay\.old names every source, so that none is new"),
     ],
 )
-def test_replay_of_what_there_is_not_or_of_everything_is_refused(old: tuple[str, ...], said: str) -> None:
+def test_replay_of_unknown_sources_or_of_all_is_refused(old: tuple[str, ...], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         mix(config(replay=ReplayConfig(share=0.5, old=old)), SEQUENCES)
 
 
-def test_too_much_repetition_is_refused_with_the_numbers_and_what_would_fit() -> None:
+def test_too_much_repetition_is_refused_with_the_numbers_and_a_feasible_value() -> None:
     with pytest.raises(RecipeError) as caught:
         mix(config(mixture={"web": 0.5, "books": 0.25, "code": 0.25}, repetition_cap=3), SEQUENCES)
     said = str(caught.value)
@@ -81,7 +81,7 @@ def test_too_much_repetition_is_refused_with_the_numbers_and_what_would_fit() ->
     assert mix(config(mixture=fits, repetition_cap=3), SEQUENCES)[0]["code"] == 0.1875
 
 
-def test_repetition_counts_both_stages_and_says_what_fits_in_each() -> None:
+def test_repetition_counts_both_stages_and_suggests_feasible_values() -> None:
     late = AnnealConfig(share=0.5, mixture={"code": 0.5, "web": 0.5})
     weights = {"web": 0.75, "code": 0.25}
     given = config(mixture=weights, anneal=late)
@@ -90,7 +90,7 @@ def test_repetition_counts_both_stages_and_says_what_fits_in_each() -> None:
         mix(config(mixture=weights, anneal=late, repetition_cap=2), SEQUENCES)
 
 
-def test_without_a_cap_much_repetition_is_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_cap_high_repetition_is_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "sluice.train"):
         mix(config(mixture={"web": 0.5, "code": 0.5}), SEQUENCES)
     assert 'the run reads "code" 8.0 times; beyond 4, repetition has little value' in caplog.text
@@ -103,7 +103,7 @@ def test_a_stage_without_a_step_is_refused(share: float, steps: int) -> None:
         parse(TrainConfig, settings, "mine.toml")
 
 
-def test_what_is_read_is_what_the_description_of_the_run_says(made: Made, tmp_path: Path) -> None:
+def test_the_sequences_read_match_the_description_of_the_run(made: Made, tmp_path: Path) -> None:
     late = AnnealConfig(share=0.5, mixture={"my-books": 0.75, "web": 0.25})
     settings = small_config(anneal=late, replay=ReplayConfig(share=0.25, old=("code",)))
     spec = make_spec(settings, Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)

@@ -1,4 +1,4 @@
-"""AdamW and Muon take the steps of torch's, the schedules go where they say, and clipping bounds the norm."""
+"""AdamW and Muon take the same steps as torch's; schedules reach their targets; clipping limits the norm."""
 
 import copy
 
@@ -18,7 +18,7 @@ from tasks.trainer.optim import (
     is_hidden,
     learning_rate,
     load_optimizer,
-    orthogonalised,
+    orthogonalize,
 )
 
 
@@ -43,7 +43,7 @@ def test_steps_equal_those_of_torch() -> None:
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-5, atol=1e-7)
 
 
-def test_the_kernel_for_all_parameters_takes_the_steps_of_one_after_the_other() -> None:
+def test_the_fused_kernel_takes_the_same_steps_as_single_tensors() -> None:
     layers = {"layer": nn.Linear(5, 4), "embedding": nn.Embedding(3, 5), "empty": nn.Embedding(0, 5)}
     models = [nn.ModuleDict(layers), nn.ModuleDict(copy.deepcopy(layers))]
     plain, fused = (AdamW(dict(model.named_parameters()), OptimConfig(weight_decay=0.1)) for model in models)
@@ -61,7 +61,7 @@ def test_the_kernel_for_all_parameters_takes_the_steps_of_one_after_the_other() 
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
-def test_the_rate_rises_to_its_peak_and_ends_at_its_minimum(schedule: str) -> None:
+def test_the_learning_rate_warms_up_to_its_peak_and_ends_at_its_minimum(schedule: str) -> None:
     config = OptimConfig(lr=1.0, warmup_steps=10, schedule=schedule, decay_share=0.25, min_lr_share=0.1)
     rates = [learning_rate(config, step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
@@ -95,19 +95,19 @@ def model_with_gradients() -> Transformer:
 
 
 @pytest.mark.parametrize("shape", [(32, 96), (96, 32), (48, 48)])
-def test_singular_values_become_about_one_and_singular_vectors_stay(shape: tuple[int, int]) -> None:
+def test_orthogonalization_sets_singular_values_to_about_one_and_keeps_the_vectors(shape: tuple[int, int]) -> None:
     matrix = random(*shape)
-    found = orthogonalised(matrix, torch.float32)
+    found = orthogonalize(matrix, torch.float32)
     u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
     inner = u.T @ found @ vh.T
     values = inner.diagonal()
     assert 0.3 < values.min() < values.max() < 1.3
     torch.testing.assert_close(inner, values.diag(), atol=1e-4, rtol=0)
-    assert not orthogonalised(torch.zeros(shape), torch.float32).any()
+    assert not orthogonalize(torch.zeros(shape), torch.float32).any()
 
 
 @pytest.mark.parametrize("shape", [(32, 96), (96, 32)])
-def test_steps_equal_those_of_torch_which_iterates_in_bf16(shape: tuple[int, int]) -> None:
+def test_muon_steps_equal_those_of_torch_within_bf16(shape: tuple[int, int]) -> None:
     ours, theirs = (torch.nn.Parameter(random(*shape, seed=7)) for _ in range(2))
     begin = ours.detach().clone()
     optimizer = Muon({"layers.0.w": ours}, OptimConfig(), torch.bfloat16)
@@ -120,7 +120,7 @@ def test_steps_equal_those_of_torch_which_iterates_in_bf16(shape: tuple[int, int
     assert (ours - theirs).norm() < 0.02 * moved
 
 
-def test_an_update_has_the_size_of_one_of_adamw() -> None:
+def test_a_muon_update_has_the_size_of_an_adamw_update() -> None:
     model = model_with_gradients()
     before = copy.deepcopy(model.state_dict())
     build_optimizer(dict(model.named_parameters()), run_with("muon", weight_decay=0.0)).step(LR)
@@ -130,7 +130,7 @@ def test_an_update_has_the_size_of_one_of_adamw() -> None:
             assert 0.6 * UPDATE_RMS < moved < 1.2 * UPDATE_RMS, name
 
 
-def test_embedding_head_and_norms_move_as_under_adamw() -> None:
+def test_embedding_head_and_norms_use_adamw() -> None:
     models = {name: model_with_gradients() for name in ("adamw", "muon")}
     for name, model in models.items():
         build_optimizer(dict(model.named_parameters()), run_with(name)).step(LR)
@@ -140,7 +140,7 @@ def test_embedding_head_and_norms_move_as_under_adamw() -> None:
     assert same == {"embedding.weight", "head.weight"} | (adamw.keys() - matrices)
 
 
-def test_a_step_after_loading_the_state_is_the_step_without_a_break() -> None:
+def test_a_step_after_loading_the_state_equals_an_uninterrupted_step() -> None:
     whole, broken = model_with_gradients(), model_with_gradients()
     first, second = (build_optimizer(dict(model.named_parameters()), run_with("muon")) for model in (whole, broken))
     first.step(LR)
@@ -154,7 +154,7 @@ def test_a_step_after_loading_the_state_is_the_step_without_a_break() -> None:
     assert all(torch.equal(whole.state_dict()[name], tensor) for name, tensor in broken.state_dict().items())
 
 
-def test_the_default_is_adamw_and_no_part_of_the_identity() -> None:
+def test_adamw_is_the_default_and_not_in_the_fingerprint() -> None:
     assert isinstance(build_optimizer({"norm.weight": torch.ones(3)}, TrainConfig()), AdamW)
     assert "name" not in canonical_json(OptimConfig())
     assert canonical_json(OptimConfig(name="adamw")) == canonical_json(OptimConfig())

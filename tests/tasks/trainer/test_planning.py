@@ -1,11 +1,11 @@
-"""The numbers of a plan: what failures cost is what a run with failures loses, and the rest follows from FLOPs."""
+"""The numbers of a plan: the cost of failures equals that of simulated runs; the rest follows from FLOPs."""
 
 import random
 
 import pytest
 
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import best_interval, estimate, lost_share
 
@@ -14,7 +14,7 @@ DELAY, RESTART = 30.0, 300.0
 
 
 def simulated(interval: float, mtbf: float, work: float, seed: int) -> float:
-    """Seconds lost per second of work in a run that fails at random and goes on from its last checkpoint."""
+    """Seconds lost per second of work in a run with random failures that resumes from its last checkpoint."""
     draw = random.Random(seed)
     clock = done = 0.0
     failure = draw.expovariate(1 / mtbf)
@@ -29,13 +29,13 @@ def simulated(interval: float, mtbf: float, work: float, seed: int) -> float:
 
 
 @pytest.mark.parametrize("hours", [2, 12])
-def test_the_share_lost_to_failures_is_that_of_runs_that_fail_and_least_at_the_best_interval(hours: int) -> None:
+def test_the_share_lost_to_failures_matches_a_simulation_and_is_least_at_the_best_interval(hours: int) -> None:
     mtbf = hours * HOUR
     best = best_interval(DELAY, mtbf)
     lost = {}
     for factor in (0.25, 1, 4):
         lost[factor] = sum(simulated(factor * best, mtbf, 1e7, seed) for seed in range(4)) / 4
-        # Young's formula is of the first order: the longer the interval beside the time between failures, the worse.
+        # Young's formula is first-order: its error grows with the interval relative to the time between failures.
         assert lost_share(factor * best, DELAY, RESTART, mtbf) == pytest.approx(lost[factor], rel=0.25)
     assert lost[1] < min(lost[0.25], lost[4])
 
@@ -45,7 +45,7 @@ def test_time_money_and_carbon_follow_from_flops_and_the_region() -> None:
     plan = PlanConfig.model_validate({"gpu": "H100", "mfu": 0.4, "region": "north", "regions": {"north": region}})
     run = TrainConfig.model_validate({"steps": 1_000, "batch_size": 512, "mixture": {"web": 1.0}, "milestones": 2})
     model = ModelConfig(layers=16, dim=2048, heads=16, kv_heads=16)
-    found = estimate(plan, run, Shape.of(model, 32_000), 2048, None, 8)
+    found = estimate(plan, run, ModelShape.of(model, 32_000), 2048, None, 8)
     time, cost, saving = found["time"], found["cost"], found["checkpoints"]
     assert time["tokens"] == 1_000 * 512 * 2048
     assert time["step_seconds"] == pytest.approx(time["flops"] / (989e12 * 0.4 * 8), rel=0.01)

@@ -1,4 +1,4 @@
-"""What a rank measures of its steps, on a machine with a GPU and on one without."""
+"""The measurements of a rank's steps, with and without a GPU."""
 
 import ctypes
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.logs import read_starts
-from tasks.trainer.model.shape import Shape, flops_per_token
+from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
@@ -18,7 +18,7 @@ RUN = TrainConfig(model=ModelConfig(layers=2, dim=32), batch_size=8)
 
 
 class Driver:
-    """NVML as its header declares it, with a GPU of fixed counters and no clock."""
+    """NVML with the API of its header, a GPU with fixed counters and no clock."""
 
     def nvmlInit_v2(self) -> int:
         return 0
@@ -60,7 +60,7 @@ def test_a_step_on_a_cpu_has_its_memory_and_no_mfu(tmp_path: Path) -> None:
     assert (start["step"], start["ranks"], start["device"], start["peak_flops"]) == (5, 2, "CPU", None)
     assert (start["tokens_per_step"], start["flops_per_token"]) == (
         8 * 32,
-        flops_per_token(Shape.of(RUN.model, 300), 32),
+        flops_per_token(ModelShape.of(RUN.model, 300), 32),
     )
 
 
@@ -70,13 +70,13 @@ def test_mfu_is_the_share_of_the_peak_of_all_ranks() -> None:
     assert telemetry.of_step(0.25)["mfu"] == 0.5
 
 
-def test_counters_that_a_gpu_does_not_have_are_left_out() -> None:
+def test_counters_missing_on_a_gpu_are_omitted() -> None:
     found = Nvml.of("GPU-1", lambda name: Driver())
     assert found is not None
     assert found.counters() == {"gpu/busy": 0.93, "gpu/power_w": 650.5, "gpu/temperature_c": 61.0, "gpu/slowed": 1.0}
 
 
-def test_without_a_driver_or_the_gpu_there_are_no_counters() -> None:
+def test_without_a_driver_or_gpu_there_are_no_counters() -> None:
     assert Nvml.of("GPU-2", lambda name: Driver()) is None
     assert Nvml.of("GPU-1", lambda name: ctypes.CDLL("libno-such-library.so")) is None
 

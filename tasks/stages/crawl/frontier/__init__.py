@@ -1,1 +1,1 @@
-"""The frontier: in which order URLs are tried, which queues they wait in, when a host gets its turn, and traps."""
+"""The frontier: the order of URLs, their queues, the scheduling of hosts, and trap detection."""

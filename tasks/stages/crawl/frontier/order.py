@@ -1,18 +1,17 @@
-"""Order in which a fetch task tries URLs: a function of the fetch list and of the responses, never of time.
+"""Order in which a fetch task tries URLs: a function of the fetch list and the responses, independent of time.
 
-A host's URLs are tried one after another, the best first, and links within the host are queued at once. So each host
-proceeds independently, at its own pace. No running host waits for another:
+The URLs of a host are tried one after another, the best first, and links within the host are queued at once. So each
+host proceeds independently, at its own pace:
 
 - Links to another host of the same registered domain are tried when all hosts of the domain have processed their URLs:
   a round of the domain (`queues.Domain`).
-- Links to other domains of the partition are tried when all domains have: a round of the partition.
-- The partition's requests are divided among its domains, and those of a domain among its hosts
-  (`queues.Shares`): first by waiting URLs, then in turns. Unneeded requests are given to others as soon as that is
-  known.
+- Links to other domains of the partition are tried when all domains have processed theirs: a round of the partition.
+- The requests of the partition are divided among its domains, and those of a domain among its hosts
+  (`queues.Shares`): first by queued URLs, then in turns. Unneeded requests are reallocated as soon as they are known.
 
-Therefore an interrupted and resumed crawl, or one with more requests at a time, captures the same pages of an
-unchanged site. The price: a slow host delays others where they depend on it: pages that no page of their own domain
-links to, and requests beyond their share.
+Therefore an interrupted and resumed crawl, or one with more concurrent requests, captures the same pages of an
+unchanged site. The price: a slow host delays others where they depend on it, that is pages to which no page of their
+own domain links, and requests beyond their share.
 """
 
 import contextlib
@@ -24,42 +23,42 @@ from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, Shares, Waiting, front_of, ranked
+from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, QueuedUrl, Shares, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
-from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, NOT_MODIFIED, PAGE, SITEMAP, SUCCESS, Outcome
 
 MAX_REDIRECTS = 5
-# Bytes of memory for links that wait, divided among the domains; as much again for those on their way to other hosts.
-_ROOM = 32 << 20
-# Links of one domain that are logged as traps, so that no later cycle takes them for news. More are not remembered.
-_MOST_REFUSED = 20_000
-_NOTHING: frozenset[bytes] = frozenset()
+# Bytes of memory for queued links, divided among the domains; as much again for links to other hosts.
+_LINK_MEMORY = 32 << 20
+# Links of one domain that are logged as traps, so that later cycles do not treat them as new. Others are not recorded.
+_MAX_REFUSED = 20_000
+_NO_KEYS: frozenset[bytes] = frozenset()
 
 
-class Order:
+class UrlOrder:
     """Chooses the URLs of one partition.
 
-    `take` gives the next URL of a host that is `able`, and its outcome goes to `note`; until then that host gives no
-    other.
+    `take` returns the next URL of a host in `available`. The caller then reports its outcome to `note`; until then the
+    host is not available.
 
     Args:
         config: caps of the crawl.
-        number: which partition this is.
-        budget: requests this partition may make.
+        number: number of the partition.
+        budget: maximum number of requests.
         scope: scope of the crawl.
         start: the fetch list.
-        plans: by host, what generate decided (`Plans`).
-        known: keys of URLs that earlier cycles know; links to them wait until they are due.
+        plans: scores and caps from the fetch list, by host.
+        known: keys of URLs that earlier cycles know; links to them are not tried before they are due.
         policy: caps and pauses that operators have set for single hosts.
 
     Attributes:
-        budget: requests this partition may make.
+        budget: maximum number of requests.
         spent: requests made.
         traps: trap detection.
-        refused: links that are traps, with the reason, for the caller to log and clear: they must not come back from
-            the crawl DB as news.
+        refused: links that are traps, with the reason. The caller logs and clears them, so that later cycles do not
+            treat them as new.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Order:
         scope: Scope,
         start: Iterable[Candidate],
         plans: Mapping[str, HostPlan] | None = None,
-        known: Container[bytes] = _NOTHING,
+        known: Container[bytes] = _NO_KEYS,
         policy: Policy | None = None,
     ) -> None:
         self._config = config
@@ -84,248 +83,255 @@ class Order:
         self.spent = 0
         self.refused: list[tuple[Candidate, str]] = []
         self._domains: dict[int, Domain] = {}
-        self._found: dict[str, Waiting] = {}
+        # Links to other domains, by URL, which wait for the next round.
+        self._links: dict[str, QueuedUrl] = {}
         self._shares: Shares[int] = Shares((), {})
-        self._room = _ROOM
-        # Hosts for which `take` gives a URL, and those of them that `ready` has not returned yet.
-        self._able: set[str] = set()
-        self._news: list[str] = []
-        self._flying = 0
-        self._unmet = _by_owner(scope.named, config.partitions, number)
-        self._list(start)
-        self._begin()
+        self._domain_memory = _LINK_MEMORY
+        # Hosts for which `take` returns a URL, and those of them that `newly_available` has not returned yet.
+        self._available: set[str] = set()
+        self._newly_available: list[str] = []
+        self._in_flight = 0
+        # Hosts that the scope names and that have no queue yet, by the owner of their domain.
+        self._unseen_hosts = _by_owner(scope.named_hosts, config.partitions, number)
+        self._load(start)
+        self._begin_round()
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """URLs that are known to this task and not tried yet, and the hosts that they are of."""
+        """Number of URLs that wait, and of hosts with queued URLs."""
         lengths = [len(queue) for domain in self._domains.values() for queue in domain.hosts.values() if queue]
-        aside = len(self._found) + sum(len(domain.found) for domain in self._domains.values())
-        return sum(lengths) + aside, len(lengths)
+        links = len(self._links) + sum(len(domain.links) for domain in self._domains.values())
+        return sum(lengths) + links, len(lengths)
 
     @property
-    def let_go(self) -> int:
-        """Links that were dropped for lack of room; the next cycle knows them."""
-        return sum(queue.let_go for domain in self._domains.values() for queue in domain.hosts.values())
+    def dropped(self) -> int:
+        """Number of links dropped because of the memory limit; the next cycle knows them."""
+        return sum(queue.dropped for domain in self._domains.values() for queue in domain.hosts.values())
 
     @property
-    def able(self) -> list[str]:
-        """Hosts for which `take` gives a URL."""
-        return sorted(self._able)
+    def available(self) -> list[str]:
+        """Hosts for which `take` returns a URL."""
+        return sorted(self._available)
 
-    def ready(self) -> list[str]:
-        """Returns the hosts that have become `able` since the last call."""
-        news, self._news = [host for host in self._news if host in self._able], []
-        return news
+    def newly_available(self) -> list[str]:
+        """Returns the hosts that have become available since the last call."""
+        hosts, self._newly_available = [host for host in self._newly_available if host in self._available], []
+        return hosts
 
     def peek(self, host: str) -> str:
-        """Returns the URL that `take` would give, or ""."""
-        return self._domains[owner_of(host)].hosts[host].peek() if host in self._able else ""
+        """Returns the URL that `take` would return, or ""."""
+        return self._domains[owner_of(host)].hosts[host].peek() if host in self._available else ""
 
     def take(self, host: str) -> Candidate | None:
-        """Returns the next URL of a host, or None if it has none that may be tried now."""
-        if host not in self._able:
+        """Returns the next URL of a host, or None if the host is not available."""
+        if host not in self._available:
             return None
-        self._able.discard(host)
-        self._flying += 1
+        self._available.discard(host)
+        self._in_flight += 1
         queue = self._domains[owner_of(host)].hosts[host]
-        queue.flying = True
-        one = queue.pop()
-        if isinstance(one, Candidate):
-            return one
-        return Candidate(one.url, one.depth, queue.score / (1 + one.depth), one.hops, one.via)
+        queue.in_flight = True
+        next_url = queue.pop()
+        if isinstance(next_url, Candidate):
+            return next_url
+        score = queue.score / (1 + next_url.depth)
+        return Candidate(next_url.url, next_url.depth, score, next_url.hops, next_url.via)
 
     def note(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Records the outcome of a URL that was taken: the request it cost, its links, and the capture behind it."""
+        """Records the outcome of a URL that `take` returned: its request, links and capture."""
         host = authority(candidate.url)
         domain = self._domains[owner_of(host)]
         queue = domain.hosts[host]
-        queue.flying = False
-        self._flying -= 1
+        queue.in_flight = False
+        self._in_flight -= 1
         if outcome.requested:
             self.spent += 1
-            domain.left -= 1
-            queue.left -= 1
+            domain.remaining -= 1
+            queue.remaining -= 1
             queue.used += 1
-        self._take_in(domain, host, candidate, outcome)
-        if not (queue and queue.left and domain.left):
-            self._finish(domain, host)
+        self._add_links(domain, host, candidate, outcome)
+        if not (queue and queue.remaining and domain.remaining):
+            self._finish_host(domain, host)
         elif domain.may_request(host):
             self._enable([host])
-        if not (self._flying or self._able):
-            self._begin()
+        if not (self._in_flight or self._available):
+            self._begin_round()
         if outcome.status in (SUCCESS, NOT_MODIFIED) and outcome.kind == PAGE and not outcome.render:
-            # The page's own capture, or the earlier one that it found unchanged.
+            # The new capture of the page, or the earlier one if the page is unchanged.
             unchanged = candidate.earlier if outcome.status == NOT_MODIFIED else None
             at = outcome.fetched_at or datetime.now(UTC)
-            self.traps.keep(unchanged or Earlier(outcome.url, at, outcome.record_id, outcome.payload_digest))
+            self.traps.keep(unchanged or EarlierCapture(outcome.url, at, outcome.record_id, outcome.payload_digest))
 
     def lower_caps(self) -> None:
-        """Takes over caps of hosts that operators have lowered; what waits beyond them is left for the next cycle."""
+        """Applies caps that operators have lowered; URLs beyond them are left for the next cycle."""
         for domain in list(self._domains.values()):
             for host, queue in list(domain.hosts.items()):
                 queue.lower(self._policy.max_pages(host, queue.cap))
-                if not (queue.left or queue.flying):
-                    self._able.discard(host)
+                if not (queue.remaining or queue.in_flight):
+                    self._available.discard(host)
                     queue.close()
-                    if domain.holds_up(host):
-                        self._finish(domain, host)
-        if not (self._flying or self._able):
-            self._begin()
+                    if domain.is_pending(host):
+                        self._finish_host(domain, host)
+        if not (self._in_flight or self._available):
+            self._begin_round()
 
     def queues(self) -> Iterator[tuple[str, HostQueue]]:
-        """Yields the hosts with URLs that wait, were tried or may come, and their queues."""
+        """Yields all hosts and their queues."""
         for domain in self._domains.values():
             yield from domain.hosts.items()
 
     # --- links
 
-    def _take_in(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
-        read = not (outcome.render or outcome.unread)
-        if read and outcome.status in CAPTURED and outcome.http_status in PAGE_STATUSES:
+    def _add_links(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
+        was_read = not (outcome.render or outcome.unread)
+        if was_read and outcome.status in CAPTURED and outcome.http_status in PAGE_STATUSES:
             self.traps.learn(candidate.url, outcome.title, outcome.outlinks)
         if outcome.redirect and candidate.hops < MAX_REDIRECTS:
-            self._add(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
+            self._add_link(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
         # A URL in a sitemap has the depth of the sitemap.
         depth = candidate.depth + (outcome.kind != SITEMAP)
         if depth <= self._config.max_depth:
-            # Sorted: trap detection depends on the order of links, and the log has no order. Most links of a page are
-            # those of its site's menu, which the host has.
+            # Sorted, because trap detection depends on the order of links, and a resumed fetch reads them from the log,
+            # in any order. Most links of a page are those of the site's menu, which the queue already contains.
             queue = domain.hosts[host]
-            for found in sorted([one for one in outcome.outlinks if one.url not in queue]):
-                self._add(domain, host, found, depth, 0, candidate.url)
+            for outlink in sorted([outlink for outlink in outcome.outlinks if outlink.url not in queue]):
+                self._add_link(domain, host, outlink, depth, 0, candidate.url)
 
-    def _add(self, domain: Domain, host: str, found: Link, depth: int, hops: int, via: str) -> None:
-        """Puts a link where it belongs: to the URLs of its host, or aside for a round of the domain or partition."""
+    def _add_link(self, domain: Domain, host: str, target: Link, depth: int, hops: int, via: str) -> None:
+        """Queues a link found on `host`: at once within the host, otherwise for a round of the domain or partition."""
         queue = domain.hosts[host]
-        if found.url in queue or found.owner % self._config.partitions != self._number:
+        if target.url in queue or target.owner % self._config.partitions != self._number:
             return
-        if found.key in self._known or not self._scope.covers(found.url, found.host):
+        if target.key in self._known or not self._scope.covers(target.url, target.host):
             return
-        one = Waiting(self._plans.front(found.host, depth), depth, hops, found.url, via)
-        if found.host == host:
-            self._enqueue(domain, found, one)
-        elif queue.hand_over(found.url, self._room // len(domain.hosts)):
-            aside = domain.found if owner_of(host) == found.owner else self._found
-            other = aside.get(found.url)
-            # The same page found by two hosts: the shortest way counts, then the smallest address, never the first.
+        queued = QueuedUrl(self._plans.front(target.host, depth), depth, hops, target.url, via)
+        if target.host == host:
+            self._enqueue(domain, target, queued)
+        elif queue.forward(target.url, self._domain_memory // len(domain.hosts)):
+            links = domain.links if owner_of(host) == target.owner else self._links
+            other = links.get(target.url)
+            # Of two hosts that link to a page, the shorter path counts, then the smaller URL, whichever came first.
             if other is None or (depth, hops, via) < (other.depth, other.hops, other.via):
-                aside[found.url] = one
+                links[target.url] = queued
 
-    def _enqueue(self, domain: Domain, found: Link, one: Waiting) -> None:
+    def _enqueue(self, domain: Domain, target: Link, queued: QueuedUrl) -> None:
         """Queues a link at its host, unless it is a trap."""
-        queue = domain.hosts[found.host]
-        if not queue.left or one.url in queue:
+        queue = domain.hosts[target.host]
+        if not queue.remaining or queued.url in queue:
             return
-        reason = self.traps.refuses(found)
+        reason = self.traps.refuses(target)
         if not reason:
-            queue.push(one, self._room // len(domain.hosts))
-        elif domain.refused < _MOST_REFUSED:
+            queue.push(queued, self._domain_memory // len(domain.hosts))
+        elif domain.refused < _MAX_REFUSED:
             domain.refused += 1
-            queue.pass_over(one.url)
-            self.refused.append((Candidate(one.url, one.depth, hops=one.hops, via=one.via), reason))
+            queue.exclude(queued.url)
+            self.refused.append((Candidate(queued.url, queued.depth, hops=queued.hops, via=queued.via), reason))
 
-    def _hand_over(self, found: dict[str, Waiting]) -> None:
-        """Queues links that were found on other hosts at their own host."""
-        for one in sorted(found.values(), key=lambda one: one[1:]):
-            target = link(one.url)
-            self._enqueue(self._domain_with(target.host), target, one)
-        found.clear()
+    def _enqueue_all(self, links: dict[str, QueuedUrl]) -> None:
+        """Queues links from other hosts at their hosts, and clears `links`."""
+        for queued in sorted(links.values(), key=lambda queued: queued[1:]):
+            target = link(queued.url)
+            self._enqueue(self._domain_with(target.host), target, queued)
+        links.clear()
 
-    def _list(self, start: Iterable[Candidate]) -> None:
-        """Takes in the fetch list."""
-        listed: dict[str, list[tuple[Waiting, Candidate]]] = {}
-        ways = [(Waiting(front_of(one.score), one.depth, one.hops, one.url), one) for one in start]
-        for one, candidate in sorted(ways, key=lambda way: way[0][1:]):
+    def _load(self, start: Iterable[Candidate]) -> None:
+        """Queues the fetch list."""
+        listed: dict[str, list[tuple[QueuedUrl, Candidate]]] = {}
+        rows = [
+            (QueuedUrl(front_of(candidate.score), candidate.depth, candidate.hops, candidate.url), candidate)
+            for candidate in start
+        ]
+        for queued, candidate in sorted(rows, key=lambda row: row[0][1:]):
             target = link(candidate.url)
             reason = self.traps.refuses(target)
-            # Seeds and known pages are tried anyway.
+            # Seeds and known pages are tried regardless.
             if reason and not candidate.seed and candidate.earlier is None:
-                self._domain_with(target.host).hosts[target.host].pass_over(target.url)
+                self._domain_with(target.host).hosts[target.host].exclude(target.url)
                 self.refused.append((candidate, reason))
             else:
-                listed.setdefault(target.host, []).append((one, candidate))
-        for host, rows in listed.items():
-            self._domain_with(host).hosts[host].list(rows)
+                listed.setdefault(target.host, []).append((queued, candidate))
+        for host, urls in listed.items():
+            self._domain_with(host).hosts[host].load(urls)
 
     # --- rounds
 
     def _domain_with(self, host: str) -> Domain:
-        """Returns the domain of a host, both of them new on first sight."""
+        """Returns the domain of a host; creates the domain and the queue of the host if needed."""
         owner = owner_of(host)
         domain = self._domains.get(owner)
         if domain is None:
             domain = self._domains[owner] = Domain(owner, self._config.max_pages_per_domain)
         if host not in domain.hosts:
-            self._meet(owner, host)
+            self._mark_seen(owner, host)
             plan = self._plans.of(host)
             domain.hosts[host] = HostQueue(plan.score, plan.cap)
         return domain
 
-    def _meet(self, owner: int, host: str) -> None:
-        unmet = self._unmet.get(owner)
-        if unmet is not None:
-            unmet.discard(bare(host))
-            if not unmet:
-                del self._unmet[owner]
+    def _mark_seen(self, owner: int, host: str) -> None:
+        unseen = self._unseen_hosts.get(owner)
+        if unseen is not None:
+            unseen.discard(bare(host))
+            if not unseen:
+                del self._unseen_hosts[owner]
 
-    def _begin(self) -> None:
-        """Begins a round of the partition, unless nothing waits or no request is left."""
-        self._hand_over(self._found)
+    def _begin_round(self) -> None:
+        """Begins a round of the partition; without effect if no URLs are queued or no requests remain."""
+        self._enqueue_all(self._links)
         for domain in self._domains.values():
-            self._hand_over(domain.found)
+            self._enqueue_all(domain.links)
             domain.reset()
-        wanting = [domain for domain in self._domains.values() if domain.wanting]
-        self._room = _ROOM // max(1, len(wanting))
-        hosts = ranked((name, domain.hosts[name]) for domain in wanting for name in domain.wanting)
-        self._shares = Shares(map(owner_of, hosts), {one.owner: self._cap(one) for one in wanting})
-        self._shares.deal(self._round_of(len(hosts)))
-        for domain in wanting:
-            domain.deal(self._shares.dealt[domain.owner])
+        active = [domain for domain in self._domains.values() if domain.active_hosts]
+        self._domain_memory = _LINK_MEMORY // max(1, len(active))
+        hosts = ranked((name, domain.hosts[name]) for domain in active for name in domain.active_hosts)
+        self._shares = Shares(map(owner_of, hosts), {domain.owner: self._cap(domain) for domain in active})
+        self._shares.allocate(self._round_budget(len(hosts)))
+        for domain in active:
+            domain.allocate(self._shares.allocated[domain.owner])
             self._enable(domain.begin())
 
-    def _round_of(self, waiting: int) -> int:
-        """Returns the requests of a round that begins with so many URLs.
+    def _round_budget(self, urls: int) -> int:
+        """Returns the number of requests of a round that begins with this number of queued URLs.
 
-        Where hosts may be found that are not known yet, half of what is beyond those URLs is kept for them: else the
-        first hosts of a crawl would leave them nothing.
+        If new hosts may be found, half of the requests beyond those URLs are reserved for them. Otherwise the first
+        hosts of a crawl would use up all requests.
         """
-        left = self.budget - self.spent
-        return left - max(0, left - waiting) // 2 if self._scope.is_open or self._unmet else left
+        remaining = self.budget - self.spent
+        may_grow = self._scope.is_open or self._unseen_hosts
+        return remaining - max(0, remaining - urls) // 2 if may_grow else remaining
 
     def _cap(self, domain: Domain) -> int:
-        """Returns the requests that a domain can make use of in a round at most."""
-        if self._scope.is_open or domain.owner in self._unmet:
-            return domain.left
-        return min(domain.left, sum(queue.left for queue in domain.hosts.values()))
+        """Returns the maximum number of requests that a domain can use in a round."""
+        if self._scope.is_open or domain.owner in self._unseen_hosts:
+            return domain.remaining
+        return min(domain.remaining, sum(queue.remaining for queue in domain.hosts.values()))
 
-    def _finish(self, domain: Domain, host: str) -> None:
-        """Records that a host has finished the round, and begins the domain's next one if it was the last."""
+    def _finish_host(self, domain: Domain, host: str) -> None:
+        """Records that a host has finished the round; after the last host, begins the next round of the domain."""
         queue = domain.hosts[host]
-        if not (queue.left and domain.left):
+        if not (queue.remaining and domain.remaining):
             queue.close()
         self._enable(domain.finish(host))
         if domain.is_open:
             return
-        self._hand_over(domain.found)
-        if domain.wanting:
+        self._enqueue_all(domain.links)
+        if domain.active_hosts:
             self._enable(domain.begin())
             return
         for owner in self._shares.finish(domain.owner, domain.used):
-            richer = self._domains[owner]
-            self._enable(richer.deal(self._shares.dealt[owner] - richer.dealt))
+            recipient = self._domains[owner]
+            self._enable(recipient.allocate(self._shares.allocated[owner] - recipient.allocated))
 
     def _enable(self, hosts: Iterable[str]) -> None:
         for host in hosts:
-            if host not in self._able:
-                self._able.add(host)
-                self._news.append(host)
+            if host not in self._available:
+                self._available.add(host)
+                self._newly_available.append(host)
 
 
 def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, set[str]]:
     """Returns the hosts that belong to a partition, by the owner of their domain."""
-    found: dict[int, set[str]] = {}
+    by_owner: dict[int, set[str]] = {}
     for host in hosts:
-        with contextlib.suppress(ValueError):  # an invalid host name never occurs
+        with contextlib.suppress(ValueError):  # no URL has an invalid host name
             if owner_of(host) % partitions == number:
-                found.setdefault(owner_of(host), set()).add(host)
-    return found
+                by_owner.setdefault(owner_of(host), set()).add(host)
+    return by_owner

@@ -1,19 +1,18 @@
-"""The queues of a fetch task: waiting URLs by host, hosts by registered domain, and requests shared among them.
+"""The queues of a fetch task: queued URLs by host, hosts by registered domain, and requests allocated to them.
 
-A host's URLs (`HostQueue`) are a priority queue, the best first, without duplicates, in bounded memory. URLs of the
-fetch list stay until they are tried. Links found during the fetch have a memory limit; the worst of them are dropped
-when they exceed it, or when there are many times more of them than requests left for the host in this cycle. They are
-lost for this cycle only: they are in the log's links, so the next cycle knows them. Found again while there is room,
-they are queued again.
+The URLs of a host (`HostQueue`) are a priority queue without duplicates, in bounded memory. URLs of the fetch list are
+never dropped. Links found during the fetch have a memory limit: the worst are dropped when they exceed it, or when
+there are many more of them than requests left for the host in this cycle. A dropped link is queued again if it is found
+again while there is memory; otherwise the next cycle knows it from the links in the log.
 
 The hosts of one domain (`Domain`) share its requests. A round of the domain ends when all its hosts have processed
 their URLs. Links from one of them to another wait for the next round, so that its start does not depend on which host
 was faster.
 
-Requests are allocated in an order that is fixed beforehand (`Shares`): first one for every URL of a ranked list, then
-in turns. A claimant that needs less than its share returns the rest, which is allocated again. The final allocation is
-the longest prefix of that order that the total allows, skipping claimants that need no more: it depends on the demands,
-never on the order in which they are reported. Until then no claimant has more than its final share: shares only grow.
+Requests are allocated in a fixed order (`Shares`): first one for every URL of a ranked list, then in turns. A claimant
+that needs less than its share returns the rest, which is reallocated. The final allocation is the longest prefix of
+that order that the total allows, skipping claimants that need no more: it depends on the demands, not on the order in
+which they become known. Until then no claimant has more than its final share, so shares only grow.
 """
 
 import heapq
@@ -27,13 +26,13 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
 
-_MIDDLE = 1.0
+_MEAN_SCORE = 1.0
 
-# URLs kept for each request that the host may still get: robots.txt may forbid most of them, which costs no request.
-_PER_REQUEST = 8
-# URLs kept however little room there is.
-_LEAST = 4
-# Bytes of a waiting URL besides its text: its tuple, its places in the heap and in the set of those seen.
+# Links queued for each remaining request of the host: robots.txt may forbid most of them, which costs no request.
+_LINKS_PER_REQUEST = 8
+# Links queued regardless of the memory limit.
+_MIN_LINKS = 4
+# Bytes of a queued URL besides its text: its tuple, and its slots in the heap and in the set of URLs.
 _OVERHEAD = 260
 
 Name = TypeVar("Name", bound=Hashable)
@@ -44,8 +43,8 @@ class HostPlan:
     """Plan of a host.
 
     Attributes:
-        score: its rank; 1 is the mean.
-        cap: requests it may get in this cycle.
+        score: score of the host; 1 is the mean.
+        cap: maximum number of requests in this cycle.
     """
 
     score: float
@@ -53,34 +52,36 @@ class HostPlan:
 
 
 class Plans:
-    """The plans of all hosts; one that is found during the fetch gets the mean rank.
+    """The plans of all hosts; a host that is found during the fetch gets the mean score.
 
     Args:
         config: caps of the crawl.
-        decided: by host, what generate decided.
+        plans: plans from the fetch list, by host.
         policy: caps and pauses that operators have set for single hosts.
     """
 
-    def __init__(self, config: CrawlConfig, decided: Mapping[str, HostPlan], policy: Policy) -> None:
+    def __init__(self, config: CrawlConfig, plans: Mapping[str, HostPlan], policy: Policy) -> None:
         self._config = config
-        self._decided = decided
+        self._plans = plans
         self._policy = policy
 
     def of(self, host: str) -> HostPlan:
         """Returns the plan of a host."""
-        if host in self._decided:
-            return self._decided[host]
-        most = self._policy.max_pages(host, self._config.max_pages_per_host)
+        if host in self._plans:
+            return self._plans[host]
+        cap = self._policy.max_pages(host, self._config.max_pages_per_host)
         delay_s = self._policy.delay_s(host, self._config.delay_s)
-        return HostPlan(_MIDDLE, min(most, max(1, int(self._config.time_box_s / delay_s))) if delay_s > 0 else most)
+        if delay_s > 0:
+            cap = min(cap, max(1, int(self._config.time_box_s / delay_s)))
+        return HostPlan(_MEAN_SCORE, cap)
 
     def front(self, host: str, depth: int) -> int:
-        """Returns the front queue of a link at some depth on a host; see `front_of`."""
-        return front_of((self._decided[host].score if host in self._decided else _MIDDLE) / (1 + depth))
+        """Returns the front queue of a link to a host; see `front_of`."""
+        return front_of((self._plans[host].score if host in self._plans else _MEAN_SCORE) / (1 + depth))
 
 
 def front_of(score: float) -> int:
-    """Returns the number of a score's front queue: each is a power of two, the best is the lowest.
+    """Returns the front queue of a score: a queue is a range between powers of two, and low numbers are best.
 
     >>> front_of(1.0), front_of(0.4), front_of(4.0)
     (0, 2, -2)
@@ -88,15 +89,15 @@ def front_of(score: float) -> int:
     return -math.floor(math.log2(score))
 
 
-class Waiting(NamedTuple):
-    """A URL that waits; ascending order is the order of trial.
+class QueuedUrl(NamedTuple):
+    """A URL in a queue; ascending order is the order of trial.
 
     Attributes:
-        front: number of its front queue. Each is a power of two of the score; the best is the lowest.
-        depth: links from a seed.
-        hops: redirects followed to get there.
-        url: canonical.
-        via: the page that led there, or "".
+        front: number of its front queue (`front_of`).
+        depth: number of links from a seed.
+        hops: number of redirects that led to it.
+        url: canonical URL.
+        via: the page that links or redirects to it, or "".
     """
 
     front: int
@@ -107,207 +108,220 @@ class Waiting(NamedTuple):
 
 
 class HostQueue:
-    """One host's URLs, and the requests that it may get.
+    """The URLs of one host, and the number of requests that it may get.
 
     Args:
-        score: rank of the host; 1 is the mean.
-        cap: requests it may get in this cycle.
+        score: score of the host; 1 is the mean.
+        cap: maximum number of requests in this cycle.
 
     Attributes:
-        cap: requests it may get in this cycle.
-        left: requests it may still get in this cycle.
-        used: requests it got in this round of its domain.
-        sent: bytes that links take which it handed to other hosts in this round of the partition.
-        flying: whether one of its URLs is being tried.
-        let_go: how many links were dropped for want of room.
+        score: see above.
+        cap: see above.
+        remaining: requests it may still get in this cycle.
+        used: requests made in this round of its domain.
+        forwarded_bytes: memory of its links to other hosts in this round of the partition.
+        in_flight: whether one of its URLs is being tried.
+        dropped: number of links dropped because of the memory limit.
     """
 
-    __slots__ = ("_bytes", "_found", "_listed", "_seen", "cap", "flying", "left", "let_go", "score", "sent", "used")
+    __slots__ = (
+        *("_bytes", "_links", "_listed", "_urls"),
+        *("cap", "dropped", "forwarded_bytes", "in_flight", "remaining", "score", "used"),
+    )
 
     def __init__(self, score: float, cap: int) -> None:
         self.score = score
-        self.cap = self.left = cap
-        self.used = self.sent = 0
-        self.flying = False
-        self.let_go = 0
-        self._listed: list[tuple[Waiting, Candidate]] = []
-        self._found: list[Waiting] = []
-        self._seen: set[str] = set()
+        self.cap = self.remaining = cap
+        self.used = self.forwarded_bytes = 0
+        self.in_flight = False
+        self.dropped = 0
+        # URLs of the fetch list, the best last; links, as a heap; all URLs that are not to be queued again.
+        self._listed: list[tuple[QueuedUrl, Candidate]] = []
+        self._links: list[QueuedUrl] = []
+        self._urls: set[str] = set()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._listed) + len(self._found)
+        return len(self._listed) + len(self._links)
 
     def __contains__(self, url: str) -> bool:
-        """Returns whether a URL waits, was tried, was passed to another host, or is never tried."""
-        return url in self._seen
+        """Returns whether a URL is queued, was tried, was forwarded to another host, or was excluded."""
+        return url in self._urls
 
-    def ranked(self) -> Iterator[Waiting]:
-        """Yields waiting URLs, the best first, up to the number of requests left."""
-        listed = [one for one, _ in self._listed[: -self.left - 1 : -1]]
-        return heapq.merge(listed, heapq.nsmallest(max(0, self.left - len(listed)), self._found))
+    def ranked(self) -> Iterator[QueuedUrl]:
+        """Yields queued URLs, the best first, up to the number of remaining requests."""
+        listed = [queued for queued, _ in self._listed[: -self.remaining - 1 : -1]]
+        return heapq.merge(listed, heapq.nsmallest(max(0, self.remaining - len(listed)), self._links))
 
-    def list(self, listed: list[tuple[Waiting, Candidate]]) -> None:
-        """Takes the host's URLs of the fetch list in."""
-        self._listed = sorted(listed, key=lambda one: one[0], reverse=True)
-        self._seen.update(one.url for one, _ in listed)
+    def load(self, listed: list[tuple[QueuedUrl, Candidate]]) -> None:
+        """Queues the host's URLs of the fetch list."""
+        self._listed = sorted(listed, key=lambda row: row[0], reverse=True)
+        self._urls.update(queued.url for queued, _ in listed)
 
-    def push(self, one: Waiting, room: int) -> None:
-        """Adds a link; drops the worst when found links take more than `room` bytes."""
-        self._seen.add(one.url)
-        heapq.heappush(self._found, one)
-        self._bytes += _OVERHEAD + len(one.url)
-        most = _LEAST + _PER_REQUEST * self.left
-        # Only at twice the room, so that each new link costs a few comparisons and no sorting.
-        if len(self._found) > 2 * most or (self._bytes > 2 * room and len(self._found) > 2 * _LEAST):
-            self._prune(most, room)
+    def push(self, queued: QueuedUrl, max_bytes: int) -> None:
+        """Queues a link; drops the worst links if they take much more than `max_bytes` of memory."""
+        self._urls.add(queued.url)
+        heapq.heappush(self._links, queued)
+        self._bytes += _OVERHEAD + len(queued.url)
+        max_links = _MIN_LINKS + _LINKS_PER_REQUEST * self.remaining
+        # Only at twice the limits, so that a new link costs a few comparisons and no sorting.
+        if len(self._links) > 2 * max_links or (self._bytes > 2 * max_bytes and len(self._links) > 2 * _MIN_LINKS):
+            self._prune(max_links, max_bytes)
 
-    def pass_over(self, url: str) -> None:
-        """Marks a URL that is none for this host to try."""
-        self._seen.add(url)
+    def exclude(self, url: str) -> None:
+        """Marks a URL that must not be queued."""
+        self._urls.add(url)
 
-    def hand_over(self, url: str, room: int) -> bool:
-        """Marks a link to another host as passed on; returns False if it was, or if all take more than `room`."""
-        if url in self._seen or self.sent > room:
+    def forward(self, url: str, max_bytes: int) -> bool:
+        """Marks a link to another host as forwarded; returns False if it was before, or if memory is used up."""
+        if url in self._urls or self.forwarded_bytes > max_bytes:
             return False
-        self._seen.add(url)
-        self.sent += _OVERHEAD + len(url)
+        self._urls.add(url)
+        self.forwarded_bytes += _OVERHEAD + len(url)
         return True
 
     def peek(self) -> str:
-        """Returns the URL to try next, which must wait."""
+        """Returns the URL to try next; the queue must not be empty."""
         return self._best().url
 
-    def pop(self) -> Waiting | Candidate:
+    def pop(self) -> QueuedUrl | Candidate:
         """Removes and returns the next URL: a link, or a candidate of the fetch list."""
         if self._listed and self._best() is self._listed[-1][0]:
             return self._listed.pop()[1]
-        one = heapq.heappop(self._found)
-        self._bytes -= _OVERHEAD + len(one.url)
-        return one
+        queued = heapq.heappop(self._links)
+        self._bytes -= _OVERHEAD + len(queued.url)
+        return queued
 
     def lower(self, cap: int) -> None:
-        """Lowers the requests it may get in this cycle; a URL that is being tried keeps one."""
+        """Lowers the cap; a URL that is being tried keeps its request."""
         if cap < self.cap:
-            self.left = max(self.left - (self.cap - cap), 1 if self.flying else 0)
+            self.remaining = max(self.remaining - (self.cap - cap), 1 if self.in_flight else 0)
             self.cap = cap
 
     def close(self) -> None:
-        """Drops what waits."""
-        self._listed, self._found, self._bytes = [], [], 0
+        """Drops all queued URLs."""
+        self._listed, self._links, self._bytes = [], [], 0
 
-    def _best(self) -> Waiting:
-        if not self._found:
+    def _best(self) -> QueuedUrl:
+        if not self._links:
             return self._listed[-1][0]
-        return min(self._found[0], self._listed[-1][0]) if self._listed else self._found[0]
+        return min(self._links[0], self._listed[-1][0]) if self._listed else self._links[0]
 
-    def _prune(self, most: int, room: int) -> None:
-        self._found.sort()
-        kept = size = 0
-        for one in self._found[:most]:
-            size += _OVERHEAD + len(one.url)
-            if size > room and kept >= _LEAST:
+    def _prune(self, max_links: int, max_bytes: int) -> None:
+        self._links.sort()
+        count = size = 0
+        for queued in self._links[:max_links]:
+            size += _OVERHEAD + len(queued.url)
+            if size > max_bytes and count >= _MIN_LINKS:
                 break
-            kept += 1
-        for one in self._found[kept:]:
-            self._seen.discard(one.url)
-            self._bytes -= _OVERHEAD + len(one.url)
-        self.let_go += len(self._found) - kept
-        del self._found[kept:]  # a sorted list is a heap
+            count += 1
+        for queued in self._links[count:]:
+            self._urls.discard(queued.url)
+            self._bytes -= _OVERHEAD + len(queued.url)
+        self.dropped += len(self._links) - count
+        del self._links[count:]  # a sorted list is a heap
 
 
 class Shares(Generic[Name]):
-    """Requests dealt out to claimants.
+    """Allocates requests to claimants, such as hosts.
 
     Args:
-        ranked: the claimant of each known URL, the best URL first.
-        caps: maximum of each claimant; one that is not named gets nothing.
+        ranked: the claimant of each queued URL, the best URL first.
+        caps: maximum of each claimant; claimants without one get nothing.
 
     Attributes:
-        dealt: what each claimant has.
+        allocated: requests of each claimant.
 
     >>> shares = Shares(["a", "b", "a"], {"a": 9, "b": 9})
-    >>> sorted(shares.deal(5)), shares.dealt
+    >>> sorted(shares.allocate(5)), shares.allocated
     (['a', 'b'], {'a': 3, 'b': 2})
-    >>> shares.finish("a", 1), shares.dealt
+    >>> shares.finish("a", 1), shares.allocated
     ({'b'}, {'a': 1, 'b': 4})
     """
 
-    __slots__ = ("_caps", "_left", "_ranked", "_turns", "dealt")
+    __slots__ = ("_caps", "_ranked", "_turns", "_unallocated", "allocated")
 
     def __init__(self, ranked: Iterable[Name], caps: Mapping[Name, int]) -> None:
         self._caps: dict[Name, int] = dict(caps)
-        self._left = 0
+        self._unallocated = 0
         self._ranked: deque[Name] = deque(name for name in ranked if name in self._caps)
-        # In the order of their best URLs; those without one are last.
+        # In the order of their best URLs; claimants without one are last.
         self._turns = list(dict.fromkeys([*self._ranked, *self._caps]))
-        self.dealt: dict[Name, int] = dict.fromkeys(self._turns, 0)
+        self.allocated: dict[Name, int] = dict.fromkeys(self._turns, 0)
 
-    def deal(self, count: int) -> set[Name]:
+    def allocate(self, count: int) -> set[Name]:
         """Allocates `count` more requests; returns the claimants that got any."""
-        self._left += count
-        richer: set[Name] = set()
-        while self._left and self._ranked:
+        self._unallocated += count
+        recipients: set[Name] = set()
+        while self._unallocated and self._ranked:
             name = self._ranked.popleft()
-            if self.dealt[name] < self._caps[name]:
-                self.dealt[name] += 1
-                self._left -= 1
-                richer.add(name)
-        while self._left and (turns := [name for name in self._turns if self.dealt[name] < self._caps[name]]):
+            if self.allocated[name] < self._caps[name]:
+                self.allocated[name] += 1
+                self._unallocated -= 1
+                recipients.add(name)
+        while self._unallocated and (
+            turns := [name for name in self._turns if self.allocated[name] < self._caps[name]]
+        ):
             # As many whole rounds as all can take part in, or the beginning of one.
-            rounds = min(self._left // len(turns), min(self._caps[name] - self.dealt[name] for name in turns))
-            lucky = turns if rounds else turns[: self._left]
-            for name in lucky:
-                self.dealt[name] += rounds or 1
-            self._left -= len(lucky) * (rounds or 1)
-            richer.update(lucky)
-            self._turns = turns if rounds else turns[len(lucky) :] + lucky
-        return richer
+            most = min(self._caps[name] - self.allocated[name] for name in turns)
+            rounds = min(self._unallocated // len(turns), most)
+            served = turns if rounds else turns[: self._unallocated]
+            for name in served:
+                self.allocated[name] += rounds or 1
+            self._unallocated -= len(served) * (rounds or 1)
+            recipients.update(served)
+            self._turns = turns if rounds else turns[len(served) :] + served
+        return recipients
 
     def finish(self, name: Name, used: int) -> set[Name]:
-        """Reallocates what a claimant does not need; returns the claimants that got some of it."""
-        spare = self.dealt[name] - used
-        self.dealt[name] = self._caps[name] = used
-        return self.deal(spare)
+        """Reallocates the unused requests of a claimant; returns the claimants that got any."""
+        spare = self.allocated[name] - used
+        self.allocated[name] = self._caps[name] = used
+        return self.allocate(spare)
 
 
 class Domain:
     """The hosts of one registered domain.
 
     Args:
-        owner: the hash of its name; `tasks.formats.web.domain.owner_of` its hosts.
-        cap: requests that it may get in this cycle.
+        owner: hash of its name (`tasks.formats.web.domain.owner_of`).
+        cap: maximum number of requests in this cycle.
 
     Attributes:
-        hosts: by name.
-        found: links from one of them to another, by URL, which wait for the next round.
-        left: requests that it may still get in this cycle.
-        dealt: requests that it was dealt since `reset`.
-        refused: links that were noted as traps.
+        owner: see above.
+        hosts: queues by host.
+        links: links between its hosts, by URL, which wait for the next round.
+        remaining: requests it may still get in this cycle.
+        allocated: requests allocated to it since `reset`.
+        refused: number of links recorded as traps.
     """
 
-    __slots__ = ("_earlier", "_open", "_shares", "dealt", "found", "hosts", "left", "owner", "refused")
+    __slots__ = ("_open", "_shares", "_used_before", "allocated", "hosts", "links", "owner", "refused", "remaining")
 
     def __init__(self, owner: int, cap: int) -> None:
         self.owner = owner
-        self.left = cap
+        self.remaining = cap
         self.refused = 0
         self.hosts: dict[str, HostQueue] = {}
-        self.found: dict[str, Waiting] = {}
+        self.links: dict[str, QueuedUrl] = {}
+        # Hosts that have not finished this round.
         self._open: set[str] = set()
-        self.dealt = self._earlier = 0
-        # What hosts are dealt in this round; a single one, as most domains have it, gets all.
+        # Requests since `reset`, and how many of them were used before this round.
+        self.allocated = self._used_before = 0
+        # Shares of the hosts in this round; None for a single host (the usual case), which gets everything.
         self._shares: Shares[str] | None = None
 
     @property
-    def wanting(self) -> list[str]:
-        """Its hosts with waiting URLs that may be requested."""
-        return sorted(name for name, queue in self.hosts.items() if queue and queue.left) if self.left else []
+    def active_hosts(self) -> list[str]:
+        """Hosts with queued URLs and remaining requests, sorted."""
+        if not self.remaining:
+            return []
+        return sorted(name for name, queue in self.hosts.items() if queue and queue.remaining)
 
     @property
     def used(self) -> int:
         """Requests made since `reset`."""
-        return self._earlier + sum(queue.used for queue in self.hosts.values())
+        return self._used_before + sum(queue.used for queue in self.hosts.values())
 
     @property
     def is_open(self) -> bool:
@@ -315,53 +329,55 @@ class Domain:
         return bool(self._open)
 
     def reset(self) -> None:
-        """Resets shares and use, and ends the round."""
-        self.dealt = self._earlier = 0
+        """Ends the round, and resets allocated and used requests."""
+        self.allocated = self._used_before = 0
         self._open, self._shares = set(), None
         for queue in self.hosts.values():
-            queue.used = queue.sent = 0
+            queue.used = queue.forwarded_bytes = 0
 
     def begin(self) -> list[str]:
-        """Begins a round with the waiting URLs; returns the hosts that may continue."""
-        self._earlier = self.used
+        """Begins a round with the queued URLs; returns the hosts that may be requested."""
+        self._used_before = self.used
         for queue in self.hosts.values():
             queue.used = 0
-        wanting = self.wanting
-        self._open = set(wanting)
+        active = self.active_hosts
+        self._open = set(active)
         self._shares = None
-        if len(wanting) > 1:
-            caps = {name: self.hosts[name].left for name in wanting}
-            self._shares = Shares(ranked((name, self.hosts[name]) for name in wanting), caps)
-            self._shares.deal(self.dealt - self._earlier)
-        return self._able(wanting)
+        if len(active) > 1:
+            caps = {name: self.hosts[name].remaining for name in active}
+            self._shares = Shares(ranked((name, self.hosts[name]) for name in active), caps)
+            self._shares.allocate(self.allocated - self._used_before)
+        return self._available(active)
 
-    def deal(self, count: int) -> list[str]:
-        """Adds `count` requests to the budget; returns the hosts that may continue because of them."""
-        self.dealt += count
-        return self._able(self._open if self._shares is None else self._shares.deal(count))
+    def allocate(self, count: int) -> list[str]:
+        """Allocates `count` more requests; returns the hosts that may be requested because of that."""
+        self.allocated += count
+        return self._available(self._open if self._shares is None else self._shares.allocate(count))
 
     def finish(self, host: str) -> list[str]:
-        """Records that a host has finished the round; returns the hosts that may continue because of it."""
+        """Records that a host has finished the round; returns the hosts that may be requested because of that."""
         self._open.discard(host)
-        return self._able(self._shares.finish(host, self.hosts[host].used)) if self._shares else []
+        return self._available(self._shares.finish(host, self.hosts[host].used)) if self._shares else []
 
-    def holds_up(self, host: str) -> bool:
+    def is_pending(self, host: str) -> bool:
         """Returns whether a host has not finished this round."""
         return host in self._open
 
     def may_request(self, host: str) -> bool:
-        """Returns whether a host has URLs in this round, and a request left for it."""
+        """Returns whether a host may be requested now: it has URLs and requests in this round, and none in flight."""
         queue = self.hosts.get(host)
-        if queue is None or not queue or queue.flying or host not in self._open:
+        if queue is None or not queue or queue.in_flight or host not in self._open:
             return False
-        return queue.used < (self.dealt - self._earlier if self._shares is None else self._shares.dealt[host])
+        if self._shares is None:
+            return queue.used < self.allocated - self._used_before
+        return queue.used < self._shares.allocated[host]
 
-    def _able(self, hosts: Iterable[str]) -> list[str]:
+    def _available(self, hosts: Iterable[str]) -> list[str]:
         return [host for host in hosts if self.may_request(host)]
 
 
 def ranked(hosts: Iterable[tuple[str, HostQueue]]) -> list[str]:
-    """Returns the host of every waiting URL: by front queue, with hosts in turn within a queue."""
-    rows = [(one.front, turn, name) for name, queue in hosts for turn, one in enumerate(queue.ranked())]
+    """Returns the host of every queued URL: by front queue, and in turns within a front queue."""
+    rows = [(queued.front, turn, name) for name, queue in hosts for turn, queued in enumerate(queue.ranked())]
     rows.sort()
     return [name for _, _, name in rows]

@@ -1,9 +1,8 @@
-"""The back queues of a fetch task: its hosts in a heap by the time of their next request (Mercator).
+"""The back queues of a fetch task: its hosts in heaps by the time of their next request (Mercator).
 
 Decides *when* a URL is tried; `order` decides *which*. Slow hosts do not block others: a visit that lasts longer than a
-second frees its slot, since it only waits; and hosts that have not answered yet, or late, or with a failure, may occupy
-at most half of the slots. So neither a hundred silent hosts nor one with a response time of four seconds delay fast
-ones.
+second frees its slot, because it only waits, and hosts that are slow, failing or not tried yet occupy at most half of
+the slots. So neither a hundred silent hosts nor one with a latency of four seconds delay fast hosts.
 """
 
 import asyncio
@@ -15,88 +14,96 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.hosts.politeness import Host, Politeness
+from tasks.stages.crawl.frontier.order import UrlOrder
+from tasks.stages.crawl.hosts.politeness import HostState, Politeness
 from tasks.stages.crawl.storage.fetchlist import Candidate
 
 PROMPT_S = 1.0
-"""An answer within this time is prompt; a visit that lasts longer gives its place up."""
+"""A response within this number of seconds is prompt; a visit that lasts longer frees its slot."""
 WAITING = 1024
-"""Visits that have freed their slot and continue; each has an open connection and the bytes it received."""
+"""Visits that may continue without a slot; each has an open connection and the bytes it received."""
 
 _GRACE_S = 5.0
-# URLs that need no request are processed without a pause; other hosts get a turn after so many.
-_TURN = 64
+# URLs without a request are processed without a pause; other tasks may run after this many of them.
+_BATCH = 64
 
 
-class Visit(Enum):
+class VisitResult(Enum):
     """How a visit to a URL ended."""
 
     DONE = "done"
     SKIPPED = "skipped"  # done without a request: no pause follows
-    AGAIN = "again"  # try again after the host's pause
+    AGAIN = "again"  # to be tried again after the host's pause
 
 
 @dataclass
-class _Work:
-    """One host that is being visited, since `begin` (monotonic clock).
+class _RunningVisit:
+    """One host that is being visited.
 
-    `placed`: whether it occupies a slot, `proven`: of which kind.
+    Attributes:
+        name: the host.
+        begin: time of the monotonic clock.
+        proven: whether the host has answered promptly before.
+        has_slot: whether the visit occupies a slot.
     """
 
     name: str
     begin: float
     proven: bool
-    placed: bool = True
+    has_slot: bool = True
 
 
 class Scheduler:
-    """Works off an order: one URL at a time per host, many hosts at once.
+    """Visits the URLs of an order: one URL at a time per host, many hosts concurrently.
 
     Args:
         order: source of the URLs; `visit` reports their outcomes to it.
-        politeness: the hosts' clocks.
+        politeness: the clocks of the hosts.
         visit: tries one URL.
-        concurrency: places, that is visits begun within the last second.
-        most_open: visits that may be under way at a time.
-        deadline: time of the monotonic clock after which nothing new is begun.
+        concurrency: number of slots, that is of visits begun within the last second.
+        max_visits: maximum number of concurrent visits, with or without a slot.
+        deadline: time of the monotonic clock after which no visit is begun.
     """
 
     def __init__(
         self,
-        order: Order,
+        order: UrlOrder,
         politeness: Politeness,
-        visit: Callable[[Host, Candidate], Awaitable[Visit]],
+        visit: Callable[[HostState, Candidate], Awaitable[VisitResult]],
         *,
         concurrency: int,
-        most_open: int,
+        max_visits: int,
         deadline: float,
     ) -> None:
         self._order = order
         self._politeness = politeness
         self._visit = visit
-        self._concurrency = min(concurrency, most_open)
-        self._most_open = most_open
+        self._concurrency = min(concurrency, max_visits)
+        self._max_visits = max_visits
         self._deadline = deadline
-        # By whether hosts are proven: (time, order of arrival, host).
+        # Waiting hosts, by whether they are proven: (time, order of arrival, host).
         self._heaps: dict[bool, list[tuple[float, int, str]]] = {True: [], False: []}
-        self._placed = {True: 0, False: 0}
+        # Occupied slots, by whether the hosts are proven.
+        self._slots = {True: 0, False: 0}
         self._pushed = 0
+        # By host: the URL to be tried again.
         self._again: dict[str, Candidate] = {}
+        # Hosts that wait in a heap or are being visited.
         self._queued: set[str] = set()
-        self._running: dict[asyncio.Task[None], _Work] = {}
-        self._begun: deque[_Work] = deque()
+        self._running: dict[asyncio.Task[None], _RunningVisit] = {}
+        # Visits that may occupy a slot, the oldest first.
+        self._begun: deque[_RunningVisit] = deque()
         self._wake = asyncio.Event()
         self._stopped = False
         self._failure: BaseException | None = None
 
     def stop(self) -> None:
-        """Begins no new visit; `run` returns when running ones have ended."""
+        """Stops new visits; `run` returns after the running ones have ended."""
         self._stopped = True
         self._wake.set()
 
     def retime(self) -> None:
-        """Takes the times of waiting hosts anew from their clocks, which were changed from outside."""
+        """Updates the times of waiting hosts after their clocks were changed."""
         for heap in self._heaps.values():
             heap[:] = [(self._time(name), number, name) for _, number, name in heap]
             heapq.heapify(heap)
@@ -105,92 +112,93 @@ class Scheduler:
     @property
     def visited(self) -> set[str]:
         """The hosts that are being visited."""
-        return {work.name for work in self._running.values()}
+        return {visit.name for visit in self._running.values()}
 
     async def run(self) -> bool:
-        """Visits until nothing is left; returns False when the deadline or `stop` left URLs unvisited."""
-        put_off = False
+        """Visits all URLs; returns False if the deadline or `stop` left some unvisited."""
+        late = False
         try:
-            for name in self._order.able:
+            for name in self._order.available:
                 self._push(name)
             while not self._stopped and self._failure is None:
-                for name in self._order.ready():
+                for name in self._order.newly_available():
                     self._push(name)
                 if not self._queued:
                     break
-                put_off |= await self._step()
+                late |= await self._step()
         finally:
-            await self._settle()
+            await self._finish_visits()
         if self._failure is not None:
             raise self._failure
-        return not (put_off or self._stopped)
+        return not (late or self._stopped)
 
     async def _step(self) -> bool:
-        """Begins one visit if one may begin now, else waits; returns whether hosts were put off past the deadline."""
+        """Begins a visit, or waits until one may begin; returns whether hosts were dropped because of the deadline."""
         self._wake.clear()
         now = time.monotonic()
         self._release(now)
         first = min((heap[0] for heap in self._heaps.values() if heap), default=None)
         if first is not None and max(now, first[0]) > self._deadline:
-            # The earliest host is too late, so all are.
+            # Even the earliest host is too late.
             for heap in self._heaps.values():
                 self._queued.difference_update(name for _, _, name in heap)
                 heap.clear()
             return True
-        # The host that waits longest, of those for which there is room.
-        ready = [(self._heaps[proven][0], proven) for proven in (True, False) if self._has_room(proven)]
-        if ready and min(ready)[0][0] <= now:
-            self._begin(min(ready)[1], now)
+        # The earliest host of each heap for which a slot is free.
+        startable = [(self._heaps[proven][0], proven) for proven in (True, False) if self._has_slot(proven)]
+        if startable and min(startable)[0][0] <= now:
+            self._begin(min(startable)[1], now)
             return False
-        waits = [one[0] - now for one, _ in ready]
-        if len(ready) < sum(map(bool, self._heaps.values())) and self._begun:
+        waits = [entry[0] - now for entry, _ in startable]
+        if len(startable) < sum(map(bool, self._heaps.values())) and self._begun:
             waits.append(self._begun[0].begin + PROMPT_S - now)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), min(waits, default=None))
         return False
 
-    def _has_room(self, proven: bool) -> bool:
-        """Returns whether a host waits in the heap, and one more of its kind may be visited."""
-        open_ = self._most_open - len(self._running)
-        if not self._heaps[proven] or sum(self._placed.values()) >= self._concurrency:
+    def _has_slot(self, proven: bool) -> bool:
+        """Returns whether a host waits in the heap, and a slot is free for it."""
+        free = self._max_visits - len(self._running)
+        if not self._heaps[proven] or sum(self._slots.values()) >= self._concurrency:
             return False
         half = self._concurrency // 2
-        return open_ > 0 if proven else open_ > half and self._placed[False] < max(1, half)
+        return free > 0 if proven else free > half and self._slots[False] < max(1, half)
 
     def _begin(self, proven: bool, now: float) -> None:
-        work = _Work(heapq.heappop(self._heaps[proven])[2], now, proven)
-        self._placed[proven] += 1
-        self._begun.append(work)
-        task = asyncio.ensure_future(self._work(work.name))
-        self._running[task] = work
-        task.add_done_callback(self._ended)
+        visit = _RunningVisit(heapq.heappop(self._heaps[proven])[2], now, proven)
+        self._slots[proven] += 1
+        self._begun.append(visit)
+        task = asyncio.ensure_future(self._visit_host(visit.name))
+        self._running[task] = visit
+        task.add_done_callback(self._end_visit)
 
-    async def _work(self, name: str) -> None:
-        host, turns = self._politeness.host(name), 0
+    async def _visit_host(self, name: str) -> None:
+        """Visits URLs of a host up to the first that was requested or must be tried again."""
+        host, skipped = self._politeness.host(name), 0
         try:
             while not self._stopped:
                 candidate = self._again.pop(name, None) or self._order.take(name)
                 if candidate is None:
                     break
                 result = await self._visit(host, candidate)
-                if result is Visit.AGAIN:
+                if result is VisitResult.AGAIN:
                     self._again[name] = candidate
-                if result is not Visit.SKIPPED:
+                if result is not VisitResult.SKIPPED:
                     break
-                turns += 1
-                if turns % _TURN == 0:
+                skipped += 1
+                if skipped % _BATCH == 0:
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
             return
         except BaseException as error:
             self._failure = self._failure or error
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        work = self._running.pop(task)
-        self._leave(work)
-        self._queued.discard(work.name)
-        if work.name in self._again or self._order.peek(work.name):
-            self._push(work.name)
+    def _end_visit(self, task: asyncio.Task[None]) -> None:
+        visit = self._running.pop(task)
+        self._free_slot(visit)
+        self._queued.discard(visit.name)
+        if visit.name in self._again or self._order.peek(visit.name):
+            self._push(visit.name)
         self._wake.set()
 
     def _push(self, name: str) -> None:
@@ -200,26 +208,27 @@ class Scheduler:
         self._pushed += 1
         host = self._politeness.host(name)
         proven = host.latency_s is not None and host.latency_s < PROMPT_S and not host.failures
-        # Of hosts that are ready at the same time the one that waited longest is first.
+        # Of hosts with the same time, the one that has waited longest is first.
         heapq.heappush(self._heaps[proven], (self._time(name), self._pushed, name))
 
     def _time(self, name: str) -> float:
         host = self._politeness.host(name)
-        return 0.0 if host.given_up else host.next_at
+        return 0.0 if host.skip_reason else host.next_at
 
     def _release(self, now: float) -> None:
-        """Frees the slots of visits that last too long, and removes finished ones."""
-        while self._begun and (not self._begun[0].placed or self._begun[0].begin + PROMPT_S <= now):
-            self._leave(self._begun.popleft())
+        """Frees the slots of visits that last too long, and removes ended visits from the queue."""
+        while self._begun and (not self._begun[0].has_slot or self._begun[0].begin + PROMPT_S <= now):
+            self._free_slot(self._begun.popleft())
 
-    def _leave(self, work: _Work) -> None:
-        self._placed[work.proven] -= work.placed
-        work.placed = False
+    def _free_slot(self, visit: _RunningVisit) -> None:
+        self._slots[visit.proven] -= visit.has_slot
+        visit.has_slot = False
 
-    async def _settle(self) -> None:
+    async def _finish_visits(self) -> None:
+        """Waits for the running visits; after `stop`, cancels those that last too long."""
         if not self._running:
             return
-        # After SIGTERM a SIGKILL follows soon: slow responses and long pauses are not waited for.
+        # SIGKILL follows soon after SIGTERM, so slow responses and long pauses are not awaited.
         _, late = await asyncio.wait(self._running, timeout=_GRACE_S if self._stopped else None)
         for task in late:
             task.cancel()

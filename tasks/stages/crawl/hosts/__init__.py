@@ -1,1 +1,1 @@
-"""State of hosts: politeness clocks, robots.txt and tdmrep.json rules."""
+"""State of hosts: politeness clocks, and the rules in robots.txt and tdmrep.json."""

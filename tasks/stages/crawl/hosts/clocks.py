@@ -1,9 +1,9 @@
-"""Persistent cooldowns of hosts: a retry of a killed fetch stays polite.
+"""Persistent cooldowns of hosts, so that the retry of a killed fetch observes them.
 
-Every attempt writes `.clocks/<attempt>-<n>.json` beside the unfinished artifact, so that a retry on another machine
-reads them (they are removed when the artifact is committed), and `clocks/<attempt>.jsonl` in the task's scratch folder,
-which is written a little earlier. Times are on the wall clock. Short pauses are not written: a retry waits for the
-longest of them before its first request to any host.
+Every attempt writes `.clocks/<attempt>-<n>.json` beside the unfinished artifact, for retries on other machines; the
+commit of the artifact removes these files. It also appends to `clocks/<attempt>.jsonl` in the scratch folder of the
+task, which is a little more recent. Times are wall-clock times. Short pauses are not stored; instead, a retry waits for
+the longest unstored pause before its first request to any host.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ log = logging.getLogger("sluice.crawl")
 
 FOLDER = ".clocks"
 _BEGAN = "began"
-# Files per attempt: a write contains the hosts of one of them only.
+# Files per attempt. Each write replaces one of them, with the hosts of its bucket.
 _BUCKETS = 16
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -36,10 +36,10 @@ class Cooldown:
 
     Attributes:
         authority: the host.
-        delay_s: pause after every request, if it is a long one.
-        until: time (Unix) before which the host must not be requested.
-        pause_s: how long the pause was that ends at `until`.
-        failures: in a row.
+        delay_s: pause in seconds after every request; 0 if too short to be stored.
+        until: Unix time before which no request may be sent to the host.
+        pause_s: duration in seconds of the pause that ends at `until`.
+        failures: consecutive failures.
     """
 
     authority: str
@@ -48,22 +48,23 @@ class Cooldown:
     pause_s: float = 0.0
     failures: int = 0
 
-    def left(self, now: float) -> float:
+    def remaining_s(self, now: float) -> float:
         """Returns the seconds for which a new process must not send a request to the host.
 
-        The time of the last request is unknown, so the whole delay counts from now. A clock that was set back never
-        makes a pause longer than it was.
+        The time of the last request is unknown, so the whole delay counts from now. The result never exceeds the
+        original pause, even if the system clock was set back.
         """
         return max(self.delay_s, min(max(self.until - now, 0.0), self.pause_s))
 
     def merged(self, other: "Cooldown") -> "Cooldown":
-        """Returns the longer of both cooldowns, field by field."""
-        last = max(self, other, key=lambda one: (one.until, one.failures))
-        return Cooldown(self.authority, max(self.delay_s, other.delay_s), last.until, last.pause_s, last.failures)
+        """Returns the stricter combination of both cooldowns."""
+        latest = max(self, other, key=lambda cooldown: (cooldown.until, cooldown.failures))
+        delay_s = max(self.delay_s, other.delay_s)
+        return Cooldown(self.authority, delay_s, latest.until, latest.pause_s, latest.failures)
 
 
-class Clocks:
-    """The pauses of one fetch task, over all its attempts.
+class CooldownStore:
+    """Stores the cooldowns of one fetch task, and reads those of its earlier attempts.
 
     Args:
         output: the artifact being written.
@@ -82,52 +83,53 @@ class Clocks:
         folder = Path(output.scratch) / "clocks"
         folder.mkdir(parents=True, exist_ok=True)
         self.inherited: dict[str, Cooldown] = {}
-        for one in (*self._stored(), *_journaled(folder)):
-            self.inherited[one.authority] = one.merged(self.inherited.get(one.authority, one))
-        self.resumed = self._began()
-        self._journal = open(folder / f"{output.attempt}.jsonl", "a", buffering=1)  # noqa: SIM115  open till the end
-        self._mine: dict[str, Cooldown] = {}
+        for cooldown in (*self._read_store(), *_read_journals(folder)):
+            self.inherited[cooldown.authority] = cooldown.merged(self.inherited.get(cooldown.authority, cooldown))
+        self.resumed = self._mark_begun()
+        self._journal = open(folder / f"{output.attempt}.jsonl", "a", buffering=1)  # noqa: SIM115  closed by `close`
+        self._current: dict[str, Cooldown] = {}
         self._unsaved: dict[str, Cooldown] = {}
         self._state = threading.Condition()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        # Whether the last write failed and is repeated, and the error that ended the thread.
         self._failing = False
         self._failure: SluiceError | None = None
 
-    def keep(self, cooldown: Cooldown) -> None:
-        """Queues a host's cooldown for storage; until it is stored the host is `unsaved`. Returns at once."""
+    def save(self, cooldown: Cooldown) -> None:
+        """Queues a host's cooldown for storage and returns immediately."""
         self._journal.write(json.dumps(_row(cooldown)) + "\n")
         with self._state:
-            merged = cooldown.merged(self._mine.get(cooldown.authority, cooldown))
-            self._mine[cooldown.authority] = self._unsaved[cooldown.authority] = merged
+            merged = cooldown.merged(self._current.get(cooldown.authority, cooldown))
+            self._current[cooldown.authority] = self._unsaved[cooldown.authority] = merged
             self._state.notify_all()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="clocks", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="cooldowns", daemon=True)
             self._thread.start()
 
-    def unsaved(self, authority: str) -> bool:
+    def is_unsaved(self, authority: str) -> bool:
         """Returns whether a cooldown of the host is not stored yet.
 
         Raises:
-            SluiceError: the store refuses.
+            SluiceError: a write failed and cannot be repeated.
         """
         if self._failure is not None:
             raise self._failure
         return authority in self._unsaved
 
-    async def saved(self, authority: str) -> None:
+    async def wait_saved(self, authority: str) -> None:
         """Waits until the host's cooldown is stored."""
-        if self.unsaved(authority):
-            await self._wakeup.until(lambda: not self.unsaved(authority))
+        if self.is_unsaved(authority):
+            await self._wakeup.wait_until(lambda: not self.is_unsaved(authority))
 
     @property
-    def look_again_s(self) -> float:
-        """Seconds after which it is worth looking again whether a host is saved."""
+    def recheck_s(self) -> float:
+        """Seconds to wait before another call of `is_unsaved`."""
         return 5.0 if self._failing else 0.05
 
-    def end(self) -> None:
-        """Ends the thread; what is not stored yet stays in the scratch folder."""
+    def close(self) -> None:
+        """Ends the thread; cooldowns that are not stored yet remain in the scratch folder."""
         with self._state:
             self._stopping = True
             self._state.notify_all()
@@ -135,8 +137,8 @@ class Clocks:
             self._thread.join(_JOIN_S)
         self._journal.close()
 
-    def _began(self) -> bool:
-        """Writes the marker of a begun attempt; returns whether one existed already."""
+    def _mark_begun(self) -> bool:
+        """Writes the marker of the first attempt; returns whether there was an earlier attempt."""
         path = f"{self._path}/{_BEGAN}"
         if self._output.store.exists(path):
             return True
@@ -144,19 +146,19 @@ class Clocks:
             file.write(self._output.attempt.encode())
         return bool(self.inherited)
 
-    def _stored(self) -> Iterator[Cooldown]:
+    def _read_store(self) -> Iterator[Cooldown]:
         for path in self._output.store.list(self._path):
             if path.endswith(".json"):
                 yield from (Cooldown(*row) for row in json.loads(self._output.store.read(path)))
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         pause = _FIRST_PAUSE_S
-        while (bucket := self._next()) is not None:
-            number, rows = bucket
+        while (bucket := self._next_bucket()) is not None:
+            number, cooldowns = bucket
             path = f"{self._path}/{self._output.attempt}-{number}.json"
             try:
                 with self._output.store.write(path) as file:
-                    file.write(json.dumps([_row(one) for one in rows]).encode())
+                    file.write(json.dumps([_row(cooldown) for cooldown in cooldowns]).encode())
             except Exception as error:
                 if not isinstance(error, TransientError | OSError):
                     self._fail(error)
@@ -168,34 +170,34 @@ class Clocks:
                 continue
             pause, self._failing = _FIRST_PAUSE_S, False
             with self._state:
-                for one in rows:
-                    if self._unsaved.get(one.authority) is one:
-                        del self._unsaved[one.authority]
-            self._wakeup.call()
+                for cooldown in cooldowns:
+                    if self._unsaved.get(cooldown.authority) is cooldown:
+                        del self._unsaved[cooldown.authority]
+            self._wakeup.notify()
 
-    def _next(self) -> tuple[int, list[Cooldown]] | None:
-        """Returns the next file to write and all that belongs into it."""
+    def _next_bucket(self) -> tuple[int, list[Cooldown]] | None:
+        """Waits for an unsaved cooldown; returns the number of its file and the content, or None after `close`."""
         with self._state:
             self._state.wait_for(lambda: self._unsaved or self._stopping)
             if self._stopping:
                 return None
             number = _bucket(next(iter(self._unsaved)))
-            return number, [one for one in self._mine.values() if _bucket(one.authority) == number]
+            return number, [cooldown for cooldown in self._current.values() if _bucket(cooldown.authority) == number]
 
     def _fail(self, error: Exception) -> None:
-        log.error("[%s] pauses of hosts cannot be stored", self._output.address, exc_info=error)
-        explained = error if isinstance(error, SluiceError) else TransientError(f"{type(error).__name__}: {error}")
-        self._failure = explained
-        self._wakeup.call()
+        log.error("[%s] cannot store pauses of hosts", self._output.address, exc_info=error)
+        wrapped = error if isinstance(error, SluiceError) else TransientError(f"{type(error).__name__}: {error}")
+        self._failure = wrapped
+        self._wakeup.notify()
 
 
-def _journaled(folder: Path) -> Iterator[Cooldown]:
+def _read_journals(folder: Path) -> Iterator[Cooldown]:
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             try:
                 yield Cooldown(*json.loads(line))
             except (ValueError, TypeError):
-                continue  # the line that a kill has cut off
+                continue  # a line that was cut off when the process was killed
 
 
 def _row(cooldown: Cooldown) -> list[object]:
@@ -207,33 +209,33 @@ def _bucket(authority: str) -> int:
 
 
 class Wakeup:
-    """A place where coroutines of any event loop wait until a thread has changed something."""
+    """A condition variable for coroutines of any event loop, notified from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def __bool__(self) -> bool:
-        """Returns whether any coroutine waits."""
-        return bool(self._waiting)
+        """Returns whether any coroutine is waiting."""
+        return bool(self._waiters)
 
-    def call(self) -> None:
-        """Has everybody look again; from any thread."""
+    def notify(self) -> None:
+        """Wakes all waiting coroutines, which then check their predicates. Thread-safe."""
         with self._lock:
-            for loop, event in self._waiting:
+            for loop, event in self._waiters:
                 with contextlib.suppress(RuntimeError):  # that loop is closed
                     loop.call_soon_threadsafe(event.set)
 
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Waits until `reached` is true; its exceptions end the wait."""
+    async def wait_until(self, predicate: Callable[[], bool]) -> None:
+        """Waits until `predicate` returns True; its exceptions propagate."""
         event = asyncio.Event()
         waiter = (asyncio.get_running_loop(), event)
         with self._lock:
-            self._waiting.add(waiter)
+            self._waiters.add(waiter)
         try:
-            while not reached():
+            while not predicate():
                 await event.wait()
                 event.clear()
         finally:
             with self._lock:
-                self._waiting.discard(waiter)
+                self._waiters.discard(waiter)

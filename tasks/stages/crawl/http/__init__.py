@@ -1,1 +1,1 @@
-"""HTTP: which addresses may be reached, DNS, connections and a client with limits. Knows no robots rules and queues."""
+"""HTTP: permitted addresses, DNS, connections, and a client with limits. Does not depend on robots rules or queues."""

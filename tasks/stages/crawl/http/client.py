@@ -1,7 +1,8 @@
-"""One HTTP request: raw body, capped, never redirected, only to public addresses.
+"""HTTP client: one request per call, only to permitted addresses, with limits and without redirects.
 
-Everything that a server can make long is limited: head, interim responses, body, chunk overhead, and the total time
-(`response`). No proxies, cookies, password files or redirects: requests contain only what `_request` writes.
+Limits cover everything that a server controls: the head, interim responses, the body, chunk overhead (`response`) and
+the total time. The body is returned as received, with its content coding. Requests contain only the headers that
+`_Request` writes: no cookies and no password files; no proxy is used.
 """
 
 import asyncio
@@ -20,23 +21,38 @@ from tasks.formats.web.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.web.url import authority, host_and_port, target
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import PRIVATE, Grants, RefusedAddressError, is_address, refusal
-from tasks.stages.crawl.http.connection import Clock, Files, LookUpError, NoConnectionError, Pool, files_for, port_of
+from tasks.stages.crawl.http.connection import (
+    LookUpError,
+    NoConnectionError,
+    PausableTimeout,
+    Pool,
+    SocketBudget,
+    port_of,
+    socket_budget,
+)
 from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver, Resolver
-from tasks.stages.crawl.http.response import DisconnectError, Headers, ProtocolError, Response, Truncated, Wanted
-from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
+from tasks.stages.crawl.http.response import (
+    BodyLimit,
+    DisconnectError,
+    Headers,
+    ProtocolError,
+    ResponseParser,
+    Truncated,
+)
+from tasks.stages.crawl.policy import HOST_DENIED, HostHeaders, Policy
 
 VERSION = "0.1"
 SOFTWARE = f"sluice/{VERSION}"
-"""The crawler, as WARC files name it."""
+"""Name of the crawler in WARC files."""
 
-# Seconds, and an address that may be written without "url=" and in quotes.
+# Seconds and a URL, with or without "url=" and quotes.
 _REFRESH = re.compile(r"""\s*[\d.]+(?:\s*[;,]|\s)\s*(?:url\s*=\s*)?(?:"([^"]+)|'([^']+)|([^"'\s].*))""", re.I)
 _CONTROL = re.compile(r"[\0\r\n]")
-# How a connection breaks.
+# Errors of a connection that breaks.
 _BROKEN = (DisconnectError, ConnectionError, ssl.SSLEOFError)
 # Placeholder for a value that must not be stored.
 _REDACTED = "[redacted]"
-# The first that fits; what breaks later than in opening a connection is "protocol".
+# The first match counts. Errors after the connection was opened are "protocol".
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (RefusedAddressError, PRIVATE),
     (TimeoutError, "timeout"),
@@ -47,18 +63,19 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A response as received.
 
     Attributes:
         status: HTTP status.
-        reason: the words behind it.
-        headers: in the order received, latin-1.
+        reason: reason phrase.
+        headers: name and value in the order received, decoded as Latin-1; Set-Cookie is redacted if the request
+            contained credentials.
         body: entity body without transfer coding, with content coding; b"" when it was not requested.
-        truncated: why the body is not whole, or "".
-        address: the IP address that answered.
-        request: the request as sent, without the values of credentials.
-        seconds: from the beginning, a new connection included, to the last byte.
+        truncated: why the body is incomplete, or "".
+        address: IP address of the server.
+        request: head of the request as sent, with credentials redacted.
+        seconds: time to the last byte, including a new connection, without the time waited for other requests.
     """
 
     status: int
@@ -77,13 +94,13 @@ class Answer:
 
     @property
     def refresh(self) -> str | None:
-        """Where the header Refresh leads (HTML Living Standard, 4.2.5.3 "Pragma directives"), or None."""
-        found = _REFRESH.match(self.header("refresh") or "")
-        return found[1] or found[2] or found[3] if found else None
+        """Target of the Refresh header (HTML Living Standard, 4.2.5.3 "Pragma directives"), or None."""
+        match = _REFRESH.match(self.header("refresh") or "")
+        return match[1] or match[2] or match[3] if match else None
 
     @property
     def location(self) -> str | None:
-        """Where a redirect leads; letters outside ASCII are UTF-8, as browsers read them, or else latin-1."""
+        """Target of a redirect, or None; decoded as UTF-8, as in browsers, or else as Latin-1."""
         value = self.header("location")
         if value is None or value.isascii():
             return value
@@ -94,7 +111,7 @@ class Answer:
 
     @cached_property
     def payload_digest(self) -> str:
-        """Digest of the body as WARC writes it."""
+        """Digest of the body in the format of WARC."""
         return payload_digest(self.body)
 
     def all(self, name: str) -> list[str]:
@@ -103,18 +120,18 @@ class Answer:
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         for name, value in self.headers:
-            found.setdefault(name.lower(), []).append(value)
-        return found
+            values.setdefault(name.lower(), []).append(value)
+        return values
 
 
-class Located(NamedTuple):
-    """Where a URL would be requested.
+class Endpoint(NamedTuple):
+    """The address to which a request for a URL would be sent.
 
     Attributes:
-        address: the IP address; "" where none is known.
-        refused: why its literal address or port must not be requested ("private_address", "port"), or "".
+        address: IP address; "" if unknown.
+        refused: why the literal address or port of the URL must not be requested ("private_address", "port"), or "".
     """
 
     address: str
@@ -122,7 +139,7 @@ class Located(NamedTuple):
 
 
 class FetchError(Exception):
-    """A request without a usable answer; `reason` is a machine word (timeout, dns, connect, tls, protocol ...)."""
+    """A request without a usable response; `reason` is a code (timeout, dns, connect, tls, protocol ...)."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -130,20 +147,20 @@ class FetchError(Exception):
 
 
 def agent_of(config: CrawlConfig) -> str:
-    """Returns the User-Agent of the crawl: product token, version, and how to reach its owner."""
+    """Returns the User-Agent of the crawl: product token, version and contact."""
     return f"{config.user_agent}/{VERSION}" + (f" (+{config.contact})" if config.contact else "")
 
 
 class Client:
-    """Sends requests; use as an async context manager.
+    """HTTP client; use as an async context manager.
 
     Args:
         config: the crawl's settings.
-        resolver: looks public names up; the name servers of the recipe or of this machine by default. Its answers are
-            checked all the same.
-        begin: called with an IP address before a request is sent there; returns the seconds to wait until then.
-        policy: denied hosts, and additional headers of single hosts.
-        files: how many connections may be open; by default as many as the crawl's places need.
+        resolver: resolves names; by default the name servers of the recipe or of this machine. Its answers are always
+            checked.
+        begin: called with an IP address before a request is sent there; returns the seconds to wait first.
+        policy: denied hosts, and additional headers by host.
+        sockets: number of connections that may be open; by default sufficient for `config.concurrency` requests.
     """
 
     def __init__(
@@ -152,10 +169,10 @@ class Client:
         resolver: Resolver | None = None,
         begin: Callable[[str], float] | None = None,
         policy: Policy | None = None,
-        files: Files | None = None,
+        sockets: SocketBudget | None = None,
     ) -> None:
         self._config = config
-        self._files = files or files_for(config.concurrency)
+        self._sockets = sockets or socket_budget(config.concurrency)
         self._resolver = resolver
         self._begin = begin
         self._policy = policy or Policy()
@@ -166,18 +183,18 @@ class Client:
     async def __aenter__(self) -> "Client":
         loopback = self._config.allow_loopback
         inner = self._resolver or CachingResolver(self._config.name_servers)
-        guard = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
-        self._opened = guard, Pool(guard, self._grants, self._files, allow_loopback=loopback)
+        resolver = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
+        self._opened = resolver, Pool(resolver, self._grants, self._sockets, allow_loopback=loopback)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        guard, pool = self._open()
+        resolver, pool = self._require_open()
         pool.close()
-        await guard.close()
+        await resolver.close()
 
-    def _open(self) -> tuple[GuardedResolver, Pool]:
+    def _require_open(self) -> tuple[GuardedResolver, Pool]:
         if self._opened is None:
             raise RuntimeError("use the client as an async context manager")
         return self._opened
@@ -187,120 +204,124 @@ class Client:
         url: str,
         *,
         limit: int,
-        wanted: Wanted | None = None,
+        body_limit: BodyLimit | None = None,
         headers: Mapping[str, str] | None = None,
         anonymous: bool = False,
-        keep_cut: bool = False,
-    ) -> Answer:
+        keep_partial: bool = False,
+    ) -> Response:
         """Requests a canonical URL.
 
         Args:
-            url: where; refused here when its literal address or port is not for crawlers, or its host is denied.
-            limit: bytes of body taken at most.
-            wanted: returns by status and headers how many bytes to read instead; 0 for none.
-            headers: further request headers (conditional requests).
-            anonymous: without the settings of the hosts file: another host has chosen this URL.
-            keep_cut: a body is worth having though the connection breaks within it.
+            url: the URL; no request is sent if its address, port or host is refused.
+            limit: maximum number of body bytes.
+            body_limit: called with status and headers; returns a limit that replaces `limit`, 0 for no body.
+            headers: additional request headers (conditional requests).
+            anonymous: omit the headers of the hosts file, because another host has chosen this URL.
+            keep_partial: return the part of a body that was received before the connection broke.
 
         Raises:
-            FetchError: no usable answer.
+            FetchError: no usable response, or the URL is refused.
         """
         reason = refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants)
         if reason is None and self._policy.denies(authority(url)):
             reason = HOST_DENIED
         if reason is not None:
             raise FetchError(reason, url)
-        # By the URL of this very request: a redirect is another one, and takes nothing along to another host.
-        sent = Sent() if anonymous else self._policy.sent_to(url)
+        # Chosen by the URL of this request alone: a redirect does not carry credentials to another host.
+        extra = HostHeaders() if anonymous else self._policy.headers_for(url)
         try:
-            request = _Request(url, {**self._headers, **sent.headers, **(headers or {})}, sent.secret)
-            return await self._exchange(request, Response(limit, wanted), keep_cut)
+            request = _Request(url, {**self._headers, **extra.headers, **(headers or {})}, extra.secret)
+            return await self._exchange(request, ResponseParser(limit, body_limit), keep_partial)
         except (ProtocolError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
 
-    async def locate(self, url: str) -> Located:
-        """Returns the IP address to which a canonical URL would be requested; a refused name is not looked up."""
-        guard, pool = self._open()
+    async def locate(self, url: str) -> Endpoint:
+        """Returns the address to which a request for a canonical URL would be sent; refused URLs are not resolved."""
+        resolver, pool = self._require_open()
         if refused := refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants):
-            return Located("", refused)
+            return Endpoint("", refused)
         name = host_and_port(url)[0].strip("[]")
         if is_address(name):
-            return Located(name)
+            return Endpoint(name)
         if peer := pool.peer(url):
-            return Located(peer)
+            return Endpoint(peer)
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                answers = await guard.resolve(name, port_of(url), socket.AF_UNSPEC)
+                answers = await resolver.resolve(name, port_of(url), socket.AF_UNSPEC)
         except (OSError, TimeoutError, ValueError):
-            return Located("")  # the request itself raises the reason
-        return Located(answers[0]["host"] if answers else "")
+            return Endpoint("")  # the request itself fails with the reason
+        return Endpoint(answers[0]["host"] if answers else "")
 
-    async def _exchange(self, request: "_Request", response: Response, keep_cut: bool) -> Answer:
-        _, pool = self._open()
-        start, kept = time.monotonic(), True
+    async def _exchange(self, request: "_Request", parser: ResponseParser, keep_partial: bool) -> Response:
+        _, pool = self._require_open()
+        start = time.monotonic()
         async with asyncio.timeout(self._config.timeout_s) as limit:
-            clock = Clock(limit)
-            connection = await pool.take(request.url)
-            while not response.done:
-                kept = connection.used
-                await self._wait(connection.peer, clock)
+            timeout = PausableTimeout(limit)
+            connection = await pool.acquire(request.url)
+            while not parser.done:
+                reused = connection.used
+                await self._wait(connection.peer, timeout)
                 try:
-                    await connection.exchange(request.sent, response, clock)
+                    await connection.exchange(request.sent, parser, timeout)
                 except (ProtocolError, OSError) as error:
-                    if keep_cut and isinstance(error, _BROKEN) and response.cut():
+                    if keep_partial and isinstance(error, _BROKEN) and parser.truncate():
                         break
-                    # A server may close a kept connection at any time (RFC 9112, 9.3.1); it has not taken the request.
-                    if not kept or response.begun:
+                    # A server may close an idle connection at any time (RFC 9112, 9.3.1), without reading the request.
+                    if not reused or parser.begun:
                         raise
-                    connection = await pool.take(request.url, fresh=True)
-        if response.reusable:
-            pool.give(request.url, connection)
-        return Answer(
-            status=response.status,
-            reason=response.reason,
-            headers=request.kept_headers(response.headers),
-            body=response.body,
-            truncated=response.truncated,
+                    connection = await pool.acquire(request.url, fresh=True)
+        if parser.reusable:
+            pool.release(request.url, connection)
+        return Response(
+            status=parser.status,
+            reason=parser.reason,
+            headers=request.redacted_headers(parser.headers),
+            body=parser.body,
+            truncated=parser.truncated,
             address=connection.peer,
-            request=request.kept,
-            seconds=time.monotonic() - start - clock.stopped_s,
+            request=request.redacted,
+            seconds=time.monotonic() - start - timeout.paused_s,
         )
 
-    async def _wait(self, peer: str, clock: Clock) -> None:
+    async def _wait(self, peer: str, timeout: PausableTimeout) -> None:
         """Waits until a request may be sent to an address."""
         wait = self._begin(peer) if self._begin is not None else 0.0
         if wait > 0:
-            clock.stop()
+            timeout.pause()
             await asyncio.sleep(wait)
-            clock.go_on()
+            timeout.resume()
 
 
 class _Request:
     """The head of a request.
 
     Args:
-        url: canonical.
-        headers: in the order in which they are sent.
+        url: canonical URL.
+        headers: name and value, in the order in which they are sent.
         secret: names (lower case) of headers whose values are not stored.
 
+    Attributes:
+        sent: the bytes to send.
+        redacted: the same with credentials redacted, for storage.
+
     Raises:
-        ValueError: a header would break the head.
+        ValueError: a header contains a control character.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], secret: frozenset[str]) -> None:
         self.url = url
         self._secret = secret
         self.sent = self._head(headers)
-        self.kept = self.sent
+        self.redacted = self.sent
         if secret:
-            shown = {name: _REDACTED if name.lower() in secret else value for name, value in headers.items()}
-            self.kept = self._head(shown)
+            redacted = {name: _REDACTED if name.lower() in secret else value for name, value in headers.items()}
+            self.redacted = self._head(redacted)
 
-    def kept_headers(self, headers: Headers) -> Headers:
-        """Returns the headers of the answer as they may be kept."""
+    def redacted_headers(self, headers: Headers) -> Headers:
+        """Returns the headers of the response as they may be stored."""
         if not self._secret:
             return headers
-        # A session that a host renews for us is a credential as well.
+        # A renewed session is a credential as well.
         return tuple((name, _REDACTED if name.lower() == "set-cookie" else value) for name, value in headers)
 
     def _head(self, headers: Mapping[str, str]) -> bytes:
@@ -312,7 +333,7 @@ class _Request:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the machine word for an error."""
+    """Returns the code for an error."""
     for kinds, reason in _REASONS:
         if isinstance(error, kinds):
             return reason

@@ -1,12 +1,12 @@
-"""Connections to checked addresses only: a pool that keeps them for a while, with one request at a time over each.
+"""Pool of HTTP/1 connections to permitted addresses, with one request at a time per connection.
 
-The address at the other end is checked before anything is sent. All connections share one budget of open files
-(`Files`), derived from the process's limit, which is raised as far as it may be: where it is used up, the connection
-that has been idle longest is closed for the next request.
+The peer address is checked before anything is sent. All connections share one budget of open files (`SocketBudget`),
+derived from the soft limit of the process, which is raised as far as possible. When the budget is used up, the
+connection that has been idle longest is closed to make way for the next request.
 
-Bodies in flight share a memory limit (`Room`): a request that receives more than 256 KiB reserves memory until it ends.
-While all memory is reserved, large bodies are not read further, except that of the request that has waited longest. So
-a thousand slow hosts with maximal bodies take no more memory than a few dozen.
+Bodies in flight share a memory limit (`BodyMemory`). A request that receives more than 256 KiB reserves memory until it
+ends. While all memory is reserved, reading of large bodies is paused, except for the oldest request. So a thousand slow
+hosts with bodies of the maximum size take no more memory than a few dozen.
 """
 
 import asyncio
@@ -22,70 +22,74 @@ from tasks.core.errors import InputError
 from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.http.address import Grants, Network, RefusedAddressError, is_address, reachable
 from tasks.stages.crawl.http.dns import Resolver
-from tasks.stages.crawl.http.response import ProtocolError, Response
+from tasks.stages.crawl.http.response import ProtocolError, ResponseParser
 
 log = logging.getLogger("sluice.crawl")
 
-KEPT = 4096
-"""Connections without a request that are worth keeping."""
+MAX_IDLE = 4096
+"""Maximum number of idle connections."""
 
-# Files of other kinds: the store's connections, WARC files and their buffer, name servers, pipes of child processes.
-_OTHERS = 256
-# Attempts to reach a second address of a host while the first is silent, of all visits at a time.
-_BESIDE = 64
-# With fewer the time goes into waiting for a socket.
-_FEWEST = 64
+# Open files besides these sockets: connections to the store, WARC files and their buffer, name servers, pipes.
+_OTHER_FILES = 256
+# Concurrent attempts, over all visits, to reach another address of a host while the first one is silent.
+_MAX_SECOND_ATTEMPTS = 64
+# With fewer sockets, most of the time is spent waiting for one.
+_MIN_SOCKETS = 64
 
-_NEXT_S = 0.25
+# Connection Attempt Delay of RFC 8305, 5.
+_ATTEMPT_DELAY_S = 0.25
 
-SMALL = 256 << 10
-"""Bytes of a body that need no room."""
-ROOM = 192 << 20
-"""Bytes of memory for what is beyond."""
+FREE_BODY = 256 << 10
+"""Bytes of a body that are not counted."""
+BODY_MEMORY = 192 << 20
+"""Bytes of memory for the rest of all bodies."""
 
-_KEPT_S = 30.0
+_IDLE_S = 30.0
 _SWEEP_S = 5.0
 
 
 class LookUpError(OSError):
-    """A name has no address that is known."""
+    """A name cannot be resolved to an address."""
 
 
 class NoConnectionError(OSError):
-    """No address of a host takes a connection."""
+    """No address of a host accepts a connection."""
 
 
-class Files(NamedTuple):
-    """The budget of a process.
+class SocketBudget(NamedTuple):
+    """Number of sockets that a process may open.
 
     Attributes:
-        visits: requests that may be under way at a time.
-        sockets: connections that may be open at a time, with a request or kept for the next one.
-        beside: sockets beyond, for second attempts to reach a host.
+        visits: concurrent requests.
+        sockets: open connections, active or idle.
+        second_attempts: additional sockets, for concurrent attempts to reach other addresses of a host.
     """
 
     visits: int
     sockets: int
-    beside: int
+    second_attempts: int
 
 
-def files_for(visits: int) -> Files:
-    """Returns the budget for so many requests at a time, or for fewer; raises the process's soft limit.
+def socket_budget(visits: int) -> SocketBudget:
+    """Returns the budget for `visits` concurrent requests, or for fewer if the limit of open files is too low.
+
+    Raises the soft limit of the process (RLIMIT_NOFILE) as far as needed and possible.
 
     Raises:
-        InputError: the limit is too low for any crawl.
+        InputError: the hard limit is too low for any crawl.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = visits + KEPT + _BESIDE + _OTHERS
+    required = visits + MAX_IDLE + _MAX_SECOND_ATTEMPTS + _OTHER_FILES
     if soft == resource.RLIM_INFINITY:
-        soft = wanted
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        soft = required
+    if soft < required:
+        soft = required if hard == resource.RLIM_INFINITY else min(required, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    sockets = min(soft - _OTHERS - _BESIDE, visits + KEPT)
-    if sockets < _FEWEST:
+    sockets = min(soft - _OTHER_FILES - _MAX_SECOND_ATTEMPTS, visits + MAX_IDLE)
+    if sockets < _MIN_SOCKETS:
+        minimum = _MIN_SOCKETS + _MAX_SECOND_ATTEMPTS + _OTHER_FILES
         raise InputError(
-            f"this process may have {soft} files open, and a fetch needs {_FEWEST + _BESIDE + _OTHERS}",
+            f"this process may have {soft} files open, and a fetch needs {minimum}",
             "raise the hard limit of open files (ulimit -Hn, LimitNOFILE= of a service, nofile of a container)",
         )
     if sockets < visits:
@@ -93,201 +97,201 @@ def files_for(visits: int) -> Files:
             "%d requests at a time instead of %d: this process may have %d files open (raise its hard limit)",
             *(sockets, visits, soft),
         )
-    return Files(min(visits, sockets), sockets, _BESIDE)
+    return SocketBudget(min(visits, sockets), sockets, _MAX_SECOND_ATTEMPTS)
 
 
-class Clock:
-    """A timeout that can be stopped while the exchange waits for something other than the server.
+class PausableTimeout:
+    """A timeout that can be paused while an exchange does not wait for the server.
 
     Args:
-        limit: of the time that the exchange may take.
+        timeout: the timeout of the exchange.
 
     Attributes:
-        stopped_s: seconds for which the clock was stopped.
+        paused_s: seconds for which the timeout was paused.
     """
 
-    def __init__(self, limit: asyncio.Timeout) -> None:
-        self.stopped_s = 0.0
-        self._limit = limit
-        self._stopped: float | None = None
-        self._left: float | None = None
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self.paused_s = 0.0
+        self._timeout = timeout
+        self._paused_at: float | None = None
+        self._remaining_s: float | None = None
 
-    def stop(self) -> None:
-        """Stops the clock."""
-        if self._stopped is None and not self._limit.expired():
-            self._stopped, until = _now(), self._limit.when()
-            self._left = None if until is None else until - self._stopped
-            self._limit.reschedule(None)
+    def pause(self) -> None:
+        """Pauses the timeout."""
+        if self._paused_at is None and not self._timeout.expired():
+            self._paused_at, deadline = _now(), self._timeout.when()
+            self._remaining_s = None if deadline is None else deadline - self._paused_at
+            self._timeout.reschedule(None)
 
-    def go_on(self) -> None:
-        """Restarts the clock."""
-        if self._stopped is not None:
+    def resume(self) -> None:
+        """Resumes the timeout."""
+        if self._paused_at is not None:
             now = _now()
-            self.stopped_s += now - self._stopped
-            self._stopped = None
-            self._limit.reschedule(None if self._left is None else now + self._left)
+            self.paused_s += now - self._paused_at
+            self._paused_at = None
+            self._timeout.reschedule(None if self._remaining_s is None else now + self._remaining_s)
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Reading(Protocol):
-    """What can be made to wait: a connection."""
+class Pausable(Protocol):
+    """A connection whose reading can be paused."""
 
     def pause(self) -> None:
-        """Stops reading."""
+        """Pauses reading."""
 
-    def read_on(self) -> None:
-        """Reads on, unless it is over."""
+    def resume(self) -> None:
+        """Resumes reading, unless the exchange has ended."""
 
 
-class Room:
-    """Keeps account of large bodies, by the visit that they belong to."""
+class BodyMemory:
+    """Accounts for the memory of large bodies, by visit, and pauses connections while it is used up."""
 
     def __init__(self) -> None:
         self._sizes: dict[Hashable, int] = {}
-        self._paused: dict[Hashable, Reading] = {}
-        self._taken = 0
+        self._paused: dict[Hashable, Pausable] = {}
+        self._reserved = 0
 
-    def take(self, visit: "asyncio.Task[object]", reading: Reading, size: int) -> None:
-        """Notes that the body of a visit has `size` bytes by now; has it wait if there is no room."""
-        if size <= SMALL:
+    def reserve(self, visit: "asyncio.Task[object]", connection: Pausable, size: int) -> None:
+        """Records that the body of a visit has reached `size` bytes; pauses its connection if memory is used up."""
+        if size <= FREE_BODY:
             return
         before = self._sizes.get(visit)
         if before is None:
-            before = SMALL
-            visit.add_done_callback(self._leave)
+            before = FREE_BODY
+            visit.add_done_callback(self._release)
         self._sizes[visit] = size
-        self._taken += size - before
-        if self._taken > ROOM and visit is not next(iter(self._sizes)) and visit not in self._paused:
-            self._paused[visit] = reading
-            reading.pause()
+        self._reserved += size - before
+        if self._reserved > BODY_MEMORY and visit is not next(iter(self._sizes)) and visit not in self._paused:
+            self._paused[visit] = connection
+            connection.pause()
 
-    def _leave(self, visit: "asyncio.Task[object]") -> None:
+    def _release(self, visit: "asyncio.Task[object]") -> None:
         self._paused.pop(visit, None)
-        self._taken -= self._sizes.pop(visit) - SMALL
-        first = next(iter(self._sizes), None)
-        for waiting in [visit for visit in self._paused if self._taken <= ROOM or visit is first]:
-            self._paused.pop(waiting).read_on()
+        self._reserved -= self._sizes.pop(visit) - FREE_BODY
+        oldest = next(iter(self._sizes), None)
+        for paused in [visit for visit in self._paused if self._reserved <= BODY_MEMORY or visit is oldest]:
+            self._paused.pop(paused).resume()
 
 
 class Connection(asyncio.Protocol):
-    """One connection.
+    """One connection of a pool.
 
     Attributes:
-        peer: the IP address at the other end.
-        used: a request went over it before.
+        peer: IP address of the server.
+        used: whether a request was sent over it before.
     """
 
-    def __init__(self, pool: "Pool", place: str) -> None:
+    def __init__(self, pool: "Pool", origin: str) -> None:
         self.peer = ""
         self.used = False
         self._pool = pool
-        self._place = place
+        self._origin = origin
         self._transport: asyncio.Transport | None = None
-        self._response: Response | None = None
+        self._parser: ResponseParser | None = None
         self._visit: asyncio.Task[object] | None = None
-        self._clock: Clock | None = None
+        self._timeout: PausableTimeout | None = None
         self._finished: asyncio.Future[None] | None = None
         self._lost = False
         self._counted = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the open connection."""
+        """Stores the transport and the peer address (asyncio.Protocol)."""
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
         self.peer = str(transport.get_extra_info("peername")[0])
 
-    async def exchange(self, request: bytes, response: Response, clock: Clock) -> None:
-        """Sends a request and reads `response` until it is done; cancellation closes the connection.
+    async def exchange(self, request: bytes, parser: ResponseParser, timeout: PausableTimeout) -> None:
+        """Sends a request and reads the response until it is complete; cancellation closes the connection.
 
         Args:
             request: the bytes to send.
-            response: takes the answer.
-            clock: stopped while a large response waits for room.
+            parser: parses the response.
+            timeout: paused while a large response waits for memory.
 
         Raises:
-            ProtocolError: the bytes are not a response.
+            ProtocolError: the bytes are not a valid response.
             OSError: the connection broke.
         """
         if self._transport is None or self._lost:
             raise ConnectionResetError("the server has closed the connection")
-        self._response, self._finished = response, asyncio.get_running_loop().create_future()
-        self._visit, self._clock = asyncio.current_task(), clock
+        self._parser, self._finished = parser, asyncio.get_running_loop().create_future()
+        self._visit, self._timeout = asyncio.current_task(), timeout
         try:
             self._transport.write(request)
             await self._finished
         finally:
-            self._response = self._finished = self._visit = self._clock = None
+            self._parser = self._finished = self._visit = self._timeout = None
             self.used = True
-            if not (response.done and response.reusable):
+            if not (parser.done and parser.reusable):
                 self.close()
 
     def close(self) -> None:
-        """Ends the connection at once."""
+        """Aborts the connection."""
         self._lost = True
         if self._transport is not None:
             self._transport.abort()
 
-    def release(self) -> None:
-        """Gives its place in the budget of open files back, once."""
+    def release_socket(self) -> None:
+        """Returns its socket to the budget of the pool; further calls have no effect."""
         if self._counted:
             self._counted = False
-            self._pool.places.release()
+            self._pool.sockets.release()
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether a request may be sent."""
         return not self._lost
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes from the wire."""
-        response = self._response
-        if response is None or response.done:
+        """Parses received bytes (asyncio.Protocol)."""
+        parser = self._parser
+        if parser is None or parser.done:
             # Unsolicited bytes: the next request must not read them as its response.
-            self._end()
+            self._discard()
             return
         try:
-            response.feed(data)
+            parser.feed(data)
         except ProtocolError as error:
             self._finish(error)
             return
-        if response.done:
+        if parser.done:
             self._finish(None)
         elif self._visit is not None:
-            self._pool.room.take(self._visit, self, response.size)
+            self._pool.memory.reserve(self._visit, self, parser.size)
 
     def pause(self) -> None:
-        """Stops reading, and the clock of the exchange."""
-        if self._transport is not None and self._clock is not None:
+        """Pauses reading, and the timeout of the exchange."""
+        if self._transport is not None and self._timeout is not None:
             self._transport.pause_reading()
-            self._clock.stop()
+            self._timeout.pause()
 
-    def read_on(self) -> None:
-        """Reads on, unless the exchange is over."""
-        if self._transport is not None and self._clock is not None and not self._lost:
+    def resume(self) -> None:
+        """Resumes reading and the timeout, unless the exchange has ended."""
+        if self._transport is not None and self._timeout is not None and not self._lost:
             self._transport.resume_reading()
-            self._clock.go_on()
+            self._timeout.resume()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Takes the end of the connection."""
-        self._end()
-        self.release()
-        if self._response is None:
+        """Ends the exchange under way (asyncio.Protocol)."""
+        self._discard()
+        self.release_socket()
+        if self._parser is None:
             return
         if error is not None:
             self._finish(error)
             return
         try:
-            self._response.end()
-        except ProtocolError as early:
-            self._finish(early)
+            self._parser.end()
+        except ProtocolError as premature_end:
+            self._finish(premature_end)
         else:
             self._finish(None)
 
-    def _end(self) -> None:
+    def _discard(self) -> None:
         self.close()
-        self._pool.forget(self._place, self)
+        self._pool.discard(self._origin, self)
 
     def _finish(self, error: Exception | None) -> None:
         if self._finished is None or self._finished.done():
@@ -299,120 +303,121 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Opens connections, and keeps idle ones for the next request to their host.
+    """Opens connections, and keeps idle ones for the next request to their origin.
 
     Args:
-        resolver: looks names up, and checks the answers.
+        resolver: resolves names and checks the addresses.
         grants: hosts that may have private addresses.
-        files: how many connections may be open.
-        allow_loopback: whether this machine may be reached.
+        budget: number of connections that may be open.
+        allow_loopback: whether connections to this machine are allowed.
 
     Attributes:
-        room: for large bodies.
-        places: for connections that may be opened.
+        memory: memory of large bodies.
+        sockets: sockets that may be opened.
     """
 
-    def __init__(self, resolver: Resolver, grants: Grants, files: Files, *, allow_loopback: bool) -> None:
-        self.room = Room()
-        self.places = asyncio.Semaphore(files.sockets)
-        self._beside = asyncio.Semaphore(files.beside)
+    def __init__(self, resolver: Resolver, grants: Grants, budget: SocketBudget, *, allow_loopback: bool) -> None:
+        self.memory = BodyMemory()
+        self.sockets = asyncio.Semaphore(budget.sockets)
+        self._second_attempts = asyncio.Semaphore(budget.second_attempts)
         self._resolver = resolver
         self._grants = grants
         self._allow_loopback = allow_loopback
         self._tls: ssl.SSLContext | None = None
-        self._kept: OrderedDict[str, tuple[float, Connection]] = OrderedDict()
+        # By origin, oldest first: when the connection expires (loop time), and the connection.
+        self._idle: OrderedDict[str, tuple[float, Connection]] = OrderedDict()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def peer(self, url: str) -> str:
-        """Returns the address of the connection that is kept for the host of `url`, or ""."""
-        found = self._kept.get(origin_of(url))
-        return found[1].peer if found else ""
+        """Returns the peer address of the idle connection for a canonical URL, or "" if there is none."""
+        idle = self._idle.get(origin_of(url))
+        return idle[1].peer if idle else ""
 
-    async def take(self, url: str, *, fresh: bool = False) -> Connection:
-        """Returns a connection to the host of a canonical URL, a kept one unless it has to be `fresh`.
+    async def acquire(self, url: str, *, fresh: bool = False) -> Connection:
+        """Returns a connection for a canonical URL: an idle one, or a new one if there is none or `fresh` is set.
 
         Raises:
-            RefusedAddressError: the address must not be reached.
-            LookUpError: the name is not known.
-            ssl.SSLError: the server does not prove to be the host.
-            NoConnectionError: it takes no connection.
+            RefusedAddressError: connections to the address are not allowed.
+            LookUpError: the name cannot be resolved.
+            ssl.SSLError: the TLS handshake failed, or the certificate is not valid for the host.
+            NoConnectionError: no address accepts a connection.
         """
-        place = origin_of(url)
-        found = self._kept.pop(place, None)
-        if found is not None:
-            if found[1].open and not fresh:
-                return found[1]
-            found[1].close()
-        return await self._opened(url, place)
+        origin = origin_of(url)
+        idle = self._idle.pop(origin, None)
+        if idle is not None:
+            if idle[1].is_open and not fresh:
+                return idle[1]
+            idle[1].close()
+        return await self._open(url, origin)
 
-    def give(self, url: str, connection: Connection) -> None:
+    def release(self, url: str, connection: Connection) -> None:
         """Returns a reusable connection to the pool."""
-        place = origin_of(url)
-        if not connection.open:
+        origin = origin_of(url)
+        if not connection.is_open:
             return
         loop = asyncio.get_running_loop()
-        self.forget(place, None)
-        self._kept[place] = (loop.time() + _KEPT_S, connection)
-        while len(self._kept) > KEPT:
+        self.discard(origin, None)
+        self._idle[origin] = (loop.time() + _IDLE_S, connection)
+        while len(self._idle) > MAX_IDLE:
             self._close_oldest()
         if self._sweeper is None:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
-    def forget(self, place: str, connection: Connection | None) -> None:
-        """Removes an idle connection, if it is the given one (None: any)."""
-        found = self._kept.get(place)
-        if found is not None and connection in (None, found[1]):
-            del self._kept[place]
-            found[1].close()
+    def discard(self, origin: str, connection: Connection | None) -> None:
+        """Closes and removes the idle connection of an origin, if it is `connection` (None: any)."""
+        idle = self._idle.get(origin)
+        if idle is not None and connection in (None, idle[1]):
+            del self._idle[origin]
+            idle[1].close()
 
     def close(self) -> None:
         """Closes all idle connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for _, connection in list(self._kept.values()):
+        for _, connection in list(self._idle.values()):
             connection.close()
-        self._kept.clear()
+        self._idle.clear()
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._kept and next(iter(self._kept.values()))[0] <= loop.time():
+        while self._idle and next(iter(self._idle.values()))[0] <= loop.time():
             self._close_oldest()
-        self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._kept else None
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
 
     def _close_oldest(self) -> None:
-        self._kept.popitem(last=False)[1][1].close()
+        self._idle.popitem(last=False)[1][1].close()
 
-    async def _opened(self, url: str, place: str) -> Connection:
+    async def _open(self, url: str, origin: str) -> Connection:
         host, _ = host_and_port(url)
         name, port, secure = host.strip("[]"), port_of(url), url.startswith("https:")
         addresses = await self._addresses(name, port)
-        if self.places.locked() and self._kept:
+        if self.sockets.locked() and self._idle:
             self._close_oldest()
-        await self.places.acquire()
-        connection = Connection(self, place)
+        await self.sockets.acquire()
+        connection = Connection(self, origin)
         try:
-            link = await dialled(addresses, port, self._beside)
-            await self._connect(connection, link, self._grants.of(name, port), name if secure else None)
+            sock = await connect_any(addresses, port, self._second_attempts)
+            await self._connect(connection, sock, self._grants.of(name, port), name if secure else None)
         except BaseException as error:
-            connection.release()
+            connection.release_socket()
             if isinstance(error, OSError) and not isinstance(error, RefusedAddressError | ssl.SSLError | TimeoutError):
                 raise NoConnectionError(str(error)) from error
             raise
         return connection
 
     async def _connect(
-        self, connection: Connection, link: socket.socket, granted: Sequence[Network] | None, name: str | None
+        self, connection: Connection, sock: socket.socket, granted: Sequence[Network] | None, name: str | None
     ) -> None:
-        """Opens a connection over a socket, with TLS where the server has to prove its `name`."""
+        """Opens a connection over a socket, with TLS if a `name` is given, for which the certificate must be valid."""
         try:
-            peer = str(link.getpeername()[0])
+            peer = str(sock.getpeername()[0])
             if not reachable(peer, granted, allow_loopback=self._allow_loopback):
                 raise RefusedAddressError(f"connected to {peer}, which is not public")
             await asyncio.get_running_loop().create_connection(
-                lambda: connection, sock=link, ssl=self._context() if name else None, server_hostname=name
+                lambda: connection, sock=sock, ssl=self._context() if name else None, server_hostname=name
             )
         except BaseException:
-            link.close()
+            sock.close()
             raise
 
     async def _addresses(self, name: str, port: int) -> Sequence[str]:
@@ -437,57 +442,57 @@ def port_of(url: str) -> int:
     return host_and_port(url)[1] or (443 if url.startswith("https:") else 80)
 
 
-async def dialled(addresses: Sequence[str], port: int, beside: asyncio.Semaphore) -> socket.socket:
-    """Returns a connection to the first of several addresses that takes it.
+async def connect_any(addresses: Sequence[str], port: int, second_attempts: asyncio.Semaphore) -> socket.socket:
+    """Connects to the first of several addresses that accepts a connection ("Happy Eyeballs", RFC 8305).
 
     Args:
-        addresses: in the order of trial.
-        port: the same for all.
-        beside: places for attempts beside a first one that is still under way.
+        addresses: IP addresses in the order of trial.
+        port: TCP port.
+        second_attempts: sockets for attempts that begin while another one is under way.
 
     Raises:
         LookUpError: there is no address.
-        OSError: none accepts; the error of the first that failed.
+        OSError: no address accepts a connection; the error of the first that failed.
     """
     if len(addresses) == 1:
-        return await _dial(addresses[0], port)
-    waiting, dialling, failures = list(addresses), set[asyncio.Task[socket.socket]](), list[BaseException]()
+        return await _connect_one(addresses[0], port)
+    remaining, attempts, errors = list(addresses), set[asyncio.Task[socket.socket]](), list[BaseException]()
     try:
-        while waiting or dialling:
-            if waiting and not dialling:
-                dialling.add(asyncio.ensure_future(_dial(waiting.pop(0), port)))
-            elif waiting and not beside.locked():
-                dialling.add(asyncio.ensure_future(_dial_beside(waiting.pop(0), port, beside)))
-            wait = _NEXT_S if waiting else None
-            done, dialling = await asyncio.wait(dialling, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        while remaining or attempts:
+            if remaining and not attempts:
+                attempts.add(asyncio.ensure_future(_connect_one(remaining.pop(0), port)))
+            elif remaining and not second_attempts.locked():
+                attempts.add(asyncio.ensure_future(_connect_limited(remaining.pop(0), port, second_attempts)))
+            wait = _ATTEMPT_DELAY_S if remaining else None
+            done, attempts = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                if (failure := task.exception()) is None:
-                    dialling |= done - {task}
+                if (error := task.exception()) is None:
+                    attempts |= done - {task}
                     return task.result()
-                failures.append(failure)
+                errors.append(error)
     finally:
-        for task in dialling:
+        for task in attempts:
             task.cancel()
-            task.add_done_callback(_hung_up)
-    raise failures[0] if failures else LookUpError("a name without an address")
+            task.add_done_callback(_close_socket)
+    raise errors[0] if errors else LookUpError("a name without an address")
 
 
-async def _dial_beside(address: str, port: int, beside: asyncio.Semaphore) -> socket.socket:
-    async with beside:
-        return await _dial(address, port)
+async def _connect_limited(address: str, port: int, sockets: asyncio.Semaphore) -> socket.socket:
+    async with sockets:
+        return await _connect_one(address, port)
 
 
-async def _dial(address: str, port: int) -> socket.socket:
-    link = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+async def _connect_one(address: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        link.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(link, (address, port))
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
     except BaseException:
-        link.close()
+        sock.close()
         raise
-    return link
+    return sock
 
 
-def _hung_up(task: "asyncio.Task[socket.socket]") -> None:
+def _close_socket(task: "asyncio.Task[socket.socket]") -> None:
     if not task.cancelled() and task.exception() is None:
         task.result().close()

@@ -1,7 +1,7 @@
-"""Names to addresses: a guarded resolver, over one that queries name servers directly and caches answers for their TTL.
+"""DNS resolution: a resolver that checks addresses, over one that queries name servers and caches their answers.
 
-c-ares sends the queries (aiodns), so that thousands of slow names block neither threads nor one another. /etc/hosts and
-search domains are ignored: a crawler resolves public names only. Which addresses it may reach is in `address`.
+c-ares sends the queries (aiodns), so thousands of slow names block neither threads nor one another. /etc/hosts and
+search domains are ignored, because the crawler resolves public names only. `address` defines the permitted addresses.
 """
 
 import asyncio
@@ -29,25 +29,25 @@ MAX_NAMES = 100_000
 
 _ANSWER_S = 2.0
 _ROUNDS = 2
-# A server that has failed so often in a row is skipped, at first for so long; the time doubles with every failure.
-_FAILURES, _LEFT_OUT_S, _MAX_LEFT_OUT_S = 3, 10.0, 600.0
-# c-ares returns this one where it finds none; the system's resolver uses it too if it exists.
-_NO_SERVER = {"127.0.0.1", "::1"}
+# A server is skipped after this many failures in a row, for a time that doubles with every further failure.
+_MAX_FAILURES, _SKIP_S, _MAX_SKIP_S = 3, 10.0, 600.0
+# c-ares returns these when no name server is configured. If one exists there, the system's resolver uses it too.
+_DEFAULT_SERVERS = {"127.0.0.1", "::1"}
 
 _FAMILIES = {socket.AF_INET: "A", socket.AF_INET6: "AAAA"}
 _ABSENT = {aiodns.error.ARES_ENOTFOUND, aiodns.error.ARES_ENODATA, aiodns.error.ARES_ENONAME}
-_NO_NAME = {aiodns.error.ARES_EBADNAME, aiodns.error.ARES_EBADQUERY, aiodns.error.ARES_EBADSTR}
-# The server answered with an error: the fault may be that of the name's own servers.
-_UNABLE = {
+_INVALID_NAME = {aiodns.error.ARES_EBADNAME, aiodns.error.ARES_EBADQUERY, aiodns.error.ARES_EBADSTR}
+# The server answered with an error, whose cause may be the authoritative servers of the name.
+_SERVER_ERROR = {
     *(aiodns.error.ARES_ESERVFAIL, aiodns.error.ARES_EREFUSED, aiodns.error.ARES_ENOTIMP),
     *(aiodns.error.ARES_EFORMERR, aiodns.error.ARES_EBADRESP),
 }
 
-# A name may have hundreds of addresses; trying them all would be the crawler's time, not the name's.
+# A name may have hundreds of addresses; trying all of them would take too long.
 MAX_ADDRESSES = 8
 
 
-class Resolved(TypedDict):
+class ResolvedAddress(TypedDict):
     """One address of a name: the address as text, and its family."""
 
     host: str
@@ -55,10 +55,12 @@ class Resolved(TypedDict):
 
 
 class Resolver(Protocol):
-    """What looks names up."""
+    """Resolves names to addresses."""
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
-        """Returns the addresses of `host`, those to be tried first in front; raises OSError."""
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolvedAddress]:
+        """Returns the addresses of `host` in the order of preference; raises OSError."""
 
     async def close(self) -> None:
         """Releases its resources."""
@@ -69,18 +71,18 @@ class NoAddressError(OSError):
 
 
 class GuardedResolver:
-    """Resolves names and refuses every name that has an answer outside the public Internet.
+    """Resolves names, and refuses names with any address outside the public Internet.
 
-    A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
-    (RFC 6761, 6.3), only when the crawl allows it; they are never sent to the name server.
+    A name with a public and a private address is refused. Names under .localhost resolve to this machine (RFC 6761,
+    6.3) if the crawl allows it, and are never sent to a name server.
 
     Args:
-        allow_loopback: whether .localhost names may be reached.
-        inner: where other names are looked up; the system's resolver by default.
+        allow_loopback: whether .localhost names may be resolved.
+        inner: resolver of all other names; the system's resolver by default.
         grants: names that may resolve to private addresses.
 
     Attributes:
-        inner: the same.
+        inner: the resolver of all other names.
     """
 
     def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None, grants: Grants = NO_GRANTS) -> None:
@@ -88,12 +90,14 @@ class GuardedResolver:
         self._grants = grants
         self.inner = inner or SystemResolver()
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolvedAddress]:
         """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
         if is_loopback(host):
             if not self._allow_loopback:
                 raise RefusedAddressError(f"{host} is this machine")
-            return [Resolved(host="127.0.0.1", family=socket.AF_INET)]
+            return [ResolvedAddress(host="127.0.0.1", family=socket.AF_INET)]
         answers = await self.inner.resolve(host, port, family)
         for answer in answers:
             if not reachable(answer["host"], self._grants.of(host, port)):
@@ -109,95 +113,103 @@ _Addresses = tuple[tuple[socket.AddressFamily, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """Cached result for a name, valid until a time of the monotonic clock; may have no addresses.
+class _CacheEntry:
+    """Cached result for a name, which may have no addresses.
 
-    `failure` is why they could not be had, if they could not.
+    Attributes:
+        addresses: family and address.
+        expires_at: time on the monotonic clock.
+        failure: message of a failed query, or "".
     """
 
     addresses: _Addresses
-    until: float
+    expires_at: float
     failure: str = ""
 
 
 class CachingResolver:
     """Resolves names, caches answers for their TTL, and sends one query for concurrent look-ups of a name.
 
-    Create it while the event loop runs.
+    Must be created while the event loop runs.
 
     Args:
         servers: name servers; those of this machine by default.
     """
 
     def __init__(self, servers: Sequence[str] = ()) -> None:
-        found = tuple(servers) or _own_servers()
-        self._source: NameServers | _System = NameServers(found) if found else _System()
-        self._known: dict[tuple[str, int], _Known] = {}
+        servers = tuple(servers) or _system_servers()
+        self._source: NameServers | _SystemSource = NameServers(servers) if servers else _SystemSource()
+        self._cache: dict[tuple[str, int], _CacheEntry] = {}
         self._queries: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[Resolved]:
+    ) -> list[ResolvedAddress]:
         """Returns the addresses of `host`, IPv4 first; raises NoAddressError or another OSError."""
         key = host, int(family)
-        known = self._known.get(key)
-        if known is not None and time.monotonic() < known.until:
-            if known.failure:
-                raise NoAddressError(known.failure)
-            addresses = known.addresses
+        cached = self._cache.get(key)
+        if cached is not None and time.monotonic() < cached.expires_at:
+            if cached.failure:
+                raise NoAddressError(cached.failure)
+            addresses = cached.addresses
         else:
             query = self._queries.get(key)
             if query is None:
                 query = self._queries[key] = asyncio.ensure_future(self._query(host, family))
-                query.add_done_callback(lambda task: self._answered(key, task))
+                query.add_done_callback(lambda task: self._query_done(key, task))
             # A cancelled waiter does not cancel the query for the others.
             addresses = await asyncio.shield(query)
         if not addresses:
             raise NoAddressError(f"{host} does not exist, or has no address")
-        return [Resolved(host=address, family=kind) for kind, address in addresses]
+        return [ResolvedAddress(host=address, family=kind) for kind, address in addresses]
 
     async def close(self) -> None:
-        """Ends questions under way."""
-        waiting = list(self._queries.values())
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        """Cancels queries under way."""
+        queries = list(self._queries.values())
+        for query in queries:
+            query.cancel()
+        await asyncio.gather(*queries, return_exceptions=True)
         await self._source.close()
 
     async def _query(self, host: str, family: socket.AddressFamily) -> _Addresses:
         families = [family] if family in _FAMILIES else list(_FAMILIES)
-        answers = await asyncio.gather(*(self._source.query(host, one) for one in families), return_exceptions=True)
-        heard = [answer for answer in answers if not isinstance(answer, BaseException)]
-        addresses = tuple(address for found, _ in heard for address in found)
-        failed = next((answer for answer in answers if isinstance(answer, BaseException)), None)
-        # One family is enough; that there is no address is known only after all answers.
-        if failed is not None and (not addresses or not isinstance(failed, OSError)):
-            raise failed
-        ttl = min(max(ttl, MIN_TTL_S) for found, ttl in heard if found or not addresses)
-        self._keep((host, int(family)), _Known(addresses, time.monotonic() + min(ttl, MAX_TTL_S)))
+        results = await asyncio.gather(*(self._source.query(host, kind) for kind in families), return_exceptions=True)
+        answers = [result for result in results if not isinstance(result, BaseException)]
+        addresses = tuple(address for answer, _ in answers for address in answer)
+        failure = next((result for result in results if isinstance(result, BaseException)), None)
+        # Addresses of one family are sufficient. That there are none is certain only if all queries were answered.
+        if failure is not None and (not addresses or not isinstance(failure, OSError)):
+            raise failure
+        ttl = min(max(ttl, MIN_TTL_S) for answer, ttl in answers if answer or not addresses)
+        self._store((host, int(family)), _CacheEntry(addresses, time.monotonic() + min(ttl, MAX_TTL_S)))
         return addresses
 
-    def _answered(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
+    def _query_done(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
         self._queries.pop(key, None)
-        # All waiters may be cancelled: the exception is retrieved so that it is not logged.
+        # All waiters may be cancelled: retrieving the exception keeps asyncio from logging it.
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._keep(key, _Known((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
+            self._store(key, _CacheEntry((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
 
-    def _keep(self, key: tuple[str, int], known: _Known) -> None:
-        self._known.pop(key, None)
-        if len(self._known) >= MAX_NAMES:
-            del self._known[next(iter(self._known))]
-        self._known[key] = known
+    def _store(self, key: tuple[str, int], entry: _CacheEntry) -> None:
+        self._cache.pop(key, None)
+        if len(self._cache) >= MAX_NAMES:
+            del self._cache[next(iter(self._cache))]
+        self._cache[key] = entry
 
 
-class _Server:
-    """One name server, and whether it has been answering (a circuit breaker)."""
+class _NameServer:
+    """One name server with a circuit breaker.
+
+    Attributes:
+        address: as given.
+        skip_until: time on the monotonic clock until which other servers are preferred.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.left_out_until = 0.0
+        self.skip_until = 0.0
         self._failures = 0
-        self._pause_s = _LEFT_OUT_S
+        self._skip_s = _SKIP_S
         self._channel = aiodns.DNSResolver(nameservers=[address], timeout=_ANSWER_S, tries=1)
 
     async def query(self, name: str, kind: str) -> tuple[list[str], float]:
@@ -206,94 +218,96 @@ class _Server:
             answer = (await asyncio.wait_for(self._channel.query_dns(name, kind), 2 * _ANSWER_S)).answer
         except (aiodns.error.DNSError, TimeoutError) as error:
             code = error.args[0] if isinstance(error, aiodns.error.DNSError) else aiodns.error.ARES_ETIMEOUT
-            if code in _ABSENT | _NO_NAME | _UNABLE:
-                self._answered()
+            if code in _ABSENT | _INVALID_NAME | _SERVER_ERROR:
+                self._record_answer()
             else:
-                self._failed()
+                self._record_failure()
             raise aiodns.error.DNSError(code, str(error)) from error
-        self._answered()
-        # CNAME records have TTLs of their own; the shortest one counts.
-        found = [record.data.addr for record in answer if hasattr(record.data, "addr")]
-        return found, float(min((record.ttl for record in answer), default=0))
+        self._record_answer()
+        # CNAME records have their own TTLs; the shortest counts.
+        addresses = [record.data.addr for record in answer if hasattr(record.data, "addr")]
+        return addresses, float(min((record.ttl for record in answer), default=0))
 
     async def close(self) -> None:
         await self._channel.close()
 
-    def _answered(self) -> None:
-        self._failures, self._pause_s, self.left_out_until = 0, _LEFT_OUT_S, 0.0
+    def _record_answer(self) -> None:
+        self._failures, self._skip_s, self.skip_until = 0, _SKIP_S, 0.0
 
-    def _failed(self) -> None:
+    def _record_failure(self) -> None:
         now = time.monotonic()
-        if now < self.left_out_until:
-            return  # queries that were pending when it was skipped are ignored
+        if now < self.skip_until:
+            return  # ignore queries that were pending when the server was first skipped
         self._failures += 1
-        if self._failures >= _FAILURES:
-            log.warning("the name server %s does not answer; it is left out for %g s", self.address, self._pause_s)
-            self.left_out_until = now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _MAX_LEFT_OUT_S)
+        if self._failures >= _MAX_FAILURES:
+            log.warning("the name server %s does not answer; it is skipped for %g s", self.address, self._skip_s)
+            self.skip_until = now + self._skip_s
+            self._skip_s = min(2 * self._skip_s, _MAX_SKIP_S)
 
 
 class NameServers:
-    """Queries several name servers in order, until one answers.
+    """Queries several name servers in order until one answers.
 
     Args:
         addresses: "192.0.2.1" or "192.0.2.1:53", in the order of preference.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
-        self._servers = [_Server(address) for address in addresses]
+        self._servers = [_NameServer(address) for address in addresses]
 
     async def query(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
         """Returns the addresses of one family, and their TTL in seconds; raises NoAddressError."""
-        why = "no name server answers"
+        failure = "no name server answers"
         for _ in range(_ROUNDS):
             for server in self._order():
                 try:
-                    found, ttl = await server.query(name, _FAMILIES[family])
+                    addresses, ttl = await server.query(name, _FAMILIES[family])
                 except aiodns.error.DNSError as error:
                     if error.args[0] in _ABSENT:
                         return (), NEGATIVE_TTL_S
-                    if error.args[0] in _NO_NAME:
+                    if error.args[0] in _INVALID_NAME:
                         raise NoAddressError(f"{name} is no name") from error
-                    why = f"{server.address} says: {error.args[1]}"
+                    failure = f"{server.address} says: {error.args[1]}"
                 else:
-                    return tuple((family, one) for one in found), ttl if found else NEGATIVE_TTL_S
-        raise NoAddressError(f"{name}: {why}")
+                    return tuple((family, address) for address in addresses), ttl if addresses else NEGATIVE_TTL_S
+        raise NoAddressError(f"{name}: {failure}")
 
     async def close(self) -> None:
-        """Gives sockets and threads back."""
+        """Closes sockets and threads."""
         for server in self._servers:
             await server.close()
 
-    def _order(self) -> list[_Server]:
+    def _order(self) -> list[_NameServer]:
         now = time.monotonic()
-        answering = [server for server in self._servers if server.left_out_until <= now]
-        # When all of them are skipped, one is tried anyway.
-        return answering or sorted(self._servers, key=lambda server: server.left_out_until)
+        answering = [server for server in self._servers if server.skip_until <= now]
+        # If all servers are to be skipped, they are tried nevertheless.
+        return answering or sorted(self._servers, key=lambda server: server.skip_until)
 
 
 class SystemResolver:
-    """The system's resolver, called in threads of its own.
+    """The system's resolver, called in a thread pool of its own.
 
-    The event loop's own threads are four: as many slow name servers would block all other hosts.
+    The event loop's default pool is small: a few slow names would block all others.
     """
 
     def __init__(self, threads: int = 32) -> None:
         self._pool = ThreadPoolExecutor(threads, "lookup")
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolvedAddress]:
         """Returns the addresses of `host`; raises OSError."""
         look_up = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
         answers = await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
-        return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
+        return [ResolvedAddress(host=str(address[0]), family=kind) for kind, _, _, _, address in answers]
 
     async def close(self) -> None:
-        """Ends the threads, without waiting for hanging look-ups."""
+        """Ends the threads without waiting for look-ups under way."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _System:
-    """The system's resolver, for machines whose name servers cannot be found; it returns no TTL."""
+class _SystemSource:
+    """The system's resolver as a source of answers, for machines without configured name servers; without TTLs."""
 
     def __init__(self) -> None:
         self._resolver = SystemResolver()
@@ -311,6 +325,6 @@ class _System:
         await self._resolver.close()
 
 
-def _own_servers() -> tuple[str, ...]:
+def _system_servers() -> tuple[str, ...]:
     channel = aiodns.DNSResolver()
-    return () if set(channel.nameservers) <= _NO_SERVER else tuple(channel.nameservers)
+    return () if set(channel.nameservers) <= _DEFAULT_SERVERS else tuple(channel.nameservers)

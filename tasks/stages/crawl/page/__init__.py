@@ -1,1 +1,1 @@
-"""Reading of fetched pages: links, sitemaps, feeds, terms of use, and whether a page needs a browser."""
+"""Parsing of fetched bodies: links, sitemaps, feeds, terms of use, and whether a page needs a browser."""

@@ -1,12 +1,12 @@
-"""Runs the HTML parser on untrusted pages: small ones in this process, large ones in a child that can be killed.
+"""Runs the HTML parser on untrusted pages: small pages in this process, large pages in a child that can be killed.
 
-Run as `python -m tasks.stages.crawl.page.parser` it is that child. The parser's worst case on a preprocessed page
-(`links.defused`) is quadratic in the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
-takes 0.5 s, of 256 KiB 4 s, of a few MB minutes. Nearly all real pages are small, so the price of the child, some 1 ms
-a page, is rarely paid.
+`python -m tasks.stages.crawl.page.parser` runs the child. The worst case of the parser on a defused page
+(`links.defuse`) is quadratic in the size of one tag: the slowest page of 128 KiB found so far (15,000 attributes in one
+tag) takes 0.5 s, one of 256 KiB 4 s, one of a few MB minutes. Nearly all real pages are small, so few pages pay the
+cost of the child, about 1 ms a page.
 
-What a page may take is counted in CPU time of the child, so a busy machine loses no links. The clock counts only for a
-child that stands still.
+The limit of a page is CPU time of the child, so that a busy machine does not lose links. Wall-clock time is limited
+only for a child that makes no progress.
 """
 
 import asyncio
@@ -22,78 +22,78 @@ from selectolax.lexbor import SelectolaxError
 from tasks.core import child_process
 from tasks.core.child_process import LENGTH
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.links import Page, read_page, refusals
+from tasks.stages.crawl.page.links import ParsedPage, parse_page, scan_directives
 
 INLINE_BYTES = 128 << 10
-# A tag as long as this has thousands of attributes, and each is compared with all before it.
+# A tag of this length can have thousands of attributes, each of which is compared with all before it.
 _LONG_TAG = re.compile(rb"<[a-zA-Z][^<>]{16384}")
 _WINDOW = 8192
 _CHILDREN = 2
-ROOM = 224 << 20
+MEMORY_BYTES = 224 << 20
 """Bytes of address space that a child may allocate after its start."""
 CPU_S = 5.0
-_ENDED = "the process that read it has ended"
-_STILL_S = 300.0
-"""Seconds after which a child that has taken no CPU time meanwhile counts as stuck."""
+_EXITED = "the parser process has exited"
+_STALL_S = 300.0
+"""Seconds without CPU time after which a child counts as stuck."""
 
 
-class Parser:
-    """Reads pages: small ones at once, large ones in child processes, two at a time.
+class PageParser:
+    """Parses pages: small pages in this process, large pages in child processes, two at a time.
 
     Args:
         agent: our product token.
-        cpu_s: CPU seconds that one large page may take; by default CPU_S.
+        cpu_s: limit of CPU seconds for one large page; CPU_S by default.
     """
 
     def __init__(self, agent: str, cpu_s: float | None = None) -> None:
         self._agent = agent
         self._cpu_s = CPU_S if cpu_s is None else cpu_s
         self._idle: list[asyncio.subprocess.Process] = []
-        self._turns = asyncio.Semaphore(_CHILDREN)
+        self._slots = asyncio.Semaphore(_CHILDREN)
 
-    async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> Page:
-        """Parses a page; arguments as for `read_page`.
+    async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> ParsedPage:
+        """Parses a page; arguments as for `parse_page`.
 
-        Of a page that raises in its reader, or takes more time or memory than allowed, that is what its source forbids,
-        and why its links are not read (`Page.unread`).
+        For a page that raises an exception in the parser, or exceeds the limits of time or memory, the result has only
+        the directives in its source, and the reason in `ParsedPage.unread`.
         """
         if len(html) > INLINE_BYTES or _has_long_tag(html):
-            page = await self._answer((html, url, self._agent, headers, charset))
+            page = await self._parse_in_child((html, url, self._agent, headers, charset))
         else:
-            page = _read(html, url, self._agent, headers, charset)
-        return page if isinstance(page, Page) else refusals(html, self._agent, headers, page)
+            page = _parse(html, url, self._agent, headers, charset)
+        return page if isinstance(page, ParsedPage) else scan_directives(html, self._agent, headers, page)
 
-    async def _answer(self, question: tuple[Any, ...]) -> Page | str:
-        """Returns a page parsed by the child, or the error."""
-        async with self._turns:
+    async def _parse_in_child(self, arguments: tuple[Any, ...]) -> ParsedPage | str:
+        """Returns the page as parsed by a child, or the error message."""
+        async with self._slots:
             child = None
             try:
-                child = self._idle.pop() if self._idle else await _started()
-                answer: Page | str = await _answer_of(child, (self._cpu_s, question))
+                child = self._idle.pop() if self._idle else await _start_child()
+                result: ParsedPage | str = await _await_response(child, (self._cpu_s, arguments))
             except TimeoutError:
-                answer = f"the process that reads it has stood still for {_STILL_S:g} s"
+                result = f"the parser process has made no progress for {_STALL_S:g} s"
             except EOFError:
-                over = child is not None and await child.wait() == -signal.SIGPROF
-                answer = f"it takes more than {self._cpu_s:g} CPU seconds" if over else _ENDED
+                timed_out = child is not None and await child.wait() == -signal.SIGPROF
+                result = f"it takes more than {self._cpu_s:g} CPU seconds" if timed_out else _EXITED
             except OSError as error:
-                answer = f"the process that reads pages does not work ({error})"
+                result = f"the parser process cannot be used ({error})"
             except BaseException:
-                await _end(child)  # a partial result may be in the pipe; the next page must not read it
+                await _kill_child(child)  # a partial result may be in the pipe; it must not be read for the next page
                 raise
-            if isinstance(answer, Page) and child is not None:
+            if isinstance(result, ParsedPage) and child is not None:
                 self._idle.append(child)
             else:
-                await _end(child)
-            return answer
+                await _kill_child(child)
+            return result
 
     async def close(self) -> None:
         """Ends the child processes."""
         while self._idle:
-            await _end(self._idle.pop())
+            await _kill_child(self._idle.pop())
 
 
-def why(error: BaseException) -> str:
-    """Returns an error and its place in our code, in one line."""
+def describe_error(error: BaseException) -> str:
+    """Returns the exception, with file and line where it was raised, in one line."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -101,23 +101,23 @@ def why(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}"[:300].split()) + place
 
 
-def _read(*question: Any) -> Page | str:
+def _parse(*arguments: Any) -> ParsedPage | str:
     try:
-        return read_page(*question)
-    except (MemoryError, SelectolaxError):  # nothing else makes the parser fail
+        return parse_page(*arguments)
+    except (MemoryError, SelectolaxError):  # selectolax fails only when memory allocation fails
         return "it takes too much memory"
-    except Exception as error:  # whatever a page does to its reader is a matter of that page
-        return why(error)
+    except Exception as error:  # an error on one page must not stop the crawl
+        return describe_error(error)
 
 
 def _has_long_tag(html: bytes) -> bool:
-    # Such a tag fills a whole window, wherever it begins. Nearly every page is cleared by looking for that, in a tenth
-    # of the time of the expression.
+    # Such a tag fills a whole window, wherever it begins. This check clears nearly every page in a tenth of the time
+    # of the regular expression.
     windows = range(0, len(html) - _WINDOW + 1, _WINDOW)
     return any(html.find(b"<", at, at + _WINDOW) < 0 for at in windows) and _LONG_TAG.search(html) is not None
 
 
-async def _started() -> asyncio.subprocess.Process:
+async def _start_child() -> asyncio.subprocess.Process:
     child = await asyncio.create_subprocess_exec(
         *child_process.command("tasks.stages.crawl.page.parser"),
         stdin=asyncio.subprocess.PIPE,
@@ -125,55 +125,55 @@ async def _started() -> asyncio.subprocess.Process:
         env=child_process.environment(),
     )
     try:
-        # The start of the child must not count against the page.
-        await _answer_of(child, None)
+        # The start of the child must not count toward the limit of the page.
+        await _await_response(child, None)
     except TimeoutError:
-        await _end(child)
-        raise OSError(f"it stands still for {_STILL_S:g} s at its start") from None
+        await _kill_child(child)
+        raise OSError(f"it makes no progress for {_STALL_S:g} s at its start") from None
     except BaseException:
-        await _end(child)
+        await _kill_child(child)
         raise
     return child
 
 
-async def _end(child: asyncio.subprocess.Process | None) -> None:
+async def _kill_child(child: asyncio.subprocess.Process | None) -> None:
     if child is not None:
         if child.returncode is None:
             child.kill()
         await child.wait()
 
 
-async def _answer_of(child: asyncio.subprocess.Process, question: Any) -> Any:
-    """Returns the answer of a child, however long it takes while the child is at work.
+async def _await_response(child: asyncio.subprocess.Process, request: Any) -> Any:
+    """Returns the response of a child; waits as long as the child makes progress.
 
     Raises:
-        TimeoutError: the child has taken no CPU time for `_STILL_S`.
-        EOFError: it has ended.
+        TimeoutError: the child has taken no CPU time for `_STALL_S`.
+        EOFError: the child has exited.
     """
-    answering = asyncio.ensure_future(_ask(child, question))
+    task = asyncio.ensure_future(_exchange(child, request))
     try:
-        taken = _cpu_time(child.pid)
-        while not (await asyncio.wait({answering}, timeout=_STILL_S))[0]:
-            before, taken = taken, _cpu_time(child.pid)
-            if taken == before:
+        cpu_s = _cpu_time(child.pid)
+        while not (await asyncio.wait({task}, timeout=_STALL_S))[0]:
+            before, cpu_s = cpu_s, _cpu_time(child.pid)
+            if cpu_s == before:
                 raise TimeoutError
-        return answering.result()
+        return task.result()
     finally:
-        answering.cancel()
+        task.cancel()
 
 
 def _cpu_time(pid: int) -> float:
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
-        return 0.0  # it has ended, and its pipe will say so
+        return 0.0  # it has exited, so reading its pipe raises EOFError
     return float(times.user + times.system)
 
 
-async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
+async def _exchange(child: asyncio.subprocess.Process, request: Any) -> Any:
     if child.stdin is None or child.stdout is None:
         raise EOFError("the parser has no pipes")
-    child.stdin.writelines(child_process.message(question))
+    child.stdin.writelines(child_process.message(request))
     await child.stdin.drain()
     (length,) = LENGTH.unpack(await child.stdout.readexactly(LENGTH.size))
     return pickle.loads(await child.stdout.readexactly(length))
@@ -181,17 +181,17 @@ async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
 
 def _serve() -> None:
     with child_process.parent() as parent:
-        child_process.limit_memory(ROOM)
-        for question in parent.questions():
-            parent.answer(pickle.dumps(None if question is None else _read_within(*question)))
+        child_process.limit_memory(MEMORY_BYTES)
+        for request in parent.requests():
+            parent.respond(pickle.dumps(None if request is None else _parse_within(*request)))
             parent.flush()
 
 
-def _read_within(cpu_s: float, question: tuple[Any, ...]) -> Page | str:
-    """Reads a page; ends this process if that takes more CPU time."""
+def _parse_within(cpu_s: float, arguments: tuple[Any, ...]) -> ParsedPage | str:
+    """Parses a page; a signal ends this process if that takes more CPU time."""
     child_process.limit_cpu(cpu_s)
     try:
-        return _read(*question)
+        return _parse(*arguments)
     finally:
         child_process.limit_cpu(0)
 

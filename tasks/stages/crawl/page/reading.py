@@ -1,8 +1,8 @@
-"""Reading of a response with a page (status 200 or 203): its type, whether it may be kept, and its links.
+"""Classification of response bodies (status 200 or 203): type, permission to keep them, and links.
 
-HTML pages, sitemaps and feeds are parsed; of everything else only the headers count. A parser error does not fail the
-fetch: the page is kept without links, and the log has the error. Two heuristics judge HTML pages: whether one needs a
-browser to show its text (`needs_browser`), and whether it is an error page with status 200 (`is_soft_404`).
+HTML pages, sitemaps and feeds are parsed; other types are judged by their headers only. A parser error does not fail
+the fetch: the page is kept without links, and the error is logged. Two heuristics apply to HTML pages: whether a page
+needs a browser to show its text (`needs_browser`), and whether it is an error page with status 200 (`is_soft_404`).
 """
 
 import asyncio
@@ -14,32 +14,32 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from tasks.formats.warc.record import PAGE_STATUSES
-from tasks.formats.web.content_encoding import Unpacked, decode
+from tasks.formats.web.content_encoding import DecodedStream, decode
 from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.http.response import Headers, content_type
-from tasks.stages.crawl.page.links import TEXT_ENOUGH, Page, refusals
-from tasks.stages.crawl.page.parser import Parser, why
-from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, Entry, read_feed, read_sitemap
+from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, scan_directives
+from tasks.stages.crawl.page.parser import PageParser, describe_error
+from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, SitemapEntry, read_feed, read_sitemap
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 log = logging.getLogger("sluice.crawl")
 
 DUPLICATE = "duplicate"
-"""Reason of a page with the bytes of another one of its host: a revisit record names that one."""
+"""Reason for a page with the same bytes as another page of its host, which the revisit record refers to."""
 
 SOFT_404 = "soft_404"
 # A page with more text than this has content, whatever its title.
 SOFT_404_TEXT = 1024
 
 ENOUGH_TEXT = 1000
-"""Characters of text from which on a page is taken to be readable as it is."""
+"""Characters of text from which a page is considered readable without a browser."""
 
 _HTML = ("text/html", "application/xhtml+xml", "")
 _FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", "application/feed+json")
@@ -47,8 +47,8 @@ _XML = ("application/xml", "text/xml")
 _PACKED = ("application/gzip", "application/x-gzip")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
 
-# Clocks differ, and a date without a zone counts as UTC; dates further in the future are ignored.
-_AHEAD = timedelta(days=1)
+# Tolerance for clock differences and dates without a time zone; dates further in the future are ignored.
+_FUTURE_TOLERANCE = timedelta(days=1)
 
 _PHRASES = (
     r"(?:page|file|document|url|site|content|article|product|post) (?:was |is |could |can ?)?not (?:be )?found",
@@ -78,14 +78,14 @@ _PHRASES = (
     r"صفحه (?:مورد نظر )?(?:یافت|پیدا) نشد|הדף לא נמצא|העמוד לא נמצא",  # Persian, Hebrew
     r"पृष्ठ नहीं मिला|पेज नहीं मिला|ไม่พบหน้า|পৃষ্ঠা পাওয়া যায়নি",  # Hindi, Thai, Bengali
 )
-_SAYS_SO = re.compile("|".join(_PHRASES), re.I)
+_ERROR_TITLE = re.compile("|".join(_PHRASES), re.I)
 
 _SPA_BYTES = 256 << 10
 _FEW_CHARS = 400
 _SCRIPT_SHARE = 0.5
 
-# Where frameworks put their page: React, Next, Nuxt, Vue, Gatsby, Svelte, Ember. All repetitions are bounded: on
-# hostile input an unbounded one is quadratic.
+# Root elements of frameworks: React, Next, Nuxt, Vue, Gatsby, Svelte, Ember. All repetitions are bounded: on hostile
+# input an unbounded one takes quadratic time.
 _CONTAINER = re.compile(
     rb"""<(?:div|main|section|body)\b[^<>]{0,500}?\bid\s{0,9}=\s{0,9}["']?"""
     rb"""(?:root|app|__next|__nuxt|___gatsby|svelte|ember-root|react-root|app-root)["'\s>][^<>]{0,500}""",
@@ -99,31 +99,36 @@ _SCRIPT = re.compile(rb"<script\b", re.I)
 _SCRIPT_END = re.compile(rb"</script", re.I)
 
 
-class Noted(NamedTuple):
-    """How a page compares with earlier ones: a reason not to store it in full, or "", and whether its links count."""
+class PageComparison(NamedTuple):
+    """Result of comparing a page with earlier pages.
+
+    Attributes:
+        reason: the reason not to store the page in full, or "".
+        follow: whether its links are followed.
+    """
 
     reason: str = ""
     follow: bool = True
 
 
-NoteCopy = Callable[[str, str, str, int], Noted]
-"""Receives (URL, payload digest, title, characters of text) of a page."""
+ComparePage = Callable[[str, str, str, int], PageComparison]
+"""Compares a page with earlier pages; the arguments are URL, payload digest, title and characters of text."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What became of a body.
+class ReadResult:
+    """Result of reading a body.
 
     Attributes:
-        reason: why it is not kept, or "".
-        kind: page, sitemap or feed.
-        outlinks: in scope, each once.
-        lastmods: those of them with a last change in a sitemap of their own domain.
+        reason: the reason why the body is not kept, or "".
+        kind: "page", "sitemap" or "feed".
+        outlinks: links in scope, without duplicates.
+        lastmods: outlinks with their last change, as stated by a sitemap of their own domain.
         canonical: the page's rel="canonical" link, or "".
-        render: whether it takes a browser to show its text.
-        terms: the page's own terms of use, as (name, value).
-        unread: why the links could not be read, or "".
-        title: see `Page.title`.
+        render: whether the page needs a browser to show its text.
+        terms: terms of use in the page itself, as (name, value).
+        unread: the reason why the links could not be parsed, or "".
+        title: see `ParsedPage.title`.
     """
 
     reason: str = ""
@@ -138,138 +143,138 @@ class Reading:
 
 
 class Reader:
-    """Reads bodies.
+    """Classifies and parses response bodies.
 
     Args:
-        config: the crawl's settings.
-        parser: reads HTML under a time limit.
-        scope: links outside it are dropped.
-        sitemaps: returns the sitemaps that the robots.txt of a URL names.
-        note: called for every page; detects copies and soft 404s.
+        config: settings of the crawl.
+        parser: parses HTML within limits of time and memory.
+        scope: links outside the scope are dropped.
+        sitemaps: returns the sitemaps that the robots.txt for a URL names.
+        compare: called for every page; detects copies and soft 404s.
     """
 
     def __init__(
         self,
         config: CrawlConfig,
-        parser: Parser,
+        parser: PageParser,
         scope: Scope,
         sitemaps: Callable[[str], tuple[str, ...]],
-        note: NoteCopy,
+        compare: ComparePage,
     ) -> None:
         self._config = config
         self._parser = parser
         self._scope = scope
         self._sitemaps = sitemaps
-        self._note = note
-        self._one_list = asyncio.Semaphore(1)
-        self._wanted = {"", *config.mime_types}
+        self._compare = compare
+        self._list_slot = asyncio.Semaphore(1)
+        self._accepted_types = {"", *config.mime_types}
         if config.feeds:
-            self._wanted.update(_FEEDS, _XML)
+            self._accepted_types.update(_FEEDS, _XML)
         if config.sitemaps:
-            self._wanted.update(_XML, _PACKED)
+            self._accepted_types.update(_XML, _PACKED)
 
-    def worth(self, status: int, headers: Headers) -> int:
-        """Returns by status and headers how many bytes of a body are worth taking, 0 for none."""
+    def body_limit(self, status: int, headers: Headers) -> int:
+        """Returns the maximum number of bytes to read of a body with this status and these headers; 0 for none."""
         mime = mime_of(headers)
-        if status not in PAGE_STATUSES or mime not in self._wanted:
+        if status not in PAGE_STATUSES or mime not in self._accepted_types:
             return 0
-        most = self._config.max_body_bytes
-        # Sitemaps may be as long as their protocol allows, which is more than pages may.
+        limit = self._config.max_body_bytes
+        # The limit of the sitemap protocol is higher than that of pages.
         is_list = self._config.sitemaps and mime in (*_XML, *_PACKED) and mime not in self._config.mime_types
-        return max(most, MAX_BYTES) if is_list else most
+        return max(limit, MAX_BYTES) if is_list else limit
 
-    async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> Reading:
-        """Classifies a body; `reserved` is the site's tdmrep.json reservation."""
+    async def read(self, url: str, response: Response, mime: str, *, reserved: bool) -> ReadResult:
+        """Classifies and parses a body; `reserved` is whether the site's tdmrep.json reserves the page."""
         try:
-            return await self._read(url, answer, mime, reserved)
+            return await self._read(url, response, mime, reserved)
         except Exception as error:
-            return self._unread(url, answer, mime, reserved, why(error))
+            return self._unread(url, response, mime, reserved, describe_error(error))
 
-    async def _read(self, url: str, answer: Answer, mime: str, reserved: bool) -> Reading:
-        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
+    async def _read(self, url: str, response: Response, mime: str, reserved: bool) -> ReadResult:
+        from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
-            return await self._page(url, answer, from_headers, reserved)
+            return await self._page(url, response, from_headers, reserved)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
-            refused = self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved)
-            return Reading(refused or self._note(url, answer.payload_digest, "", TEXT_ENOUGH).reason)
-        # Large ones take a second and 100 MB: not on the event loop, and one at a time.
-        async with self._one_list:
-            return await asyncio.to_thread(self._list, url, answer)
+            refused = self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved)
+            return ReadResult(refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason)
+        # A large list takes a second and 100 MB, so it is parsed outside the event loop, one at a time.
+        async with self._list_slot:
+            return await asyncio.to_thread(self._list, url, response)
 
-    def refused_by_headers(self, answer: Answer) -> str:
-        """Returns why a response without a body excludes its page from the corpus, or ""."""
-        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
-        return self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved=False)
+    def refused_by_headers(self, response: Response) -> str:
+        """Returns the reason why the headers exclude a page from the corpus, or ""."""
+        from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
+        return self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved=False)
 
-    async def _page(self, url: str, answer: Answer, from_headers: Directives, reserved: bool) -> Reading:
-        html = self._decoded(answer, self._config.max_body_bytes)
-        page = Page(noindex=from_headers.noindex)
+    async def _page(self, url: str, response: Response, from_headers: Directives, reserved: bool) -> ReadResult:
+        html = self._decoded(response, self._config.max_body_bytes)
+        page = ParsedPage(noindex=from_headers.noindex)
         if html:
-            charset = _CHARSET.search(content_type(answer.headers))
+            charset = _CHARSET.search(content_type(response.headers))
             page = await self._parser.read(html, url, from_headers, charset[1] if charset else "")
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)
-        refused = self._refused(answer, from_headers, page, reserved)
-        # All pages of a single-page application have the same shell, but are not copies.
+        refused = self._refused(response, from_headers, page, reserved)
+        # All pages of a single-page application have the same HTML, but they are not copies.
         if not refused and not render:
-            refused, follow = self._note(url, answer.payload_digest, page.title, page.text_chars)
+            refused, follow = self._compare(url, response.payload_digest, page.title, page.text_chars)
             if not follow:
-                return Reading(refused, terms=page.terms, unread=page.unread)
-        links = [one for one in page.links if self._scope.covers(one.url, one.host)]
+                return ReadResult(refused, terms=page.terms, unread=page.unread)
+        links = [target for target in page.links if self._scope.covers(target.url, target.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
-        named = page.canonical if page.canonical != url else ""
-        links += self._covered([named] if named else ())
+        canonical = page.canonical if page.canonical != url else ""
+        links += self._covered([canonical] if canonical else ())
         outlinks = tuple(dict.fromkeys(links))
         render = render and not refused
-        return Reading(refused, PAGE, outlinks, (), named, render, page.terms, page.unread, page.title)
+        return ReadResult(refused, PAGE, outlinks, (), canonical, render, page.terms, page.unread, page.title)
 
-    def _list(self, url: str, answer: Answer) -> Reading:
-        """Reads what may be a sitemap or a feed."""
-        if self._config.feeds and (entries := read_feed(self._decoded(answer, MAX_FEED_BYTES), url)) is not None:
-            return Reading(kind=FEED, outlinks=self._covered(entries))
-        body = Unpacked(answer.body, ",".join(answer.all("content-encoding")), MAX_BYTES)
-        if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
-            if found.left_out:
-                log.warning("the sitemap %s gives %d addresses: %s", url, len(found.entries), found.left_out)
-            return self._of_sitemap(found.entries, url)
-        return Reading("mime")
+    def _list(self, url: str, response: Response) -> ReadResult:
+        """Parses a body that may be a sitemap or a feed."""
+        if self._config.feeds and (entries := read_feed(self._decoded(response, MAX_FEED_BYTES), url)) is not None:
+            return ReadResult(kind=FEED, outlinks=self._covered(entries))
+        body = DecodedStream(response.body, ",".join(response.all("content-encoding")), MAX_BYTES)
+        if self._config.sitemaps and (sitemap := read_sitemap(body, url)) is not None:
+            if sitemap.left_out:
+                log.warning("%d entries of the sitemap %s are used: %s", len(sitemap.entries), url, sitemap.left_out)
+            return self._sitemap_result(sitemap.entries, url)
+        return ReadResult("mime")
 
-    def _of_sitemap(self, entries: Iterable[Entry], url: str) -> Reading:
-        """Returns the URLs of a sitemap, and the last changes of pages of its own domain."""
-        owner, latest = owner_of(authority(url)), datetime.now(UTC) + _AHEAD
+    def _sitemap_result(self, entries: Iterable[SitemapEntry], url: str) -> ReadResult:
+        """Returns the URLs of a sitemap, and the last changes of the pages of its own domain."""
+        owner, latest = owner_of(authority(url)), datetime.now(UTC) + _FUTURE_TOLERANCE
         links, lastmods = [], []
         for entry in entries:
             if self._scope.covers(entry.url):
-                to = link(entry.url)
-                links.append(to)
-                if entry.lastmod is not None and entry.lastmod <= latest and to.owner == owner:
-                    lastmods.append((to, entry.lastmod))
-        return Reading(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
+                target = link(entry.url)
+                links.append(target)
+                if entry.lastmod is not None and entry.lastmod <= latest and target.owner == owner:
+                    lastmods.append((target, entry.lastmod))
+        return ReadResult(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
 
-    def _refused(self, answer: Answer, from_headers: Directives, page: Page, reserved: bool) -> str:
+    def _refused(self, response: Response, from_headers: Directives, page: ParsedPage, reserved: bool) -> str:
         if page.noindex:
             return "noindex"
-        out = opted_out(self._config.ai_optouts, answer.headers, from_headers, page, reserved=reserved)
-        return AI_OPTOUT if out else ""
+        optout = opted_out(self._config.ai_optouts, response.headers, from_headers, page, reserved=reserved)
+        return AI_OPTOUT if optout else ""
 
     def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
         return tuple(link(url) for url in urls if self._scope.covers(url))
 
-    def _unread(self, url: str, answer: Answer, mime: str, reserved: bool, reason: str) -> Reading:
-        """Returns a body without links, unless headers or source forbid storing it."""
+    def _unread(self, url: str, response: Response, mime: str, reserved: bool, reason: str) -> ReadResult:
+        """Returns the result for a body that could not be parsed: no links, and the directives found in its source."""
         _warn_unread(url, reason)
-        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         try:
-            body = self._decoded(answer, self._config.max_body_bytes)
-        except Exception:  # perhaps this is what raised
+            body = self._decoded(response, self._config.max_body_bytes)
+        except Exception:  # decoding may be the step that failed
             body = b""
-        page = refusals(body, self._config.user_agent, from_headers, reason)
-        refused = self._refused(answer, from_headers, page, reserved)
-        return Reading(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms, unread=reason)
+        page = scan_directives(body, self._config.user_agent, from_headers, reason)
+        refused = self._refused(response, from_headers, page, reserved)
+        return ReadResult(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms, unread=reason)
 
-    def _decoded(self, answer: Answer, limit: int) -> bytes:
-        return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
+    def _decoded(self, response: Response, limit: int) -> bytes:
+        return decode(response.body, ",".join(response.all("content-encoding")), limit).data
 
 
 def _warn_unread(url: str, reason: str) -> None:
@@ -277,25 +282,25 @@ def _warn_unread(url: str, reason: str) -> None:
 
 
 def mime_of(headers: Headers) -> str:
-    """Returns the content type without its parameters, in lower case; "" where there is none."""
+    """Returns the media type of Content-Type in lower case, without parameters; "" if there is none."""
     return content_type(headers).partition(";")[0].strip().lower()
 
 
 def is_soft_404(title: str, text_chars: int, status: int = 200) -> bool:
     """Returns whether the title of a response with status 200 is that of an error page.
 
-    Only a short page with such a title counts: an article about the error 404 is long, and a short page about a
-    Peugeot 404 has another title. Price: a short page whose title begins with "404" for another reason.
+    Only short pages are considered, because an article about the error 404 is long. A short page whose title begins
+    with "404" for another reason is a false positive.
 
     Args:
-        title: of the page.
-        text_chars: characters of visible text (`Page.text_chars`).
-        status: of the HTTP answer; only 200 can be wrong in this way.
+        title: title of the page.
+        text_chars: characters of visible text (`ParsedPage.text_chars`).
+        status: status of the HTTP response; only 200 can be a soft 404.
 
     >>> is_soft_404("404: page not found | Example", 300), is_soft_404("HTTP 404 - an encyclopedia", 1024)
     (True, False)
     """
-    return status == 200 and text_chars < SOFT_404_TEXT and _SAYS_SO.search(title.strip()) is not None
+    return status == 200 and text_chars < SOFT_404_TEXT and _ERROR_TITLE.search(title.strip()) is not None
 
 
 def needs_browser(html: bytes, text_chars: int) -> bool:
@@ -303,7 +308,7 @@ def needs_browser(html: bytes, text_chars: int) -> bool:
 
     Args:
         html: the decoded body; the first 256 KiB are examined.
-        text_chars: characters of text that the page shows as it is.
+        text_chars: characters of visible text without scripts.
 
     >>> needs_browser(b'<div id="root"></div><script src="/app.js"></script>', 0)
     True
@@ -320,7 +325,7 @@ def needs_browser(html: bytes, text_chars: int) -> bool:
         return True
     if text_chars >= _FEW_CHARS:
         return False
-    # With almost no text a container with a loading indicator, or another sign of a framework, is enough.
+    # With so little text, a root element with a loading indicator or another sign of a framework is enough.
     if container or _COMPONENT.search(html) or _ANGULAR.search(html):
         return True
     return bool(_NOSCRIPT.search(html)) or _script_bytes(html) > _SCRIPT_SHARE * len(html)

@@ -1,7 +1,7 @@
-"""Sitemaps (sitemaps.org protocol) and feeds (RSS, Atom, JSON Feed): what pages a site lists itself.
+"""Parsers of sitemaps (sitemaps.org protocol) and feeds (RSS, Atom, JSON Feed), in which sites list their own pages.
 
 Pure functions over untrusted bytes. A sitemap is read in blocks; only its URLs are in memory, 32 MB at most. XML is
-read as a stream, with one block and one element in memory (`XmlStream`).
+parsed as a stream, with one block and one element in memory (`XmlStream`).
 """
 
 import itertools
@@ -16,16 +16,16 @@ from typing import Any, Literal
 from lxml import etree
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.content_encoding import Unpacked
+from tasks.formats.web.content_encoding import DecodedStream
 from tasks.formats.web.url import MAX_CRAWLED_URL
 
-# The protocol's own limits: 50,000 URLs and 50 MB without compression.
+# Limits of the protocol: 50,000 URLs and 50 MB uncompressed.
 MAX_ENTRIES = 50_000
 MAX_BYTES = 50 << 20
 
 MAX_FEED_BYTES = 4 << 20
 MAX_FEED_ENTRIES = 5000
-# All URLs together: a usual list of 50,000 has a tenth of it.
+# Characters of all URLs together; a typical sitemap of 50,000 URLs has a tenth of this.
 _MAX_CHARS = 32 << 20
 _HEAD = 128
 _TEXT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,100}https?://", re.I)
@@ -42,12 +42,12 @@ _UNFINISHED = re.compile(rb"(?:&#?\w{0,32}|<(?:!(?:\[(?:C(?:D(?:A(?:T(?:A)?)?)?)
 
 
 @dataclass(frozen=True)
-class Entry:
+class SitemapEntry:
     """One URL of a sitemap.
 
     Attributes:
-        url: canonical.
-        lastmod: last change as stated by the site, UTC; None where missing or invalid.
+        url: the canonical URL.
+        lastmod: last change as stated by the site, in UTC; None if missing or invalid.
     """
 
     url: str
@@ -59,86 +59,86 @@ class Sitemap:
     """Content of a sitemap.
 
     Attributes:
-        kind: "urlset" names pages, "index" names sitemaps.
-        entries: in the order of the file, each URL once.
-        left_out: text on why the rest was not read; "" where it was read to its end.
+        kind: "urlset" for a list of pages, "index" for a list of sitemaps.
+        entries: entries in file order, without duplicate URLs.
+        left_out: the reason why the rest of the file was not read; "" if it was read to its end.
     """
 
     kind: Literal["urlset", "index"]
-    entries: tuple[Entry, ...]
+    entries: tuple[SitemapEntry, ...]
     left_out: str
 
 
-def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> Sitemap | None:
-    """Reads a sitemap: XML, or text with one URL per line, plain or gzip.
+def read_sitemap(body: bytes | DecodedStream, url: str, limit: int = MAX_ENTRIES) -> Sitemap | None:
+    """Parses a sitemap: XML, or text with one URL per line, plain or gzip.
 
-    All URLs that a crawler could fetch are returned, of other hosts too: robots.txt may name a sitemap on one host for
-    another. The caller checks the scope.
+    URLs of other hosts are returned as well, because robots.txt of one host may name a sitemap on another. The caller
+    checks the scope.
 
     Args:
-        body: the file without content coding, as a whole or in blocks; gzip is recognised, and unpacked up to 50 MB.
-        url: where it was found; base of addresses that are relative against the rules.
-        limit: entries (of text: lines) read at most.
+        body: the file without content coding, as a whole or in blocks; gzip is detected, and unpacked up to 50 MB.
+        url: URL of the file; base of relative URLs, which the protocol does not allow.
+        limit: maximum number of entries (in a text file: lines) to read.
 
     Returns:
-        None if it is no sitemap.
+        the sitemap; None if the body is not a sitemap.
 
     >>> read_sitemap(b"https://example.com/a", "https://example.com/sitemap.txt").entries
-    (Entry(url='https://example.com/a', lastmod=None),)
+    (SitemapEntry(url='https://example.com/a', lastmod=None),)
     """
-    plain = Unpacked(body, "gzip", MAX_BYTES)
-    found = _Entries(url, limit)
-    head, blocks = _peeked(plain)
+    plain = DecodedStream(body, "gzip", MAX_BYTES)
+    collector = _EntryCollector(url, limit)
+    head, blocks = _peek(plain)
     if _TEXT.match(head):
-        found.take((line, None) for line in _lines(blocks))
-        return Sitemap("urlset", found.entries, found.full or _cut(plain))
+        collector.add_all((line, None) for line in _lines(blocks))
+        return Sitemap("urlset", collector.entries, collector.limit_reached or _truncation(plain))
     stream = XmlStream(blocks, roots=("urlset", "sitemapindex"), items=("url", "sitemap"))
-    found.take(_named(stream))
+    collector.add_all(_url_entries(stream))
     if not stream.root:
         return None
     kind: Literal["urlset", "index"] = "urlset" if stream.root == "urlset" else "index"
-    left_out = "" if stream.complete else _cut(plain) or "it is no whole XML"
-    return Sitemap(kind, found.entries, found.full or left_out)
+    left_out = "" if stream.complete else _truncation(plain) or "its XML is incomplete"
+    return Sitemap(kind, collector.entries, collector.limit_reached or left_out)
 
 
-class _Entries:
-    """Collects entries up to the limits; `full` names the limit that was reached, or is ""."""
+class _EntryCollector:
+    """Collects entries up to the limits; `limit_reached` describes the limit that was exceeded, or is ""."""
 
     def __init__(self, base: str, limit: int) -> None:
         self._base = base
         self._limit = limit
-        self._entries: dict[str, Entry] = {}
-        self.full = ""
+        self._entries: dict[str, SitemapEntry] = {}
+        self.limit_reached = ""
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[SitemapEntry, ...]:
         return tuple(self._entries.values())
 
-    def take(self, named: Iterable[tuple[str, str | None]]) -> None:
-        """Takes (address, lastmod) in the order of the file."""
+    def add_all(self, pairs: Iterable[tuple[str, str | None]]) -> None:
+        """Adds pairs of (loc, lastmod) in file order."""
         chars = 0
-        for number, (loc, lastmod) in enumerate(named):
+        for number, (loc, lastmod) in enumerate(pairs):
             if number >= self._limit:
-                self.full = f"it has more than {self._limit:,} entries"
+                self.limit_reached = f"it has more than {self._limit:,} entries"
                 return
-            found = canonical(loc, self._base) if loc else None
-            if found is None or found in self._entries:
+            url = canonical(loc, self._base) if loc else None
+            if url is None or url in self._entries:
                 continue
-            chars += len(found)
+            chars += len(url)
             if chars > _MAX_CHARS:
-                self.full = f"its addresses have more than {_MAX_CHARS >> 20} M characters"
+                self.limit_reached = f"its URLs have more than {_MAX_CHARS >> 20} M characters"
                 return
-            self._entries[found] = Entry(found, _lastmod(lastmod) if lastmod else None)
+            self._entries[url] = SitemapEntry(url, _lastmod(lastmod) if lastmod else None)
 
 
-def _named(stream: "XmlStream") -> Iterator[tuple[str, str | None]]:
+def _url_entries(stream: "XmlStream") -> Iterator[tuple[str, str | None]]:
     for element in stream:
         is_entry = local_name(element) == ("url" if stream.root == "urlset" else "sitemap")
         yield (text_of(element, "loc"), text_of(element, "lastmod")) if is_entry else ("", None)
 
 
-def _peeked(plain: Unpacked) -> tuple[bytes, Iterator[bytes]]:
-    """Returns the beginning of a file, and all its blocks."""
+def _peek(plain: DecodedStream) -> tuple[bytes, Iterator[bytes]]:
+    """Returns the first bytes of a file, and an iterator over all its blocks."""
     blocks, head = iter(plain), b""
     while len(head) < _HEAD and (block := next(blocks, b"")):
         head += block
@@ -146,23 +146,23 @@ def _peeked(plain: Unpacked) -> tuple[bytes, Iterator[bytes]]:
 
 
 def _lines(blocks: Iterable[bytes]) -> Iterator[str]:
-    """Yields the addresses of a text file; of longer lines than an address has, nothing."""
-    left = b""
+    """Yields the URLs of a text file; "" for other lines, and for lines longer than any URL that is crawled."""
+    rest = b""
     for block in itertools.chain(blocks, (b"\n",)):
-        *lines, left = (left + block).split(b"\n")
-        left = left[: MAX_CRAWLED_URL + 1]
+        *lines, rest = (rest + block).split(b"\n")
+        rest = rest[: MAX_CRAWLED_URL + 1]
         for line in lines:
             short = line.removeprefix(b"\xef\xbb\xbf") if len(line) <= MAX_CRAWLED_URL else b""
             text = short.decode("utf-8", "replace").strip()
             yield text if text[:4].lower() == "http" else ""
 
 
-def _cut(plain: Unpacked) -> str:
-    return "" if plain.complete else f"it is cut off, or has more than {MAX_BYTES >> 20} MB"
+def _truncation(plain: DecodedStream) -> str:
+    return "" if plain.complete else f"it is truncated, or has more than {MAX_BYTES >> 20} MB"
 
 
 def _lastmod(text: str) -> datetime | None:
-    """Reads a W3C date: a year, a month, a day or a moment; without a zone it counts as UTC."""
+    """Parses a W3C date: a year, month, day or time; a time without a time zone counts as UTC."""
     try:
         month = _MONTH.fullmatch(text)
         if month:
@@ -174,13 +174,13 @@ def _lastmod(text: str) -> datetime | None:
 
 
 def read_feed(body: bytes, url: str) -> tuple[str, ...] | None:
-    """Returns the canonical addresses of a feed's entries in its order, or None if it is no feed.
+    """Returns the canonical URLs of the entries of a feed in file order, or None if the body is not a feed.
 
-    Reads RSS 0.9x, 1.0 and 2.0, Atom, and JSON Feed; at most 4 MiB and 5,000 entries of it.
+    Reads RSS 0.9x, 1.0 and 2.0, Atom, and JSON Feed; at most 4 MiB and 5,000 entries.
 
     Args:
         body: the file without content coding.
-        url: where it was found; base of relative addresses.
+        url: URL of the file; base of relative URLs.
 
     >>> read_feed(b"<rss><channel><item><link>/a</link></item></channel></rss>", "https://example.com/feed")
     ('https://example.com/a',)
@@ -194,9 +194,9 @@ def read_feed(body: bytes, url: str) -> tuple[str, ...] | None:
 
 
 def _feed_entry(element: Any, url: str) -> tuple[str, str]:
-    """Returns (address, base) of one entry; the address is "" where it has none."""
+    """Returns (reference, base) of one entry; the reference is "" if the entry has none."""
     if local_name(element) == "entry":
-        # xml:base is what Atom feeds resolve relative addresses against.
+        # Relative references in Atom feeds are resolved against xml:base.
         return _atom_link(element), canonical(base_of(element), url) or url
     link = text_of(element, "link")
     if not link:
@@ -220,31 +220,31 @@ def _read_json(body: bytes, url: str) -> tuple[str, ...] | None:
     if not isinstance(feed, dict) or not str(feed.get("version")).startswith(_JSON_FEED):
         return None
     items = feed.get("items")
-    found = [item.get("url") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    return _canonical_links((href, url) for href in found if isinstance(href, str))
+    hrefs = [item.get("url") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return _canonical_links((href, url) for href in hrefs if isinstance(href, str))
 
 
-def _canonical_links(found: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    links = [canonical(href, base) for href, base in islice(found, MAX_FEED_ENTRIES) if href]
+def _canonical_links(references: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    links = [canonical(href, base) for href, base in islice(references, MAX_FEED_ENTRIES) if href]
     return tuple(dict.fromkeys(link for link in links if link is not None))
 
 
 class XmlStream:
-    """One element of an untrusted XML file at a time; to be iterated over once.
+    """Iterates once over the elements of an untrusted XML file.
 
-    Dangerous features are switched off or refused: no DTD is loaded, nothing is fetched, entities are not expanded, a
-    file that declares some is not read, libxml2's limits on nesting (256) and on the length of one text (10 MB) apply,
-    and parsed elements are freed at once. Common errors (bare ampersands, HTML entities, references to half a
-    character, wrong bytes, a cut end) are skipped. 50,000 URLs take 0.7 s.
+    Dangerous features are disabled: no DTD is loaded, nothing is fetched, entities are not expanded, a file that
+    declares entities is not read, libxml2's limits on nesting (256) and on the length of one text (10 MB) apply, and
+    parsed elements are freed at once. The parser recovers from common errors (bare ampersands, HTML entities,
+    references to surrogates, invalid bytes, truncation). 50,000 URLs take 0.7 s.
 
     Args:
-        blocks: the file, in any pieces.
-        roots: local names the outermost element may have, in any namespace; with another one nothing is read.
+        blocks: the file, in blocks of any size.
+        roots: local names allowed for the root element, in any namespace; a file with another root is not read.
         items: local names of the elements to yield.
 
     Attributes:
-        root: local name of the outermost element; "" before it is read, or if it is none of `roots`.
-        complete: whether the file was read up to the end of its outermost element.
+        root: local name of the root element; "" before it is read, or if it is not one of `roots`.
+        complete: whether the file was read up to the end of its root element.
     """
 
     def __init__(self, blocks: Iterable[bytes], roots: Collection[str], items: Collection[str]) -> None:
@@ -256,7 +256,7 @@ class XmlStream:
         self.complete = False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields matching elements when they end; each is cleared when the next one is requested."""
+        """Yields each matching element at its end tag; an element is cleared when the next one is requested."""
         parser = etree.XMLPullParser(
             events=("start", "end"),
             tag=[f"{{*}}{name}" for name in (*self._roots, *self._items)],
@@ -269,7 +269,7 @@ class XmlStream:
             remove_pis=True,
         )
         try:
-            for block in _escaped(self._blocks):
+            for block in _repair_ampersands(self._blocks):
                 parser.feed(block)
                 for event, element in parser.read_events():
                     if not self.root and not self._begins(element):
@@ -281,12 +281,12 @@ class XmlStream:
                         self.complete = True
                         return
                 if self.root:
-                    self._forget(self._top)
-        except (etree.XMLSyntaxError, UnicodeDecodeError):  # the latter where a name contains half a character
+                    self._free(self._top)
+        except (etree.XMLSyntaxError, UnicodeDecodeError):  # the latter if a name contains a surrogate
             return
 
     def _begins(self, element: Any) -> bool:
-        """Checks the outermost element; returns False if the file is of another kind or declares entities."""
+        """Checks the root element; returns False if it is not one of `roots`, or if the file declares entities."""
         declared = element.getroottree().docinfo.internalDTD
         if declared is not None and any(True for _ in declared.iterentities()):
             return False
@@ -295,30 +295,30 @@ class XmlStream:
             self._top = element
         return bool(self.root)
 
-    def _forget(self, node: Any) -> None:
-        """Frees finished elements; an item that is still open keeps its children, unless they are too many."""
+    def _free(self, node: Any) -> None:
+        """Frees finished elements; the children of an open item are kept, unless there are too many."""
         while len(node) and (local_name(node) not in self._items or len(node) > _MAX_CHILDREN):
             del node[:-1]
             node = node[0]
 
 
-def _escaped(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Repairs ampersands at which the parser would drop the surrounding text.
+def _repair_ampersands(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Repairs ampersands at which the parser would drop text.
 
-    Bare ones, with the parameter's name behind them; references to what is no character, with the whole attribute.
+    At a bare ampersand the parser drops the name after it; at a reference to an invalid character, the whole attribute.
     """
-    literal, left, ampersands = False, b"", 0
+    literal, rest, ampersands = False, b"", 0
     for block in _pieces(blocks):
-        data = left + block
-        # UTF-16 is left unchanged, and so is text that consists of ampersands.
+        data = rest + block
+        # UTF-16 is not changed, nor is a file with very many ampersands.
         ampersands += data.count(b"&") if b"\0" not in data else _MAX_AMPERSANDS
         if ampersands >= _MAX_AMPERSANDS:
             yield data
-            left = b""
+            rest = b""
             continue
         unfinished = _UNFINISHED.search(data, max(0, len(data) - 40))
         end = unfinished.start() if unfinished else len(data)
-        data, left = data[:end], data[end:]
+        data, rest = data[:end], data[end:]
         parts = []
         while data:
             if literal:
@@ -330,15 +330,15 @@ def _escaped(blocks: Iterable[bytes]) -> Iterator[bytes]:
                 parts.append((_REFERENCE.sub(_character, text) if b"&#" in text else text) + mark)
             literal ^= bool(mark)
         yield b"".join(parts)
-    yield left
+    yield rest
 
 
 def _character(reference: re.Match[bytes]) -> bytes:
     hexadecimal, decimal = reference.groups()
     code = int(hexadecimal, 16) if hexadecimal else int(decimal)
     # The production Char of XML 1.0.
-    known = code in (9, 10, 13) or 0x20 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0x10000 <= code <= 0x10FFFF
-    return reference[0] if known else b"&#xFFFD;"
+    valid = code in (9, 10, 13) or 0x20 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0x10000 <= code <= 0x10FFFF
+    return reference[0] if valid else b"&#xFFFD;"
 
 
 def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -352,21 +352,21 @@ def local_name(element: Any) -> str:
 
 
 def text_of(parent: Any, name: str) -> str:
-    """Returns the text of the first child with that local name; "" if there is none or it is not plain text."""
+    """Returns the text of the first child with that local name; "" if there is none, or if it has child elements."""
     child = parent.find(f"{{*}}{name}")
     return own_text(child) if child is not None and not len(child) else ""
 
 
 def own_text(element: Any) -> str:
-    """Returns the text that an element begins with, without blanks around it; "" where it is no text at all."""
+    """Returns the text before the first child of an element, stripped; "" if it cannot be decoded."""
     try:
         return (element.text or "").strip()
-    except UnicodeDecodeError:  # a reference to half a character ("&#xD800;")
+    except UnicodeDecodeError:  # a reference to a surrogate ("&#xD800;")
         return ""
 
 
 def attribute(element: Any, name: str) -> str:
-    """Returns the value of an attribute; "" where it has none that is text."""
+    """Returns the value of an attribute; "" if it is missing or cannot be decoded."""
     try:
         return element.get(name) or ""
     except UnicodeDecodeError:
@@ -374,7 +374,7 @@ def attribute(element: Any, name: str) -> str:
 
 
 def base_of(element: Any) -> str:
-    """Returns the address that relative ones within an element are meant from (xml:base), or ""."""
+    """Returns the base URL of relative references within an element (xml:base), or ""."""
     try:
         return element.base or ""
     except UnicodeDecodeError:

@@ -1,20 +1,20 @@
-"""What pages and headers state of their use: opt-outs from AI training decide, all other terms are recorded.
+"""Terms of use in pages and headers: opt-outs from AI training exclude a page, all other terms are only recorded.
 
-Pure functions. Opt-outs (the recipe's `ai_optouts`; `hosts.rules` reads those of robots.txt), the conventions and their
-sources:
+Pure functions. Conventions for opt-outs (the recipe's `ai_optouts`; `hosts.rules` reads those of robots.txt), with
+their sources:
 
 - `header`: X-Robots-Tag with noai (DeviantArt, November 2022) or noml (noml.info); the response headers Content-Signal
   ("search=yes, ai-train=no", Cloudflare, contentsignals.org, 2025) and Content-Usage ("train-ai=n", IETF working group
   aipref, draft-ietf-aipref-attach and -vocab, 2025-2026; the labels of its older drafts are read too).
 - `meta`: the same directives in robots meta elements (`links` reads them).
 - `tdm`: TDM Reservation Protocol (W3C community group, final report of 2024-05-10): tdm-reservation as meta element, as
-  response header, and in the site's tdmrep.json (`hosts.rules` reads it); the one nearer to the page overrides. It is
+  response header, and in the site's tdmrep.json (`hosts.rules` reads it); the most specific statement applies. It is
   the machine-readable reservation of article 4(3) of the EU directive 2019/790.
 
-Where a convention is ambiguous, the stricter reading counts. Price: some permitted pages are lost.
+If a convention is ambiguous, the stricter interpretation applies. The cost: some permitted pages are lost.
 
-Terms at the time of the fetch are stored with the capture as one text, as stated, so that they can be evaluated later
-without the original site. Sources and names:
+The terms at the time of the fetch are stored with the capture as one text, verbatim, so that they can be evaluated
+later without the original site. Sources and names:
 
 - `robots.*`: Content-Signal (contentsignals.org), Content-Usage (IETF aipref) and License (RSL 1.0) of robots.txt;
 - `tdmrep.*`: tdm-reservation and tdm-policy of the rule of tdmrep.json for the page;
@@ -30,18 +30,17 @@ from collections.abc import Collection, Iterable
 from tasks.formats.web.robots_tag import Directives
 from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.http.response import Headers
-from tasks.stages.crawl.page.links import Page
+from tasks.stages.crawl.page.links import NOAI, ParsedPage
 
 Terms = Iterable[tuple[str, str]]
-"""(name, value) of all statements; a name may occur several times."""
+"""Pairs of (name, value); a name may occur several times."""
 
 _OPTOUT_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation"})
-# From the narrowest use to the widest: the statement on the narrowest counts.
+# From the most specific use to the most general: the most specific statement applies.
 _TRAINING = ("train-genai", "genai", "train-ai", "ai-train", "ai", "tdm", "bots")
 _REFUSED = frozenset({"n", "no", "?0"})
 
 _TERM_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation", "tdm-policy", "crawler-price"})
-_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
 _LINK = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}})>([^<]{{0,1000}})")
 _LICENSE = re.compile(r";\s{0,9}rel\s{0,9}=\s{0,9}(?:\"[^\"]{0,200}\blicense\b|license\b)", re.I)
 _MAX_VALUE, _MAX_NAMES = 1000, 20
@@ -52,22 +51,22 @@ def opted_out(
     policy: Collection[str],
     headers: Iterable[tuple[str, str]],
     from_headers: Directives,
-    page: Page,
+    page: ParsedPage,
     *,
     reserved: bool = False,
 ) -> str:
-    """Returns which opt-out of `policy` keeps a page out of training data: "header", "meta", "tdm" or "".
+    """Returns the opt-out in `policy` that excludes a page from training data: "header", "meta", "tdm" or "".
 
     Args:
         policy: the recipe's `ai_optouts`.
-        headers: of the response.
-        from_headers: directives of its X-Robots-Tag.
-        page: the parsed page; `Page()` for other types than HTML.
-        reserved: whether the site's tdmrep.json reserves it.
+        headers: the response headers.
+        from_headers: directives of X-Robots-Tag.
+        page: the parsed page; `ParsedPage()` for types other than HTML.
+        reserved: whether the site's tdmrep.json reserves the page.
 
-    >>> opted_out(["header", "tdm"], [("Content-Signal", "search=yes, ai-train=no")], Directives(), Page())
+    >>> opted_out(["header", "tdm"], [("Content-Signal", "search=yes, ai-train=no")], Directives(), ParsedPage())
     'header'
-    >>> opted_out(["header", "tdm"], [("TDM-Reservation", "1")], Directives(), Page(tdm=False))
+    >>> opted_out(["header", "tdm"], [("TDM-Reservation", "1")], Directives(), ParsedPage(tdm=False))
     ''
     """
     relevant = [(name.lower(), value) for name, value in headers if name.lower() in _OPTOUT_HEADERS]
@@ -85,50 +84,53 @@ def opted_out(
 
 
 def _refuses_training(value: str) -> bool:
-    """Reads a dictionary such as "train-ai=n;x=1, search=y"; of a label given twice the last one counts."""
-    stated: dict[str, str] = {}
+    """Returns whether a dictionary such as "train-ai=n;x=1, search=y" refuses training.
+
+    If a label occurs twice, the last value applies.
+    """
+    values: dict[str, str] = {}
     for member in value.lower().split(","):
         label, _, word = member.partition(";")[0].partition("=")
-        stated[label.strip()] = word.strip()
-    return next((stated[label] in _REFUSED for label in _TRAINING if label in stated), False)
+        values[label.strip()] = word.strip()
+    return next((values[label] in _REFUSED for label in _TRAINING if label in values), False)
 
 
 def header_terms(headers: Headers) -> list[tuple[str, str]]:
-    """Returns the terms in the headers of a response.
+    """Returns the terms in response headers.
 
     >>> header_terms((("Content-Usage", "train-ai=n"), ("Link", '</l.xml>; rel="license"'), ("Server", "x")))
     [('content-usage', 'train-ai=n'), ('license', '/l.xml')]
     """
-    found = []
-    for written, value in headers:
-        name = written.lower()
-        if name in _TERM_HEADERS or (name == "x-robots-tag" and _NOAI.search(value)):
-            found.append((name, value))
+    terms = []
+    for header, value in headers:
+        name = header.lower()
+        if name in _TERM_HEADERS or (name == "x-robots-tag" and NOAI.search(value)):
+            terms.append((name, value))
         elif name == "link":
-            found += [("license", one[1]) for one in _LINK.finditer(value) if _LICENSE.search(one[2])]
-    return found
+            terms += [("license", match[1]) for match in _LINK.finditer(value) if _LICENSE.search(match[2])]
+    return terms
 
 
-def kept(**places: Terms) -> str:
-    """Returns what was stated in several places as JSON, an object of texts by "place.name"; "" if nothing was.
+def terms_json(**places: Terms) -> str:
+    """Returns terms by place as a JSON object with keys "place.name"; "" if there are none.
 
-    Several values of one name are joined by commas, as in HTTP.
+    Several values of one name are joined by commas, as in HTTP. At most 20 names and 1,000 characters each are kept.
 
-    >>> kept(robots=[("license", "https://h/l.xml")], header=[("tdm-reservation", "1"), ("tdm-reservation", "0")])
+    >>> terms_json(robots=[("license", "https://h/l.xml")], header=[("tdm-reservation", "1"), ("tdm-reservation", "0")])
     '{"header.tdm-reservation": "1, 0", "robots.license": "https://h/l.xml"}'
     """
-    stated: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for place, terms in places.items():
         for name, value in terms:
             if plain := _CONTROL.sub(" ", value).strip():
-                stated.setdefault(f"{place}.{name}", []).append(plain)
-    chosen = sorted(stated)[:_MAX_NAMES]
-    return json.dumps({name: ", ".join(dict.fromkeys(stated[name]))[:_MAX_VALUE] for name in chosen}) if chosen else ""
+                values.setdefault(f"{place}.{name}", []).append(plain)
+    names = sorted(values)[:_MAX_NAMES]
+    return json.dumps({name: ", ".join(dict.fromkeys(values[name]))[:_MAX_VALUE] for name in names}) if names else ""
 
 
-def also(before: str, **places: Terms) -> str:
-    """Returns terms that are kept, with more of them from other places."""
-    more = kept(**places)
+def merge_terms(before: str, **places: Terms) -> str:
+    """Returns the JSON of `terms_json` with the terms of further places added."""
+    more = terms_json(**places)
     if not (before and more):
         return before or more
     return json.dumps(dict(sorted({**json.loads(before), **json.loads(more)}.items())))

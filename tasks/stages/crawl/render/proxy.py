@@ -1,8 +1,8 @@
-"""Forward proxy on loopback for a page's browser: checks every server by the crawl's own rules.
+"""Forward proxy on loopback for the browser of one page: checks every server by the rules of the crawl.
 
-Plain http is forwarded request by request (GET only), everything else through CONNECT, where it knows only the server
-and the number of bytes. It connects to the address that was checked (`Guard`), never to a name. TLS stays between
-browser and site.
+Plain HTTP is forwarded request by request (GET only); all other traffic uses CONNECT, for which the proxy sees only the
+server and the number of bytes. The proxy connects to the addresses that were checked (`AddressGuard`), never to a name.
+TLS is end to end between browser and site.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ _MAX_HEAD = 64 << 10
 _CHUNK = 64 << 10
 _CONNECT_S = 10.0
 _HEAD_S = 30.0
-# Between browser and proxy only; Upgrade and Connection are replaced, bodies are not passed on.
+# Headers for the hop between browser and proxy, which are not forwarded.
 _DROPPED = frozenset((b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"upgrade", b"te"))
 _BODY = frozenset((b"content-length", b"transfer-encoding"))
 
 
 class _RefusalError(Exception):
-    """A refused request; has the status line for the browser."""
+    """A request is refused; the message is status code and reason phrase of the response."""
 
 
-class Guard:
-    """The crawl's rules for addresses, by host and port.
+class AddressGuard:
+    """Resolves servers to addresses that the crawl may connect to.
 
     Args:
         allow_loopback: whether this machine may be reached, on any port.
-        resolver: looks public names up; the system's by default. Its answers are checked all the same.
-        grants: hosts that may be reached at private addresses or on another port.
+        resolver: resolver of public names, whose answers are checked; the system resolver by default.
+        grants: hosts that may be reached at private addresses or on other ports.
         policy: denied hosts.
     """
 
@@ -61,29 +61,29 @@ class Guard:
         self._policy = policy or Policy()
         self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver, grants=self._grants)
 
-    def for_page(self, host: str) -> "Guard":
-        """Returns the guard of a page of `host`: only this host's grants apply."""
+    def for_page(self, host: str) -> "AddressGuard":
+        """Returns the guard for the pages of `host`, to which only the grants of this host apply."""
         if not self._grants:
             return self
         grants = self._grants.only(host)
-        return Guard(
+        return AddressGuard(
             allow_loopback=self._allow_loopback, resolver=self._resolver.inner, grants=grants, policy=self._policy
         )
 
     async def addresses(self, scheme: str, netloc: str) -> list[tuple[str, int]]:
-        """Returns the checked (address, port) pairs of a server; connect to these and to nothing else.
+        """Returns the checked (address, port) pairs of a server; the proxy may connect to these only.
 
         Args:
             scheme: "http" or "https".
-            netloc: host and perhaps port, as the browser writes them.
+            netloc: host with an optional port, as the browser sends it.
 
         Raises:
-            RefusedAddressError: it is not for crawlers.
-            OSError: the name is not known, or the name server does not answer.
+            RefusedAddressError: the crawl must not reach the server.
+            OSError: the name does not exist, or the name server does not respond.
         """
         url = canonical(f"{scheme}://{netloc}/")
         if url is None:
-            raise RefusedAddressError(f"{netloc} is no host")
+            raise RefusedAddressError(f"{netloc} is not a host")
         reason = refusal(url, allow_loopback=self._allow_loopback, grants=self._grants)
         if self._policy.denies(authority(url)):
             reason = HOST_DENIED
@@ -104,27 +104,27 @@ class Guard:
 
 
 class Proxy:
-    """One page's way to the network; use as an async context manager.
+    """The network access of one page; use as an async context manager.
 
     Args:
         guard: decides which servers may be reached.
-        max_bytes: received at most; then every connection ends.
-        max_requests: connections and plain requests at most.
+        max_bytes: limit of received bytes; above it, all connections are closed.
+        max_requests: limit of connections and plain requests.
 
     Attributes:
-        port: where it listens on 127.0.0.1.
-        received: bytes that servers sent.
+        port: port on 127.0.0.1 on which the proxy listens.
+        received: number of bytes received from servers.
         requests: number of connections and plain requests.
-        refused: servers that were refused, with how often.
-        spent: "bytes" or "requests" once a limit is reached, else "".
+        refused: number of refused requests by server.
+        spent: "bytes" or "requests" after that limit was reached, otherwise "".
     """
 
-    def __init__(self, guard: Guard, max_bytes: int, max_requests: int) -> None:
+    def __init__(self, guard: AddressGuard, max_bytes: int, max_requests: int) -> None:
         self._guard = guard
         self._max_bytes = max_bytes
         self._max_requests = max_requests
-        self._known: dict[tuple[str, str], list[tuple[str, int]]] = {}
-        self._open: set[asyncio.Task[None]] = set()
+        self._addresses: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
         self.received = 0
@@ -142,19 +142,19 @@ class Proxy:
     ) -> None:
         if self._server is not None:
             self._server.close()
-        await asyncio.gather(*self._cut(), return_exceptions=True)
+        await asyncio.gather(*self._cancel_all(), return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
-    def _cut(self) -> list[asyncio.Task[None]]:
-        """Closes every connection; returns the tasks that are still ending."""
-        ending = list(self._open)
-        for task in ending:
+    def _cancel_all(self) -> list[asyncio.Task[None]]:
+        """Cancels the tasks of all connections, and returns them."""
+        tasks = list(self._connections)
+        for task in tasks:
             task.cancel()
-        return ending
+        return tasks
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -187,27 +187,27 @@ class Proxy:
             await self._relay(up, writer, self._pump(reader, down), down)
         elif method == "GET" and target.startswith("http://"):
             authority, slash, path = target.removeprefix("http://").partition("/")
-            sent = _request(authority, slash + path or "/", rest)
+            request = _request(authority, slash + path or "/", rest)
             up, down = await self._connect("http", authority)
-            down.write(sent)
-            # One request per connection: further bytes or a close by the browser end the connection.
+            down.write(request)
+            # One request per connection: further bytes from the browser, or its close, end the connection.
             await self._relay(up, writer, reader.read(1), down)
         else:
             raise _RefusalError("405 Only GET")
 
     async def _connect(self, scheme: str, authority: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
-            found = self._known.get((scheme, authority))
-            if found is None:
-                # Cached for the page: a name that resolves differently later would have to be checked again.
-                found = self._known[scheme, authority] = await self._guard.addresses(scheme, authority)
+            addresses = self._addresses.get((scheme, authority))
+            if addresses is None:
+                # Cached for the page, so that the addresses are checked once and do not change.
+                addresses = self._addresses[scheme, authority] = await self._guard.addresses(scheme, authority)
         except RefusedAddressError as error:
             self.refused[authority] += 1
-            log.info("a rendered page asked for %s", error)
+            log.info("a rendered page requested %s", error)
             raise _RefusalError("403 Not for crawlers") from None
         except (OSError, TimeoutError, ValueError):
             raise _RefusalError("502 Unknown host") from None
-        for address, port in found:
+        for address, port in addresses:
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_CONNECT_S):
                     return await asyncio.open_connection(address, port, limit=_CHUNK)
@@ -220,14 +220,14 @@ class Proxy:
         other: Coroutine[Any, Any, object],
         down: asyncio.StreamWriter,
     ) -> None:
-        """Forwards the server's bytes until it, or `other`, ends."""
-        works = [asyncio.ensure_future(self._receive(up, writer)), asyncio.ensure_future(other)]
+        """Forwards bytes of the server until it closes the connection or `other` ends."""
+        tasks = [asyncio.ensure_future(self._receive(up, writer)), asyncio.ensure_future(other)]
         try:
-            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             down.close()
 
     async def _receive(self, up: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -235,7 +235,7 @@ class Proxy:
             self.received += len(data)
             if self.received > self._max_bytes:
                 self.spent = "bytes"
-                self._cut()
+                self._cancel_all()
                 return
             writer.write(data)
             await writer.drain()
@@ -247,7 +247,7 @@ class Proxy:
 
 
 def _request(authority: str, path: str, rest: bytes) -> bytes:
-    """Returns the head to send for a plain request; a head that announces a body is refused."""
+    """Returns the request head for the server; raises _RefusalError if the browser's head announces a body."""
     lines = [f"GET {path} HTTP/1.1".encode("latin-1"), b"Host: " + authority.encode("latin-1")]
     for line in rest.split(b"\r\n"):
         name = line.partition(b":")[0].strip().lower()

@@ -1,16 +1,16 @@
-"""Stage `render`: renders script-generated pages in a browser and stores the documents.
+"""Stage `render`: renders script-generated pages in a browser and stores the rendered documents.
 
-Reads the render queue of its partition's segment (rows of log/ that are captured and marked `render`, their captures,
-the state of their hosts), the hosts of the seeds and the hosts file. Writes parts like those of a segment, which update
-and publish read alike: warc/ with one conversion record per page (the finished document, which refers to the response
-record it was made from), index/, log/ and links/. The order of the queue is a function of the segment, so a resumed
-stage makes the same parts. Without `[crawl.render] enabled` the artifact is empty and no browser is needed.
+Reads the render queue from the segment of its partition (captured rows of log/ marked `render`, their captures, and the
+state of their hosts), the hosts of the seeds, and the hosts file. Writes parts in the layout of a segment, which update
+and publish read in the same way: warc/ with one conversion record per page (the rendered document, which refers to the
+response record of the page), index/, log/ and links/. The order of the queue is a function of the segment, so a resumed
+stage writes the same parts. Without `[crawl.render] enabled` the artifact is empty and no browser is needed.
 
-One page of a host at a time, and after each the host's pause, as between two requests of fetch: at least `delay_s`, the
-Crawl-delay, and `latency_factor` times what its pages take. Within a page the browser sends requests like any
-visitor's. The robots.txt of the page's own host applies to all requests to that host; for other hosts it is not
-checked, since the resources of a page belong to the page. A small page takes 1.8 s, of which 1 s is the wait for it to
-settle, and 0.8 CPU-seconds.
+One page of a host is rendered at a time, with the same pause after it as between two requests of fetch: at least
+`delay_s`, the Crawl-delay, and `latency_factor` times the response time. Within a page the browser sends requests like
+that of any visitor. The robots.txt of the page's own host applies to all requests to that host; the robots.txt of other
+hosts is not checked, since they serve resources of the page. A small page takes 1.8 s, of which 1 s is the wait for it
+to settle, and 0.8 CPU-seconds.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ from tasks.formats.web.robots_tag import directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts.clocks import Clocks
+from tasks.stages.crawl.hosts.clocks import CooldownStore
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.inject import scope_of
-from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
-from tasks.stages.crawl.render.proxy import Guard
+from tasks.stages.crawl.render.proxy import AddressGuard
 from tasks.stages.crawl.storage.fetchlog import (
     CAPTURED,
     GONE,
@@ -65,7 +65,7 @@ from tasks.stages.crawl.storage.fetchlog import (
 from tasks.stages.crawl.storage.segment import LOG, PartFiles
 
 if TYPE_CHECKING:
-    from tasks.stages.crawl.render.browser import Browser, Rendered
+    from tasks.stages.crawl.render.browser import Browser, RenderResult
 
 VERSION = 3
 
@@ -79,8 +79,8 @@ log = logging.getLogger("sluice.crawl")
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """One page of the queue; the columns of its row in the fetch log."""
+class QueuedPage:
+    """One page of the render queue; the fields are columns of the fetch log."""
 
     url: str
     host: str
@@ -91,8 +91,8 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A captured page: its canonical URL, its headers and its decoded body."""
+class CapturedPage:
+    """A captured page: canonical URL, response headers and decoded body."""
 
     url: str
     headers: tuple[tuple[str, str], ...]
@@ -100,7 +100,7 @@ class Source:
 
 
 class PageError(Exception):
-    """A page that cannot be shown; `reason` is a machine word that begins with "render_"."""
+    """A page cannot be rendered; `reason` is an identifier that begins with "render_"."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(detail or reason)
@@ -115,42 +115,42 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
     Raises:
         InputError: rendering is on, and Chromium or the package playwright is missing.
-        StoppedError: the task got SIGTERM; committed parts are kept, and a retry resumes from there.
+        StoppedError: the task received SIGTERM; committed parts are kept, and a retry resumes after them.
     """
-    waiting = queue(inputs["segment"])
-    if not config.render.enabled or not waiting:
+    pages = render_queue(inputs["segment"])
+    if not config.render.enabled or not pages:
         if not output.committed:
             with output.part("none"):
                 pass
         off = "" if config.render.enabled else "; rendering is off ([crawl.render] enabled)"
-        return Report({"waiting": float(len(waiting))}, note=f"pages that need a browser: {len(waiting)}{off}")
+        return Report({"waiting": float(len(pages))}, note=f"pages that need a browser: {len(pages)}{off}")
     begin = time.monotonic()
-    asyncio.run(_work(config, inputs, output, waiting))
-    pages = sum(record.rows_out for record in output.committed.values())
+    asyncio.run(_render(config, inputs, output, pages))
+    rendered = sum(record.rows_out for record in output.committed.values())
     return Report(
-        {"waiting": float(len(waiting)), "seconds": time.monotonic() - begin},
-        note=f"{pages} of {len(waiting)} pages rendered",
+        {"waiting": float(len(pages)), "seconds": time.monotonic() - begin},
+        note=f"{rendered} of {len(pages)} pages rendered",
     )
 
 
-async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[Waiting]) -> None:
+async def _render(config: CrawlConfig, inputs: Inputs, output: Output, pages: Sequence[QueuedPage]) -> None:
     try:
-        # Imported here: Playwright is needed for rendering only.
+        # Imported here, because only rendering needs Playwright.
         from tasks.stages.crawl.render.browser import Browser
     except ImportError as error:
         raise InputError(f"rendering needs the package playwright ({error})", "pip install 'sluice[render]'") from None
     agent, segment = agent_of(config), inputs["segment"]
-    clocks, policy = Clocks(output), Policy.of(config, segment)
+    clocks, policy = CooldownStore(output), Policy.of(config, segment)
     politeness = Politeness(config, clocks, policy)
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(clocks.end)
-        await stack.enter_async_context(policy.watched(politeness.adjust))
+        stack.callback(clocks.close)
+        await stack.enter_async_context(policy.watch(politeness.adjust))
         client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )
-        _remember(segment, politeness, rules)
-        guard = Guard(
+        _load_hosts(segment, politeness, rules)
+        guard = AddressGuard(
             allow_loopback=config.allow_loopback,
             resolver=CachingResolver(config.name_servers),
             grants=Grants(config.allow_hosts),
@@ -159,20 +159,24 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
         stack.push_async_callback(guard.close)
         browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
         scope = scope_of(config, inputs["seeds"])
-        with _on_signal(output):
-            await Work(config, segment, output, browser, politeness, rules, scope, agent, policy).run(waiting)
+        with _cancel_on_sigterm(output):
+            await QueueRenderer(config, segment, output, browser, politeness, rules, scope, agent, policy).run(pages)
 
 
-def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
-    """Loads the state of the hosts at the end of the fetch: pauses and robots.txt."""
-    politeness.seed(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
+def _load_hosts(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
+    """Loads the state of the hosts at the end of the fetch: politeness clocks and robots.txt."""
+    politeness.load(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
     for path in segment.files(RULES):
-        rules.seed(rules_of(segment.table(path)))
+        rules.load(rules_of(segment.table(path)))
 
 
 @contextlib.contextmanager
-def _on_signal(output: Output) -> Iterator[None]:
-    """Makes SIGTERM end the work at once: browsers are closed, committed parts are kept."""
+def _cancel_on_sigterm(output: Output) -> Iterator[None]:
+    """Cancels the current task on SIGTERM: browsers are closed, committed parts are kept.
+
+    Raises:
+        StoppedError: the task was canceled.
+    """
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -184,51 +188,51 @@ def _on_signal(output: Output) -> Iterator[None]:
         yield
     except asyncio.CancelledError:
         raise StoppedError(
-            f"the rendering of {output.address} was told to stop; {len(output.committed)} parts are committed",
-            "run it again to go on from there",
+            f"the rendering of {output.address} was stopped; {len(output.committed)} parts are committed",
+            "run it again to resume after them",
         ) from None
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def queue(segment: Artifact) -> list[Waiting]:
-    """Returns the pages that need a browser: the first of every host, the second of every host, and so on."""
+def render_queue(segment: Artifact) -> list[QueuedPage]:
+    """Returns the pages that need a browser, in the order: first pages of all hosts, second pages, and so on."""
     condition = pc.field("render") & (pc.field("status") == SUCCESS)
     rows = [row for path in segment.files(LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
-    pages = sorted((Waiting(**row) for row in rows), key=lambda page: (page.depth, page.url))
-    seen: Counter[str] = Counter()
+    pages = sorted((QueuedPage(**row) for row in rows), key=lambda page: (page.depth, page.url))
+    ranks: Counter[str] = Counter()
     ranked = []
     for page in pages:
-        ranked.append((seen[page.host], page.depth, page.host, page.url, page))
-        seen[page.host] += 1
+        ranked.append((ranks[page.host], page.depth, page.host, page.url, page))
+        ranks[page.host] += 1
     return [page for *_, page in sorted(ranked, key=lambda row: row[:4])]
 
 
-def source(segment: Artifact, page: Waiting, limit: int) -> Source:
+def read_capture(segment: Artifact, page: QueuedPage, limit: int) -> CapturedPage:
     """Returns the capture of a page, with at most `limit` bytes of its decoded body.
 
     Raises:
-        ValueError: the archive has no such capture.
+        ValueError: the WARC file has no such capture.
     """
     with segment.open(page.warc_file) as file:
         capture = archive.capture_at(file, page.warc_offset)
-    return Source(page.url, capture.headers, capture.body(limit).data)
+    return CapturedPage(page.url, capture.headers, capture.body(limit).data)
 
 
-class Work:
+class QueueRenderer:
     """Renders a queue part by part.
 
     Args:
-        config: the crawl's settings.
-        segment: where the captures are.
+        config: settings of the crawl.
+        segment: artifact with the captures.
         output: the artifact being written.
-        browser: shows pages.
-        politeness: the hosts' clocks.
+        browser: renders pages.
+        politeness: clocks of the hosts.
         rules: robots.txt by origin.
-        scope: links outside it are dropped.
+        scope: links outside the scope are dropped.
         agent: the User-Agent.
-        policy: denied hosts.
+        policy: denied and paused hosts.
     """
 
     def __init__(
@@ -252,34 +256,34 @@ class Work:
         self._agent = agent
         self._policy = policy
         self._scope = scope
-        self._parser = Parser(config.user_agent)
+        self._parser = PageParser(config.user_agent)
         self._deadline = time.monotonic() + config.time_box_s
         self._done = self._total = 0
 
-    async def run(self, pages: Sequence[Waiting]) -> None:
+    async def run(self, pages: Sequence[QueuedPage]) -> None:
         """Renders the pages whose parts are not committed yet; pages above the cap are only logged."""
         self._total = len(pages)
-        most, size = self._config.render.max_pages, self._config.render.pages_per_part
-        chosen, rest = pages[:most], pages[most:]
+        cap, size = self._config.render.max_pages, self._config.render.pages_per_part
+        chosen, rest = pages[:cap], pages[cap:]
         for name in {page.host for page in chosen}:
-            # The fetch or an earlier attempt of this task may just have sent a request to it.
-            self._politeness.rest(self._politeness.host(name))
+            # The fetch, or an earlier attempt of this task, may have sent a request to the host a moment ago.
+            self._politeness.start_pause(self._politeness.host(name))
         try:
             for number, begin in enumerate(range(0, len(chosen), size)):
                 await self._part(f"rendered-{number:05d}", chosen[begin : begin + size])
             if rest:
-                self._leave("left", rest)
+                self._log_skipped("left", rest)
         finally:
             await self._parser.close()
 
-    async def _part(self, name: str, pages: Sequence[Waiting]) -> None:
+    async def _part(self, name: str, pages: Sequence[QueuedPage]) -> None:
         if name in self._output.committed:
             self._done += len(pages)
             return
         with self._files(name) as files:
-            await self._all(pages, files)
+            await self._render_pages(pages, files)
 
-    def _leave(self, name: str, pages: Sequence[Waiting]) -> None:
+    def _log_skipped(self, name: str, pages: Sequence[QueuedPage]) -> None:
         if name not in self._output.committed:
             with self._files(name) as files:
                 for page in pages:
@@ -297,24 +301,24 @@ class Work:
                 raise
             files.finish(links_per_group=None)
 
-    async def _all(self, pages: Sequence[Waiting], files: PartFiles) -> None:
-        left: dict[str, deque[Waiting]] = defaultdict(deque)
+    async def _render_pages(self, pages: Sequence[QueuedPage], files: PartFiles) -> None:
+        queues: dict[str, deque[QueuedPage]] = defaultdict(deque)
         for page in pages:
-            left[page.host].append(page)
-        ready = [(self._politeness.host(name).next_at, name) for name in left]
+            queues[page.host].append(page)
+        ready = [(self._politeness.host(name).next_at, name) for name in queues]
         heapq.heapify(ready)
 
         async def work() -> None:
             while ready:
                 _, name = heapq.heappop(ready)
-                page = left[name].popleft()
-                self._add(files, page, *await self._one(page))
+                page = queues[name].popleft()
+                self._add(files, page, *await self._render_page(page))
                 self._done += 1
                 self._output.progress(self._done, self._total, page.url)
-                if left[name]:
+                if queues[name]:
                     heapq.heappush(ready, (self._politeness.host(name).next_at, name))
 
-        workers = [asyncio.ensure_future(work()) for _ in range(min(self._config.render.concurrency, len(left)))]
+        workers = [asyncio.ensure_future(work()) for _ in range(min(self._config.render.concurrency, len(queues)))]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -322,20 +326,22 @@ class Work:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    def _add(self, files: PartFiles, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
-        """Adds the outcome of a page; `html` is stored where the outcome is a success."""
+    def _add(self, files: PartFiles, page: QueuedPage, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
+        """Adds the outcome of a page; `html` is stored if the outcome is a success."""
         if outcome.status in CAPTURED:
             notes = {"software": f"Chromium/{self._browser.version}", "hopsFromSeed": str(page.depth), **notes}
             when = outcome.fetched_at or datetime.now(UTC)
-            outcome = files.placed(outcome, files.warc.conversion(page.url, when, html, MIME, page.record_id, notes))
+            outcome = files.with_record(
+                outcome, files.warc.conversion(page.url, when, html, MIME, page.record_id, notes)
+            )
         files.note(outcome)
 
-    async def _one(self, page: Waiting) -> _Result:
+    async def _render_page(self, page: QueuedPage) -> _Result:
         try:
-            reason = await self._obstacle(page)
+            reason = await self._skip_reason(page)
             if reason:
                 return _outcome(page, GONE if reason in (DENIED, AI_OPTOUT) else RETRY, reason), b"", {}
-            return await self._rendered(page)
+            return await self._render_capture(page)
         except PageError as error:
             log.info("%s is not rendered: %s (%s)", page.url, error.reason, error)
             return _outcome(page, RETRY, error.reason, str(error)), b"", {}
@@ -343,68 +349,68 @@ class Work:
             log.exception("%s cannot be rendered", page.url)
             return _outcome(page, GONE, POISON, f"{type(error).__name__}: {error}"), b"", {}
 
-    async def _obstacle(self, page: Waiting) -> str | None:
-        """Returns why a page is not to be shown now, or None."""
+    async def _skip_reason(self, page: QueuedPage) -> str | None:
+        """Returns the reason why a page must not be rendered now, or None."""
         host = self._politeness.host(page.host)
-        if withheld := self._policy.withheld(page.host):
-            return withheld
+        if skip_reason := self._policy.skip_reason(page.host):
+            return skip_reason
         if self._policy.pauses(page.host):
             return HOST_PAUSED
         if max(time.monotonic(), host.next_at) > self._deadline:
             return OVER_TIME
-        while not self._rules.known(page.url):
+        while not self._rules.is_known(page.url):
             await self._rules.look_up(page.url)
-            if not self._rules.known(page.url):
-                await self._politeness.rested(host)
-        if reason := host.given_up or self._rules.verdict(page.url):
+            if not self._rules.is_known(page.url):
+                await self._politeness.wait_pause(host)
+        if reason := host.skip_reason or self._rules.denial(page.url):
             return reason
-        # A Crawl-delay may just have become known.
+        # The robots.txt may have set a Crawl-delay.
         return OVER_TIME if host.next_at > self._deadline else None
 
-    async def _rendered(self, page: Waiting) -> _Result:
-        captured = await asyncio.to_thread(source, self._segment, page, self._config.max_body_bytes)
+    async def _render_capture(self, page: QueuedPage) -> _Result:
+        capture = await asyncio.to_thread(read_capture, self._segment, page, self._config.max_body_bytes)
         async with self._politeness.turn(self._politeness.host(page.host)):
             begin, when = time.monotonic(), datetime.now(UTC)
-            rendered = await self._browser.render(captured, lambda url: self._allowed(page, url))
+            rendered = await self._browser.render(capture, lambda url: self._allowed(page, url))
             seconds = time.monotonic() - begin
-        outcome = _outcome(page, SUCCESS, "")._replace(fetched_at=when, bytes=len(rendered.shown.html))
+        outcome = _outcome(page, SUCCESS, "")._replace(fetched_at=when, bytes=len(rendered.document.html))
         notes = {
             "renderTimeMs": str(round(seconds * 1000)),
-            "requests": str(rendered.shown.requests),
+            "requests": str(rendered.document.requests),
             "bytesReceived": str(rendered.received),
-            "cameToRest": "yes" if rendered.shown.complete and not rendered.spent else "no",
+            "cameToRest": "yes" if rendered.document.complete and not rendered.spent else "no",
         }
-        return await self._judged(outcome, captured, rendered), rendered.shown.html, notes
+        return await self._with_links(outcome, capture, rendered), rendered.document.html, notes
 
-    def _allowed(self, page: Waiting, url: str) -> bool:
-        """Returns whether robots.txt allows `url`, if it is of the page's own origin."""
+    def _allowed(self, page: QueuedPage, url: str) -> bool:
+        """Returns whether a page may request a URL: robots.txt decides for its own origin, others are allowed."""
         if origin_of(url) != origin_of(page.url):
             return True
-        return self._rules.known(url) and self._rules.verdict(url) != DENIED
+        return self._rules.is_known(url) and self._rules.denial(url) != DENIED
 
-    async def _judged(self, outcome: Outcome, captured: Source, rendered: "Rendered") -> Outcome:
-        """Returns the outcome with the links of the finished page, or with the reason why it is not kept."""
-        shown = rendered.shown
-        base = canonical(shown.url)
+    async def _with_links(self, outcome: Outcome, capture: CapturedPage, rendered: "RenderResult") -> Outcome:
+        """Returns the outcome with the links of the rendered page, and with the reason if the page is not kept."""
+        document = rendered.document
+        base = canonical(document.url)
         if base is None or authority(base) != outcome.host:
             base = outcome.url
-        tags = [value for name, value in captured.headers if name.lower() == "x-robots-tag"]
+        tags = [value for name, value in capture.headers if name.lower() == "x-robots-tag"]
         from_headers = directives(tags, self._config.user_agent)
-        read = await self._parser.read(shown.html, base, from_headers, "utf-8")
-        if read.unread:
-            log.warning("%s is kept without its links: %s", outcome.url, read.unread)
-        found = dict.fromkeys((*map(link, shown.leads), *read.links))
-        covered = (self._policy.rewritten(one) for one in found if self._scope.covers(one.url, one.host))
+        page = await self._parser.read(document.html, base, from_headers, "utf-8")
+        if page.unread:
+            log.warning("%s is kept without its links: %s", outcome.url, page.unread)
+        targets = dict.fromkeys((*map(link, document.leads), *page.links))
+        covered = (self._policy.rewritten(to) for to in targets if self._scope.covers(to.url, to.host))
         links = tuple(dict.fromkeys(covered))
-        outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")
-        if read.noindex:
+        outcome = outcome._replace(outlinks=links, canonical=page.canonical if page.canonical != outcome.url else "")
+        if page.noindex:
             return outcome._replace(status=GONE, reason="noindex")
-        if opted_out(self._config.ai_optouts, captured.headers, from_headers, read):
+        if opted_out(self._config.ai_optouts, capture.headers, from_headers, page):
             return outcome._replace(status=GONE, reason=AI_OPTOUT)
         return outcome
 
 
-def _outcome(page: Waiting, status: str, reason: str, error: str = "") -> Outcome:
+def _outcome(page: QueuedPage, status: str, reason: str, error: str = "") -> Outcome:
     return Outcome(
         key=key(page.url),
         url=page.url,

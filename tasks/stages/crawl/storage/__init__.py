@@ -1,1 +1,1 @@
-"""The tables and files of the crawl: crawl DB, fetch list, fetch log, WARC files, and how they reach the store."""
+"""Tables and files of the crawl: crawl DB, fetch list, fetch log and WARC files, and their transfer to the store."""

@@ -1,7 +1,7 @@
-"""DuckDB over the crawl's tables: one thread, bounded memory, reads and writes Parquet files of artifacts.
+"""DuckDB queries over the crawl's tables, with one thread and bounded memory; reads and writes Parquet files.
 
-Files of a remote store are fetched into this machine's cache first. One thread keeps rows in the order of the query, so
-that equal inputs give equal bytes. Single rows are found without reading a table into memory (`Lookup`): DuckDB filters
+Files of a remote store are first copied to the cache of this machine. One thread keeps rows in the order of the query,
+so that equal inputs give equal bytes. `Lookup` finds single rows without reading a table into memory: DuckDB filters
 while it reads.
 """
 
@@ -30,10 +30,10 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def connect(scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yields a connection that spills to `scratch` (a local folder) what does not fit into 1.2 GB."""
+    """Yields a connection with a memory limit of 1.2 GB, which spills to the local folder `scratch`."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET preserve_insertion_order = true")
-        # UUIDs reach Arrow as 16 bytes, not as text.
+        # UUIDs are exported to Arrow as 16 bytes, not as text.
         connection.execute("SET arrow_lossless_conversion = true; SET enable_progress_bar = false")
         connection.execute(
             f"SET memory_limit = '{_MEMORY}'; SET temp_directory = {quoted(os.path.join(scratch, 'spill'))}"
@@ -51,7 +51,7 @@ def quoted(text: str) -> str:
 
 
 def strings(**columns: Iterable[str]) -> pa.Table:
-    """Returns a table of text columns."""
+    """Returns a table of string columns."""
     return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
 
 
@@ -61,7 +61,7 @@ def view(
     files: Sequence[tuple[Artifact, str]],
     schema: pa.Schema | None = None,
 ) -> None:
-    """Makes the view `name` over Parquet files of artifacts; over an empty table of `schema` where there are none."""
+    """Creates the view `name` over Parquet files of artifacts, or over an empty table of `schema` if there are none."""
     paths = [quoted(artifact.store.local(f"{artifact.path}/{path}")) for artifact, path in files]
     if paths:
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{', '.join(paths)}])")
@@ -74,12 +74,12 @@ def write(
     part: Part,
     path: str,
     query: str,
-    seen: Callable[[pa.RecordBatch], None] | None = None,
+    on_batch: Callable[[pa.RecordBatch], None] | None = None,
 ) -> int:
-    """Writes the rows of `query` as the Parquet file `path` of the part, passes them to `seen`; returns their number.
+    """Writes the rows of `query` to the Parquet file `path` of the part, and returns their number.
 
-    Arrow writes: of 10 million URLs in 12 CPU-seconds where DuckDB's own COPY takes 17, most of them in looking for
-    dictionaries of columns that have none.
+    Each batch is passed to `on_batch` after it is written. Arrow writes the file: 10 million URLs take 12 CPU-seconds,
+    and 17 with DuckDB's COPY, which tries dictionaries for columns with distinct values.
     """
     rows = 0
     reader = connection.sql(query).to_arrow_reader(_ROWS)
@@ -93,13 +93,13 @@ def write(
         for batch in reader:
             writer.write_batch(batch, row_group_size=_ROWS)
             rows += batch.num_rows
-            if seen:
-                seen(batch)
+            if on_batch:
+                on_batch(batch)
     return rows
 
 
 def keys(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[bytes]:
-    """Yields the one UUID column of `query`, 16 bytes each, one behind the other."""
+    """Yields, batch by batch, the values of the single UUID column of `query` as concatenated 16-byte keys."""
     for batch in connection.sql(query).to_arrow_reader(_ROWS):
         yield b"".join(batch.column(0).storage.to_pylist())
 
@@ -109,7 +109,7 @@ class Lookup:
 
     Args:
         connection: see `connect`.
-        artifacts: by kind; a missing one has no rows.
+        artifacts: artifacts by kind; a missing artifact has no rows.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, artifacts: Mapping[str, Artifact]) -> None:
@@ -122,9 +122,9 @@ class Lookup:
         return artifact.files(folder) if artifact is not None else []
 
     def rows(self, kind: str, paths: Sequence[str], query: str, *values: object) -> list[Row]:
-        """Returns the rows of `query` over some files of an artifact, named `stored` in the query.
+        """Returns the rows of `query` over files of an artifact, whose table name in the query is `stored`.
 
-        Their row numbers are a column, `file_row_number`, from 0.
+        The column `file_row_number` is the row number in the file, from 0. `values` are parameters of the query.
         """
         if not paths:
             return []
@@ -136,6 +136,6 @@ class Lookup:
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def one(self, kind: str, paths: Sequence[str], query: str, *values: object) -> Row | None:
-        """Returns the first of such rows, or None."""
+        """Returns the first row of such a query, or None."""
         rows = self.rows(kind, paths, f"{query} LIMIT 1", *values)
         return rows[0] if rows else None

@@ -1,8 +1,8 @@
-"""The fetch list: the URLs that one partition tries in one cycle, and each of them as a candidate.
+"""The fetch list: the URLs that one partition fetches in one cycle, each of them a candidate.
 
-Files of one partition (artifact `fetchlist/p<n>`): `urls.parquet` (FETCHLIST, in the order of the front queues),
-`hosts.parquet` (LISTED_HOSTS) and `robots.parquet` (crawldb.ROBOTS, rules that are still valid), both of the hosts
-listed; and `policy.json` (`tasks.stages.crawl.policy`) where the recipe names a hosts file.
+Files of one partition (artifact `fetchlist/p<n>`): `urls.parquet` (FETCHLIST, in the order of the front queues);
+`hosts.parquet` (LISTED_HOSTS) and `robots.parquet` (crawldb.ROBOTS, rules that are still valid) of the listed hosts;
+and `policy.json` (`tasks.stages.crawl.policy`) if the recipe names a hosts file.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ FETCHLIST = pa.schema(
         pa.field("host", pa.string()),
         pa.field("depth", pa.int32()),
         pa.field("score", pa.float64()),
-        pa.field("seed", pa.bool8()),  # as DuckDB hands truth values over
-        # The last full capture, for conditional requests; "" and null where there is none.
+        pa.field("seed", pa.bool8()),  # the Arrow type of DuckDB's booleans
+        # The last full capture, for conditional requests; "" and null if there is none.
         pa.field("etag", pa.string()),
         pa.field("last_modified", pa.string()),
         pa.field("payload_digest", pa.string()),
@@ -38,7 +38,7 @@ LISTED_HOSTS = pa.schema(
     [
         pa.field("host", pa.string()),
         pa.field("score", pa.float64()),
-        pa.field("cap", pa.int64()),  # requests it may get in this cycle
+        pa.field("cap", pa.int64()),  # maximum number of requests in this cycle
         pa.field("crawl_delay_s", pa.float64()),
         pa.field("latency_s", pa.float64()),
         pa.field("failures", pa.int32()),
@@ -48,8 +48,8 @@ LISTED_HOSTS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """The capture that a revisit record refers to."""
+class EarlierCapture:
+    """An earlier capture, to which a revisit record refers."""
 
     url: str
     fetched_at: datetime
@@ -59,18 +59,18 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One URL to try.
+    """One URL to fetch.
 
     Attributes:
-        url: canonical.
-        depth: links from a seed.
-        score: its priority; 1 is a page of a host of mean rank, at a depth of one link it is halved.
-        hops: redirects followed to get here.
-        via: the page that led here, or "".
-        etag: validators of the earlier capture, or "".
-        last_modified: the same.
-        earlier: that capture, for the revisit record, or None.
-        seed: whether the recipe names it.
+        url: the canonical URL.
+        depth: number of links from a seed.
+        score: priority; 1 for a seed page of a host of mean rank, half of that at a depth of one link.
+        hops: number of redirects that led to the URL.
+        via: URL of the page that links or redirects to this one, or "".
+        etag: ETag of the earlier capture, or "".
+        last_modified: Last-Modified of the earlier capture, or "".
+        earlier: the earlier capture, for a revisit record, or None.
+        seed: whether the URL is a seed of the recipe.
     """
 
     url: str
@@ -80,7 +80,7 @@ class Candidate:
     via: str = ""
     etag: str = ""
     last_modified: str = ""
-    earlier: Earlier | None = None
+    earlier: EarlierCapture | None = None
     seed: bool = False
 
 
@@ -90,21 +90,25 @@ def candidates(table: pa.Table) -> list[Candidate]:
 
 
 def shares(total: int, listed: dict[str, int]) -> dict[str, int]:
-    """Splits the cycle's requests evenly over the partitions that have URLs listed; the first get the rest.
+    """Splits the requests of a cycle evenly over the partitions with listed URLs; the first ones get the remainder.
 
-    A partition without work gives its share away; one with few URLs does not, because pages that it finds on the way
-    may use it up.
+    Partitions without URLs get no share. Partitions with few URLs get a full share, because links found during the
+    fetch may use it.
+
+    Args:
+        total: number of requests.
+        listed: number of listed URLs by partition.
     """
-    working = sorted(name for name, count in listed.items() if count)
-    each, rest = divmod(total, len(working) or 1)
-    return {**dict.fromkeys(listed, 0), **{name: each + (rank < rest) for rank, name in enumerate(working)}}
+    active = sorted(name for name, count in listed.items() if count)
+    each, rest = divmod(total, len(active) or 1)
+    return {**dict.fromkeys(listed, 0), **{name: each + (rank < rest) for rank, name in enumerate(active)}}
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:
     captured_at: datetime | None = row["captured_at"]
     earlier = None
     if row["record_id"] and captured_at is not None:
-        earlier = Earlier(row["url"], captured_at, f"urn:uuid:{row['record_id']}", row["payload_digest"])
+        earlier = EarlierCapture(row["url"], captured_at, f"urn:uuid:{row['record_id']}", row["payload_digest"])
     return Candidate(
         url=row["url"],
         depth=row["depth"],

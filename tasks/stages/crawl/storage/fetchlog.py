@@ -1,7 +1,7 @@
-"""What a fetch writes beside its WARC files: the outcome of every URL tried, every link found, the state of hosts.
+"""Tables that a fetch writes with its WARC files: outcomes of URLs, links, and the state of hosts.
 
-Reads and writes `log/` (FETCH_LOG) and `links/` (LINKS) beside each WARC file of a segment; and once, in its part
-`hosts`, `hosts/` (SEEN_HOSTS: pauses, speed, traps) and `robots/` (crawldb.ROBOTS: robots.txt and tdmrep.json files).
+Reads and writes `log/` (FETCH_LOG) and `links/` (LINKS), one file of each per WARC file of a segment. The part `hosts`
+has `hosts/` (SEEN_HOSTS: pauses, latency, traps) and `robots/` (crawldb.ROBOTS: robots.txt and tdmrep.json files).
 """
 
 from collections import defaultdict
@@ -28,14 +28,14 @@ PAGE = "page"
 SITEMAP = "sitemap"
 FEED = "feed"
 
-# Nutch's terms for the outcomes of a fetch.
+# Apache Nutch's names for the outcomes of a fetch.
 SUCCESS = "fetch_success"
 NOT_MODIFIED = "fetch_notmodified"
 REDIRECT_TEMPORARY = "fetch_redir_temp"
 REDIRECT_PERMANENT = "fetch_redir_perm"
 GONE = "fetch_gone"
 RETRY = "fetch_retry"
-# Not one of Nutch's, whose duplicates are found later: the bytes of another page of the host in this crawl.
+# Not a name of Nutch, which finds duplicates later: the page has the bytes of another page of its host in this crawl.
 DUPLICATE = "fetch_duplicate"
 
 CAPTURED = frozenset({SUCCESS, NOT_MODIFIED, DUPLICATE})
@@ -45,7 +45,7 @@ HOSTS = "hosts/"
 RULES = "robots/"
 HOSTS_PART = "hosts"
 
-# Of a link beside its text: itself, its place in a table, its sources, and its row when the table is made.
+# Memory of a link without its URL: the object, its entry in the dictionary, its sources, and its row in the table.
 _LINK_BYTES = 500
 _LASTMOD_BYTES = 200
 
@@ -53,10 +53,10 @@ FETCH_LOG = pa.schema(
     [
         pa.field("key", pa.uuid(), nullable=False),  # tasks.formats.web.url.key
         pa.field("url", pa.string(), nullable=False),
-        pa.field("host", pa.string(), nullable=False),  # with port where it is not the scheme's default
+        pa.field("host", pa.string(), nullable=False),  # with the port if it is not the default of the scheme
         pa.field("depth", pa.int32(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),  # why there is no full capture; "" where there is one
+        pa.field("reason", pa.string(), nullable=False),  # the reason why there is no full capture, or ""
         pa.field("requested", pa.bool_(), nullable=False),  # whether a request was sent
         pa.field("http_status", pa.int32()),
         pa.field("mime", pa.string(), nullable=False),
@@ -68,29 +68,29 @@ FETCH_LOG = pa.schema(
         pa.field("redirect", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),  # page, sitemap or feed
         pa.field("canonical", pa.string(), nullable=False),  # the page's rel="canonical" link, or ""
-        pa.field("title", pa.string(), nullable=False),  # the page's, 200 characters of it
+        pa.field("title", pa.string(), nullable=False),  # the first 200 characters of the page's title
         pa.field("render", pa.bool_(), nullable=False),  # the page needs a browser to show its text
-        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
+        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # time of the attempt
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
-        pa.field("terms", pa.string(), nullable=False),  # what was stated of its use, as JSON (`page.terms`), or ""
-        pa.field("unread", pa.string(), nullable=False),  # why the links of a page could not be read, or ""
-        pa.field("error", pa.string(), nullable=False),  # text for logs
+        pa.field("terms", pa.string(), nullable=False),  # terms of use as JSON (`page.terms`), or ""
+        pa.field("unread", pa.string(), nullable=False),  # the reason why the links could not be parsed, or ""
+        pa.field("error", pa.string(), nullable=False),  # error message, for logs
     ]
 )
 
 LINKS = pa.schema(
     [
-        pa.field("partition", pa.int32(), nullable=False),  # that owns the target
-        pa.field("key", pa.uuid(), nullable=False),  # of the target, as are url and host
+        pa.field("partition", pa.int32(), nullable=False),  # the partition that owns the target
+        pa.field("key", pa.uuid(), nullable=False),  # of the target, like url and host
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
         pa.field("redirect", pa.bool_(), nullable=False),
-        pa.field("depth", pa.int32(), nullable=False),  # the least that its sources give it
-        pa.field("seen", pa.timestamp("ms", tz="UTC")),  # first
-        pa.field("sources", pa.list_(pa.int32()), nullable=False),  # rows of the log beside it that lead there
-        pa.field("source_hosts", pa.list_(pa.string()), nullable=False),  # hosts of these, other than its own
-        pa.field("lastmod", pa.timestamp("ms", tz="UTC")),  # the latest that sitemaps of its domain give it
+        pa.field("depth", pa.int32(), nullable=False),  # the minimum over its sources
+        pa.field("seen", pa.timestamp("ms", tz="UTC")),  # time of the first source
+        pa.field("sources", pa.list_(pa.int32()), nullable=False),  # rows of the log of the same part that link to it
+        pa.field("source_hosts", pa.list_(pa.string()), nullable=False),  # hosts of the sources, without its own
+        pa.field("lastmod", pa.timestamp("ms", tz="UTC")),  # the latest change stated in sitemaps of its domain
     ]
 )
 
@@ -107,7 +107,7 @@ SEEN_HOSTS = pa.schema(
 
 
 class Outcome(NamedTuple):
-    """Outcome of one URL; a row of the log (columns: `FETCH_LOG`)."""
+    """Outcome of one URL, with its links; the other fields are the columns of `FETCH_LOG`."""
 
     key: bytes
     url: str
@@ -129,7 +129,7 @@ class Outcome(NamedTuple):
     title: str = ""
     render: bool = False
     outlinks: tuple[Link, ...] = ()
-    lastmods: tuple[tuple[Link, datetime], ...] = ()  # last changes of pages, by a sitemap of their domain
+    lastmods: tuple[tuple[Link, datetime], ...] = ()  # last changes stated in a sitemap of the pages' own domain
     fetched_at: datetime | None = None
     etag: str = ""
     last_modified: str = ""
@@ -139,22 +139,22 @@ class Outcome(NamedTuple):
 
 
 class LinkRows:
-    """What outcomes lead to, each target once however many of them: pages of a site share most of their links.
+    """Collects the links of outcomes by target, because the pages of a site share most of their links.
 
     Attributes:
-        bytes: of memory that it takes, roughly.
+        bytes: approximate memory use in bytes.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
         self._count = 0
-        # Targets of links, and of redirects, with the numbers of the outcomes that lead there.
+        # Numbers of the outcomes by target, for links and for redirects.
         self._links: dict[Link, list[int]] = {}
         self._redirects: dict[Link, list[int]] = {}
         self._lastmods: dict[Link, datetime] = {}
 
     def add(self, outcome: Outcome) -> None:
-        """Takes in the links of the next outcome."""
+        """Adds the links of the next outcome."""
         for to in outcome.outlinks:
             self._put(self._links, to)
         for to, lastmod in outcome.lastmods:
@@ -164,10 +164,10 @@ class LinkRows:
             self._put(self._redirects, link(outcome.redirect))
         self._count += 1
 
-    def _put(self, found: dict[Link, list[int]], to: Link) -> None:
-        sources = found.get(to)
+    def _put(self, targets: dict[Link, list[int]], to: Link) -> None:
+        sources = targets.get(to)
         if sources is None:
-            found[to] = [self._count]
+            targets[to] = [self._count]
             self.bytes += _LINK_BYTES + len(to.url)
         else:
             sources.append(self._count)
@@ -176,17 +176,17 @@ class LinkRows:
     def table(self, outcomes: Sequence[Outcome], partitions: int) -> pa.Table:
         """Returns the links as a table (LINKS), sorted by partition and key.
 
-        So sorted, the update of one partition reads only the row groups with its links. `sources` are rows of
-        `to_table(outcomes)`.
+        In this order, the update of one partition reads only the row groups with its links. The values of `sources` are
+        row numbers of `to_table(outcomes)`.
 
         Args:
-            outcomes: those that were added, in that order; their links need not be there any more.
-            partitions: of the crawl.
+            outcomes: the outcomes in the order in which they were added; their links are not read.
+            partitions: number of partitions of the crawl.
         """
         rows = [(to, False, sources) for to, sources in self._links.items()]
         rows += [(to, True, sources) for to, sources in self._redirects.items()]
         rows.sort(key=lambda row: (row[0].owner % partitions, row[0].key, row[1]))
-        links = _Sources([sources for _, _, sources in rows], outcomes)
+        links = _LinkSources([sources for _, _, sources in rows], outcomes)
         redirects = np.fromiter((redirect for _, redirect, _ in rows), np.bool_, len(rows))
         columns: dict[str, Any] = {
             "partition": [to.owner % partitions for to, _, _ in rows],
@@ -196,23 +196,23 @@ class LinkRows:
             "redirect": redirects,
             "depth": links.depths(redirects),
             "seen": links.first_seen(),
-            "sources": links.places(),
+            "sources": links.log_rows(),
             "source_hosts": links.hosts([to.host for to, _, _ in rows]),
             "lastmod": [None if redirect else self._lastmods.get(to) for to, redirect, _ in rows],
         }
-        made = {
-            name: one if isinstance(one, pa.Array) else pa.array(one, LINKS.field(name).type)
-            for name, one in columns.items()
+        arrays = {
+            name: column if isinstance(column, pa.Array) else pa.array(column, LINKS.field(name).type)
+            for name, column in columns.items()
         }
-        return pa.Table.from_arrays([made[field.name] for field in LINKS], schema=LINKS)
+        return pa.Table.from_arrays([arrays[field.name] for field in LINKS], schema=LINKS)
 
 
-class _Sources:
-    """The outcomes that lead to each of some targets: pages of a site share their menu, so there are fifty to a target.
+class _LinkSources:
+    """The outcomes that link to each target, as arrays; pages of a site share a menu, so a target has about fifty.
 
     Args:
-        sources: numbers of outcomes by target, one at least.
-        outcomes: all of them.
+        sources: for each target, the numbers of the outcomes that link to it, at least one.
+        outcomes: all outcomes.
     """
 
     def __init__(self, sources: Sequence[Sequence[int]], outcomes: Sequence[Outcome]) -> None:
@@ -223,51 +223,53 @@ class _Sources:
         self._targets = np.repeat(np.arange(len(sources)), np.diff(self._bounds))
 
     def depths(self, redirects: NDArray[np.bool_]) -> NDArray[np.int32]:
-        """Returns the least depth that its sources give each target."""
+        """Returns the minimum depth of each target over its sources."""
         # A URL in a sitemap has the depth of the sitemap.
-        own = np.fromiter((one.depth for one in self._outcomes), np.int32, len(self._outcomes))
-        further = np.fromiter((one.kind != SITEMAP for one in self._outcomes), np.int32, len(self._outcomes))
-        given = own[self._numbers] + further[self._numbers] * ~redirects[self._targets]
-        return self._least(given.astype(np.int32))
+        own = np.fromiter((source.depth for source in self._outcomes), np.int32, len(self._outcomes))
+        step = np.fromiter((source.kind != SITEMAP for source in self._outcomes), np.int32, len(self._outcomes))
+        depths = own[self._numbers] + step[self._numbers] * ~redirects[self._targets]
+        return self._minimum(depths.astype(np.int32))
 
     def first_seen(self) -> pa.Array:
-        """Returns when the first source of each target was tried."""
-        times = pa.array([one.fetched_at for one in self._outcomes], LINKS.field("seen").type).cast(pa.int64())
+        """Returns the time of the first source of each target."""
+        times = pa.array([source.fetched_at for source in self._outcomes], LINKS.field("seen").type).cast(pa.int64())
         never = np.iinfo(np.int64).max
-        first = self._least(times.fill_null(never).to_numpy()[self._numbers])
+        first = self._minimum(times.fill_null(never).to_numpy()[self._numbers])
         return pa.array(first, pa.int64(), mask=first == never).cast(LINKS.field("seen").type)
 
-    def places(self) -> pa.Array:
-        """Returns the rows of the sources, sorted, in a log that is sorted by URL."""
-        urls = [one.url for one in self._outcomes]
-        place = np.empty(len(urls), np.int32)
-        place[sorted(range(len(urls)), key=urls.__getitem__)] = np.arange(len(urls), dtype=np.int32)
-        rows = place[self._numbers]
+    def log_rows(self) -> pa.Array:
+        """Returns the sorted row numbers of the sources of each target, in a log sorted by URL."""
+        urls = [source.url for source in self._outcomes]
+        row_of = np.empty(len(urls), np.int32)
+        row_of[sorted(range(len(urls)), key=urls.__getitem__)] = np.arange(len(urls), dtype=np.int32)
+        rows = row_of[self._numbers]
         return pa.ListArray.from_arrays(self._bounds.astype(np.int32), rows[np.lexsort((rows, self._targets))])
 
     def hosts(self, own: Sequence[str]) -> pa.Array:
-        """Returns the hosts of the sources other than the target's `own`, sorted, each once."""
-        names = sorted({one.host for one in self._outcomes})
-        number = {name: at for at, name in enumerate(names)}
-        found = np.fromiter((number[one.host] for one in self._outcomes), np.int64, len(self._outcomes))[self._numbers]
-        others = found != np.fromiter((number.get(one, -1) for one in own), np.int64, len(own))[self._targets]
-        pairs = np.unique(self._targets[others] * len(names) + found[others])
+        """Returns the sorted distinct hosts of the sources of each target, without `own`, the hosts of the targets."""
+        names = sorted({source.host for source in self._outcomes})
+        index = {name: at for at, name in enumerate(names)}
+        of_outcomes = np.fromiter((index[source.host] for source in self._outcomes), np.int64, len(self._outcomes))
+        of_sources = of_outcomes[self._numbers]
+        of_targets = np.fromiter((index.get(host, -1) for host in own), np.int64, len(own))
+        others = of_sources != of_targets[self._targets]
+        pairs = np.unique(self._targets[others] * len(names) + of_sources[others])
         bounds = np.searchsorted(pairs, np.arange(len(own) + 1) * len(names)).astype(np.int32)
         return pa.ListArray.from_arrays(bounds, pa.array(names, pa.string()).take(pa.array(pairs % max(1, len(names)))))
 
-    def _least(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _minimum(self, values: NDArray[Any]) -> NDArray[Any]:
         return np.minimum.reduceat(values, self._bounds[:-1]) if len(values) else values
 
 
 def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
     """Returns the outcomes as a table (FETCH_LOG) sorted by URL."""
-    rows = sorted(outcomes, key=lambda one: one.url)
+    rows = sorted(outcomes, key=lambda outcome: outcome.url)
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in FETCH_LOG]
     return pa.Table.from_arrays(columns, schema=FETCH_LOG)
 
 
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
-    """Returns the outcomes from a log and its links."""
+    """Returns the outcomes of a log and its table of links."""
     outlinks: dict[int, list[Link]] = defaultdict(list)
     for row in links.select(["url", "sources", "redirect"]).to_pylist():
         if row["redirect"]:
@@ -281,7 +283,7 @@ def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
 
 
 def clock_of(row: Mapping[str, Any]) -> HostClock:
-    """Returns the pauses of a host from a row of fetchlist.LISTED_HOSTS."""
+    """Returns the politeness clock of a host from a row of fetchlist.LISTED_HOSTS or SEEN_HOSTS."""
     return HostClock(row["host"], row["crawl_delay_s"], row["latency_s"], row["failures"], row["backoff_until"])
 
 
@@ -291,15 +293,18 @@ def rules_of(table: pa.Table) -> list[HostRobots]:
 
 
 def write_hosts(part: Part, clocks: Iterable[HostClock], rules: Iterable[HostRobots], traps: Mapping[str, int]) -> None:
-    """Writes both tables into `part`; leaves out rules of sites that did not answer, which must not be cached."""
+    """Writes the tables `hosts/` and `robots/` of a part.
+
+    Rules of sites that did not respond are left out, because they must not be cached.
+    """
     hosts = [
         {**asdict(clock), "host": clock.authority, "traps": traps.get(clock.authority, 0)}
-        for clock in sorted(clocks, key=lambda one: one.authority)
+        for clock in sorted(clocks, key=lambda clock: clock.authority)
     ]
     robots = [
-        {**asdict(one), "host": authority(f"{one.origin}/")}
-        for one in sorted(rules, key=lambda one: one.origin)
-        if one.status != "unavailable"
+        {**asdict(site), "host": authority(f"{site.origin}/")}
+        for site in sorted(rules, key=lambda site: site.origin)
+        if site.status != "unavailable"
     ]
     for folder, rows, schema in ((HOSTS, hosts, SEEN_HOSTS), (RULES, robots, ROBOTS)):
         with part.file(f"{folder}{part.attempt}.parquet", rows=len(rows)) as file:

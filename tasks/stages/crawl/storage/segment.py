@@ -1,8 +1,8 @@
-"""Writer of a segment: WARC files with their logs, stored one file at a time.
+"""Writer of a segment: WARC files with their logs, stored one part at a time.
 
-A part of the segment is one WARC file, its index, its log and its links. Open files are on the local disk; when the
-WARC is full or old they are closed and passed to the spool, which stores them in the background: a kill loses at most
-the open file, and the next attempt reads every closed one.
+A part of the segment is one WARC file with its index, log and links. Open files are on the local disk. When the WARC
+file is full or old, its part is closed and passed to the spool, which stores it in the background: a kill loses at most
+the open part, and the next attempt reads all closed parts.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 from tasks.core.part import POISON
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import SOFTWARE, Answer
-from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.http.client import SOFTWARE, Response
+from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, to_table
 from tasks.stages.crawl.storage.spool import DRAIN_S, Spool
-from tasks.stages.crawl.storage.warc import WarcWriter, Written, suffix
+from tasks.stages.crawl.storage.warc import WarcWriter, WrittenRecord, suffix
 
 log = logging.getLogger("sluice.crawl")
 
@@ -28,35 +28,35 @@ INDEX = "index/"
 LOG = "log/"
 LINK = "links/"
 ORDER = (WARC, INDEX, LINK, "quarantine/", LOG)
-"""Folders in the order in which their files go to the store: no outcome is logged before its capture is stored."""
+"""Folders in the order in which their files are stored: the log comes last, after the captures that it refers to."""
 
 _MAX_BYTES = 1 << 30
 _MAX_AGE_S = 600.0
-# Bytes of memory, roughly, that the log and the links of an open part may take, and of a row beside its links.
+# Approximate limit of memory for log and links of an open part, and memory of a row of the log without its links.
 _MAX_MEMORY = 48 << 20
 _ROW_BYTES = 1000
-# Files this much smaller than the buffer keep it draining while the next one grows.
+# Files are smaller than the buffer by this factor, so that it drains while the next file grows.
 _BUFFER_SHARE = 4
 
 
 class PartFiles:
     """The files of a part while it is written: one WARC file with its index, the log, and the links.
 
-    The WARC file and its index are left out where no record was written.
+    A part without captures has no WARC file and no index.
 
     Args:
         part: the part.
-        stem: how the names of its files begin.
-        config: the crawl's settings.
-        agent: User-Agent, for warcinfo.
+        stem: prefix of the names of its files.
+        config: settings of the crawl.
+        agent: the User-Agent, for the warcinfo record.
 
     Attributes:
         part: the part.
-        stem: how the names of its files begin.
-        captures: records written.
-        begin: when the first was written, or before that the part was begun (monotonic clock).
+        stem: prefix of the names of its files.
+        captures: number of captures written.
+        begin: time of the first capture, or before that the start of the part (monotonic clock, in seconds).
         rows: outcomes, without their links.
-        links: their links.
+        links: links of the outcomes.
     """
 
     def __init__(self, part: Part, stem: str, config: CrawlConfig, agent: str) -> None:
@@ -74,20 +74,20 @@ class PartFiles:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the WARC file."""
+        """Size of the WARC file so far."""
         return self._writer.bytes if self._writer else 0
 
     @property
     def warc(self) -> WarcWriter:
-        """The WARC file, open."""
+        """Writer of the WARC file, which is created on first use."""
         if self._writer is None:
             file = self._stack.enter_context(self.part.file(self._path))
             self.begin = time.monotonic()
             self._writer = WarcWriter(file, self._path, SOFTWARE, self._agent, self._config.warc_compression)
         return self._writer
 
-    def placed(self, outcome: Outcome, written: Written) -> Outcome:
-        """Returns an outcome with the place and the identity of its record."""
+    def with_record(self, outcome: Outcome, written: WrittenRecord) -> Outcome:
+        """Counts a capture; returns its outcome with location and identity of the record."""
         self.captures += 1
         return outcome._replace(
             payload_digest=written.payload_digest,
@@ -97,7 +97,7 @@ class PartFiles:
         )
 
     def note(self, outcome: Outcome) -> None:
-        """Takes a row of the log, and its links."""
+        """Adds an outcome: a row of the log, and its links."""
         self.links.add(outcome)
         self.rows.append(outcome._replace(outlinks=(), lastmods=()))
 
@@ -105,7 +105,7 @@ class PartFiles:
         """Closes the WARC file, and writes its index, the log and the links.
 
         Args:
-            links_per_group: rows of a row group of the links; None for one group.
+            links_per_group: number of links per Parquet row group; None for a single group.
         """
         if self._writer is not None:
             index = self._writer.finish()
@@ -118,21 +118,21 @@ class PartFiles:
         with self.part.file(f"{LINK}{self.stem}.parquet", rows=links.num_rows) as file:
             pq.write_table(links, file, compression="zstd", compression_level=3, row_group_size=links_per_group)
         for outcome in self.rows:
-            _account(self.part, outcome)
+            _count(self.part, outcome)
 
     def abandon(self, error: BaseException) -> None:
-        """Drops the open file."""
+        """Closes the open files without finishing them."""
         with contextlib.suppress(type(error)):
             self._stack.__exit__(type(error), error, error.__traceback__)
 
 
-class Segment:
-    """The open WARC file of a task, and the log rows that belong to it.
+class SegmentWriter:
+    """Writes captures and outcomes of a task to parts, one of which is open.
 
     Args:
-        spool: takes the closed parts.
-        config: the crawl's settings.
-        agent: User-Agent, for warcinfo.
+        spool: stores the closed parts.
+        config: settings of the crawl.
+        agent: the User-Agent, for the warcinfo record.
     """
 
     def __init__(self, spool: Spool, config: CrawlConfig, agent: str) -> None:
@@ -143,23 +143,23 @@ class Segment:
         self._open: PartFiles | None = None
 
     def capture(
-        self, candidate: Candidate, answer: Answer, outcome: Outcome, earlier: Earlier | None = None
+        self, candidate: Candidate, response: Response, outcome: Outcome, earlier: EarlierCapture | None = None
     ) -> Outcome:
-        """Writes a capture to the open file, or a revisit record of an `earlier` one.
+        """Writes a capture to the open WARC file, or a revisit record if there is an `earlier` capture to refer to.
 
         Returns:
-            The outcome with the place and the identity of the record.
+            the outcome with location and identity of the record.
         """
         files = self._files()
-        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer, outcome)
+        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, response, outcome)
         if earlier is None:
-            written = files.warc.capture(outcome.url, fetched_at, answer, notes)
+            written = files.warc.capture(outcome.url, fetched_at, response, notes)
         else:
-            written = files.warc.revisit(outcome.url, fetched_at, answer, earlier, notes)
-        return files.placed(outcome, written)
+            written = files.warc.revisit(outcome.url, fetched_at, response, earlier, notes)
+        return files.with_record(outcome, written)
 
     def note(self, outcome: Outcome) -> None:
-        """Takes a row of the log; closes the file when it is full or old, or when its rows take too much memory.
+        """Adds an outcome to the log; closes the part if it is full or old, or if its rows take too much memory.
 
         Raises:
             SluiceError: see `Spool.check`.
@@ -173,39 +173,39 @@ class Segment:
 
     @property
     def holds_captures(self) -> bool:
-        """Whether the open file has any capture."""
+        """Whether the open part has captures."""
         return self._open is not None and self._open.captures > 0
 
     @property
     def holds_rows(self) -> bool:
-        """Whether any URL was tried since a file was closed."""
+        """Whether the open part has outcomes."""
         return self._open is not None and bool(self._open.rows)
 
     @property
     def holds_parts(self) -> bool:
-        """Whether any file was closed, in this attempt or in one before."""
+        """Whether any part was closed, in this attempt or an earlier one."""
         return self._spool.holds_parts
 
     @property
     def buffered(self) -> str:
-        """Text on the parts that wait for the store; "" when none do."""
-        waiting = self._spool.buffered_bytes
-        return f", {waiting / 1e6:,.1f} MB not stored yet" if waiting else ""
+        """Text with the size of the parts that are not stored yet, or ""."""
+        size = self._spool.buffered_bytes
+        return f", {size / 1e6:,.1f} MB not stored yet" if size else ""
 
     def metrics(self) -> dict[str, float]:
-        """Returns figures for the report: maximum of bytes waiting for the store, and number of its outages."""
+        """Returns metrics for the report: maximum of buffered bytes, and number of outages of the store."""
         return {"buffered_bytes": float(self._spool.peak_bytes), "store_outages": float(self._spool.outages)}
 
-    async def room(self) -> None:
-        """Waits while the buffer is full; await it before a request.
+    async def wait_for_space(self) -> None:
+        """Waits while the buffer is full; to be awaited before each request.
 
         Raises:
             SluiceError: see `Spool.check`.
         """
-        await self._spool.room(lambda: self._open.bytes if self._open else 0)
+        await self._spool.wait_for_space(lambda: self._open.bytes if self._open else 0)
 
     def commit(self) -> None:
-        """Closes the open file with its log, to be stored; a log without captures has no file.
+        """Closes the open part and passes it to the spool; a part without captures has no WARC file.
 
         Raises:
             SluiceError: see `Spool.check`.
@@ -215,7 +215,7 @@ class Segment:
         self._spool.put(self._spool.buffer.close_part(files.stem, files.part.record(conserved=True)))
 
     async def close(self, limit_s: float = DRAIN_S) -> None:
-        """Waits until everything closed is stored.
+        """Waits until all closed parts are stored.
 
         Raises:
             SluiceError: see `Spool.close`.
@@ -223,7 +223,7 @@ class Segment:
         await self._spool.close(limit_s)
 
     def abandon(self, error: BaseException) -> None:
-        """Drops the open file; closed files that are not stored are left for the next attempt."""
+        """Discards the open part; closed parts that are not stored are left for the next attempt."""
         if self._open is not None:
             self._open.abandon(error)
             self._open = None
@@ -231,15 +231,15 @@ class Segment:
 
     def _files(self) -> PartFiles:
         if self._open is None:
-            # Two attempts of one task never write the same file: the part's record names the valid one.
+            # Two attempts of one task never write the same file; the record of the part refers to the valid one.
             stem = self._spool.stem()
             part = Part(self._spool.buffer.staging, stem, stem, "")
             self._open = PartFiles(part, stem, self._config, self._agent)
         return self._open
 
 
-def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, str]:
-    notes = {"fetchTimeMs": str(round(answer.seconds * 1000)), "hopsFromSeed": str(candidate.depth)}
+def _notes(candidate: Candidate, response: Response, outcome: Outcome) -> dict[str, str]:
+    notes = {"fetchTimeMs": str(round(response.seconds * 1000)), "hopsFromSeed": str(candidate.depth)}
     if candidate.via:
         notes["via"] = candidate.via
     if outcome.terms:
@@ -247,8 +247,8 @@ def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, 
     return notes
 
 
-def _account(part: Part, outcome: Outcome) -> None:
-    """Enters an outcome in the account of its part: a capture, a URL set aside, or one rejected with its reason."""
+def _count(part: Part, outcome: Outcome) -> None:
+    """Counts an outcome in its part: as a capture, a quarantined URL, or a URL rejected with its reason."""
     part.count_in()
     if outcome.unread:
         part.metric("links_unread", 1)

@@ -1,4 +1,4 @@
-"""Contract of the shared split: words and marks of every document and line, however the documents are batched."""
+"""Contract of the shared split: words and punctuation of every document and line, independent of batches."""
 
 import itertools
 import random
@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
-from tasks.filters.counting.columns import stretches
-from tasks.filters.counting.english import apart, pieces, specials
+from tasks.filters.counting.columns import split_chunks
+from tasks.filters.counting.english import specials, tokenize, tokenize_by_rules
 from tasks.filters.counting.words import Vocabulary
 
 
@@ -46,16 +46,16 @@ from tasks.filters.counting.words import Vocabulary
         ("end.Next", ["end", ".", "Next"]),
     ],
 )
-def test_a_stretch_falls_into_words_and_marks(stretch: str, parts: list[str]) -> None:
-    assert pieces(stretch) == parts
+def test_a_run_of_non_spaces_is_split_into_words_and_punctuation(stretch: str, parts: list[str]) -> None:
+    assert tokenize(stretch) == parts
 
 
-def test_joined_the_pieces_are_the_stretch() -> None:
+def test_the_joined_parts_equal_the_run() -> None:
     draw = random.Random(3)
     letters = "abcXYZ019.,;:!?'\"()[]-–—/@#$%&*+<>=_~…’“”äé数😀°"
     for _ in range(5000):
         stretch = "".join(draw.choices(letters, k=draw.randint(1, 12)))
-        assert "".join(pieces(stretch)) == stretch
+        assert "".join(tokenize(stretch)) == stretch
 
 
 MARKS = "…,:;!?()[]<>_#*&'\"”“’«»『。、।§%=—–$€.-+^~/@\\|°²"
@@ -66,37 +66,37 @@ CORES = (
 )
 
 
-def test_marks_that_come_off_at_once_come_off_as_by_the_rules() -> None:
+def test_the_fast_path_strips_punctuation_like_the_rules() -> None:
     draw = random.Random(5)
     cores = [*CORES.split(), *specials()]
     for _ in range(30_000):
         before, behind = ("".join(draw.choices(MARKS, k=draw.choice((0, 0, 1, 1, 2, 3)))) for _ in range(2))
         stretch = before + draw.choice(cores) + draw.choice(("", "", "", *MARKS, *cores)) + behind
         word = stretch[:-1]
-        if not (word.isalpha() and word in specials()):  # a contraction before one mark: a rule of its own
-            assert pieces(stretch) == apart(stretch)
+        if not (word.isalpha() and word in specials()):  # a contraction before a punctuation mark: a special rule
+            assert tokenize(stretch) == tokenize_by_rules(stretch)
 
 
 SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
 
 
-def test_stretches_are_split_at_every_white_space() -> None:
+def test_runs_are_split_at_every_white_space() -> None:
     texts = [f"a{space}b{space}{space}à的😀{space}" for space in SPACES]
     texts += ["", " ", "\u3000", "\n\u2003\n", "âãáà\u2004ÂÃ\u200b\x85x", *("x", "", "y"), "\u2028"]
-    several, found = stretches(pa.array(texts, pa.string()))
+    several, found = split_chunks(pa.array(texts, pa.string()))
     assert several.to_pylist() == [stretch for text in texts for stretch in text.split()]
     assert np.diff(found.documents).tolist() == [len(text.split()) for text in texts]
     assert np.diff(found.lines).tolist() == [len(line.split()) for text in texts for line in text.split("\n")]
     assert np.diff(found.line_starts).tolist() == [len(text.split("\n")) for text in texts]
-    assert stretches(pa.array(["lost", *texts, "lost"]).slice(1, len(texts)))[0].equals(several)
+    assert split_chunks(pa.array(["lost", *texts, "lost"]).slice(1, len(texts)))[0].equals(several)
 
 
 @pytest.mark.parametrize("letters", ["ab.é的😀 \u3000\n\n", "ab\n"])  # with and without white space around lines
-def test_columns_of_lines_say_what_a_look_at_each_line_says(letters: str) -> None:
+def test_line_columns_agree_with_a_line_by_line_computation(letters: str) -> None:
     draw = random.Random(6)
     made = ("".join(draw.choices(letters, k=draw.randint(0, 40))) for _ in range(500))
     texts = ["", "\n", "\n\n", "x", *made]
-    found = Batch(texts).line_columns
+    found = DocumentBatch(texts).line_columns
     lines = [text.split("\n") for text in texts]
     flat = [line for several in lines for line in several]
     assert found.raw.to_pylist() == flat
@@ -114,25 +114,25 @@ def test_columns_of_lines_say_what_a_look_at_each_line_says(letters: str) -> Non
 
 
 def slowly(text: str) -> list[str]:
-    return [piece for stretch in text.split() for piece in pieces(stretch)]
+    return [piece for stretch in text.split() for piece in tokenize(stretch)]
 
 
 RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
 TEXTS = ["One line.\n\nAnother, longer line!\n", "", "x", "\n", "  spaces \n around ", "It's the end, isn't it?"]
 
 
-def test_words_lie_in_their_documents_and_lines() -> None:
-    words = Batch(TEXTS).words
+def test_words_are_assigned_to_their_documents_and_lines() -> None:
+    words = DocumentBatch(TEXTS).words
     lines = [line for text in TEXTS for line in text.split("\n")]
     assert words.counts.tolist() == [len(slowly(text)) for text in TEXTS]
     assert np.diff(words.lines).tolist() == [len(slowly(line)) for line in lines]
     assert np.diff(words.line_starts).tolist() == [text.count("\n") + 1 for text in TEXTS]
     assert np.diff(words.ends).tolist() == [len(piece) for text in TEXTS for piece in slowly(text)]
-    assert words.line_stretches.tolist() == [len(line.split()) for line in lines]
+    assert words.line_chunks.tolist() == [len(line.split()) for line in lines]
 
 
-def test_what_is_known_of_words() -> None:
-    words = Batch(["the cat, 42 ... – B2 have the", "", "42 的 हिन्दी ９ 😀 —」"]).words
+def test_word_properties_are_counted() -> None:
+    words = DocumentBatch(["the cat, 42 ... – B2 have the", "", "42 的 हिन्दी ９ 😀 —」"]).words
     assert words.counts.tolist() == [9, 0, 7]
     assert words.symbols.tolist() == [3, 0, 2]
     assert words.symbol_chars.tolist() == [len(",...–"), 0, 2]
@@ -142,51 +142,51 @@ def test_what_is_known_of_words() -> None:
 
 
 def spelled(vocabulary: Vocabulary, texts: list[str]) -> list[list[int]]:
-    """The words of each text, numbered in the order in which they are first met in it."""
+    """The words of each text, numbered in order of first occurrence."""
     words = vocabulary.split(pa.array(texts))
     several = [words.ids[begin:end].tolist() for begin, end in itertools.pairwise(words.documents)]
     return [[list(dict.fromkeys(ids)).index(one) for one in ids] for ids in several]
 
 
-def test_equal_words_have_equal_ids_whatever_was_met_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_words_have_equal_ids_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     met, bare = Vocabulary(), Vocabulary()
     met.split(pa.array(["quite other words, isn't it?", *reversed(TEXTS)]))
     plainly = [[list(dict.fromkeys(slowly(text))).index(one) for one in slowly(text)] for text in TEXTS]
     assert spelled(met, TEXTS) == spelled(bare, TEXTS) == plainly
-    monkeypatch.setattr("tasks.filters.counting.words._MAX_STRETCHES", 2)
+    monkeypatch.setattr("tasks.filters.counting.words._MAX_CHUNKS", 2)
     assert spelled(met, TEXTS) == plainly
     assert spelled(met, TEXTS[:1]) == plainly[:1]
 
 
-def test_what_a_batch_has_too_much_of_is_split_alike_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overflowing_words_of_a_batch_are_split_alike_but_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, text = Vocabulary(), "one, two (three) four-and-five one, two. " * 3 + "x"
     ordinary = spelled(vocabulary, [text, *TEXTS])
     monkeypatch.setattr("tasks.filters.counting.words._MAX_NEW", 3)
     assert spelled(vocabulary, [text, *TEXTS]) == ordinary
     assert not vocabulary._numbers
-    assert vocabulary.split(pa.array(["one two"])).known.lengths.tolist() == [3, 3]
+    assert vocabulary.split(pa.array(["one two"])).properties.lengths.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("most", [3, 500_000], ids=["not remembered", "remembered"])
-def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_batch_sizes_change_no_result(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     draw = random.Random(8)
     some = ["the", "to", "b.", "c!", "...", ";", "x\n", "[1]", "q"]
     drawn = (" ".join(draw.choices(some, k=400)) for _ in range(3))
     texts = [*TEXTS, *drawn, "a\n" * 200, ")" * 300 + " a b" * 90, "a\u00a0b\u3000\n" * 99, "\n" * 50]
-    whole = {name: annotator(name, {}).annotate(Batch(texts)) for name in RULES}
+    whole = {name: annotator(name, {}).annotate(DocumentBatch(texts)) for name in RULES}
     small = {"columns.PORTION": 7, "words._AT_ONCE": 3, "ngrams._STEPS_AT_ONCE": 5, "ngrams._KEYS_AT_ONCE": 11}
     for where, size in {**small, "words._MAX_NEW": most}.items():
         monkeypatch.setattr(f"tasks.filters.counting.{where}", size)
     monkeypatch.setattr("tasks.filters.counting.words._vocabulary", Vocabulary())
-    batch = Batch(texts)
+    batch = DocumentBatch(texts)
     for name, column in whole.items():
         assert annotator(name, {}).annotate(batch).equals(column), name
 
 
-def test_tables_are_dropped_when_taking_a_stretch_apart_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_tables_are_dropped_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary()
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.filters.counting.words.pieces", lambda _: (_ for _ in ()).throw(MemoryError))
+        patched.setattr("tasks.filters.counting.words.tokenize", lambda _: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
             vocabulary.split(pa.array(TEXTS))
     assert spelled(vocabulary, TEXTS) == spelled(Vocabulary(), TEXTS)

@@ -1,4 +1,4 @@
-"""ARPA files: written so that others read them, and read whoever wrote them, or refused with line and cause."""
+"""ARPA files: readable by other programs, read from other programs, or refused with line and cause."""
 
 import bz2
 import gzip
@@ -53,7 +53,7 @@ def at(folder: Path, text: str | bytes, name: str = "m.arpa") -> str:
     return str(path)
 
 
-def test_what_is_written_reads_back_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_written_model_reads_back_bit_for_bit(tmp_path: Path) -> None:
     ngrams = learnt(babble(), 4).ngrams
     again = read_arpa(at(tmp_path, written(ngrams)))
     assert again.words == ngrams.words
@@ -63,8 +63,8 @@ def test_what_is_written_reads_back_to_the_last_bit(tmp_path: Path) -> None:
         assert (found.back == wanted.back).all()
 
 
-def test_a_file_written_in_another_hand_is_read(tmp_path: Path) -> None:
-    # A preface, spaces for tabs, weights left out, Windows line ends, blank lines, <UNK>.
+def test_files_with_other_formatting_are_read(tmp_path: Path) -> None:
+    # A preface, spaces instead of tabs, missing weights, Windows line ends, blank lines, <UNK>.
     text = "made by hand\n\n" + SMALL.replace("\t", " ").replace("<unk>", "<UNK>").replace("\n\n", "\n\n\n")
     assert table(read_arpa(at(tmp_path, text.replace("\n", "\r\n")))) == table(read_arpa(at(tmp_path, SMALL, "b.arpa")))
 
@@ -84,8 +84,8 @@ def test_minus_infinity_is_the_format_s_logarithm_of_zero(tmp_path: Path) -> Non
     assert table(read_arpa(at(tmp_path, SMALL.replace("-99", "-inf"))))[("<s>",)][0] == -99
 
 
-def test_holes_left_by_pruning_are_filled_without_changing_a_score(tmp_path: Path) -> None:
-    # "blue sky </s>" stays; its first two words and its last two are no entries any more.
+def test_n_grams_removed_by_pruning_are_restored_without_changing_a_score(tmp_path: Path) -> None:
+    # "blue sky </s>" is kept; its first two words and its last two are not entries any more.
     text = SMALL.replace("ngram 2=4", "ngram 2=2").replace("-0.3\tblue sky\t-0.15\n", "")
     text = text.replace("-0.2\tsky </s>\n", "")
     found = table(read_arpa(at(tmp_path, text)))
@@ -99,23 +99,23 @@ def test_holes_left_by_pruning_are_filled_without_changing_a_score(tmp_path: Pat
 BAD = {
     "empty": ("", 0, r"no line \\data\\"),
     "html": ("<html>\n<body>\n", 2, r"no line \\data\\"),
-    "no counts": (SMALL.replace("ngram 1=5\nngram 2=4\nngram 3=2\n", ""), 3, "the head names 0 orders"),
+    "no counts": (SMALL.replace("ngram 1=5\nngram 2=4\nngram 3=2\n", ""), 3, "the header lists 0 orders"),
     "odd count": (
         SMALL.replace("ngram 2=4", "ngram two=4"),
         3,
-        '"ngram 2=<count>" should stand here, not "ngram two=4"',
+        'expected "ngram 2=<count>", not "ngram two=4"',
     ),
-    "wrong section": (SMALL.replace("\\2-grams", "\\5-grams"), 13, r'\\2-grams: should stand here, not "\\5-grams:"'),
+    "wrong section": (SMALL.replace("\\2-grams", "\\5-grams"), 13, r'expected \\2-grams:, not "\\5-grams:"'),
     "short section": (SMALL.replace("ngram 2=4", "ngram 2=5"), 18, "the line of a 2-gram has 3 or 4 fields, not"),
-    "long section": (SMALL.replace("ngram 2=4", "ngram 2=3"), 17, r'\\3-grams: should stand here, not "-0.9'),
+    "long section": (SMALL.replace("ngram 2=4", "ngram 2=3"), 17, r'expected \\3-grams:, not "-0.9'),
     "cut short": (SMALL[: SMALL.index("-0.11")], 20, "the file ends after 1 of 2 3-grams"),
-    "no end": (SMALL.replace("\\end\\", ""), 23, r"\\end\\ should stand here, not the end of the file"),
+    "no end": (SMALL.replace("\\end\\", ""), 23, r"expected \\end\\, not the end of the file"),
     "no number": (SMALL.replace("-0.9", "O.9"), 17, '"O.9" is not a number'),
     "not a number": (SMALL.replace("-0.9", "nan"), 17, '"nan" is not a number'),
     "bad weight": (SMALL.replace("-0.05", "none"), 14, '"none" is not a number'),
     "probability above one": (SMALL.replace("-0.9", "0.9"), 17, "at most 0, not"),
     "unknown word": (SMALL.replace("sky blue\t", "skye blue\t"), 17, 'the word "skye" is no 1-gram'),
-    "word twice": (SMALL.replace("-0.8\tsky", "-0.8\tblue"), 11, 'the word "blue" is there twice'),
+    "word twice": (SMALL.replace("-0.8\tsky", "-0.8\tblue"), 11, 'the word "blue" occurs twice'),
     "weight at the top": (SMALL.replace("<s> blue sky", "<s> blue sky\t-0.1"), 20, "has 4 fields, not"),
 }
 
@@ -138,25 +138,25 @@ def test_a_file_without_sentence_marks_is_refused(tmp_path: Path) -> None:
         read_arpa(at(tmp_path, text))
 
 
-def test_an_n_gram_that_is_there_twice_is_named(tmp_path: Path) -> None:
+def test_a_duplicate_n_gram_is_named(tmp_path: Path) -> None:
     text = SMALL.replace("ngram 2=4", "ngram 2=5").replace("-0.9\tsky blue", "-0.3\tblue sky\t0\n-0.9\tsky blue")
-    with pytest.raises(InputError, match='the n-gram "blue sky" is there twice'):
+    with pytest.raises(InputError, match='the n-gram "blue sky" occurs twice'):
         load_file(at(tmp_path, text))
 
 
 @pytest.mark.parametrize("cut", [10, 200])
-def test_a_torn_gzip_file_is_refused(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_gzip_file_is_refused(tmp_path: Path, cut: int) -> None:
     whole = gzip.compress(written(learnt(VERSES, 3).ngrams))
     with pytest.raises(InputError, match=r"m\.arpa\.gz"):
         read_arpa(at(tmp_path, whole[:cut], "m.arpa.gz"))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no\.arpa cannot be read"):
         load_file(str(tmp_path / "no.arpa"))
 
 
-def test_the_model_of_a_file_scores_as_the_one_it_was_written_from(tmp_path: Path) -> None:
+def test_a_model_read_from_a_file_scores_like_the_original(tmp_path: Path) -> None:
     ngrams = learnt(babble(), 4).ngrams
     texts = babble(60, seed=4)
     assert np.array_equal(

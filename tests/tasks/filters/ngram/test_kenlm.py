@@ -1,4 +1,4 @@
-"""The scores are KenLM's, on the same ARPA file, wherever the package kenlm can be built."""
+"""The scores equal KenLM's on the same ARPA file, if the package kenlm is installed."""
 
 import io
 import random
@@ -33,7 +33,7 @@ def worst_difference(path: str, texts: list[str]) -> float:
         for begin in (True, False):
             for end in (True, False):
                 found = ours.score_words(hashes, np.array([0, len(sentence)]), begin=begin, end=end)[0].sum()
-                # Word by word: KenLM's own sum is one of float32.
+                # Word by word, because KenLM sums in float32.
                 wanted = sum(log10 for log10, _, _ in theirs.full_scores(line, bos=begin, eos=end))
                 worst = max(worst, abs(found - wanted))
                 if len(sentence) < 20:
@@ -54,10 +54,10 @@ def test_real_text_scores_as_in_kenlm(tmp_path: Path, shared_data: Path) -> None
     assert worst_difference(path, [*texts[1500:1600], *texts_of(shared_data, "web")[:5]]) < 1e-4
 
 
-def test_a_model_with_holes_scores_as_in_kenlm(tmp_path: Path) -> None:
-    """Bigrams that end a trigram are taken out at random, as programs do that prune n-grams one by one.
+def test_a_pruned_model_scores_as_in_kenlm(tmp_path: Path) -> None:
+    """Removes random bigrams that end a trigram, like programs that prune n-grams individually.
 
-    Those that begin one stay: without them KenLM refuses the file.
+    Bigrams that start a trigram are kept: without them KenLM refuses the file.
     """
     path = Path(arpa(tmp_path, babble(), 3, (0, 0, 0)))
     head, _, rest = path.read_text().partition("\\2-grams:\n")
@@ -72,7 +72,7 @@ def test_a_model_with_holes_scores_as_in_kenlm(tmp_path: Path) -> None:
     assert worst_difference(str(path), babble(100, seed=9)) < 1e-4
 
 
-def test_the_annotator_may_have_kenlm_read_the_file(tmp_path: Path, shared_data: Path) -> None:
+def test_the_annotator_can_use_kenlm(tmp_path: Path, shared_data: Path) -> None:
     texts = texts_of(shared_data, "wiki")
     path = arpa(tmp_path, texts[:500])
     ours, theirs = load_file(path).score(texts[500:540]), KenlmModel(path).score(texts[500:540])

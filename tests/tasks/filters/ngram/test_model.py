@@ -1,4 +1,4 @@
-"""Scores: the back-off recursion, whole batches at a time, and the same from a file."""
+"""Scores: the back-off recursion in batches, and the same from a file."""
 
 import tracemalloc
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.tasks.stages.perplexity.test_estimate import table
 
 
 def recursion(entries: dict, order: int, sentence: list[str], begin: bool, end: bool) -> list[float]:
-    """log10 of each word and of the end, one look-up after the other."""
+    """log10 of each word and of the end, by sequential lookups."""
     known = [word if (word,) in entries else "<unk>" for word in sentence]
     line = [*(["<s>"] if begin else []), *known, *(["</s>"] if end else [])]
 
@@ -29,7 +29,7 @@ def recursion(entries: dict, order: int, sentence: list[str], begin: bool, end: 
 @pytest.mark.parametrize("begin", [True, False])
 @pytest.mark.parametrize("end", [True, False])
 @pytest.mark.parametrize(("order", "prune"), [(2, (0, 0)), (3, (0, 0, 0)), (4, (0, 0, 1, 1)), (5, (0, 0, 0, 1, 1))])
-def test_every_word_scores_as_the_recursion_says(order: int, prune: tuple, begin: bool, end: bool) -> None:
+def test_every_word_scores_as_by_the_recursive_definition(order: int, prune: tuple, begin: bool, end: bool) -> None:
     made = learnt(babble(), order, prune)
     sentences = [line[0] for text in babble(40, seed=2) for line in [words(text + " unheard " + text)]]
     hashes = hash_words([word for sentence in sentences for word in sentence])
@@ -43,7 +43,7 @@ def test_every_word_scores_as_the_recursion_says(order: int, prune: tuple, begin
     assert len(unknown) == sum((word,) not in entries for sentence in sentences for word in sentence) >= 40
 
 
-def test_the_score_of_a_text_does_not_depend_on_the_texts_beside_it() -> None:
+def test_the_score_of_a_text_does_not_depend_on_its_batch() -> None:
     scorer = model(VERSES)
     texts = ["the cat sat", "", "a log\n\nsaw the dog", "nothing known here", "…", "a" * 300_000 + " cat " * 70_000]
     together = scorer.score(texts)
@@ -83,7 +83,7 @@ def test_perplexity_counts_the_ends_of_lines_and_is_infinite_without_words() -> 
 def test_memory_does_not_grow_with_the_length_of_a_text() -> None:
     scorer = model(VERSES)
     text = "the cat sat on the mat\n" * 500_000
-    scorer.score([text])  # tables that are made once
+    scorer.score([text])  # tables that are created once
 
     def peak(size: int) -> int:
         tracemalloc.start()

@@ -1,4 +1,4 @@
-"""What a word is to the n-gram model, and that the split of a text is its own."""
+"""The definition of words for the n-gram model, and independence of the split from the batch."""
 
 import unicodedata
 
@@ -31,18 +31,18 @@ from tasks.filters.ngram.words import BLOCK, hash_words, split, words
         (" \n\t\n\x00\x07\n", []),
     ],
 )
-def test_words_are_lower_case_without_digits_and_marks_stand_alone(text: str, wanted: list[list[str]]) -> None:
+def test_words_are_lower_case_without_digits_and_punctuation_is_separate(text: str, wanted: list[list[str]]) -> None:
     assert words(text) == wanted
 
 
-def test_spelling_and_hash_agree_in_splitting_and_in_looking_up() -> None:
+def test_splitting_and_lookup_agree_for_strings_and_hashes() -> None:
     text = "The quick brown fox — naïve, 42 — 中文 हिन्दी \U0001f600"
     block = next(split([text]))
     assert (hash_words(words(text)[0]) == block.hashes).all()
     assert len(set(block.hashes.tolist())) == len(set(words(text)[0]))
 
 
-def test_a_text_is_split_the_same_beside_any_others() -> None:
+def test_the_words_of_a_text_do_not_depend_on_its_batch() -> None:
     texts = ["One line.", "", "two\nlines, here", "\u200b", "x" * 10, "\n\n", "last"]
     alone = [[one.hashes.tolist() for one in split([text])] for text in texts]
     together = list(split(texts))
@@ -77,19 +77,19 @@ def test_a_word_longer_than_a_block_is_cut() -> None:
     assert "".join(found) == "a" * (3 * BLOCK)
 
 
-def test_lone_surrogates_and_unassigned_code_points_do_no_harm() -> None:
+def test_lone_surrogates_and_unassigned_code_points_are_handled() -> None:
     assert words("a\ud800b \U000e0fff\U0010ffff c\x00d") == [["a", "b", "c", "d"]]
 
 
 @given(
     st.text(alphabet=st.sampled_from("aAé1١ .,'’\n\t中ภิक\u094d\u200b\u00ad_-–…\r\x85ｦ\u3000①½\U0001f600"), max_size=60)
 )
-def test_every_split_is_what_the_rules_say_character_by_character(text: str) -> None:
+def test_every_split_equals_that_of_a_character_by_character_reference(text: str) -> None:
     assert words(text) == by_the_rules(text)
 
 
 def by_the_rules(text: str) -> list[list[str]]:
-    """The rules of `tasks.filters.ngram.words`, for the characters that the test above draws from."""
+    """The rules of `tasks.filters.ngram.words`, for the characters of the test above."""
     sentences: list[list[str]] = []
     for line in text.replace("\r", "\n").replace("\x85", "\n").split("\n"):
         tokens: list[str] = []

@@ -1,4 +1,4 @@
-"""What hides a number from rules that know ASCII hides it no longer, and every span is of the text as it stood."""
+"""Unicode variants do not hide a number from ASCII rules, and every span refers to the original text."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tasks.filters.recognisers.folding import fold
 from tasks.filters.recognisers.scan import find
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 
 def found(text: str) -> list[tuple[str, str]]:
@@ -40,7 +40,7 @@ def test_full_width_is_read_as_ascii(kind: str, text: str, number: str) -> None:
 
 @pytest.mark.parametrize("space", "\u00a0\u2007\u2009\u202f\u3000")
 @pytest.mark.parametrize(("kind", "text", "number"), NUMBERS)
-def test_a_space_that_does_not_break_is_a_space(kind: str, text: str, number: str, space: str) -> None:
+def test_a_no_break_space_is_a_space(kind: str, text: str, number: str, space: str) -> None:
     assert found(text.format(number).replace(" ", space)) == [(kind, number.replace(" ", space))]
 
 
@@ -52,7 +52,7 @@ def test_a_dash_between_digits_is_a_hyphen(kind: str, text: str, number: str, da
 
 @pytest.mark.parametrize("nothing", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\u200e\u200b"])
 @pytest.mark.parametrize(("kind", "text", "number"), NUMBERS)
-def test_what_has_no_width_is_nothing(kind: str, text: str, number: str, nothing: str) -> None:
+def test_zero_width_characters_are_dropped(kind: str, text: str, number: str, nothing: str) -> None:
     hidden = nothing.join(number.replace(" ", "-") if kind in ("card", "ssn") else number.replace(" ", ""))
     if kind == "phone":
         hidden, text = nothing.join("+14155550123"), "Tel {}"
@@ -76,7 +76,7 @@ def test_what_has_no_width_is_nothing(kind: str, text: str, number: str, nothing
         ("PAN4111111111111111", ("card", "4111111111111111")),
     ],
 )
-def test_a_word_glued_to_a_number_does_not_hide_it(text: str, expected: tuple[str, str]) -> None:
+def test_a_number_adjacent_to_a_word_is_found(text: str, expected: tuple[str, str]) -> None:
     assert found(text) == [expected]
 
 
@@ -90,11 +90,11 @@ def test_a_word_glued_to_a_number_does_not_hide_it(text: str, expected: tuple[st
         ("Card 4111-1111-\n1111-1111", ("card", "4111-1111-\n1111-1111")),
     ],
 )
-def test_a_number_goes_on_behind_the_end_of_a_line(text: str, expected: tuple[str, str]) -> None:
+def test_a_number_can_continue_on_the_next_line(text: str, expected: tuple[str, str]) -> None:
     assert found(text) == [expected]
 
 
-def test_a_number_that_is_whole_does_not_go_on_in_the_next_line() -> None:
+def test_a_complete_number_does_not_continue_on_the_next_line() -> None:
     assert found("+49 30 23125123\n12 of them") == [("phone", "+49 30 23125123")]
 
 
@@ -106,7 +106,7 @@ def test_a_number_that_is_whole_does_not_go_on_in_the_next_line() -> None:
         "mp3player1234567",
     ],
 )
-def test_folding_makes_no_numbers_of_other_things(text: str) -> None:
+def test_folding_does_not_create_numbers(text: str) -> None:
     assert found(text) == []
 
 
@@ -150,21 +150,21 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-def test_every_place_has_a_way_back(text: str) -> None:
+def test_every_folded_position_maps_back_to_the_text(text: str) -> None:
     folded = fold(text)
     if folded is None:
         return
-    ends = [folded.back(Span("phone", at, at + 1, Evidence.PATTERN)).end for at in range(len(folded.text))]
+    ends = [folded.back(PiiSpan("phone", at, at + 1, Evidence.PATTERN)).end for at in range(len(folded.text))]
     assert ends == sorted(ends)
     assert all(0 <= end <= len(text) for end in ends)
     for at, character in enumerate(folded.text):
         if character.isalnum():
-            before = text[folded.back(Span("phone", at, at + 1, Evidence.PATTERN)).start]
+            before = text[folded.back(PiiSpan("phone", at, at + 1, Evidence.PATTERN)).start]
             assert before == character or ord(before) - 0xFEE0 == ord(character)
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-def test_spans_lie_in_order_within_the_text_and_apart(text: str) -> None:
+def test_spans_are_ordered_disjoint_and_within_the_text(text: str) -> None:
     end = 0
     for span in find(text):
         assert end <= span.start < span.end <= len(text)

@@ -1,6 +1,6 @@
-"""Hostile text: every recogniser looks a bounded number of characters around, so a megabyte of anything ends.
+"""Hostile text: every recogniser examines a bounded context, so any megabyte terminates.
 
-With one unbounded repetition these would run for hours; the time-out is a net, no measurement.
+With one unbounded repetition these would run for hours; the time-out is a safety net, not a measurement.
 Most megabytes are soak: run them after a change of the recognisers or of a pattern in them.
 """
 
@@ -20,7 +20,7 @@ MEGABYTE = 1_000_000
 @pytest.mark.parametrize(
     "unit", soak_but([0, 1], ["1", "a@a@a@", "@", ".", "1 ", "1.1.1.1 ", "+", "0.", "a.", "DE89", "2001:"])
 )
-def test_a_megabyte_of_one_thing_ends(unit: str) -> None:
+def test_a_megabyte_of_one_repeated_pattern_terminates(unit: str) -> None:
     text = (unit * (MEGABYTE // len(unit) + 1))[:MEGABYTE]
     assert len(find(text)) <= 1
 
@@ -46,15 +46,15 @@ def test_a_megabyte_of_one_thing_ends(unit: str) -> None:
         ],
     ),
 )
-def test_many_beginnings_of_personal_data_end(unit: str) -> None:
+def test_many_prefixes_of_personal_data_terminate(unit: str) -> None:
     text = unit * (MEGABYTE // 5 // len(unit))
     assert all(0 <= span.start < span.end <= len(text) for span in find(text))
 
 
 @pytest.mark.parametrize("unit", ["a\u200b", "1\u200b", "1\u200b1\u200b ", "\uff11\u200b"])
-def test_what_is_folded_is_held_in_few_bytes(unit: str) -> None:
+def test_folded_text_takes_few_bytes(unit: str) -> None:
     text = unit * (200_000 // len(unit))
-    find("1\u200b1")  # what is loaded once
+    find("1\u200b1")  # loads what is loaded once
     tracemalloc.start()
     try:
         assert find(text) == []
@@ -72,7 +72,7 @@ PIECES = st.sampled_from([*WORDS.split(), " ", "  ", "\n"])
 
 
 @given(st.lists(PIECES, max_size=60).map("".join))
-def test_spans_lie_in_order_within_the_text_and_apart(text: str) -> None:
+def test_spans_are_ordered_disjoint_and_within_the_text(text: str) -> None:
     end = 0
     for span in find(text):
         assert span.kind in KINDS

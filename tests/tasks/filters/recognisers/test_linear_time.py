@@ -1,7 +1,7 @@
-"""Time is linear in the text whatever it holds: no form may try one run of characters in many ways.
+"""Time is linear in the length of any text: no pattern may match a run of characters in many ways.
 
-Work is CPU time of this process, always beside that of other text of the same length, never against a clock: twelve
-times what addresses cost that are found, where a form with two ways to read a run takes hundreds or millions of times.
+Work is CPU time of this process relative to other text of the same length, never wall-clock time: at most twelve
+times that of matching addresses, while an ambiguous pattern takes hundreds or millions of times as long.
 All but a few cases are soak: run them after a change of the recognisers or of a pattern in them.
 """
 
@@ -45,14 +45,14 @@ BEGINNINGS = {
     "email": "jo@",
     "label": "address ",
 }
-# Characters of each class that some form repeats, and units that end a repetition or nearly do.
+# Characters of each class that a pattern repeats, and units that end a repetition or almost do.
 UNITS = (
     *"aAßé19-._ '’,:/+(@#",
     *("\n", "A-", "Aa", "Aa-", "A ", "Aa ", "a ", "A.", "Aa. ", "A'", "A’", "1 ", "1-", "1.", "12 ", "00 ", "+1 "),
     *("of ", "de ", " der ", "A de ", "Weg", "-Weg", "Weg ", "St ", "St. ", ", ", " ,", "\n ", "F:", "1:", "a.b", "a@"),
     *("SW1", "IL ", "1 Aa", "rue a ", "x_", "\n  ", "#1 ", "IL 62704 ", "NE "),
 )
-# What is folded, what e-mail addresses are told from, and groups that begin a number again and again.
+# Folded characters, near misses of e-mail addresses, and groups that repeatedly start a number.
 FOLDED = (
     *("_", "'", "\u200b", "1\u200b", "\u00a0", "1\u00a0", "1\u2011", "\uff11", "\uff11\uff0d", "1\u2013\uff11"),
     *("tel", "tel1", "tel=1", "tel=1234567", "1234567Fax", "Fax1234567Fax", "+1\n", "+1 1\n1 ", "(123)\n1", "1-\n"),
@@ -98,14 +98,14 @@ ENDINGS = (
 
 
 def work(text: str) -> float:
-    """Returns the CPU seconds that `find` takes."""
+    """Returns the CPU seconds of `find`."""
     begin = time.process_time()
     find(text)
     return time.process_time() - begin
 
 
 def bounded(text: str, most: float) -> bool:
-    """Tells whether `find` takes no more than `most`; what took longer is asked again, in case the machine was busy."""
+    """Returns whether `find` takes at most `most`; repeats a longer call, in case the machine was busy."""
     return any(work(text) < most for _ in range(3))
 
 
@@ -115,14 +115,14 @@ def repeated(unit: str, length: int = CHARS) -> str:
 
 @pytest.fixture(scope="module")
 def ordinary() -> float:
-    """What addresses and numbers cost that are found; the first round loads what is loaded once."""
+    """CPU seconds for matching addresses and numbers; the first round warms up."""
     find(repeated(FOUND + LABELLED))
     return max(SHORTEST, work(repeated(FOUND)), work(repeated(LABELLED)))
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("beginning", soak_but([0], BEGINNINGS.values()), ids=BEGINNINGS)
-def test_no_run_behind_a_beginning_costs_much_more_than_what_is_found(beginning: str, ordinary: float) -> None:
+def test_no_run_after_a_prefix_costs_much_more_than_a_match(beginning: str, ordinary: float) -> None:
     for unit in UNITS:
         for run, endings in ((repeated(unit, 54), ENDINGS), (repeated(unit, 160), ("", ENDINGS[0]))):
             for ending in endings:

@@ -1,4 +1,4 @@
-"""Where recognisers disagree about a stretch of text, none of what any of them found stays readable."""
+"""If recognisers disagree about a span, every character that any of them matched is masked."""
 
 from itertools import pairwise
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.filters.recognisers.scan import find, mask, readings
-from tasks.filters.recognisers.span import Evidence, Span, resolve
+from tasks.filters.recognisers.scan import all_matches, find, mask
+from tasks.filters.recognisers.span import Evidence, PiiSpan, resolve
 
 VALUES = (
     "jo@example.org",
@@ -53,22 +53,22 @@ def masked(text: str) -> str:
         ("Tel. 030 23125 123 10 Downing Street, London SW1A 2AA", "Tel. <phone> <address>"),
     ],
 )
-def test_a_number_that_runs_into_an_address_is_masked_beside_it(text: str, expected: str) -> None:
+def test_a_number_adjacent_to_an_address_is_masked_too(text: str, expected: str) -> None:
     assert masked(text) == expected
 
 
 @given(MIXES)
 @example("Please call 4155552671. 12 rue de la Paix, 75002 Paris")
-def test_no_letter_or_digit_that_any_recogniser_has_found_stays_readable(text: str) -> None:
+def test_every_letter_and_digit_matched_by_a_recogniser_is_masked(text: str) -> None:
     hidden = {place for span in find(text) for place in range(span.start, span.end)}
-    for span in readings(text):
+    for span in all_matches(text):
         left = [place for place in range(span.start, span.end) if place not in hidden and text[place].isalnum()]
         assert not left, (span, text[span.start : span.end], "".join(text[place] for place in left))
 
 
 SPANS = st.lists(
     st.builds(
-        lambda kind, start, length, evidence: Span(kind, start, start + length, evidence),
+        lambda kind, start, length, evidence: PiiSpan(kind, start, start + length, evidence),
         st.sampled_from(("phone", "card", "address")),
         st.integers(0, 20),
         st.integers(1, 12),
@@ -79,7 +79,7 @@ SPANS = st.lists(
 
 
 @given(SPANS, st.text("a1 .,+(", min_size=32, max_size=32))
-def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[Span], text: str) -> None:
+def test_every_character_belongs_to_the_best_span_that_covers_it(spans: list[PiiSpan], text: str) -> None:
     resolved = resolve(spans, text)
     assert all(one.end <= other.start for one, other in pairwise(resolved))
     for place in (place for place in range(len(text)) if text[place].isalnum()):
@@ -91,8 +91,8 @@ def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[Span], 
         assert kinds == ([best.kind] if best else [])
 
 
-def test_the_order_in_which_spans_are_found_does_not_count() -> None:
+def test_the_order_of_the_spans_does_not_matter() -> None:
     text = "call 4155552671. 12 rue de la Paix, 75002 Paris"
-    found = list(readings(text))
+    found = list(all_matches(text))
     assert len(found) > 1
     assert resolve(found, text) == resolve(reversed(found), text)

@@ -1,4 +1,4 @@
-"""A telephone number with its country's code is one however the code stands there; a sum is none."""
+"""A telephone number with a country code is found in any format; an amount of money is not."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def found(text: str) -> list[tuple[str, str]]:
     ],
 )
 @pytest.mark.parametrize("frame", ["{}", "Office\n{}\nLondon", "Tel: {}, or", "({})", "ring {}"])
-def test_a_code_that_stands_apart_or_in_brackets_is_part_of_the_number(number: str, frame: str) -> None:
+def test_an_area_code_apart_or_in_brackets_is_part_of_the_number(number: str, frame: str) -> None:
     assert found(frame.format(number)) == [("phone", number)]
 
 
@@ -37,5 +37,5 @@ def test_a_code_that_stands_apart_or_in_brackets_is_part_of_the_number(number: s
         "(007) 123 456",
     ],
 )
-def test_a_sum_is_no_telephone_number(text: str) -> None:
+def test_an_amount_of_money_is_not_a_telephone_number(text: str) -> None:
     assert found(text) == []

@@ -1,4 +1,4 @@
-"""An address whose "@" is spelt in brackets is an address; a bracket in prose is none."""
+"""An address with a bracketed "(at)" is found; a bracket in prose is not an address."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def found(text: str) -> list[tuple[str, str]]:
     ],
 )
 @pytest.mark.parametrize("frame", ["{}", "Write to {}.", "{}, or call", "<{}>"])
-def test_an_address_spelt_in_brackets_is_found_whole(address: str, frame: str) -> None:
+def test_an_address_obfuscated_with_brackets_is_found_whole(address: str, frame: str) -> None:
     assert found(frame.format(address)) == [("email", address)]
 
 
@@ -43,12 +43,12 @@ def test_brackets_in_prose_and_code_make_no_address(text: str) -> None:
     assert found(text) == []
 
 
-def test_of_two_spelt_addresses_both_are_found() -> None:
+def test_two_obfuscated_addresses_are_both_found() -> None:
     text = "jo (at) example (dot) org or al [at] example [dot] com"
     assert found(text) == [("email", "jo (at) example (dot) org"), ("email", "al [at] example [dot] com")]
 
 
-def test_what_reads_as_one_in_two_ways_is_read_in_one_way() -> None:
+def test_an_ambiguous_obfuscated_address_is_found_once() -> None:
     assert found("a (at) b (dot) c (at) d (dot) de") == [("email", "b (dot) c (at) d (dot) de")]
 
 
@@ -62,7 +62,7 @@ def test_what_reads_as_one_in_two_ways_is_read_in_one_way() -> None:
     ],
 )
 @pytest.mark.parametrize("frame", ["Write to {} please", "Jo Doe <{}>", "{}", "jo\n{}\njo"])
-def test_an_address_that_is_read_aloud_is_found(frame: str, address: str) -> None:
+def test_an_address_spelled_with_at_and_dot_is_found(frame: str, address: str) -> None:
     text = frame.format(address)
     assert [text[one.start : one.end] for one in find(text)] == [address]
 
@@ -78,5 +78,5 @@ def test_an_address_that_is_read_aloud_is_found(frame: str, address: str) -> Non
         "at a dot org",
     ],
 )
-def test_what_goes_before_the_name_of_a_site_is_no_mail_box(text: str) -> None:
+def test_words_before_at_and_a_site_name_are_not_a_mailbox(text: str) -> None:
     assert find(text) == []

@@ -1,4 +1,4 @@
-"""Addresses of the United States and Canada, as people, licences and pages write them."""
+"""Addresses of the United States and Canada in the formats of people, licenses and pages."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.filters.recognisers.folding import look
+from tasks.filters.recognisers.folding import find_candidates
 from tasks.filters.recognisers.postal_address import _AMERICAN_POSTCODE
 from tasks.filters.recognisers.scan import find
 
@@ -58,13 +58,13 @@ def test_an_address_is_found_from_its_house_or_suite_to_its_postcode(address: st
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize("end", ["\n", "\n  ", "\n\t", ",\n       ", "\n\n    "])
-def test_its_lines_may_be_indented(address: str, end: str) -> None:
+def test_the_lines_of_an_address_can_be_indented(address: str, end: str) -> None:
     lines = address.replace(", ", end)
     assert found(f"Jo Doe{end}{lines}{end}USA") == [lines]
 
 
 @pytest.mark.parametrize("mark", ["#", " *", "//", ">", ".", ";;", "|", "%"])
-def test_its_lines_may_be_those_of_a_comment_or_a_quotation(mark: str) -> None:
+def test_the_lines_of_an_address_can_be_comments_or_quotations(mark: str) -> None:
     text = f"{mark} the Foundation, 51\n{mark} Sample Street, Boston, MA\n{mark} 02110-1301 USA\n"
     assert found(text) == [text[text.index("51") : text.index(" USA")]]
 
@@ -72,7 +72,7 @@ def test_its_lines_may_be_those_of_a_comment_or_a_quotation(mark: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Pittsburgh PA 15213-3890",  # a town, no house
+        "Pittsburgh PA 15213-3890",  # a town, not a house
         "Subject IL 45094: status",
         "the regression of 3.11a1 came with PR 24421",
         "In 1998 some 12 towns of the state of New York 10001 people lived in",
@@ -83,16 +83,16 @@ def test_its_lines_may_be_those_of_a_comment_or_a_quotation(mark: str) -> None:
         "version K1A 0B1 of part ON",
     ],
 )
-def test_a_state_and_a_number_alone_are_no_address(text: str) -> None:
+def test_a_state_and_a_number_alone_are_not_an_address(text: str) -> None:
     assert found(text) == []
 
 
-def test_the_year_before_a_name_is_no_house() -> None:
+def test_a_year_before_a_name_is_not_a_house_number() -> None:
     text = "Copyright 1998 Example Press, 75 Sample St., Boston, MA 02116"
     assert found(text) == [text[text.index("75") :]]
 
 
-def test_no_address_reaches_over_another() -> None:
+def test_addresses_do_not_overlap() -> None:
     one, two = "5 Elm Street, Springfield, IL 62704", "7 Oak Lane, Exeter, NH 03833"
     assert found(f"{one}, {two}") == [one, two]
 
@@ -115,7 +115,7 @@ def test_a_home_in_running_text_is_found_without_a_postcode(text: str, address: 
     assert found(text) == [address]
 
 
-def test_only_the_country_asked_for_is_looked_for() -> None:
+def test_only_the_configured_country_is_searched() -> None:
     american, canadian = "5 Elm Street, Springfield, IL 62704", "5 Elm Street, Sampleton, ON K1A 0B1"
     text = f"{american}; {canadian}"
     assert found(text, ("US",))[0] == american
@@ -129,9 +129,9 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=24).map("".join))
-def test_every_postcode_behind_a_state_is_looked_at(text: str) -> None:
-    places = set(look(text).digits)
-    # Of what stands inside a longer number nothing is a postcode.
+def test_every_postcode_after_a_state_is_examined(text: str) -> None:
+    places = set(find_candidates(text).digits)
+    # A part of a longer number is not a postcode.
     codes = {
         one.start()
         for one in _AMERICAN_POSTCODE.finditer(text)

@@ -9,7 +9,7 @@ PAIRS = st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pa
 
 
 @given(TEXTS, PAIRS)
-def test_who_goes_has_a_keeper_that_stays_and_of_two_linked_texts_never_both_stay(
+def test_every_dropped_document_has_a_keeper_and_linked_texts_are_never_both_kept(
     texts: list[int], pairs: set[tuple[int, int]]
 ) -> None:
     linked = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
@@ -32,8 +32,8 @@ def test_who_goes_has_a_keeper_that_stays_and_of_two_linked_texts_never_both_sta
             assert (texts[one], texts[two]) not in pairs
 
 
-def test_the_most_preferred_of_several_keepers_is_named() -> None:
-    # Texts 1 and 2 stay, because nothing links them; 3 is nearer to 2, but 1 is preferred.
+def test_the_most_preferred_of_several_keepers_is_recorded() -> None:
+    # Texts 1 and 2 are kept, because nothing links them; 3 is nearer to 2, but 1 is preferred.
     choice = choose(np.array([1, 2, 3]), np.array([[2, 3], [1, 3]]), np.array([0.95, 0.85], np.float32))
     assert choice.keeper.tolist() == [0, 1, 0]
     assert choice.jaccard.tolist() == [1.0, 1.0, np.float32(0.85)]

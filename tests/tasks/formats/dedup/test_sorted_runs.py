@@ -1,4 +1,4 @@
-"""Any division into buckets gives each record of each run once, and reads no other one."""
+"""Any division into buckets returns each record of each run once, and no other."""
 
 from pathlib import Path
 
@@ -39,12 +39,12 @@ def test_every_record_is_in_the_bucket_of_its_key(
     assert sorted(record for bucket in found for record in bucket) == sorted(whole)
 
 
-def test_a_range_has_its_first_key_and_not_its_end(tmp_path: Path) -> None:
+def test_a_range_includes_its_first_key_and_excludes_its_end(tmp_path: Path) -> None:
     folder, paths = written(tmp_path, [[[3, 1, 2, 2], [2]], [[9, 2]]])
     assert read_range(folder, paths, RECORD, 2, 3).tolist() == [(2, 0), (2, 0), (2, 0), (2, 1)]
     assert read_range(folder, paths, RECORD, 4, 9).tolist() == []
     assert read_range(folder, [], RECORD, 0, 1 << 64).tolist() == []
 
 
-def test_as_many_buckets_as_hold_the_records() -> None:
+def test_the_number_of_buckets_follows_the_number_of_records() -> None:
     assert [bucket_count(records, 10) for records in (0, 1, 10, 11, 100)] == [1, 1, 1, 2, 10]

@@ -1,4 +1,4 @@
-"""Files outside the store: one meaning of a pattern and of an ending, on this machine and on an object store."""
+"""Files outside the store: patterns and suffixes mean the same locally and on an object store."""
 
 import bz2
 import codecs
@@ -24,7 +24,7 @@ def written(folder: Path, files: dict[str, bytes]) -> str:
     return str(folder)
 
 
-def test_a_star_stays_in_its_folder_and_two_go_into_all(tmp_path: Path, s3: S3Server) -> None:
+def test_a_star_matches_in_its_folder_and_two_match_recursively(tmp_path: Path, s3: S3Server) -> None:
     files = {name: name.encode() for name in ("a.txt", "b.md", "deep/c.txt", "deep/er/d.txt")}
     url = "s3://sluice/test_sources"
     for name, data in files.items():
@@ -38,7 +38,7 @@ def test_a_star_stays_in_its_folder_and_two_go_into_all(tmp_path: Path, s3: S3Se
         assert Path(found.local()).read_bytes() == b"deep/c.txt"
 
 
-def test_the_ending_tells_how_a_file_is_packed(tmp_path: Path) -> None:
+def test_the_suffix_determines_the_compression(tmp_path: Path) -> None:
     packed = {"": TEXT, ".gz": gzip.compress(TEXT), ".bz2": bz2.compress(TEXT), ".zst": pa.compress(TEXT, "zstd")}
     written(tmp_path, {f"rows.jsonl{ending}": bytes(data) for ending, data in packed.items()})
     found = find(f"{tmp_path}/rows*", "us")
@@ -47,7 +47,7 @@ def test_the_ending_tells_how_a_file_is_packed(tmp_path: Path) -> None:
         assert list(parsed_rows(file)) == [(1, {"n": 1}), (3, {"n": "é"})]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
     (file,) = find(f"{written(tmp_path, {'marked.jsonl': codecs.BOM_UTF8 + TEXT})}/marked.jsonl", "us")
     assert list(parsed_rows(file)) == [(1, {"n": 1}), (3, {"n": "é"})]
 
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, data: bytes, said: s
         list(parsed_rows(file))
 
 
-def test_a_pattern_that_gives_nothing_is_named_with_whose_it_is(tmp_path: Path, s3: S3Server) -> None:
+def test_a_pattern_without_matches_is_named_with_its_source(tmp_path: Path, s3: S3Server) -> None:
     with pytest.raises(InputError, match=f'"{tmp_path}/none.\\*" of the reference "wiki" matches no file'):
         find(f"{tmp_path}/none.*", 'the reference "wiki"')
     with pytest.raises(InputError, match="matches no file below s3://sluice/none"):

@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.documents.text.clean: what no reader sees goes, except where it changes what is seen."""
+"""Contract of tasks.formats.documents.text.clean: invisible characters are removed unless they change the display."""
 
 import sys
 import unicodedata
@@ -36,20 +36,20 @@ SHOWN = [
 
 
 @pytest.mark.parametrize("point", IGNORABLE[:80] + IGNORABLE[80::97], ids=hex)
-def test_no_invisible_character_is_left_in_an_english_sentence_and_none_makes_a_copy_another_text(point: int) -> None:
+def test_invisible_characters_are_removed_and_do_not_hide_duplicates(point: int) -> None:
     strewn = chr(point).join(SENTENCE)
     assert normalise(strewn) == normalise(SENTENCE)
     if point not in NOTATION:
         assert clean(strewn) == SENTENCE
 
 
-def test_every_character_of_format_is_kept_for_a_reason_or_goes() -> None:
+def test_every_format_character_is_kept_for_a_reason_or_removed() -> None:
     kept = {
         point
         for point in range(sys.maxunicode + 1)
         if unicodedata.category(chr(point)) == "Cf" and clean(f"a{chr(point)}b") != "ab"
     }
-    # Signs before Arabic, Syriac and Indic numbers, Egyptian joiners: they are seen, or place what is.
+    # Signs before Arabic, Syriac and Indic numbers, Egyptian joiners: they are visible, or position visible characters.
     seen = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD, *range(0x13430, 0x13440)}
     assert kept == {point for point in seen | NOTATION if unicodedata.category(chr(point)) == "Cf"}
 
@@ -71,7 +71,7 @@ def test_every_character_of_format_is_kept_for_a_reason_or_goes() -> None:
         "\u05d9\u05e8\u05d5\u05e9\u05dc\u05b7\u034f\u05b4\u05dd",  # fixes the order of two points
     ],
 )
-def test_what_changes_the_look_of_a_text_stays(text: str) -> None:
+def test_characters_that_change_the_appearance_of_a_text_are_kept(text: str) -> None:
     assert clean(text) == unicodedata.normalize("NFC", text)
 
 
@@ -93,12 +93,12 @@ def test_what_changes_the_look_of_a_text_stays(text: str) -> None:
         ("ไทย\u200bแลนด์", "ไทยแลนด์"),
     ],
 )
-def test_what_changes_nothing_goes(text: str, cleaned: str) -> None:
+def test_characters_without_effect_are_removed(text: str, cleaned: str) -> None:
     assert clean(text) == cleaned
     assert clean(cleaned) == cleaned
 
 
-def test_ligatures_stay_in_the_text_and_do_not_count_in_comparison() -> None:
+def test_ligatures_are_kept_in_the_text_and_ignored_in_comparison() -> None:
     text = "ﬁne oﬀers, eﬃcient ﬂow, ﬅone Ǆ № ½"
     assert clean(text) == text
     assert normalise(text) == normalise("fine offers, efficient flow, stone DŽ No 1⁄2")
@@ -110,7 +110,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.text(PIECES))
-def test_cleaned_once_a_text_is_clean_and_nothing_else_is_lost(sample: str) -> None:
+def test_cleaning_is_idempotent_and_loses_nothing_else(sample: str) -> None:
     found = clean(sample)
     assert clean(found) == found
     assert normalise(found) == normalise(sample)

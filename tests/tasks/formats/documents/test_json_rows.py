@@ -1,4 +1,4 @@
-"""Rows of JSON files: what the first bytes tell, the same rows in every shape, and the price of damage."""
+"""Rows of JSON files: format detection, equal rows in every layout, and the cost of damage."""
 
 import bz2
 import gzip
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import find, packing_by_head
-from tasks.formats.documents.json_rows import form_of, parsed_rows, rows, text_of, value_ends
+from tasks.formats.documents.json_rows import detect_form, open_text, parsed_rows, rows, value_ends
 
 ROWS = [
     {"text": 'a "b" \\ {c} [d], e', "n": 1},
@@ -52,14 +52,14 @@ SHAPES: dict[str, Callable[[list[object]], str]] = {
 
 
 def read(path: Path, limit: int | None = None) -> list[object]:
-    form = form_of(str(path), path.name)
-    with text_of(str(path), form) as text:
+    form = detect_form(str(path), path.name)
+    with open_text(str(path), form) as text:
         return [row and json.loads(row) for row in rows(text, form, limit) if row is None or row.strip()]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_every_shape_in_every_encoding_of_json_has_the_same_rows(tmp_path: Path, shape: str, encoding: str) -> None:
+def test_every_layout_and_encoding_of_json_gives_the_same_rows(tmp_path: Path, shape: str, encoding: str) -> None:
     path = tmp_path / "d.jsonl"
     path.write_bytes(SHAPES[shape](list(ROWS)).encode(encoding))
     assert read(path) == ROWS
@@ -76,20 +76,20 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz", "d.zst"])
-def test_how_a_file_is_packed_is_told_by_its_bytes_whatever_its_name(tmp_path: Path, packed: str, name: str) -> None:
+def test_compression_is_detected_from_the_bytes_and_not_from_the_name(tmp_path: Path, packed: str, name: str) -> None:
     for encoding in ("utf-8", "utf-16"):
         (tmp_path / name).write_bytes(PACKED[packed](in_lines(list(ROWS)).encode(encoding)))
         assert read(tmp_path / name) == ROWS
 
 
-def test_a_plain_file_with_the_name_of_a_packed_one_is_damaged(tmp_path: Path) -> None:
+def test_a_plain_file_with_a_compressed_suffix_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl.gz").write_text(in_lines(list(ROWS)))
     (file,) = find(f"{tmp_path}/*", "us")
     with pytest.raises(InputError, match=r"d\.jsonl\.gz cannot be read"):
         list(parsed_rows(file))
 
 
-def test_the_members_of_a_zip_file_are_read_one_after_the_other(tmp_path: Path) -> None:
+def test_the_members_of_a_zip_file_are_read_in_order(tmp_path: Path) -> None:
     members = {"b.jsonl": b'{"n": 1}\n{"n": 2}', "a.json": b'[{"n": 3}, {"n": 4}]'}
     (tmp_path / "d.zip").write_bytes(zipped(**members, **{"c.ndjson": '{"n": 5}'.encode("utf-16")}))
     assert read(tmp_path / "d.zip") == [{"n": number} for number in (1, 2, 3, 4, 5)]
@@ -115,17 +115,17 @@ def encrypted() -> bytes:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (zipped(**{"a.txt": b"{}", "b.csv": b"{}"}), "none of the 2 files in the zip file has the ending"),
+        (zipped(**{"a.txt": b"{}", "b.csv": b"{}"}), "none of the 2 files in the zip file has an expected suffix"),
         (zipped(a=zipped(b=b"{}")), "is a zip file itself"),
         (zipped(), "holds no file"),
         (zipped(a=b"{}" * 99)[:-30], "cannot be unpacked"),
-        (overlapping(), "lie over each other"),
+        (overlapping(), "members of the zip file overlap"),
         (encrypted(), "encrypted"),
         (b'{"text": "a",\n "more": {"b": 1}\n', "ends inside the object that begins at byte 0"),
         (b'[{"text": "a"}, {"text": "b', "ends inside the object that begins at byte 16"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, data: bytes, said: str) -> None:
+def test_an_unreadable_file_is_an_error_with_its_cause(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "d.jsonl").write_bytes(data)
     (file,) = find(f"{tmp_path}/d.jsonl", "us")
     with pytest.raises(InputError, match=said):
@@ -143,21 +143,21 @@ def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, data: byt
         (b"WARC/1.0\r\n", r'Set kind = "warc"'),
     ],
 )
-def test_a_file_of_another_kind_is_named(tmp_path: Path, data: bytes, said: str) -> None:
+def test_a_file_of_another_format_is_named(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "d.jsonl").write_bytes(data)
     with pytest.raises(InputError, match=rf"d\.jsonl holds no JSON: it is .*{said}|{said}"):
-        form_of(str(tmp_path / "d.jsonl"), "d.jsonl")
+        detect_form(str(tmp_path / "d.jsonl"), "d.jsonl")
 
 
-def test_damaged_lines_stay_lines_and_cost_themselves(tmp_path: Path) -> None:
+def test_a_damaged_line_costs_only_itself(tmp_path: Path) -> None:
     lines = [b'{"a": {"b": 1}', b'{"text": "x"}', b'rest"}', b'{"text": "y"}', b'{"half']
     (tmp_path / "d.jsonl").write_bytes(b"\n".join(lines))
-    form = form_of(str(tmp_path / "d.jsonl"), "d.jsonl")
-    with text_of(str(tmp_path / "d.jsonl"), form) as text:
+    form = detect_form(str(tmp_path / "d.jsonl"), "d.jsonl")
+    with open_text(str(tmp_path / "d.jsonl"), form) as text:
         assert list(rows(text, form, None)) == lines
 
 
-def test_damage_between_values_is_a_row_and_the_others_stay(tmp_path: Path) -> None:
+def test_damage_between_values_is_one_row_and_the_others_are_read(tmp_path: Path) -> None:
     broken = b'[{"text": "a"}, oops {"text": "b"}, {"text": "c\n"}, {"text": "d"}]'
     found = [row for _, row in value_ends(io.BytesIO(broken), None)]
     assert found[:3] == [b'{"text": "a"}', b"oops", b'{"text": "b"}']
@@ -165,7 +165,7 @@ def test_damage_between_values_is_a_row_and_the_others_stay(tmp_path: Path) -> N
     assert b'{"text": "c' in found
 
 
-def test_a_value_of_any_length_is_passed_over_in_little_memory(tmp_path: Path) -> None:
+def test_a_value_of_any_length_is_skipped_in_little_memory(tmp_path: Path) -> None:
     import tracemalloc
 
     with gzip.open(tmp_path / "d.json", "wb", compresslevel=1) as file:
@@ -187,7 +187,7 @@ JSON = st.recursive(
 
 
 @given(values=st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), max_size=5), seed=st.integers(0, 99))
-def test_values_are_found_wherever_the_blocks_end(values: list[object], seed: int) -> None:
+def test_values_are_found_at_any_block_boundary(values: list[object], seed: int) -> None:
     draw = random.Random(seed)
     data = json.dumps(values, indent=draw.choice([None, 1]), ensure_ascii=draw.random() < 0.5).encode()
 

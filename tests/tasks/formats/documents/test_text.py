@@ -40,7 +40,7 @@ SPECIAL = (
 )
 
 
-# Never seen by a reader; of what is seen sometimes (joiners, selectors, tags) `test_invisible` knows more.
+# Always invisible; `test_invisible` covers characters that are sometimes visible (joiners, selectors, tags).
 UNSEEN = {
     *(0xAD, 0x61C, 0x17B4, 0x17B5, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070)),
     *(*range(0xFE00, 0xFE0E), *range(0xFFF0, 0xFFFC), *range(0xE0000, 0xE0020), *range(0xE0080, 0xE1000)),
@@ -49,9 +49,9 @@ SOMETIMES = re.compile("[\u034f\u180b-\u180f\u200c\u200d\ufe0e\ufe0f\U000e0020-\
 
 
 def plainly(sample: str) -> str:
-    """What `clean` returns, one step after the other on the whole text."""
+    """A reference for `clean`: its steps in order on the whole text."""
     sample = re.sub("[\x0b\x0c\x85\u2028\u2029]", "\n", re.sub("\r\n?", "\n", sample))
-    # Controls and surrogates, the byte order mark and what is no character.
+    # Controls and surrogates, the byte order mark and noncharacters.
     sample = "".join(char for char in sample if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
     sample = re.sub("[\ufeff\ufffe\uffff]", "", sample)
     sample = "".join(char for char in sample if ord(char) not in UNSEEN)
@@ -66,12 +66,12 @@ def plainly(sample: str) -> str:
 
 
 @given(st.text(st.sampled_from(SPECIAL) | st.characters()) | st.text(st.sampled_from("ab \n\r\té\u00a0")))
-def test_clean_does_every_step_to_every_text(sample: str) -> None:
+def test_clean_applies_every_step_to_every_text(sample: str) -> None:
     sample = SOMETIMES.sub("", sample)
     assert text.clean(sample) == plainly(sample)
 
 
-def test_clean_composes_whatever_unicode_composes_with_ascii() -> None:
+def test_clean_composes_every_ascii_composition_of_unicode() -> None:
     for point in range(0x80, 0x110000):
         parts = unicodedata.decomposition(chr(point)).split()
         if len(parts) == 2 and parts[0][0] != "<" and int(parts[0], 16) < 0x80:
@@ -80,7 +80,7 @@ def test_clean_composes_whatever_unicode_composes_with_ascii() -> None:
 
 
 @given(st.text(st.sampled_from(SPECIAL)))
-def test_cleaned_text_is_composed_whatever_stood_between_a_letter_and_its_mark(sample: str) -> None:
+def test_cleaned_text_is_composed_after_removal_of_characters_before_a_mark(sample: str) -> None:
     found = text.clean(sample)
     assert unicodedata.is_normalized("NFC", found)
     assert text.clean(found) == found
@@ -88,7 +88,7 @@ def test_cleaned_text_is_composed_whatever_stood_between_a_letter_and_its_mark(s
 
 
 @pytest.mark.parametrize("sample", ["\u1100 a \u1161", "\u1100\u1161", "\u09c7 x\u09be", "\u09c7\u09be", "a\u212b"])
-def test_clean_composes_only_what_stands_together(sample: str) -> None:
+def test_clean_composes_only_adjacent_characters(sample: str) -> None:
     assert text.clean(sample) == unicodedata.normalize("NFC", sample)
 
 
@@ -101,7 +101,7 @@ def test_normalise_ignores_case_layout_punctuation_and_compatibility_forms() -> 
     ("given", "expected"),
     [
         ("Stop. Go_on 3x!", ["stop", "go_on", "3x"]),
-        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),  # marks stay inside the word
+        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),  # marks are kept inside the word
         ("日本語 ok", ["日", "本", "語", "ok"]),  # no spaces between words: one letter each
         ("ที่นี่", ["ที่", "นี่"]),
         ("می‌روم", ["می‌روم"]),
@@ -114,7 +114,7 @@ def test_words_follow_the_script(given: str, expected: list[str]) -> None:
 
 
 @given(st.text())
-def test_the_shortcut_splits_as_the_general_pattern_does(sample: str) -> None:
+def test_the_fast_path_splits_like_the_general_pattern(sample: str) -> None:
     assert text.words(sample) == text.words(sample + " \u0e01")[:-1]
 
 
@@ -122,7 +122,7 @@ def test_no_break_spaces_become_spaces() -> None:
     assert text.clean("a\u00a0b\u202fc \u00a0\n\u00a0d") == "a b c\n d"
 
 
-def test_hashes_are_the_published_ones() -> None:
+def test_hashes_match_published_values() -> None:
     # Reference value of XXH3-64 for the empty input; the other fixes the byte encoding.
     assert text.hash64("") == 0x2D06800538D394C2
     assert text.digest128("é") == text.digest128("\u00e9") != text.digest128("e\u0301")
@@ -147,7 +147,7 @@ def test_shingles_have_the_documented_shape_and_depend_on_order() -> None:
     assert text.shingles(["a"], 5)[0] != text.shingles(["a"] * 2, 5)[0]
 
 
-def test_equal_runs_share_shingles_wherever_they_stand() -> None:
+def test_equal_runs_of_words_share_shingles_at_any_position() -> None:
     left, right = text.shingles(list("xxabcdeyy")), text.shingles(list("abcdez"))
     assert len(np.intersect1d(left, right)) == 1
 

@@ -1,4 +1,4 @@
-"""Contract of tombstones: what one of a URL, a domain or a document covers, and what it leaves alone."""
+"""Contract of tombstones: coverage of URLs, domains and documents."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def covered(stones: Tombstones, *urls: str) -> list[bool]:
     return stones.mask(table).tolist()
 
 
-def test_a_url_covers_its_page_however_it_is_written() -> None:
+def test_a_url_covers_its_page_in_any_spelling() -> None:
     spellings = (
         "https://www.example.org/a?q=1",
         "http://example.org/a?q=1",
@@ -32,7 +32,7 @@ def test_a_url_covers_its_page_however_it_is_written() -> None:
     assert covered(PAGE, *others) == [False] * 5
 
 
-def test_a_domain_covers_its_name_and_all_below_it_on_every_port() -> None:
+def test_a_domain_covers_its_name_and_subdomains_on_every_port() -> None:
     inside = ("http://example.org/", "https://a.b.example.org:8443/x", "http://127.0.0.1:8080/", "http://EXAMPLE.org./")
     assert covered(DOMAIN, *inside) == [True] * 4
     assert (
@@ -41,7 +41,7 @@ def test_a_domain_covers_its_name_and_all_below_it_on_every_port() -> None:
     )
 
 
-def test_a_document_covers_its_id_alone() -> None:
+def test_a_document_covers_only_its_id() -> None:
     url = "https://example.org/a"
     stones = Tombstones(documents=frozenset([document_id(url, "")]))
     assert covered(stones, url, "https://example.org/b") == [True, False]
@@ -50,7 +50,7 @@ def test_a_document_covers_its_id_alone() -> None:
     assert not stones.covers_url(url)
 
 
-def test_what_is_taken_down_is_outside_the_scope_of_a_crawl() -> None:
+def test_pages_taken_down_are_outside_the_scope_of_a_crawl() -> None:
     scope = Scope(["example.org", "*.example.org", "other.net"], taken_down=PAGE)
     assert not scope.covers("http://example.org/a?q=1")
     assert scope.covers("http://example.org/")
@@ -60,7 +60,7 @@ def test_what_is_taken_down_is_outside_the_scope_of_a_crawl() -> None:
     assert scope.refusal("http://a.example.org/") == "takedown"
 
 
-def test_two_takedowns_made_at_the_same_time_are_both_in_force_until_the_next_one_contains_them(tmp_path: Path) -> None:
+def test_concurrent_takedowns_are_both_in_force_until_the_next_contains_them(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     assert in_force(store, "test") == []
     first = take_down(tmp_path, "t1", urls="http://a.net/", reason="first")
@@ -75,21 +75,21 @@ def test_two_takedowns_made_at_the_same_time_are_both_in_force_until_the_next_on
 
 
 @pytest.mark.parametrize("stones", [PAGE, DOMAIN, Tombstones()])
-def test_nothing_is_covered_in_an_empty_table(stones: Tombstones) -> None:
+def test_an_empty_table_covers_nothing(stones: Tombstones) -> None:
     assert covered(stones) == []
 
 
-def test_a_lift_holds_against_what_was_made_at_the_same_time_and_lifts_no_more_than_it_has_seen(tmp_path: Path) -> None:
+def test_a_lift_holds_against_concurrent_takedowns_and_lifts_only_known_ones(tmp_path: Path) -> None:
     def values() -> list[str]:
         return [stone.value for stone in read(in_force(Store(str(tmp_path)), "test"))]
 
     first = take_down(tmp_path, "t1", domains="wrong.net")
     beside = take_down(tmp_path, "t1b", domains="wrong.net")
     lifting = take_down(tmp_path, "t2", first, lift="wrong.net")
-    assert values() == ["wrong.net"]  # a request that the lift has not seen
+    assert values() == ["wrong.net"]  # a request unknown to the lift
     again = take_down(tmp_path, "t3", lifting, beside, lift="wrong.net")
     assert values() == []
-    # Each was begun before the lift, so it contains what was lifted; it ends with the lift beside it, and after it.
+    # Each started before the lift, so it contains the lifted entry; it ends concurrently with the lift, or after it.
     take_down(tmp_path, "t4", first, beside, urls="http://b.net/")
     assert values() == ["http://b.net/"]
     take_down(tmp_path, "t5", *in_force(Store(str(tmp_path)), "test"), urls="http://c.net/")

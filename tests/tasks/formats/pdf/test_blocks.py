@@ -1,4 +1,4 @@
-"""What a page shows as lines stays lines: listings, contents, and lines that end on purpose. What runs is left out."""
+"""Intended lines are kept: listings, contents, and deliberate line breaks. Running headers are removed."""
 
 import textwrap
 
@@ -17,10 +17,10 @@ FLOWING = " ".join(PROSE)
 
 
 def kinds(found: PdfText) -> list[tuple[str, str]]:
-    return [(one.kind, found.text[one.start : one.end]) for one in found.pieces]
+    return [(one.kind, found.text[one.start : one.end]) for one in found.layout]
 
 
-def test_a_listing_keeps_its_lines_and_indents() -> None:
+def test_a_code_listing_keeps_its_lines_and_indentation() -> None:
     code = [(0, "def read(path):"), (4, "with open(path) as file:"), (8, "return file.read()"), (0, ""), (0, "read(1)")]
     listed = "".join(show(60 + 5.4 * at, 640 - 11 * row, text, 9, "F3") for row, (at, text) in enumerate(code) if text)
     found = read_pdf(pdf([lines(60, 700, PROSE) + listed + lines(60, 560, PROSE)], fonts=COURIER))
@@ -28,12 +28,12 @@ def test_a_listing_keeps_its_lines_and_indents() -> None:
     assert kinds(found) == [("paragraph", FLOWING), ("code", text), ("paragraph", FLOWING)]
 
 
-def test_a_document_of_one_width_is_no_listing() -> None:
+def test_a_monospaced_document_is_not_a_listing() -> None:
     found = read_pdf(pdf([lines(60, 700, PROSE, 9, "F3")], fonts=COURIER))
     assert kinds(found) == [("paragraph", FLOWING)]
 
 
-def test_contents_are_a_line_per_entry() -> None:
+def test_a_table_of_contents_has_a_line_per_entry() -> None:
     entries = [f"{number}. Chapter of the {word} {'. ' * 30}{number * 7}" for number, word in enumerate("abcde", 1)]
     entries.insert(2, "A title that is so long that it goes on in the next line and then ends")
     found = read_pdf(pdf([lines(60, 760, PROSE) + lines(60, 660, entries)]))
@@ -48,7 +48,7 @@ def test_contents_are_a_line_per_entry() -> None:
     ]
 
 
-def test_lines_that_end_on_purpose_stay_lines_and_others_flow() -> None:
+def test_intended_line_breaks_are_kept_and_others_are_joined() -> None:
     bare = [
         "runs on every machine",
         "is free",
@@ -60,7 +60,7 @@ def test_lines_that_end_on_purpose_stay_lines_and_others_flow() -> None:
 
 
 @pytest.mark.parametrize("roman", [False, True])
-def test_heads_with_the_number_of_their_page_run_even_if_no_two_are_equal(roman: bool) -> None:
+def test_headers_with_page_numbers_are_running_headers_although_all_differ(roman: bool) -> None:
     numbers = ("iii", "iv", "v", "vi", "vii") if roman else ("3", "4", "5", "6", "7")
     pages = [
         show(60, 810, f"Of the {word} sea {number}") + lines(60, 700, [f"Here {word}.", *PROSE])
@@ -71,13 +71,13 @@ def test_heads_with_the_number_of_their_page_run_even_if_no_two_are_equal(roman:
     assert text.count("November") == 5
 
 
-def test_titles_of_slides_do_not_run() -> None:
+def test_slide_titles_are_not_running_headers() -> None:
     titles = ["The model"] * 4 + [f"Part {word}" for word in "abcdefghijklmnopqrstuvwxyz"]
     pages = [show(60, 790, title, size=20) + lines(60, 700 - 9 * at, PROSE) for at, title in enumerate(titles)]
     assert [text for kind, text in kinds(read_pdf(pdf(pages))) if kind == "heading"] == titles
 
 
-def test_what_is_filled_into_a_form_is_text() -> None:
+def test_values_of_form_fields_are_text() -> None:
     shown = stream(b"BT /F1 10 Tf 2 4 Td (Ann Example) Tj ET", "/Type /XObject /Subtype /Form /BBox [0 0 200 20]")
     shown = shown.replace(
         b"/BBox", b"/Resources << /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> /BBox"

@@ -1,4 +1,4 @@
-"""Which text layers are readable: programs and other scripts are, alphabets and scripts that were mixed up are not."""
+"""Readable text layers: code and any script are readable, permuted alphabets and mixed scripts are not."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ JAPANESE = "これは文書です。使い方は次の通りです。" * 20
 
 
 def page(text: str, unmapped: Sequence[bool] = ()) -> RawPage:
-    """A page of a text; spaces are those that PDFium puts in."""
+    """A page with a text; spaces as inserted by PDFium."""
     flags = unmapped or [False] * len(text)
     chars = [
         Char(ord(letter), 5.0 * at, 0, 5.0 * at + 5, 10, None if letter == " " else FACE, flag)
@@ -30,7 +30,7 @@ def page(text: str, unmapped: Sequence[bool] = ()) -> RawPage:
     [PROSE, PROSE + CODE, JAPANESE + CODE, "Двери музея открываются в 9 часов, см. README.txt. " * 20],
     ids=["prose", "prose_and_code", "code_in_japanese", "russian"],
 )
-def test_text_of_programs_and_of_any_script_can_be_read(text: str) -> None:
+def test_code_and_text_in_any_script_are_readable(text: str) -> None:
     assert health(page(text)).score < 0.5
 
 
@@ -39,13 +39,13 @@ def test_an_alphabet_that_was_permuted_is_garbled() -> None:
     assert health(page(garbled)).needs_ocr
 
 
-# As files of XeTeX and ArabTeX really have them.
+# As in real files of XeTeX and ArabTeX.
 @pytest.mark.parametrize("text", ["الAbب الtعlyمyة والأعAmل في الrwایAت ", "कЮम мराठी खाлणаसуधांतү ЙलखाणамयЬ "])
 def test_words_of_letters_of_several_scripts_are_garbled(text: str) -> None:
     assert health(page(text * 8)).needs_ocr
 
 
-def test_letters_without_a_map_count_if_they_make_no_language() -> None:
+def test_unmapped_letters_count_as_garbled_unless_they_form_a_language() -> None:
     shifted = "".join(chr(ord(letter) - 29) if letter.isalpha() else letter for letter in PROSE)
     assert health(page(PROSE, [True] * len(PROSE))).score < 0.5
     assert health(page(shifted, [True] * len(shifted))).needs_ocr

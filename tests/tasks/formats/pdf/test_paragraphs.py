@@ -1,4 +1,4 @@
-"""Paragraphs break where a reader would break them: not at other fonts, formulas, figures or numbers."""
+"""Paragraph breaks as seen by a reader: not at font changes, formulas, figures or numbers."""
 
 import textwrap
 
@@ -29,7 +29,7 @@ FONTS = " ".join(
 
 
 def kinds(found: PdfText) -> list[tuple[str, str]]:
-    return [(one.kind, found.text[one.start : one.end]) for one in found.pieces]
+    return [(one.kind, found.text[one.start : one.end]) for one in found.layout]
 
 
 def read(*pages: str) -> PdfText:
@@ -41,17 +41,17 @@ def paragraph(y: float, font: str = "F4", **others: str) -> str:
     return "".join(show(60, y - 12 * at, text, 10, others.get(f"l{at}", font)) for at, text in enumerate(PROSE))
 
 
-def test_lines_in_italics_do_not_break_a_paragraph_whose_regular_face_is_called_heavy() -> None:
+def test_italic_lines_do_not_break_a_paragraph_with_a_heavy_regular_face() -> None:
     assert kinds(read(paragraph(700, "F4", l2="F5"))) == [("paragraph", FLOWING)]
 
 
-def test_a_line_that_is_bold_by_name_is_a_heading_though_the_regular_face_is_called_heavier() -> None:
+def test_a_line_in_a_font_named_bold_is_a_heading_despite_a_heavier_regular_face() -> None:
     found = kinds(read(show(60, 718, "Of the winter", 10, "F6") + paragraph(700)))
     assert found == [("heading", "Of the winter"), ("paragraph", FLOWING)]
 
 
 @pytest.mark.parametrize(("body", "kind"), [("F7", "heading"), ("F4", "paragraph")])
-def test_a_weight_is_bold_where_it_is_much_more_than_that_of_the_text(body: str, kind: str) -> None:
+def test_a_weight_well_above_that_of_the_text_is_bold(body: str, kind: str) -> None:
     assert kinds(read(show(60, 640, "Of the winter", 10, "F9") + paragraph(700, body)))[-1] == (kind, "Of the winter")
 
 
@@ -60,23 +60,23 @@ def test_a_displayed_formula_does_not_end_its_paragraph() -> None:
     content = paragraph(700, "F7") + show(220, 630, "y = a + x - b", 10, "F8") + lines(60, 610, rest, 10, "F7")
     found = read(content)
     assert found.text == f"{FLOWING}\ny = a + x - b\n{' '.join(rest)}"
-    assert [one.kind for one in found.pieces] == ["paragraph", "formula", "paragraph"]
+    assert [one.kind for one in found.layout] == ["paragraph", "formula", "paragraph"]
 
 
-def test_what_is_indented_behind_a_formula_begins_a_paragraph() -> None:
+def test_an_indented_line_after_a_formula_starts_a_paragraph() -> None:
     rest = show(75, 610, PROSE[0], 10, "F7") + lines(60, 598, PROSE[1:], 10, "F7")
     found = read(paragraph(700, "F7") + show(220, 630, "y = a + x - b", 10, "F8") + rest)
     assert found.text == f"{FLOWING}\n\ny = a + x - b\n\n{FLOWING}"
 
 
-def test_a_little_space_behind_a_sentence_begins_a_paragraph() -> None:
+def test_a_small_gap_after_a_sentence_starts_a_paragraph() -> None:
     full = [*PROSE[:-1], "and no letter had come to any of them since the end of the last winter."]
     first = lines(60, 700, full, 10, "F7")
     found = kinds(read(first + paragraph(700 - 12 * len(full) - 2.5, "F7")))
     assert found == [("paragraph", " ".join(full)), ("paragraph", FLOWING)]
 
 
-def test_the_number_of_an_equation_at_the_beginning_of_a_line_is_no_item() -> None:
+def test_an_equation_number_at_the_start_of_a_line_is_not_a_list_item() -> None:
     text = [
         "What was said of the ice is what was said of the cold in the equation",
         "(6) of the book.",
@@ -86,7 +86,7 @@ def test_the_number_of_an_equation_at_the_beginning_of_a_line_is_no_item() -> No
     assert found == [("paragraph", " ".join(text[:2])), ("item", text[2])]
 
 
-def test_a_sentence_goes_on_behind_the_labels_of_a_figure_on_the_next_page() -> None:
+def test_a_sentence_continues_after_figure_labels_on_the_next_page() -> None:
     labels = "".join(
         show(x, 760 - 20 * at, text, 6) for at, (x, text) in enumerate([(90, "Male"), (300, "Crew"), (90, "1st")])
     )
@@ -105,19 +105,21 @@ def test_a_sentence_goes_on_behind_the_labels_of_a_figure_on_the_next_page() -> 
         ("com-", "puter-based", "computer-based"),
     ],
 )
-def test_the_hyphen_of_a_compound_stays_and_that_of_a_divided_word_goes(before: str, after: str, word: str) -> None:
+def test_the_hyphen_of_a_compound_is_kept_and_that_of_a_split_word_is_removed(
+    before: str, after: str, word: str
+) -> None:
     told = "English and German were what the state of the art was for a computer, and nothing else was said."
     text = [told, f"What they had seen of it in those years was {before}", f"{after} and no more than that."]
     assert f" {word} and" in read_pdf(pdf([lines(60, 700, text)])).text
 
 
-def test_ligatures_of_fonts_of_tex_without_a_map_are_letters() -> None:
+def test_ligatures_of_unmapped_tex_fonts_become_letters() -> None:
     face = Face(10.0)
     chars = [Char(code, 10 + 5 * at, 100, 15 + 5 * at, 110, face) for at, code in enumerate((0x1C, *map(ord, "rst")))]
     assert [one.text for one in segments(chars)[0]] == ["first"]
 
 
-def test_an_exponent_above_another_one_is_no_line() -> None:
+def test_a_nested_exponent_is_not_a_line() -> None:
     whole = Segment("processes can be standardized by x and y alike", 60, 100, 300, 110, 10)
     after = Segment("for each of them, as before", 60, 112, 200, 122, 10)
     found = lines_of([whole, Segment("1", 220, 109, 223, 113, 5), after])

@@ -1,4 +1,4 @@
-"""The document index: every answer equals one from all documents, and costs a few requests however many there are."""
+"""The document index: lookups agree with a scan of all documents, and make few requests for any corpus size."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def keys_in(root: str, parts: list[list[tuple[int, int]]]) -> Artifact:
     output = Output(Store(root), ArtifactId("test/keys", "dev"), "by-hand")
     for number, words in enumerate(parts):
         with output.part(f"part-{number:05d}", conserved=False) as part:
-            key_index.write_own(part, words)
+            key_index.write_part_keys(part, words)
     with open_engine(workers=0) as engine:
         key_index.merge(output, engine, [output.committed[name] for name in sorted(output.committed)])
     return commit(output, "by hand", 1, Config(), [], Report())
@@ -57,7 +57,7 @@ def keys_in(root: str, parts: list[list[tuple[int, int]]]) -> Artifact:
         ("other.org", set()),
     ],
 )
-def test_a_domain_has_the_documents_of_its_hosts_and_of_those_below_them(made: Made, name: str, found: set) -> None:
+def test_a_domain_has_the_documents_of_all_its_subdomains(made: Made, name: str, found: set) -> None:
     wanted = {row["url"] for row in ROWS if row["url"].split("/")[2] in found}
     if name in ("example.org", "docs.example.org"):
         wanted.add("HTTPS://Docs.Example.Org/spelled")
@@ -68,7 +68,7 @@ def test_a_domain_has_the_documents_of_its_hosts_and_of_those_below_them(made: M
     assert index.by_domain(name, 3) == (count, entries[:3])
 
 
-def test_places_tokens_and_urls_are_those_of_the_shards(made: Made) -> None:
+def test_positions_tokens_and_urls_match_the_shards(made: Made) -> None:
     index, shards = DocumentIndex(made.shards), ShardSet.open(made.shards)
     urls = {row["id"]: row["url"] for row in ROWS}
     for name in shards.all_names:
@@ -92,7 +92,7 @@ def test_places_tokens_and_urls_are_those_of_the_shards(made: Made) -> None:
 
 
 @pytest.mark.parametrize("range_keys", [1 << 22, 500])
-def test_every_key_is_found_with_all_its_rows_in_few_ranges_and_in_many(
+def test_every_key_is_found_with_all_its_rows_for_any_number_of_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_keys: int
 ) -> None:
     monkeypatch.setattr(key_index, "_RANGE_KEYS", range_keys)
@@ -108,7 +108,7 @@ def test_every_key_is_found_with_all_its_rows_in_few_ranges_and_in_many(
         assert index.find(DOMAIN, word, 2) == (len(wanted), wanted[:2])
 
 
-def test_a_look_up_makes_the_same_few_requests_in_a_large_index_as_in_a_small_one(s3: S3Server, tmp_path: Path) -> None:
+def test_a_lookup_makes_as_few_requests_in_a_large_index_as_in_a_small_one(s3: S3Server, tmp_path: Path) -> None:
     made = []
     for size in (1_000, 300_000):
         keys = np.random.default_rng(size).integers(0, 2**63, size, dtype=np.uint64) * np.uint64(2)
@@ -121,7 +121,7 @@ def test_a_look_up_makes_the_same_few_requests_in_a_large_index_as_in_a_small_on
         assert s3.faults.requests - before == artifact.store.requests - counted <= 3
 
 
-def test_an_encoding_of_an_earlier_sluice_is_refused(made: Made, tmp_path: Path) -> None:
+def test_an_index_of_an_earlier_format_is_refused(made: Made, tmp_path: Path) -> None:
     record = made.shards.record
     parts = tuple(part for part in record.parts if not part.name.startswith("words-"))
     before = Artifact(made.shards.store, made.shards.address, record.model_copy(update={"parts": parts}))

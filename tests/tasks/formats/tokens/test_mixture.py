@@ -1,4 +1,4 @@
-"""A mixture: shares that sum to 1, with errors that say how to mend them."""
+"""A mixture: shares that sum to 1, with errors that name a remedy."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.core.errors import RecipeError
-from tasks.formats.tokens.mixture import GRID, Mixture, repetitions, replayed, resolve, resolved
+from tasks.formats.tokens.mixture import GRID, Mixture, grid_weights, repetitions, replay_weights, resolve
 
 
 def test_weights_that_do_not_sum_to_one_are_refused_with_the_sum_and_the_remedy() -> None:
@@ -22,7 +22,7 @@ def test_a_sum_within_the_tolerance_passes() -> None:
 
 
 @pytest.mark.parametrize("weight", [-0.1, math.nan, math.inf])
-def test_a_weight_that_is_no_share_is_refused_by_name(weight: float) -> None:
+def test_an_invalid_weight_is_refused_by_name(weight: float) -> None:
     with pytest.raises(ValidationError, match=r'weight of "code"|weights\.code'):
         Mixture(weights={"web": 1.1, "code": weight})
 
@@ -34,9 +34,9 @@ def test_an_unknown_source_is_refused_with_the_nearest_known_name() -> None:
 
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=30))
-def test_resolved_weights_sum_to_the_grid_and_lose_no_source(amounts: list[float]) -> None:
+def test_resolved_weights_sum_to_the_grid_and_keep_every_source(amounts: list[float]) -> None:
     named = {f"s{index:02d}": amount for index, amount in enumerate(amounts)}
-    weights = resolved(named)
+    weights = grid_weights(named)
     parts = resolve(weights)
     assert sum(parts.values()) == GRID
     assert all(parts[source] >= 1 for source in named)
@@ -55,13 +55,13 @@ def test_repetitions_count_epochs_per_source() -> None:
 @given(
     st.lists(st.just(0.0) | st.floats(1e-6, 1), min_size=2, max_size=12), st.integers(1, 11), st.floats(0.001, 0.999)
 )
-def test_replay_gives_the_old_sources_their_share_and_keeps_the_ratios_on_both_sides(
+def test_replay_gives_old_sources_their_share_and_keeps_the_ratios_within_each_side(
     amounts: list[float], count: int, share: float
 ) -> None:
     sequences = {f"s{index:02d}": 10 + index for index in range(len(amounts))}
     weights = dict(zip(sequences, amounts, strict=True))
     old = list(sequences)[: min(count, len(amounts) - 1)]
-    mixed = replayed(weights, sequences, old, share)
+    mixed = replay_weights(weights, sequences, old, share)
     parts = {source: round(weight * GRID) for source, weight in mixed.items()}
     assert sum(parts.values()) == GRID
     assert sum(parts[source] for source in old) == round(share * GRID)

@@ -1,9 +1,9 @@
 """The order of sequences: a permutation per epoch, exact shares, an exact inverse, independent of ranks.
 
-The keyed permutation shuffles like a drawn one: three statistics over many keys, beside numpy's permutation. Each is
-standard normal, or chi-square, under a permutation drawn at random; the sum of squares over the keys is compared with
-the quantile that a true permutation exceeds once in 10,000 sets of keys. The keys are fixed, so that the result is the
-same in every run.
+The keyed permutation shuffles like a random one: three statistics over many keys, compared with numpy's permutation.
+Each is standard normal, or chi-square, under a permutation drawn at random; the sum of squares over the keys is
+compared with the quantile that a true permutation exceeds once in 10,000 sets of keys. The keys are fixed, so that the
+result is the same in every run.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.mixture import Anneal, resolved
+from tasks.formats.tokens.mixture import Anneal, grid_weights
 from tasks.formats.tokens.order import Order, Permutation
 
 
 @st.composite
 def weights(draw: st.DrawFn) -> dict[str, float]:
-    # On a grid of 1/1000, which keeps a period short; one test below takes the full grid.
+    # On a grid of 1/1000, which keeps a period short; one test below uses the full grid.
     cuts = sorted(draw(st.lists(st.integers(1, 999), max_size=5, unique=True)))
     names = draw(st.permutations([f"s{index}" for index in range(6)]))
     return {name: amount / 1000 for name, amount in zip(names, np.diff([0, *cuts, 1000]).tolist(), strict=False)}
@@ -41,14 +41,14 @@ def orders(draw: st.DrawFn) -> Order:
 
 
 @given(st.integers(1, 700), st.integers(0, 10**6))
-def test_a_permutation_holds_every_item_once_and_inverts(n: int, key: int) -> None:
+def test_a_permutation_has_every_item_once_and_an_inverse(n: int, key: int) -> None:
     permutation = Permutation(n, str(key))
     items = permutation.apply(np.arange(n))
     assert sorted(items.tolist()) == list(range(n))
     assert permutation.invert(items).tolist() == list(range(n))
 
 
-def test_a_permutation_of_a_huge_range_inverts_and_stays_inside() -> None:
+def test_a_permutation_of_a_huge_range_has_an_inverse_and_stays_in_range() -> None:
     n = 10**15 + 37
     positions = np.random.default_rng(0).integers(0, n, 5000)
     items = Permutation(n, "k").apply(positions)
@@ -58,7 +58,7 @@ def test_a_permutation_of_a_huge_range_inverts_and_stays_inside() -> None:
 
 
 @pytest.mark.parametrize("n", [5, 8, 13])
-def test_every_item_comes_first_equally_often_over_keys(n: int) -> None:
+def test_over_keys_every_item_is_first_equally_often(n: int) -> None:
     trials = 4000
     first = [int(Permutation(n, str(key)).apply(np.array([0]))[0]) for key in range(trials)]
     expected = trials / n
@@ -67,7 +67,7 @@ def test_every_item_comes_first_equally_often_over_keys(n: int) -> None:
     assert chi_square < n - 1 + 4 * math.sqrt(2 * (n - 1)) + 10
 
 
-def test_neighbours_of_a_permutation_do_not_stay_neighbours() -> None:
+def test_a_permutation_separates_neighbors() -> None:
     n = 10_000
     items = Permutation(n, "x").apply(np.arange(n))
     assert abs(np.corrcoef(items[:-1], items[1:])[0, 1]) < 0.04
@@ -88,25 +88,25 @@ def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> Non
 
 
 @given(orders(), st.integers(0, 10**7))
-def test_no_source_is_ever_a_whole_sequence_away_from_its_share(order: Order, steps: int) -> None:
+def test_every_source_is_within_one_sequence_of_its_share(order: Order, steps: int) -> None:
     samples = steps * order.batch_size
-    assert sum(order.drawn(source, steps) for source in order.sequences) == samples
+    assert sum(order.count_drawn(source, steps) for source in order.sequences) == samples
     boundary = min(order.anneal.from_step, steps) if order.anneal else steps
     for source, weight in order.weights.items():
-        in_first = order.drawn(source, boundary)
+        in_first = order.count_drawn(source, boundary)
         assert abs(in_first - round(weight * 100_000) * boundary * order.batch_size / 100_000) < 1
         later = round(order.anneal.weights.get(source, 0) * 100_000) if order.anneal else 0
-        in_second = order.drawn(source, steps) - in_first
+        in_second = order.count_drawn(source, steps) - in_first
         assert abs(in_second - later * (steps - boundary) * order.batch_size / 100_000) < 1
 
 
 def test_odd_weights_of_many_sources_keep_their_shares_too() -> None:
     amounts = np.random.default_rng(1).dirichlet(np.full(20, 0.3))
-    weights = resolved({f"s{index:02d}": float(amount) for index, amount in enumerate(amounts)})
+    weights = grid_weights({f"s{index:02d}": float(amount) for index, amount in enumerate(amounts)})
     order = Order(dict.fromkeys(weights, 50), weights, 7, 0)
     for steps in range(0, 30_000, 13):
         for source, weight in order.weights.items():
-            assert abs(order.drawn(source, steps) - round(weight * 100_000) * steps * 7 / 100_000) < 1
+            assert abs(order.count_drawn(source, steps) - round(weight * 100_000) * steps * 7 / 100_000) < 1
 
 
 @given(orders(), st.integers(0, 10**6))
@@ -115,25 +115,27 @@ def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int)
     quotas = order.quotas(step)
     sources = [source for source, _, _ in order.batch(step)]
     assert quotas == {source: sources.count(source) for source in order.sequences}
-    assert quotas == {source: order.drawn(source, step + 1) - order.drawn(source, step) for source in quotas}
+    assert quotas == {
+        source: order.count_drawn(source, step + 1) - order.count_drawn(source, step) for source in quotas
+    }
 
 
 @given(orders(), st.integers(1, 60))
 @settings(max_examples=settings.default.max_examples // 2)
-def test_epochs_are_permutations_whatever_the_stage(order: Order, steps: int) -> None:
+def test_epochs_are_permutations_across_stages(order: Order, steps: int) -> None:
     read: dict[tuple[str, int], list[int]] = {}
     for step in range(steps):
         for source, sequence, epoch in order.batch(step):
             read.setdefault((source, epoch), []).append(sequence)
     for (source, epoch), found in read.items():
         whole = list(range(order.sequences[source]))
-        if order.drawn(source, steps) >= (epoch + 1) * len(whole):
+        if order.count_drawn(source, steps) >= (epoch + 1) * len(whole):
             assert sorted(found) == whole
         else:
             assert len(set(found)) == len(found)
 
 
-def test_up_to_the_boundary_two_stages_read_what_one_reads() -> None:
+def test_before_the_boundary_two_stages_read_the_same_sequences_as_one() -> None:
     sequences, broad, late = {"web": 90, "code": 40, "books": 30}, {"web": 0.7, "code": 0.3}, {"books": 0.6, "web": 0.4}
     one, two = Order(sequences, broad, 8, 1), Order(sequences, broad, 8, 1, Anneal(from_step=9, weights=late))
     assert [two.batch(step) for step in range(9)] == [one.batch(step) for step in range(9)]
@@ -153,7 +155,7 @@ def test_the_order_of_a_run_is_read_from_its_description_of_one_stage_or_two() -
     assert {source for source, _, _ in staged.batch(2)} == {"code"}
 
 
-def test_an_epoch_reads_every_sequence_once_before_any_comes_again() -> None:
+def test_an_epoch_reads_every_sequence_once_before_repeating_any() -> None:
     order = Order({"a": 30}, {"a": 1.0}, 10, 3)
     epochs = [[seq for step in range(3 * e, 3 * e + 3) for _, seq, _ in order.batch(step)] for e in range(3)]
     assert all(sorted(epoch) == list(range(30)) for epoch in epochs)
@@ -180,7 +182,7 @@ def test_the_order_is_pinned_so_that_old_runs_stay_traceable() -> None:
     assert hashlib.sha256(batches.encode()).hexdigest()[:16] == "acf0f64ec928dcba"
 
 
-def test_a_step_far_away_costs_no_more_than_the_first() -> None:
+def test_a_late_step_costs_no_more_than_the_first() -> None:
     order = Order({"web": 10**9, "code": 10**6}, {"web": 0.9, "code": 0.1}, 64, 0)
     order.batch(0)
     started = time.perf_counter()
@@ -200,8 +202,8 @@ Items = NDArray[np.int64]
 
 
 def serial_rank_correlation(items: Items) -> float:
-    """Of items read one after the other: sqrt(n) * r is standard normal (Wald and Wolfowitz 1943)."""
-    # Of a permutation the items are their ranks.
+    """Serial correlation r of consecutive items: sqrt(n) * r is standard normal (Wald and Wolfowitz 1943)."""
+    # The items of a permutation are their ranks.
     return float(np.corrcoef(items[:-1], items[1:])[0, 1] * np.sqrt(len(items)))
 
 
@@ -212,7 +214,7 @@ def ascents(items: Items) -> float:
 
 
 def displacement(items: Items) -> float:
-    """How far items are from their own place, modulo n: chi-square of equal bins, as a standard normal variable."""
+    """Displacement of items modulo n: chi-square of equal bins, as a standard normal variable."""
     n = len(items)
     counts = np.bincount((items - np.arange(n)) % n * BINS // n, minlength=BINS)
     sizes = np.bincount(np.arange(n) * BINS // n, minlength=BINS)
@@ -251,7 +253,7 @@ STATISTICS = (serial_rank_correlation, ascents, displacement)
 
 
 def deviates(permutation: Callable[[int], Items], statistic: Callable[[Items], float]) -> bool:
-    from scipy.stats import chi2  # here: half a second that other tests need not pay
+    from scipy.stats import chi2  # imported here, because it takes half a second
 
     total = sum(statistic(permutation(key)) ** 2 for key in range(KEYS))
     return bool(total > chi2.isf(FALSE_POSITIVES, KEYS))
@@ -259,12 +261,12 @@ def deviates(permutation: Callable[[int], Items], statistic: Callable[[Items], f
 
 @pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("permutation", [keyed, as_read, between_epochs, drawn])
-def test_nothing_tells_the_order_from_a_drawn_permutation(
+def test_statistical_tests_cannot_tell_the_order_from_a_random_permutation(
     permutation: Callable[[int], Items], statistic: Callable[[Items], float]
 ) -> None:
     assert not deviates(permutation, statistic)
 
 
 @pytest.mark.parametrize("permutation", [multiplied, shifted])
-def test_an_order_that_only_looks_shuffled_is_told_apart(permutation: Callable[[int], Items]) -> None:
+def test_statistical_tests_detect_a_poorly_shuffled_order(permutation: Callable[[int], Items]) -> None:
     assert any(deviates(permutation, statistic) for statistic in STATISTICS)

@@ -1,4 +1,4 @@
-"""ARC files are read as WARC files are: every intact record, no damage in silence, the same as warcio reads."""
+"""ARC files are read like WARC files: every intact record, all damage reported, equal to warcio."""
 
 import gzip
 import io
@@ -66,11 +66,11 @@ def said(found: list[Record | Damage]) -> list[str]:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("packed", PACKED)
-def test_records_are_those_that_warcio_reads(packed: str, version: int) -> None:
+def test_records_equal_those_of_warcio(packed: str, version: int) -> None:
     made = [description(version), *(record(number, version=version) for number in range(12))]
     found = read(PACKED[packed](made))
     assert said(found) == []
-    # warcio takes the last fields for those of version 1, and no file that is one gzip member.
+    # warcio reads the last fields as those of version 1, and cannot read a file that is one gzip member.
     expected = list(_by_warcio(b"".join([description(), *(record(number) for number in range(12))])))
     assert [(one.url, one.date.strftime("%Y%m%d%H%M%S"), one.payload) for one in found[1:]] == expected[1:]
     assert [one.status for one in found[1:]] == [200] * 12
@@ -84,12 +84,12 @@ def _by_warcio(data: bytes):
 
 
 @pytest.mark.parametrize("name", ["warcio__example.arc"])
-def test_a_real_file_is_read_as_warcio_reads_it(shared_data: Path, name: str) -> None:
+def test_a_real_file_gives_the_records_of_warcio(shared_data: Path, name: str) -> None:
     data = (shared_data / "warc" / name).read_bytes()
     (found,) = read(data, WarcRecordType.response)
     *_, expected = _by_warcio(data)
     assert (found.url, found.date.strftime("%Y%m%d%H%M%S"), found.payload) == expected
-    # Made of the line alone: the same on every machine, however the file is packed.
+    # Derived only from the header line: equal on every machine and for every compression.
     assert found.record_id == read(gzipped(data), WarcRecordType.response)[0].record_id
     assert found.record_id.startswith("urn:uuid:691ed4ef-")
     assert (found.headers.get("WARC-IP-Address"), found.headers.get("WARC-Type")) == ("93.184.216.119", "response")
@@ -108,7 +108,7 @@ def test_a_capture_is_read_at_its_offset(packed: str) -> None:
 
 
 @pytest.mark.parametrize("packed", PACKED)
-def test_a_wrong_length_costs_its_own_record_with_a_reason_and_no_other(packed: str) -> None:
+def test_a_wrong_length_costs_only_its_own_record_with_a_reason(packed: str) -> None:
     made = [description(), *(record(number) for number in range(1, 12))]
     chance = random.Random(20261122)
     expected = urls(read(b"".join(made)))
@@ -122,7 +122,7 @@ def test_a_wrong_length_costs_its_own_record_with_a_reason_and_no_other(packed: 
 
 
 @pytest.mark.parametrize("packed", ["plain", "gzip"])
-def test_one_damaged_place_is_one_damage_and_costs_no_record(packed: str) -> None:
+def test_one_damaged_spot_is_one_damage_report_and_costs_no_record(packed: str) -> None:
     made = [description(), *(record(number) for number in range(12))]
     for junk in (b"junk\n", b"\0" * 99 + b"\n", b"http://x/ 1.2.3.4 no-date text/html 5\nhello\n", b"WARC/1.0\r\n\r\n"):
         data = PACKED[packed](made[:6]) + junk + PACKED[packed](made[6:])
@@ -131,7 +131,7 @@ def test_one_damaged_place_is_one_damage_and_costs_no_record(packed: str) -> Non
         assert said(found) in (["warc_damaged"], ["warc_truncated"])
 
 
-def test_a_file_cut_off_anywhere_says_so() -> None:
+def test_a_file_truncated_anywhere_is_reported() -> None:
     made = [description(), *(record(number) for number in range(1, 4))]
     for packed in ("plain", "gzip", "one gzip member"):
         whole = PACKED[packed](made)
@@ -142,7 +142,7 @@ def test_a_file_cut_off_anywhere_says_so() -> None:
             assert len(urls(found)) <= 4
 
 
-def test_lines_of_the_wild_are_read() -> None:
+def test_malformed_header_lines_of_real_files_are_read() -> None:
     odd = [
         record(1, url="http://a.example/with a blank"),
         record(2, mime="text/html; charset=utf-8"),
@@ -167,19 +167,19 @@ def test_lines_of_the_wild_are_read() -> None:
     assert one["http://old.example/"].http is None or one["http://old.example/"].status is None
 
 
-def test_a_line_costs_time_that_grows_with_its_length() -> None:
+def test_reading_a_line_takes_linear_time() -> None:
     line = b"http://a.example/ " + b"1.2.3.4 20061115092114 " * 2500 + b"x\n"
     found = read(description() + line * 20 + record(1))
     assert said(found) == ["warc_damaged"]
     assert urls(found)[-1] == "http://host1.example/1"
 
 
-def test_whatever_is_changed_in_a_file_reading_ends_and_tells() -> None:
+def test_reading_any_corrupted_file_terminates_and_reports_the_damage() -> None:
     chance = random.Random(20261122)
     made = [description(), *(record(number) for number in range(1, 7))]
     known = urls(read(b"".join(made)))
     for _ in range(300):
-        # What is damaged inside a member of many records may go on as a copy of what came before.
+        # Damage inside a member of many records may continue as a copy of earlier data.
         packed = chance.choice(["plain", "gzip"])
         data = bytearray(PACKED[packed](made))
         at, count = chance.randrange(len(data)), chance.randint(1, 60)

@@ -1,5 +1,5 @@
-"""Contract of tasks.formats.warc.reader: every intact record of a file good or bad is read, and no damage passes in
-silence."""
+"""Contract of tasks.formats.warc.reader: every intact record of a good or damaged file is read, and all damage is
+reported."""
 
 import base64
 import gzip
@@ -20,7 +20,7 @@ from fastwarc import WarcRecordType, ZstdWriter
 from tasks.formats.warc.archive import capture_at, captures
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record, dechunk, quick_digest
-from tasks.formats.warc.seek import Inflated
+from tasks.formats.warc.seek import GzipContent
 from tasks.formats.web.content_encoding import decode
 from tests.tasks.stages.extract.conftest import record
 
@@ -50,7 +50,7 @@ def read(data: bytes, kinds: WarcRecordType = ALL) -> list[Record | Damage]:
 
 
 def told(found: list[Record | Damage]) -> tuple[int, list[str]]:
-    """How many records are intact, and what is said of the rest."""
+    """The number of intact records, and the reports on the others."""
     intact = sum(isinstance(one, Record) and not one.short for one in found)
     rest = [one.reason if isinstance(one, Damage) else "short" for one in found]
     return intact, [reason for reason, one in zip(rest, found, strict=True) if isinstance(one, Damage) or one.short]
@@ -60,7 +60,7 @@ def named(kind: WarcRecordType) -> str:
     return str(kind).rpartition(".")[2]
 
 
-# What the manifest promises of the files that it describes as broken ("how"), and what the reader says of the rest.
+# The manifest's counts of broken files ("how"), and the reader's reports on the rest.
 BROKEN: dict[str, tuple[int, list[str]]] = {
     "derived-a-mal-bitflip.warc.gz": (32 + 15, ["warc_damaged"]),
     "derived-a-mal-garbage-between.warc.gz": (48, ["warc_damaged"]),
@@ -68,17 +68,17 @@ BROKEN: dict[str, tuple[int, list[str]]] = {
     "derived-a-mal-short-content-length.warc.gz": (47, ["short"]),
     "derived-a-mal-truncated.warc.gz": (32, ["short"]),
     "derived-a-mal-empty.warc.gz": (0, []),
-    # Declares a block two bytes shorter than it is: its own digest says so.
+    # Declares a block two bytes too short, which its digest reveals.
     "warcio__example-trunc.warc": (3, ["short"]),
     # No length, a length of one, no length: ARC files, too.
     "warcio__bad.arc": (1, ["warc_damaged", "warc_damaged"]),
     "warcio__example.arc": (2, []),
-    # A date that is none, and two records shorter than they declare.
+    # An invalid date, and two records shorter than declared.
     "aut__badexample.arc.gz": (3, ["warc_damaged", "short", "short"]),
 }
 
 
-def test_every_file_of_the_manifest_gives_all_of_its_intact_records(shared_data: Path) -> None:
+def test_every_file_of_the_manifest_returns_all_its_intact_records(shared_data: Path) -> None:
     manifest = json.loads((shared_data / "warc" / "manifest.json").read_text())
     assert len(manifest) > 20
     assert manifest.keys() >= BROKEN.keys()
@@ -89,7 +89,7 @@ def test_every_file_of_the_manifest_gives_all_of_its_intact_records(shared_data:
     assert found == promised
 
 
-def test_the_kinds_of_records_are_those_of_the_manifest(shared_data: Path) -> None:
+def test_record_types_match_the_manifest(shared_data: Path) -> None:
     manifest = json.loads((shared_data / "warc" / "manifest.json").read_text())
     for name in manifest.keys() - BROKEN.keys():
         found = read((shared_data / "warc" / name).read_bytes())
@@ -98,7 +98,7 @@ def test_the_kinds_of_records_are_those_of_the_manifest(shared_data: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["dolma__sample-0000.warc.gz", "aut__issue-493.warc", "warcio__example.warc"])
-def test_bodies_are_those_that_an_independent_reader_finds(shared_data: Path, name: str) -> None:
+def test_bodies_equal_those_of_an_independent_reader(shared_data: Path, name: str) -> None:
     lines = (shared_data / "warc" / "records" / f"{name}.records.jsonl").read_text().splitlines()
     expected = [held for held in map(json.loads, lines) if held["type"] in ("response", "revisit", "resource")]
     kinds = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.resource
@@ -112,11 +112,11 @@ def test_bodies_are_those_that_an_independent_reader_finds(shared_data: Path, na
 
 @pytest.mark.parametrize("last", ["response", "request"])
 @pytest.mark.parametrize("pack", PACKS)
-def test_a_file_cut_off_anywhere_says_so(pack: Pack, last: str) -> None:
+def test_a_file_truncated_anywhere_is_reported(pack: Pack, last: str) -> None:
     made = [record(f"http://a.example/{i}", b"abc" * 99, kind=last, compressed=False) for i in range(3)]
     packed = [pack(one) for one in made]
     data, begin = b"".join(packed), len(packed[0]) + len(packed[1])
-    ending = 4 if pack is bytes else 0  # the two line breaks behind a record are no part of it
+    ending = 4 if pack is bytes else 0  # the two line breaks after a record are not part of it
     for cut in range(begin + 1, len(data) - ending):
         intact, said = told(read(data[:cut]))
         assert (intact >= 2, len(said)) == (True, 1), cut
@@ -129,7 +129,7 @@ def test_a_file_cut_off_anywhere_says_so(pack: Pack, last: str) -> None:
 @pytest.mark.parametrize(
     "bad", [b"no record\r\n\r\n", b"\x1f\x8b\x08 not gzip\r\n", b"\x28\xb5\x2f\xfd not zstd", b"\0" * 99]
 )
-def test_one_damaged_place_is_one_damage_and_the_record_before_it_is_kept(pack: Pack, bad: bytes) -> None:
+def test_one_damaged_spot_is_one_damage_report_and_the_record_before_it_is_kept(pack: Pack, bad: bytes) -> None:
     good = [pack(record(f"http://a.example/{i}", compressed=False)) for i in range(4)]
     found = read(b"".join([*good[:2], bad, *good[2:]]))
     assert [one.url for one in found if isinstance(one, Record)] == [f"http://a.example/{i}" for i in range(4)]
@@ -138,7 +138,7 @@ def test_one_damaged_place_is_one_damage_and_the_record_before_it_is_kept(pack: 
     assert damage.detail
 
 
-def test_reading_goes_on_behind_damage_in_a_file_with_a_dictionary(shared_data: Path) -> None:
+def test_reading_continues_after_damage_in_a_file_with_a_dictionary(shared_data: Path) -> None:
     data = (shared_data / "warc" / "derived-a-dict.warc.zst").read_bytes()
     whole = [one for one in read(data) if isinstance(one, Record)]
     at = whole[20].offset + 12
@@ -168,7 +168,7 @@ def test_a_capture_is_read_at_its_offset(shared_data: Path, name: str) -> None:
         ("warcio__example.warc", True),
     ],
 )
-def test_records_have_a_place_where_reading_can_begin_at_them(shared_data: Path, name: str, sought: bool) -> None:
+def test_records_have_an_offset_if_reading_can_start_there(shared_data: Path, name: str, sought: bool) -> None:
     found = read((shared_data / "warc" / name).read_bytes())
     assert {isinstance(one, Record) and one.offset is not None for one in found} == {sought}
 
@@ -184,13 +184,13 @@ def test_a_file_that_is_one_gzip_member_is_read_up_to_the_damage() -> None:
 
 
 def cut_up(data: bytes) -> list[bytes]:
-    """The records of a file that is not compressed."""
+    """The records of an uncompressed file."""
     begins = [found.start() for found in re.finditer(rb"(?m)^WARC/1\.\d\r\n", data)]
     return [data[begin:end] for begin, end in itertools.pairwise([*begins, len(data)])]
 
 
 def lying(data: bytes, more: int, *, digests: bool) -> bytes:
-    """A record whose length is declared greater by so much, with or without digests."""
+    """A record with a declared length too large by `more`, with or without digests."""
     if not digests:
         data = re.sub(rb"WARC-(Block|Payload)-Digest: [^\r]+\r\n", b"", data)
     return re.sub(rb"Content-Length: (\d+)", lambda said: b"Content-Length: %d" % (int(said[1]) + more), data, count=1)
@@ -207,9 +207,7 @@ PACKED = {
 
 @pytest.mark.parametrize("digests", [True, False], ids=["digests", "no digests"])
 @pytest.mark.parametrize("packed", PACKED)
-def test_a_wrong_length_costs_its_own_record_with_a_reason_and_no_other(
-    shared_data: Path, packed: str, digests: bool
-) -> None:
+def test_a_wrong_length_costs_only_its_own_record_with_a_reason(shared_data: Path, packed: str, digests: bool) -> None:
     made = [one for one in cut_up((shared_data / "warc" / "derived-a-plain.warc").read_bytes()) if len(one) < 12_000]
     ids = [found.record_id for found in read(b"".join(made)) if isinstance(found, Record)]
     chance = random.Random(20261122)
@@ -228,7 +226,7 @@ def test_a_wrong_length_costs_its_own_record_with_a_reason_and_no_other(
 
 
 def holding(inner: bytes, *, digest: bool) -> bytes:
-    """A page that is a WARC record, or text about one, as a record of a file."""
+    """A record whose page is a WARC record, or text about one."""
     whole = record("http://page.example/", body=b"<p>" + inner, compressed=False)
     if not digest:
         return whole
@@ -240,7 +238,7 @@ def holding(inner: bytes, *, digest: bool) -> bytes:
 @pytest.mark.parametrize("digest", [True, False], ids=["digest", "no digest"])
 @pytest.mark.parametrize("junk", [b"", b"junk\r\n\r\n"], ids=["whole", "damaged behind"])
 @pytest.mark.parametrize("packed", PACKED)
-def test_what_a_page_holds_is_never_a_record(packed: str, junk: bytes, digest: bool) -> None:
+def test_the_content_of_a_page_is_never_taken_for_a_record(packed: str, junk: bytes, digest: bool) -> None:
     forged = record("http://forged.example/", compressed=False)
     inners = [b"\r\n\r\n" + forged, b"\r\n" + forged * 3 + b"\r\n\r\nWARC/1.0\r\nX: y", b"\r\n\r\n" + gzipped(forged)]
     made = [record("http://first.example/", compressed=False), *(holding(one, digest=digest) for one in inners)]
@@ -255,17 +253,17 @@ def test_what_a_page_holds_is_never_a_record(packed: str, junk: bytes, digest: b
     assert told(found) == (5, ["warc_damaged"] if junk else [])
 
 
-def test_a_file_that_lies_about_every_length_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_only_wrong_lengths_is_read_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.formats.warc.reader._MAX_WASTED", 1_000_000)
     one = b"WARC/1.0\r\nWARC-Type: resource\r\nWARC-Block-Digest: sha1:X\r\nContent-Length: %05d\r\n\r\n\r\n\r\n"
-    # Each ends where a later one does, and takes fifty for its own.
+    # Each ends where a later one does, and swallows fifty records.
     found = read(one % (50 * len(one % 0)) * 1000)
     assert isinstance(found[-1], Damage)
     assert 10 < len(found) < 500
 
 
 class Counting(io.BytesIO):
-    """A file that counts the bytes that are read of it."""
+    """A file that counts the bytes read from it."""
 
     count = 0
 
@@ -277,32 +275,32 @@ class Counting(io.BytesIO):
 
 @pytest.mark.parametrize("length", [3000, 10**9, 10**18])
 @pytest.mark.parametrize("packed", ["plain", "gzip", "one gzip member"])
-def test_the_work_for_records_of_huge_lengths_grows_with_their_number_and_no_faster(packed: str, length: int) -> None:
+def test_the_time_for_records_with_huge_lengths_is_linear_in_their_number(packed: str, length: int) -> None:
     fields = b"WARC-Type: resource\r\nWARC-Record-ID: <urn:uuid:%05d>\r\nContent-Length: %d"
     one = b"WARC/1.1\r\n" + fields + b"\r\n\r\nhello\r\n\r\n"
     for count in (200, 800):
         file = Counting(PACKED[packed]([one % (number, length) for number in range(count)]))
         found = list(read_records(file, LIMIT, ALL))
         assert len({record.record_id for record in found if isinstance(record, Record)}) == count
-        # A few looks at each record, of 4 KiB, however many come after it.
+        # A few reads of 4 KiB for each record, regardless of the number of later ones.
         assert file.count < count * 32 << 10
 
 
-def test_going_back_in_a_gzip_member_does_not_inflate_it_again() -> None:
+def test_seeking_back_in_a_gzip_member_does_not_inflate_it_again() -> None:
     content = b"".join(b"%07d\n" % number for number in range(100_000))
     file = Counting(gzipped(content))
-    inflated = Inflated(file)
+    inflated = GzipContent(file)
     for at in range(0, 600_000, 4000):
         inflated.seek(at)
         assert inflated.read(20_000) == content[at : at + 20_000]
     assert file.count <= len(file.getvalue())
-    # What is farther back than that is inflated again.
+    # Earlier data is inflated again.
     inflated.seek(len(content))
     inflated.seek(0)
     assert inflated.read(1000) == content[:1000]
 
 
-def test_damage_in_records_that_nobody_asked_for_is_reported_too() -> None:
+def test_damage_in_skipped_records_is_reported_too() -> None:
     made = [gzipped(record(kind=kind, compressed=False)) for kind in ("response", "request", "request")]
     data = b"".join([*made[:2], made[2][:-20]])
     assert told(read(data, WarcRecordType.response)) == (1, ["warc_truncated"])
@@ -317,7 +315,7 @@ def test_a_record_without_a_length_is_damage(declared: str) -> None:
     assert told(found) == (2, ["warc_damaged"])
 
 
-def test_a_record_longer_than_it_declares_is_short_where_its_digest_says_so() -> None:
+def test_a_record_longer_than_declared_is_detected_by_its_digest() -> None:
     file = io.BytesIO()
     made = fastwarc.WarcRecord()
     made.init_headers(WarcRecordType.resource, b"x")
@@ -327,7 +325,7 @@ def test_a_record_longer_than_it_declares_is_short_where_its_digest_says_so() ->
     assert told(read(record() + gzipped(lying) + record())) == (2, ["short"])
 
 
-def test_an_error_of_the_file_system_is_not_taken_for_damage() -> None:
+def test_an_error_of_the_file_system_is_not_damage() -> None:
     class Failing(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             if self.tell() >= 1000:
@@ -345,7 +343,7 @@ def test_a_response_with_a_megabyte_of_headers_is_read() -> None:
     assert (len(found.http or ()), found.payload) == (900, b"body")
 
 
-def test_a_response_whose_headers_never_end_is_a_record_without_http() -> None:
+def test_a_response_with_endless_headers_is_a_record_without_http() -> None:
     found = read(record(body=b"x" * 3_000_000, http="X: ") + record())
     assert [isinstance(one, Record) and one.http is None for one in found] == [True, False]
     assert told(found) == (2, [])
@@ -365,14 +363,14 @@ def test_a_response_whose_headers_never_end_is_a_record_without_http() -> None:
         (b"0\r\n\r\n", b""),
     ],
 )
-def test_chunks_are_joined_as_far_as_they_go(body: bytes, expected: bytes) -> None:
+def test_valid_leading_chunks_are_joined(body: bytes, expected: bytes) -> None:
     assert dechunk(body) == (expected, True)
     (found,) = read(record(body=body, http="Transfer-Encoding: chunked\r\n"))
     assert isinstance(found, Record)
     assert (found.payload, found.size, found.short) == (expected, len(expected), False)
 
 
-def test_a_body_of_very_many_small_chunks_counts_as_too_long() -> None:
+def test_a_body_with_too_many_small_chunks_is_too_long() -> None:
     body = b"2\nab" * 4_000_000
     begun, ended = dechunk(body, 1 << 20)
     assert (begun, ended) == (b"ab" * (len(begun) // 2), False)
@@ -394,7 +392,7 @@ def test_a_body_of_very_many_small_chunks_counts_as_too_long() -> None:
         ("yesterday", None),
     ],
 )
-def test_a_date_at_which_nothing_can_have_been_captured_is_none(date: str, read_as: str | None) -> None:
+def test_an_impossible_capture_date_is_none(date: str, read_as: str | None) -> None:
     data = record(compressed=False).replace(b"2026-11-20T10:00:00.250Z", date.encode())
     (found,) = read(data)
     assert isinstance(found, Record)
@@ -402,7 +400,7 @@ def test_a_date_at_which_nothing_can_have_been_captured_is_none(date: str, read_
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_no_more_of_a_body_is_kept_than_asked_for(chunked: bool) -> None:
+def test_a_body_is_kept_up_to_the_requested_length(chunked: bool) -> None:
     body = b"a" * 100_000
     sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
     data = record(body=sent, http="Transfer-Encoding: chunked\r\n" if chunked else "")
@@ -412,7 +410,7 @@ def test_no_more_of_a_body_is_kept_than_asked_for(chunked: bool) -> None:
     assert found.size > 1000
 
 
-def test_whatever_is_changed_in_a_file_reading_ends_and_tells() -> None:
+def test_reading_any_corrupted_file_terminates_and_reports_the_damage() -> None:
     noise = random.Random(20261121)
     made = [record(f"http://a.example/{i}", body=b"<p>%d" % i * 300, compressed=False) for i in range(5)]
     urls = [f"http://a.example/{i}" for i in range(5)]
@@ -422,12 +420,12 @@ def test_whatever_is_changed_in_a_file_reading_ends_and_tells() -> None:
         at, count = noise.randrange(len(data)), noise.randint(1, 60)
         data[at : at + noise.choice((0, count))] = noise.choice((b"", b"WARC/1.1\r\n", noise.randbytes(count)))
         found = [one.url for one in read(bytes(data)) if isinstance(one, Record) and not one.short]
-        # One place touches two records at most; only where nothing is compressed can a wrong length swallow more.
+        # One damaged spot affects at most two records; only in uncompressed files a wrong length can swallow more.
         assert len(set(urls).intersection(found)) >= (1 if pack is bytes else 3)
         assert [url for url in found if url in urls] == [url for url in urls if url in found]
 
 
-def test_quick_digests_tell_bodies_apart_as_sha1_does() -> None:
+def test_fast_digests_distinguish_bodies_like_sha1() -> None:
     bodies = [b"one", b"two", b"one"]
     file = io.BytesIO(b"".join(record(body=body) for body in bodies))
     slow = [found.payload_digest for found in read_records(file, LIMIT) if isinstance(found, Record)]
@@ -437,7 +435,7 @@ def test_quick_digests_tell_bodies_apart_as_sha1_does() -> None:
     assert quick == [quick_digest(body) for body in bodies]
 
 
-def test_captures_of_a_real_file_are_found_again_by_their_offset(shared_data):
+def test_captures_of_a_real_file_are_readable_at_their_offsets(shared_data):
     data = (shared_data / "warc" / "derived-a-v1.1.warc.gz").read_bytes()
     found = list(captures(io.BytesIO(data)))
     assert len(found) > 5

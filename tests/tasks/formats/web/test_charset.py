@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.web.charset import decode, with_source
+from tasks.formats.web.charset import decode, decode_with_source
 
 GERMAN = "<html><p>Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich</p>"
 RUSSIAN = "<html><p>Съешь же ещё этих мягких французских булок, да выпей чаю, а потом ещё и ещё раз выпей чаю</p>"
 
 
-def test_byte_order_mark_beats_everything() -> None:
+def test_a_byte_order_mark_overrides_everything() -> None:
     assert decode(codecs.BOM_UTF8 + GERMAN.encode(), "iso-8859-1") == GERMAN
     assert decode(codecs.BOM_UTF16_LE + GERMAN.encode("utf-16-le"), "utf-8") == GERMAN
 
 
-def test_header_beats_meta_tag() -> None:
+def test_the_header_overrides_the_meta_tag() -> None:
     page = '<meta charset="utf-8">' + RUSSIAN
     assert decode(page.encode("windows-1251"), "windows-1251") == page
 
@@ -34,17 +34,17 @@ def test_a_meta_tag_that_says_utf_16_means_utf_8() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "koi8-r", "windows-1251"])
-def test_undeclared_text_is_recognised(encoding: str) -> None:
+def test_the_encoding_of_undeclared_text_is_detected(encoding: str) -> None:
     assert decode((RUSSIAN * 3).encode(encoding)) == RUSSIAN * 3
 
 
-def test_utf_8_is_recognised_by_a_single_letter() -> None:
+def test_utf_8_is_detected_from_a_single_letter() -> None:
     page = "<html><p>" + "plain words " * 20 + "stämma"
     assert decode(page.encode()) == page
     assert decode(("<!-- charset=koi8-r -->" + page).encode()) == "<!-- charset=koi8-r -->" + page
 
 
-def test_plain_ascii_may_be_escaped_japanese() -> None:
+def test_ascii_bytes_can_be_iso_2022_jp() -> None:
     page = "<html><p>" + "すべての人間は、生まれながらにして自由であり" * 4
     assert decode(page.encode("iso-2022-jp")) == page
 
@@ -57,7 +57,7 @@ def test_a_wrong_declaration_is_ignored() -> None:
 @pytest.mark.parametrize("page", [GERMAN, RUSSIAN, "<p>Größe in der Straße, “quoted” and 5 € each</p>"])
 @pytest.mark.parametrize("damage", [b"\x93", b"\xff", b"\xe4", b"\xf0\x9f", b"\x80"])
 @pytest.mark.parametrize("declared", ["utf-8", None])
-def test_damaged_characters_do_not_spoil_the_others_of_a_page_in_utf_8(
+def test_damaged_characters_do_not_affect_the_rest_of_a_utf_8_page(
     page: str, damage: bytes, declared: str | None
 ) -> None:
     data = b"\n".join([page.encode() * 5, *[damage + page.encode()] * 3])  # half a per cent and more
@@ -78,7 +78,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("encoding", WRITTEN)
-def test_utf_8_that_is_declared_and_contradicted_throughout_is_not_believed(encoding: str) -> None:
+def test_a_utf_8_declaration_contradicted_throughout_is_ignored(encoding: str) -> None:
     page = f"<html><p>{WRITTEN[encoding]}</p>" * 5
     assert decode(page.encode(encoding), "utf-8") == page
 
@@ -93,7 +93,7 @@ def test_utf_8_that_is_declared_and_contradicted_throughout_is_not_believed(enco
         ("big5", "big5hkscs", "嘅喺咗"),
     ],
 )
-def test_a_label_means_what_the_encoding_standard_says(label: str, codec: str, text: str) -> None:
+def test_labels_follow_the_encoding_standard(label: str, codec: str, text: str) -> None:
     assert decode((text * 9).encode(codec), label) == text * 9
 
 
@@ -105,13 +105,13 @@ def test_an_xml_declaration_names_the_encoding_unless_a_meta_tag_does() -> None:
     assert decode(tagged.encode("koi8-r")) == tagged
 
 
-def test_one_torn_character_does_not_change_the_encoding() -> None:
+def test_one_truncated_character_does_not_change_the_encoding() -> None:
     data = (RUSSIAN * 20).encode("utf-8")[:-5]
     assert decode(data, "utf-8").startswith(RUSSIAN)
 
 
 @pytest.mark.parametrize("declared", [None, "utf-7", "no-such", "utf-16", "x-user-defined", "hex", "\0"])
-def test_no_bytes_and_no_label_make_it_fail(declared: str | None) -> None:
+def test_decoding_never_fails(declared: str | None) -> None:
     for data in (b"", b"\xff", bytes(range(256)) * 8, b"\x80" * 1000, b"\xfe\xff\xd8"):
         decode(data, declared).encode("utf-8", "surrogatepass")
 
@@ -134,18 +134,18 @@ CODECS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252", "koi8-r", "gbk"
 
 
 @given(st.binary() | st.builds(lambda text, codec: text.encode(codec, "ignore"), st.text(), st.sampled_from(CODECS)))
-def test_the_source_is_the_text_in_utf_8(data: bytes) -> None:
+def test_the_source_is_the_text_encoded_as_utf_8(data: bytes) -> None:
     for declared in LABELS:
-        text, source, _ = with_source(data, declared)
+        text, source, _ = decode_with_source(data, declared)
         assert source == text.encode("utf-8", "surrogatepass")
         assert text == decode(data, declared)
 
 
-def test_bytes_in_utf_8_are_the_source_themselves() -> None:
+def test_utf_8_bytes_are_the_source_unchanged() -> None:
     data = RUSSIAN.encode()
-    assert with_source(data, "utf-8")[1] is with_source(data)[1] is data
-    assert with_source(codecs.BOM_UTF8 + data)[1] == data
-    assert with_source(data[:-5])[1] == decode(data[:-5]).encode()
+    assert decode_with_source(data, "utf-8")[1] is decode_with_source(data)[1] is data
+    assert decode_with_source(codecs.BOM_UTF8 + data)[1] == data
+    assert decode_with_source(data[:-5])[1] == decode(data[:-5]).encode()
 
 
 @pytest.mark.parametrize(
@@ -163,5 +163,5 @@ def test_bytes_in_utf_8_are_the_source_themselves() -> None:
         (b"caf\xe9", "latin1", "cp1252"),
     ],
 )
-def test_the_encoding_of_queries_is_the_page_s_own(data: bytes, declared: str | None, encoding: str) -> None:
-    assert codecs.lookup(with_source(data, declared).encoding) == codecs.lookup(encoding)
+def test_queries_are_encoded_in_the_encoding_of_the_page(data: bytes, declared: str | None, encoding: str) -> None:
+    assert codecs.lookup(decode_with_source(data, declared).encoding) == codecs.lookup(encoding)

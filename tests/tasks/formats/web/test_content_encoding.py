@@ -8,7 +8,7 @@ import brotli
 import pyarrow as pa
 import pytest
 
-from tasks.formats.web.content_encoding import Unpacked, decode
+from tasks.formats.web.content_encoding import DecodedStream, decode
 
 TEXT = b"The same text again and again. " * 50
 LIMIT = 1 << 20
@@ -44,11 +44,11 @@ def bare_deflate(data):
         (b"", ""),
     ],
 )
-def test_every_coding_gives_the_text_back(body, coding):
+def test_every_content_coding_is_decoded(body, coding):
     decoded = decode(body, coding, LIMIT)
     assert decoded.data in (TEXT, body)
     assert decoded.complete
-    unpacked = Unpacked(body, coding, LIMIT)
+    unpacked = DecodedStream(body, coding, LIMIT)
     assert [b"".join(unpacked), b"".join(unpacked)] == [decoded.data] * 2
     assert unpacked.complete
 
@@ -66,16 +66,16 @@ def test_every_coding_gives_the_text_back(body, coding):
         (gzip.compress(gzip.compress(gzip.compress(TEXT))), "gzip, gzip, gzip"),
     ],
 )
-def test_what_is_cut_off_broken_or_unknown_is_marked_incomplete(body, coding):
+def test_truncated_broken_or_unknown_codings_are_marked_incomplete(body, coding):
     decoded = decode(body, coding, LIMIT)
     assert not decoded.complete
     assert TEXT.startswith(decoded.data)
-    unpacked = Unpacked(body, coding, LIMIT)
+    unpacked = DecodedStream(body, coding, LIMIT)
     assert TEXT.startswith(b"".join(unpacked))
     assert not unpacked.complete
 
 
-def test_members_without_end_take_no_longer_each_than_the_first_ones():
+def test_the_time_per_gzip_member_is_constant():
     empty = gzip.compress(b"")
 
     def seconds(members):
@@ -83,12 +83,12 @@ def test_members_without_end_take_no_longer_each_than_the_first_ones():
         assert decode(gzip.compress(TEXT) + empty * members, "gzip", LIMIT) == decode(TEXT, "", LIMIT)
         return time.process_time() - begin
 
-    # Copying what stands behind each makes four times as many take sixteen times as long.
+    # Copying the rest after each member would take quadratic time.
     assert any(seconds(200_000) < 9 * seconds(50_000) for _ in range(3))
 
 
 @pytest.mark.parametrize("coding", ["", "gzip", "deflate", "br"])
-def test_nothing_longer_than_the_limit_is_produced(coding):
+def test_the_output_does_not_exceed_the_limit(coding):
     pack = {"": bytes, "gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}[coding]
     assert decode(pack(b"x" * 1000), coding, 1000) == decode(b"x" * 1000, "", 1000)
     over = decode(pack(b"x" * 1001), coding, 1000)
@@ -100,13 +100,13 @@ def test_nothing_longer_than_the_limit_is_produced(coding):
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001])
 def test_blocks_end_at_the_limit(coding, size):
     pack = {"": bytes, "gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}[coding]
-    unpacked = Unpacked(pack(b"x" * size), coding, 1000)
+    unpacked = DecodedStream(pack(b"x" * size), coding, 1000)
     assert b"".join(unpacked) == b"x" * min(size, 1000)
     assert unpacked.complete == (size <= 1000)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "gzip, gzip"])
-def test_a_long_body_is_never_held_as_a_whole(coding):
+def test_a_long_body_is_never_in_memory_as_a_whole(coding):
     chance = random.Random(3)
     lines = [b"<url><loc>http://h/%d</loc></url>\n" % chance.randrange(10**9) for _ in range(2000)]
     text = b"".join(lines) * 400 + b" " * (8 << 20)
@@ -115,7 +115,7 @@ def test_a_long_body_is_never_held_as_a_whole(coding):
         packed = {"gzip": gzip.compress, "deflate": zlib.compress, "br": lambda data: brotli.compress(data, quality=1)}
         body = packed[one](body)
     tracemalloc.start()
-    unpacked = Unpacked(body, coding, 1 << 30)
+    unpacked = DecodedStream(body, coding, 1 << 30)
     digest, size = 0, 0
     for block in unpacked:
         digest, size = zlib.crc32(block, digest), size + len(block)
@@ -126,20 +126,20 @@ def test_a_long_body_is_never_held_as_a_whole(coding):
 
 
 def test_a_gzip_file_within_a_coding_is_read_through_both():
-    inner = Unpacked(brotli.compress(gzip.compress(TEXT)), "br", LIMIT)
-    whole = Unpacked(inner, "gzip", LIMIT)
+    inner = DecodedStream(brotli.compress(gzip.compress(TEXT)), "br", LIMIT)
+    whole = DecodedStream(inner, "gzip", LIMIT)
     assert b"".join(whole) == TEXT
     assert whole.complete
-    cut = Unpacked(Unpacked(brotli.compress(gzip.compress(TEXT))[:-2], "br", LIMIT), "gzip", LIMIT)
+    cut = DecodedStream(DecodedStream(brotli.compress(gzip.compress(TEXT))[:-2], "br", LIMIT), "gzip", LIMIT)
     assert TEXT.startswith(b"".join(cut))
     assert not cut.complete
-    short = Unpacked(Unpacked(TEXT, "", 100), "gzip", LIMIT)
+    short = DecodedStream(DecodedStream(TEXT, "", 100), "gzip", LIMIT)
     assert b"".join(short) == TEXT[:100]
     assert not short.complete
 
 
-def test_members_without_end_come_block_by_block_too():
+def test_many_gzip_members_are_decoded_block_by_block_too():
     body = gzip.compress(TEXT) + gzip.compress(b"") * 100_000 + b"garbage"
-    unpacked = Unpacked(body, "gzip", LIMIT)
+    unpacked = DecodedStream(body, "gzip", LIMIT)
     assert b"".join(unpacked) == TEXT
     assert unpacked.complete

@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.web.html_tags: never less than going tag by tag finds, and the same for short names."""
+"""Contract of tasks.formats.web.html_tags: at least the result of a tag-by-tag count, and equal for short names."""
 
 import random
 import re
@@ -8,15 +8,15 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from tasks.formats.web.html_tags import _MIXER, Open, TagNames
+from tasks.formats.web.html_tags import _MIXER, OpenElements, TagNames
 
 FLAT = ("br", "li", "p", "option", "optgroup", "colgroup")
 FORMATTING = ("b", "code", "tt")
 TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 
 
-def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collection[str] = FORMATTING) -> Open:
-    """The same numbers, by going through the tags one at a time."""
+def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collection[str] = FORMATTING) -> OpenElements:
+    """The same numbers, from a sequential pass over the tags."""
     unclosed: Counter[str] = Counter()
     nested = formats = starts = 0
     for end, written in TAG.findall(source):
@@ -25,10 +25,10 @@ def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collecti
         unclosed[name] = max(0, unclosed[name] + (-1 if end else 1))
         nested = max(nested, sum(count for held, count in unclosed.items() if held not in flat))
         formats = max(formats, sum(unclosed[held] for held in formatting))
-    return Open(nested, formats, starts)
+    return OpenElements(nested, formats, starts)
 
 
-def counted(source: bytes) -> Open:
+def counted(source: bytes) -> OpenElements:
     return TagNames(source).most_open(FLAT, FORMATTING)
 
 
@@ -71,11 +71,11 @@ def test_names_of_up_to_eight_letters_are_counted_exactly(source: bytes) -> None
 
 
 def test_a_page_without_tags_has_none_open() -> None:
-    assert counted(b"") == counted(b"1 < 2, </>") == Open(0, 0, 0)
+    assert counted(b"") == counted(b"1 < 2, </>") == OpenElements(0, 0, 0)
     assert TagNames(b"").starts("a") == TagNames(b"</a>").starts("a") == 0
 
 
-def test_a_source_may_end_anywhere() -> None:
+def test_a_truncated_source_is_accepted() -> None:
     source = b"<p><textarea></textarea><code><DIV x=<b></div></code><figcaption></figcaption>"
     for end in range(len(source) + 1):
         cut = source[:end]
@@ -83,19 +83,19 @@ def test_a_source_may_end_anywhere() -> None:
 
 
 @pytest.mark.parametrize("name", ["optgroupx", "colgroup1", "OPTGROUPS", "blockquote", "a" * 100_000])
-def test_a_long_name_counts_as_nested_whatever_it_begins_with(name: str) -> None:
-    assert counted(f"<{name}>".encode() * 7) == Open(7, 0, 7)
-    assert counted(f"<{name}></{name}>".encode() * 7) == Open(7, 0, 7)
+def test_a_long_tag_name_counts_as_nested(name: str) -> None:
+    assert counted(f"<{name}>".encode() * 7) == OpenElements(7, 0, 7)
+    assert counted(f"<{name}></{name}>".encode() * 7) == OpenElements(7, 0, 7)
 
 
-def test_an_end_tag_closes_nothing_of_a_longer_name() -> None:
-    assert counted(b"<fieldsetx></fieldset>" * 7) == Open(7, 0, 7)
-    assert counted(b"<fieldset></fieldsetx>" * 7) == Open(7, 0, 7)
+def test_an_end_tag_does_not_close_a_longer_name() -> None:
+    assert counted(b"<fieldsetx></fieldset>" * 7) == OpenElements(7, 0, 7)
+    assert counted(b"<fieldset></fieldsetx>" * 7) == OpenElements(7, 0, 7)
     assert TagNames(b"<optgroup><optgroupx><OPTGROUP></optgroup>").starts("optgroup") == 2
 
 
 def colliding() -> tuple[str, str]:
-    """Two names of one hash."""
+    """Two names with the same hash."""
     found: dict[int, str] = {}
     chance = random.Random(2)
     while True:
@@ -106,7 +106,7 @@ def colliding() -> tuple[str, str]:
             return found[short], name
 
 
-def test_names_of_one_hash_do_not_close_each_other() -> None:
+def test_names_with_a_hash_collision_do_not_close_each_other() -> None:
     one, other = colliding()
     source = f"<{one}></{other}><{other}><{other}></{one}>".encode() * 50
     assert counted(source) == tag_by_tag(source)
@@ -115,7 +115,7 @@ def test_names_of_one_hash_do_not_close_each_other() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_source_gives_less_than_going_tag_by_tag(seed: int) -> None:
+def test_the_estimate_is_at_least_that_of_a_tag_by_tag_count(seed: int) -> None:
     chance = random.Random(seed)
     short = ["b", "B", "code", "p", "div", "dIv", "h1", "a9b8", "x-y", "optgroup", "fieldset", "Template", *colliding()]
     long = ["optgroupx", "fieldsets", "fieldset1-x", "blockquote", "colgroup0", "z" * 40]
@@ -136,7 +136,7 @@ def test_no_source_gives_less_than_going_tag_by_tag(seed: int) -> None:
         assert found.starts == least.starts
 
 
-def test_a_group_of_tags_does_not_lean_on_the_one_before_it() -> None:
+def test_groups_of_tags_are_counted_independently() -> None:
     # Each name in turn is closed far more often than opened, or opened far more often than closed.
     source = b"".join(
         (f"</n{n}>" * 90 + f"<n{n}>" * (n % 7) + f"</n{n}>" * (n % 3)).encode() * (1 + n % 2) for n in range(300)

@@ -8,20 +8,20 @@ import time
 import pyarrow as pa
 import pytest
 
-from tasks.formats.web.robots import AI_AGENTS, MAX_BYTES, Robots, decided_by
+from tasks.formats.web.robots import AI_AGENTS, MAX_BYTES, Robots, deciding_rule
 
 
 def cases(folder):
     return json.loads((folder / "robots" / "cases.json").read_text())
 
 
-def test_every_case_of_googles_and_protegos_suites_is_answered_as_written(shared_data):
+def test_every_case_of_the_test_suites_of_google_and_protego_passes(shared_data):
     wrong = [
         (case["test"], case["allowed"])
         for case in cases(shared_data)
         if Robots(case["robots"].encode(), case["agent"]).allows(case["url"]) != case["allowed"]
     ]
-    # Google's parser forbids these of Protego's: it does not end a list of names at an unknown field, and does not
+    # Google's parser forbids these cases of Protego: it does not end a list of names at an unknown field, and does not
     # escape "<" in rules, as URLs are.
     assert wrong == [("test_unescaped_url", True)] * 4 + [("test_grouping_unknown_keys", True)] * 3
 
@@ -39,13 +39,13 @@ def allows(robots, url="http://h/page", agent="sluice"):
     return Robots(robots if isinstance(robots, bytes) else robots.encode(), agent).allows(url)
 
 
-def test_rules_behind_512_kib_are_not_read():
+def test_rules_after_512_kib_are_ignored():
     filler = b"#" * 99 + b"\n"
     body = b"User-agent: *\n" + filler * (MAX_BYTES // len(filler) + 1) + b"\nDisallow: /\n"
     assert allows(body)
 
 
-def test_a_rule_that_the_limit_cuts_in_two_is_no_rule():
+def test_a_rule_cut_by_the_limit_is_ignored():
     rule = b"Disallow: /private/of/some/length\n"
     for shift in range(len(rule)):
         body = b"User-agent: *\n" + b"#" * shift + b"\n" + rule * (MAX_BYTES // len(rule) + 1)
@@ -66,11 +66,11 @@ def test_a_rule_that_the_limit_cuts_in_two_is_no_rule():
     ],
     ids=["bom", "utf-16", "cr", "nul", "utf-16 without bom", "half a bom", "html around"],
 )
-def test_odd_files_are_read_for_what_they_forbid(body):
+def test_malformed_files_still_forbid(body):
     assert not allows(body)
 
 
-def test_where_the_rfc_and_google_differ_the_stricter_reading_counts():
+def test_where_the_rfc_and_google_differ_the_stricter_one_applies():
     assert not allows("User-agent: *\nDisallow: /\nAllow: /%62%61%7A", "http://h/baz")
     assert not allows("User-agent: *\nDisallow: /%62%61%7A", "http://h/baz")
     assert not allows("User-agent: *\nDisallow: /k\u00e4se", "http://h/k%C3%A4se")
@@ -94,13 +94,13 @@ def test_where_the_rfc_and_google_differ_the_stricter_reading_counts():
 )
 def test_what_google_forbids_is_forbidden(body, url):
     assert not allows(body, url)
-    assert not decided_by(body, "sluice", url).allowed
+    assert not deciding_rule(body, "sluice", url).allowed
 
 
-def test_a_group_for_a_name_behind_a_star_binds_too():
+def test_a_group_for_a_name_after_a_star_applies_too():
     body = b"User-agent: *sluice\nDisallow: /page\nUser-agent: *\nAllow: /"
     assert not allows(body)
-    assert decided_by(body, "sluice", "http://h/page").line == 2
+    assert deciding_rule(body, "sluice", "http://h/page").line == 2
     assert allows(body, agent="other")
     assert Robots(b"User-agent: *GPTBot\nDisallow: /", "sluice").ai_optout("http://h/page")
 
@@ -156,7 +156,7 @@ def drawn_file(draw):
 
 @pytest.mark.oracle("jwm")
 @pytest.mark.parametrize("files", [10_000, pytest.param(60_000, marks=pytest.mark.soak)])
-def test_of_drawn_files_none_is_allowed_that_googles_parser_forbids(files):
+def test_for_random_files_nothing_is_allowed_that_googles_parser_forbids(files):
     google = importlib.import_module("jwm.robotstxt.googlebot")
     forbidden = looser = 0
     for number in range(files):
@@ -217,8 +217,8 @@ def test_a_crawl_delay_between_names_does_not_split_a_group():
         "other AI crawlers in each group",
     ],
 )
-def test_a_hostile_file_costs_seconds_at_most(body):
-    gc.freeze()  # what other tests have left is not collected with it
+def test_a_hostile_file_takes_seconds_at_most(body):
+    gc.freeze()  # garbage of other tests is not collected with it
     begin = time.process_time()
     robots = Robots(body, "sluice")
     robots.allows("http://h/" + "a" * 2000)
@@ -236,7 +236,7 @@ def real_files(folder):
         yield row, base64.b64decode(row["robots_base64"]) if text is None else text.encode()
 
 
-def test_every_real_file_is_read_at_once(shared_data):
+def test_every_real_file_is_read_quickly(shared_data):
     begin = time.process_time()
     count = 0
     for row, body in real_files(shared_data):
@@ -248,7 +248,7 @@ def test_every_real_file_is_read_at_once(shared_data):
     assert time.process_time() - begin < 10
 
 
-def test_real_files_get_protegos_answers_or_stricter_ones(shared_data):
+def test_real_files_get_the_decisions_of_protego_or_stricter_ones(shared_data):
     looser = stricter = 0
     for row, body in real_files(shared_data):
         if "robots" not in row:
@@ -293,31 +293,31 @@ def test_rules_are_about_path_and_query_only(url, allowed):
 @pytest.mark.parametrize(
     "name", ["sluice", "SLUICE", "Sluice/2.1", "sluice bot", "sluice (+http://h)", "sluice*", "sluice1", "sluice;x"]
 )
-def test_a_group_is_ours_by_its_name_up_to_the_first_other_character(name):
+def test_a_group_matches_by_its_name_up_to_the_first_other_character(name):
     body = f"User-agent: {name}\nDisallow: /\n\n{EVERYONE}Allow: /"
     assert not allows(body)
 
 
 @pytest.mark.parametrize("name", ["slu", "ice", "sluice-images", "sluicebot", "s", "other sluice", "'sluice'", ""])
-def test_a_group_of_another_name_is_not_ours(name):
+def test_a_group_with_another_name_does_not_match(name):
     assert not allows(f"User-agent: {name}\nAllow: /\n\n{EVERYONE}Disallow: /")
 
 
 @pytest.mark.parametrize("star", ["*", "* ", "* all of you", "*\t"])
-def test_a_star_means_everyone_whatever_is_said_behind_it(star):
+def test_a_star_matches_every_agent_whatever_follows_it(star):
     assert not allows(f"User-agent: {star}\nDisallow: /")
 
 
-def test_a_star_that_begins_a_word_means_nobody():
+def test_a_star_at_the_start_of_a_word_matches_no_agent():
     assert allows("User-agent: *bot\nDisallow: /")
 
 
-def test_the_groups_of_one_name_are_one_group():
+def test_groups_with_the_same_name_are_merged():
     body = "User-agent: sluice\nDisallow: /a\n\nUser-agent: other\nDisallow: /b\n\nUser-agent: Sluice\nDisallow: /c"
     assert [allows(body, f"http://h/{path}") for path in "abc"] == [False, True, False]
 
 
-def test_who_is_named_is_not_bound_by_the_rules_for_everyone():
+def test_a_named_agent_ignores_the_rules_for_all_agents():
     assert allows(f"{EVERYONE}Disallow: /\n\nUser-agent: sluice\nDisallow: /private")
     assert allows(f"{EVERYONE}Disallow: /\n\nUser-agent: sluice\nDisallow:")
     assert allows(f"{EVERYONE}Disallow: /\n\nUser-agent: sluice")
@@ -326,13 +326,13 @@ def test_who_is_named_is_not_bound_by_the_rules_for_everyone():
 @pytest.mark.parametrize(
     "line", ["Sitemap: http://h/s", "Host: h", "Clean-param: a", "unknown", "Crawl-delay: 5", "", "# x"]
 )
-def test_lines_that_are_no_rules_do_not_split_a_group(line):
+def test_other_lines_do_not_split_a_group(line):
     body = f"User-agent: sluice\n{line}\nUser-agent: other\nDisallow: /"
     assert not allows(body)
     assert not allows(body, agent="other")
 
 
-def test_rules_before_the_first_group_are_nobodys():
+def test_rules_before_the_first_group_are_ignored():
     assert allows("Disallow: /\nUser-agent: *\nAllow: /x")
 
 
@@ -343,17 +343,17 @@ def test_rules_before_the_first_group_are_nobodys():
         *("Dissalow: /", "Disalow: /", "Diasllow: /", "Disallaw: /", "Disallow: / # all", "Disallow: page"),
     ],
 )
-def test_a_rule_is_known_however_it_is_spelt(line):
+def test_misspelled_rule_names_are_recognized(line):
     assert not allows(f"{EVERYONE}{line}")
 
 
 @pytest.mark.parametrize("name", ["user-agent", "User Agent", "useragent", "USER-AGENT ", "User-agents"])
-def test_a_group_begins_however_its_field_is_spelt(name):
+def test_misspelled_user_agent_fields_start_a_group(name):
     assert not allows(f"{name}: sluice\nDisallow: /")
 
 
 @pytest.mark.parametrize("line", ["Disallow", "Disallow:", "Disallow: # /", "Disallow / page", ": /", "Dis allow: /"])
-def test_a_line_that_says_nothing_forbids_nothing(line):
+def test_an_empty_rule_forbids_nothing(line):
     assert allows(f"{EVERYONE}{line}")
 
 
@@ -383,7 +383,7 @@ def test_the_longest_rule_that_matches_decides_and_allow_wins_ties(rules, allowe
     assert allows(EVERYONE + rules) is allowed
 
 
-def test_who_allows_the_index_page_allows_its_folder_and_no_more():
+def test_allowing_the_index_page_allows_only_its_folder():
     body = EVERYONE + "Disallow: /\nAllow: /docs/index.html"
     assert allows(body, "http://h/docs/")
     assert allows(body, "http://h/docs/index.html")
@@ -392,7 +392,7 @@ def test_who_allows_the_index_page_allows_its_folder_and_no_more():
     assert not allows(EVERYONE + "Disallow: /docs/index.html\nDisallow: /d", "http://h/docs/")
 
 
-def test_a_line_is_cut_where_google_cuts_it():
+def test_lines_are_truncated_as_by_google():
     path = "/x/" + "a" * (2083 * 8 - len("disallow: /x/") - 2)
     body = f"{EVERYONE}disallow: {path}/cut off"
     assert not allows(body, f"http://h{path}/other")
@@ -400,12 +400,12 @@ def test_a_line_is_cut_where_google_cuts_it():
 
 
 @pytest.mark.parametrize("parameter", [";p", "?q", "/;", "//"])
-def test_other_separators_than_slashes_are_letters_of_a_rule(parameter):
+def test_only_slashes_separate_paths_in_a_rule(parameter):
     assert not allows(f"{EVERYONE}Disallow: /a{parameter}", f"http://h/a{parameter}x")
     assert allows(f"{EVERYONE}Disallow: /a{parameter}", "http://h/ax")
 
 
-def test_a_page_sent_in_place_of_robots_forbids_nothing():
+def test_an_html_page_instead_of_robots_txt_forbids_nothing():
     page = "<!DOCTYPE html>\n<html><head><title>Disallow: /</title>\n<style>a:hover{color:red}</style></head></html>"
     assert allows(page)
 
@@ -425,12 +425,12 @@ def test_a_crawl_delay_is_a_number_of_seconds_or_nothing(value, delay):
     assert Robots(f"{EVERYONE}Crawl-delay: {value}".encode(), "sluice").crawl_delay() == delay
 
 
-def test_of_several_crawl_delays_the_longest_counts():
+def test_the_longest_of_several_crawl_delays_applies():
     body = b"User-agent: sluice\nCrawl-delay: 2\nCrawl-delay: 7\n\nUser-agent: sluice\nCrawl-delay: 3"
     assert Robots(body, "sluice").crawl_delay() == 7.0
 
 
-def test_sitemaps_are_listed_wherever_they_stand_and_once():
+def test_sitemaps_are_listed_from_anywhere_without_duplicates():
     body = b"sitemap: http://h/a\nUser-agent: x\nSite-map: http://h/b\nDisallow: /\nSITEMAP:http://h/a"
     assert Robots(body, "sluice").sitemaps == ("http://h/a", "http://h/b")
 
@@ -462,11 +462,11 @@ def test_a_site_that_forbids_an_ai_crawler_by_name_has_opted_out(agent):
         "",
     ],
 )
-def test_a_site_that_says_nothing_to_ai_crawlers_has_not_opted_out(body):
+def test_a_site_without_rules_for_ai_crawlers_has_not_opted_out(body):
     assert not opted_out(body)
 
 
-def test_only_what_is_forbidden_to_the_ai_crawler_is_opted_out():
+def test_only_paths_forbidden_to_the_ai_crawler_are_opted_out():
     body = "User-agent: CCBot\nUser-agent: other\nDisallow: /art/\nAllow: /art/free\n\nUser-agent: GPTBot\nDisallow: /x"
     assert opted_out(body, "http://h/art/1")
     assert opted_out(body, "http://h/x")
@@ -491,12 +491,12 @@ def test_a_content_signal_against_training_is_an_opt_out(body):
     assert allows(body)
 
 
-def test_the_signal_with_the_longest_path_counts():
+def test_the_signal_with_the_longest_path_applies():
     body = "User-agent: *\nContent-Usage: train-ai=n\nContent-Usage: /open/ train-ai=y"
     assert opted_out(body, "http://h/page")
     assert not opted_out(body, "http://h/open/page")
 
 
-def test_a_signal_to_us_counts_before_the_signal_to_everyone():
+def test_a_signal_for_our_agent_overrides_the_one_for_all():
     ours = "User-agent: sluice\nContent-Signal: ai-train=yes\nAllow: /\n"
     assert not opted_out(f"{ours}\n{EVERYONE}Content-Signal: ai-train=no\nAllow: /")

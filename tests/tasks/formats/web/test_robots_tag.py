@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.web.robots_tag: what headers and meta elements forbid, the same for crawl and extract."""
+"""Contract of tasks.formats.web.robots_tag: directives of headers and meta elements, equal for crawl and extract."""
 
 from datetime import UTC, datetime
 
@@ -45,7 +45,7 @@ def test_words_are_separated_by_commas_semicolons_or_blanks(text: str) -> None:
         ("otherbot: unavailable_after: 01 Jan 2020 10:00:00 GMT, noindex", NOTHING),
     ],
 )
-def test_a_header_may_name_the_crawlers_that_it_is_for(text: str, expected: Directives) -> None:
+def test_a_header_can_name_its_crawlers(text: str, expected: Directives) -> None:
     assert header(text) == expected
 
 
@@ -66,21 +66,21 @@ def test_a_header_may_name_the_crawlers_that_it_is_for(text: str, expected: Dire
         ("noindexing unofollow", NOTHING),
     ],
 )
-def test_values_are_no_directives_and_hide_none(text: str, expected: Directives) -> None:
+def test_values_of_directives_are_not_directives_and_hide_none(text: str, expected: Directives) -> None:
     assert meta(text) == expected
 
 
-def test_a_reader_without_a_name_reads_what_is_for_all() -> None:
+def test_without_an_agent_name_only_general_directives_apply() -> None:
     assert header("sluice: noindex", agent="") == NOTHING
     assert header("*: noindex", agent="") == header("noindex", agent="") == NOINDEX
     assert header(": noindex", agent="") == NOINDEX
 
 
-def test_of_several_values_the_strictest_counts_and_a_name_ends_with_its_header() -> None:
+def test_the_strictest_of_several_values_applies_and_a_name_ends_with_its_header() -> None:
     assert header("otherbot: noindex", "nofollow", "noai") == Directives(nofollow=True, noai=True)
 
 
 @given(st.lists(st.sampled_from(["noindex", ":", ",", ";", " ", "sluice", "*", "unavailable_after", "9999", "\0"])))
-def test_every_text_is_read(parts: list[str]) -> None:
+def test_any_text_is_parsed(parts: list[str]) -> None:
     assert header("".join(parts)).noarchive is False
     assert meta("".join(parts)).noarchive is False

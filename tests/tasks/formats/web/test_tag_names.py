@@ -1,13 +1,13 @@
-"""Contract of tasks.formats.web.html_tags: the tags that going through a page one at a time finds."""
+"""Contract of tasks.formats.web.html_tags: the same tags as a sequential pass over a page."""
 
 import random
 import re
 
 import pytest
 
-from tasks.formats.web.html_tags import FORMATTING, Names, all_tags
+from tasks.formats.web.html_tags import FORMATTING, TagFinder, all_tags
 
-NAMES = Names({begin: number for number, begin in enumerate((*FORMATTING, b"opt", b"bod"), 1)})
+NAMES = TagFinder({begin: number for number, begin in enumerate((*FORMATTING, b"opt", b"bod"), 1)})
 TAG = re.compile(rb"<(/?)((?:[abisu]|tt|em)(?=[\t\n\f\r />])|big|cod|fon|nob|sma|str|opt|bod)", re.I)
 
 
@@ -19,7 +19,7 @@ def found(source: bytes) -> list[tuple[int, bool, bytes]]:
 
 
 def one_by_one(source: bytes) -> list[tuple[int, bool, bytes]]:
-    """The same by an expression, but for what begins in the last four bytes."""
+    """The same with a regular expression, except for tags that start in the last four bytes."""
     matches = [match for match in TAG.finditer(source) if match.start() < len(source) - 4]
     return [(match.start(2), bool(match[1]), match[2].lower()) for match in matches]
 
@@ -37,11 +37,11 @@ def one_by_one(source: bytes) -> list[tuple[int, bool, bytes]]:
         b"<strongest><code><small/",
     ],
 )
-def test_tags_are_found_wherever_a_page_ends(source: bytes) -> None:
+def test_tags_are_found_in_truncated_pages(source: bytes) -> None:
     assert found(source) == one_by_one(source)
 
 
-def test_every_tag_of_a_name_is_found_and_no_other() -> None:
+def test_exactly_the_tags_of_a_name_are_found() -> None:
     chance = random.Random(4)
     names = [
         b"a",

@@ -1,4 +1,4 @@
-"""What a tdmrep.json says of a URL, by the report of the W3C community group."""
+"""Evaluation of tdmrep.json for a URL, by the report of the W3C community group."""
 
 import time
 
@@ -47,7 +47,7 @@ RULES = b"""[
         ("/", False),
     ],
 )
-def test_the_first_rule_that_matches_counts(path, reserved):
+def test_the_first_matching_rule_applies(path, reserved):
     assert Reservations(RULES).reserves(f"https://h{path}") is reserved
 
 
@@ -59,7 +59,7 @@ def test_a_whole_site_is_reserved(location):
 
 
 @pytest.mark.parametrize("value", ["true", "null", "2", "-1", '"yes"', "[1]", "{}", "1e400", "1" * 4000])
-def test_a_value_that_the_report_does_not_know_says_nothing(value):
+def test_an_undefined_value_is_ignored(value):
     assert not Reservations(b'[{"location": "/", "tdm-reservation": %s}]' % value.encode()).reserves("https://h/")
 
 
@@ -75,7 +75,7 @@ def test_a_file_in_any_encoding_of_json_is_read(encoding):
         *(b'[{"location": "/", "tdm-reservation": 1}', b'[{"location": "/", "tdm-reservation": %s}]' % (b"1" * 5000)),
     ],
 )
-def test_a_file_that_is_no_array_of_json_is_refused_with_the_reason(file):
+def test_a_file_that_is_not_a_json_array_is_refused_with_the_reason(file):
     with pytest.raises(ValueError, match="it is no"):
         Reservations(file)
 
@@ -86,11 +86,11 @@ def test_a_file_of_brackets_is_refused(end):
         Reservations(b"[" * 100_000 + end)
 
 
-def test_letters_that_are_half_a_letter_do_no_harm():
+def test_lone_surrogates_are_handled():
     assert not Reservations(rb'[{"location": "/\ud800", "tdm-reservation": 1}]').reserves("https://h/a")
 
 
-def test_a_pattern_of_stars_costs_little():
+def test_a_pattern_of_stars_takes_little_time():
     said = Reservations(b'[{"location": "/' + b"*a" * 10_000 + b'b$", "tdm-reservation": 1}]')
     begin = time.process_time()
     assert not said.reserves("https://h/" + "a" * 4000)

@@ -19,25 +19,25 @@ from tasks.formats.web.url import (
     web_parts,
 )
 from tasks.stages.extract.captures import url_refusal
-from tasks.stages.extract.page_metadata import absolute
+from tasks.stages.extract.page_metadata import absolute_url
 
 
 def expected(whatwg):
-    """What the canonical form must be, from the URL standard's result."""
+    """The expected canonical form, from the result of the URL standard."""
     if whatwg is None or not whatwg.startswith(("http://", "https://")):
         return None
-    whatwg = whatwg.replace(";jsessionid=ABC123", "")  # left out on purpose
+    whatwg = whatwg.replace(";jsessionid=ABC123", "")  # omitted on purpose
     scheme, _, host, *path = whatwg.partition("#")[0].split("/", 3)
     return "/".join([scheme, "", host.rstrip("."), *path])
 
 
-def test_edge_cases_give_what_the_url_standard_says(shared_data):
+def test_edge_cases_follow_the_url_standard(shared_data):
     for row in json.loads((shared_data / "urls" / "edge_cases.json").read_text()):
         want = None if "user:pw@" in row["href"] else expected(row["whatwg"])
         assert canonical(row["href"], row["base"]) == want, row["id"]
 
 
-def test_real_links_give_what_the_url_standard_says_but_for_tracking_parameters(shared_data):
+def test_real_links_follow_the_url_standard_except_for_tracking_parameters(shared_data):
     file = str(shared_data / "urls" / "real_links.jsonl.zst")
     rows = [json.loads(line) for line in pa.input_stream(file, compression="zstd").read().splitlines()]
     tracked = 0
@@ -70,7 +70,7 @@ def test_real_links_give_what_the_url_standard_says_but_for_tracking_parameters(
         ("", None),
     ],
 )
-def test_canonical_form_drops_tracking_and_refuses_what_no_crawler_fetches(url, want):
+def test_canonical_form_drops_tracking_and_refuses_urls_that_cannot_be_crawled(url, want):
     assert canonical(url) == want
 
 
@@ -89,7 +89,7 @@ def test_canonical_form_drops_tracking_and_refuses_what_no_crawler_fetches(url, 
         ("http://h/(S(lit3py55t21z5v55vlm25s55))/a.aspx", "http://h/(S(lit3py55t21z5v55vlm25s55))/a.aspx"),
     ],
 )
-def test_session_ids_are_dropped_and_pages_that_are_named_like_them_are_kept(url, want):
+def test_session_ids_are_dropped_and_similar_page_names_are_kept(url, want):
     assert canonical(url) == want
     assert canonical(want) == want
 
@@ -140,7 +140,7 @@ def test_registered_domain_follows_the_public_suffix_list(host, domain):
 
 
 def test_registered_domains_and_suffixes_are_those_of_tldextract():
-    """Every eighth rule of the list, in letters and encoded, with up to three labels before it."""
+    """Every eighth rule of the list, in Unicode and encoded, with up to three labels before it."""
     reference = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
     suffixes = [rule.lstrip("!").replace("*", "any") for rule in sorted(reference.tlds)[::8]]
     suffixes += [
@@ -165,13 +165,13 @@ def test_registered_domains_and_suffixes_are_those_of_tldextract():
             assert is_public_suffix(host) == ("." not in host or not found.domain), host
 
 
-def test_host_and_port_are_read_from_every_kind_of_authority():
+def test_host_and_port_are_parsed_from_every_kind_of_authority():
     assert authority("https://h:8443/a") == "h:8443"
     assert host_and_port("http://[::1]:80a/".replace("80a", "81")) == ("[::1]", 81)
     assert host_and_port("http://[::1]/") == ("[::1]", None)
 
 
-def test_scope_takes_www_for_the_bare_name_and_nothing_else():
+def test_scope_treats_only_www_like_the_bare_name():
     scope = Scope(["example.com", "127.0.0.1:8000", "*.example.org"])
     assert scope.covers("http://www.example.com/")
     assert not scope.covers("http://evilexample.com/")
@@ -183,7 +183,7 @@ def test_scope_takes_www_for_the_bare_name_and_nothing_else():
     assert not scope.covers("http://evilexample.org/")
 
 
-def test_of_a_host_that_a_prefix_names_nothing_else_is_covered():
+def test_a_prefix_covers_nothing_else_of_its_host():
     scope = Scope(["example.com", "other.org"], prefixes=["https://www.example.com/docs/", "https://p.net/a"])
     assert scope.covers("http://example.com/docs/x?y")
     assert not scope.covers("http://example.com/blog/")
@@ -195,7 +195,7 @@ def test_of_a_host_that_a_prefix_names_nothing_else_is_covered():
         Scope([], prefixes=["ftp://h/"])
 
 
-def test_patterns_narrow_what_hosts_and_prefixes_cover():
+def test_patterns_narrow_the_scope_of_hosts_and_prefixes():
     scope = Scope(["h"], include_pattern=r"/(en|de)/", exclude_pattern=r"[?&]print=1|/private/")
     assert scope.covers("http://h/en/a")
     assert not scope.covers("http://h/fr/a")
@@ -244,7 +244,7 @@ def test_the_host_of_any_text(url: str, host: str, is_web: bool) -> None:
         assert web_parts(url).host == host
 
 
-def test_an_address_as_long_as_its_limit_is_taken_and_one_character_more_is_not() -> None:
+def test_a_url_at_the_length_limit_is_accepted_and_a_longer_one_is_not() -> None:
     start = "http://a.example/"
     fits = {
         limit: start + "x" * (limit - len(start)) for limit in (MAX_CRAWLED_URL, MAX_CAPTURED_URL, MAX_CANONICAL_URL)
@@ -253,5 +253,5 @@ def test_an_address_as_long_as_its_limit_is_taken_and_one_character_more_is_not(
     assert canonical(fits[MAX_CRAWLED_URL] + "x") is None
     assert url_refusal(fits[MAX_CAPTURED_URL]) == ""
     assert url_refusal(fits[MAX_CAPTURED_URL] + "x") == "url_invalid"
-    assert absolute(fits[MAX_CANONICAL_URL], "", start) == fits[MAX_CANONICAL_URL]
-    assert absolute(fits[MAX_CANONICAL_URL] + "x", "", start) == ""
+    assert absolute_url(fits[MAX_CANONICAL_URL], "", start) == fits[MAX_CANONICAL_URL]
+    assert absolute_url(fits[MAX_CANONICAL_URL] + "x", "", start) == ""

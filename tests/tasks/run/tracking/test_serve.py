@@ -47,7 +47,7 @@ def registered(folder: Path) -> Artifact:
 
 
 def asked(port: int, process: "subprocess.Popen[bytes]", prompts: list[Any]) -> list[str]:
-    """Returns what the server answers, waiting until it listens."""
+    """Returns the response of the server, waiting until it listens."""
     body = json.dumps({"inputs": prompts, "params": {"max_tokens": 8}}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
     for _ in range(STARTS_S * 2):
@@ -63,7 +63,7 @@ def asked(port: int, process: "subprocess.Popen[bytes]", prompts: list[Any]) -> 
 
 
 def served(folder: Path, model: Artifact, prompts: list[Any]) -> tuple[list[str], Path, dict[str, str]]:
-    """Registers a model and asks its server; returns the answers, the folder in MLflow, and the tags of the version."""
+    """Registers and queries a model; returns responses, the folder in MLflow, and the tags of the version."""
     with mlflow_server(folder / "mlflow", free_port()) as uri:
         run = StageRun(TrackingContext(uri, "served"), "served|model", "register")
         run.open()
@@ -74,7 +74,7 @@ def served(folder: Path, model: Artifact, prompts: list[Any]) -> tuple[list[str]
         port, number = free_port(), version.version
         command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/served/{number}",
                    "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
-        # As in an activated environment: MLflow looks for its web server on the PATH.
+        # As in an activated environment: MLflow searches its web server on the PATH.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
         process = subprocess.Popen(command, env=environment, start_new_session=True, cwd=Path(__file__).parents[4])

@@ -1,6 +1,6 @@
 """Tracking against a real MLflow server on loopback.
 
-Change the view or the version of MLflow, and run the soak part.
+Run the soak tests after a change of the view or of the version of MLflow.
 """
 
 import os
@@ -94,7 +94,7 @@ def tracked(uri: str, experiment: str, artifact: Artifact, parent: str = "") -> 
     return run
 
 
-def test_a_stage_run_hangs_under_its_dag_run_with_inputs_numbers_and_picture(server: str, tmp_path: Path) -> None:
+def test_a_stage_run_is_nested_under_its_dag_run_with_inputs_metrics_and_figure(server: str, tmp_path: Path) -> None:
     source = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="source")
     artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(rows=5), {"numbers": source}, kind="toy")
     run = tracked(server, "nested", artifact, "demo.corpus/manual-1")
@@ -122,7 +122,7 @@ def described(uri: str, run_id: str) -> str:
     return str(client(uri).get_run(run_id).data.tags["mlflow.note.content"])
 
 
-def test_experiment_dag_run_and_run_say_what_they_are_and_what_came_of_them(server: str, tmp_path: Path) -> None:
+def test_experiment_dag_run_and_run_have_descriptions_and_results(server: str, tmp_path: Path) -> None:
     artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(rows=15), kind="toy")
     context = TrackingContext(server, "told", "demo.corpus/manual-1", description="Seeds to a model.")
     for name in ("fetch p1", "extract"):
@@ -148,15 +148,13 @@ def test_experiment_dag_run_and_run_say_what_they_are_and_what_came_of_them(serv
     ]
 
 
-def test_the_experiment_shows_the_newest_results_and_a_description_by_a_person_stays(
-    server: str, tmp_path: Path
-) -> None:
+def test_the_experiment_shows_the_newest_results_and_keeps_a_manual_description(server: str, tmp_path: Path) -> None:
     artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
     funnel = artifact.record.model_copy(update={"stage": "consolidate", "note": "3 of 4 are kept"})
     documents = Artifact(artifact.store, artifact.address, funnel)
     context = TrackingContext(server, "newest", description="Seeds to a model.")
     held = client(server)
-    held.create_experiment("newest")  # as an earlier release made it, of no kind
+    held.create_experiment("newest")  # as created by an earlier release, without a kind
     StageRun(context, "one", "consolidate").close("FINISHED", documents)
     experiment = held.get_experiment_by_name("newest")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
@@ -175,7 +173,7 @@ def test_the_experiment_shows_the_newest_results_and_a_description_by_a_person_s
     assert experiment.tags["mlflow.experimentKind"] == "finetuning"
 
 
-def test_a_recipe_is_described_by_what_it_reads() -> None:
+def test_a_recipe_is_described_by_its_sources() -> None:
     said = describe.recipe(find_recipe("demo"))
     assert said.startswith("The recipe **demo** of Sluice: from a crawl from `http://library.localhost:18701/`, ")
     assert "`code` (text: `{stdlib}/**/*.py`)" in said
@@ -201,14 +199,14 @@ def test_runs_and_experiments_open_in_the_view_of_model_training(server: str, tm
             for text in shown:
                 page.get_by_text(text, exact=True).first.wait_for()
             assert not page.get_by_text(hidden, exact=True).count()
-        # From the list of experiments, too, and the switch is the reader's own.
+        # Also from the list of experiments, and users can still switch views.
         page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
         page.set_default_timeout(60_000)
         page.goto(f"{server}/#/experiments")
         page.get_by_role("row").get_by_role("link", name="seen", exact=True).click()
         page.wait_for_url(re.compile("runs.workflowType=machine_learning"))
         page.get_by_text("Runs", exact=True).first.wait_for()
-        for _ in range(12):  # a click on a page that is still being made is lost
+        for _ in range(12):  # a click on a page that is still loading is lost
             page.get_by_text("GenAI", exact=True).first.click()
             with suppress(playwright.TimeoutError):
                 page.wait_for_url(re.compile("usage.workflowType=genai"), timeout=5_000)
@@ -221,7 +219,7 @@ def test_runs_and_experiments_open_in_the_view_of_model_training(server: str, tm
         browser.close()
 
 
-def test_a_retry_goes_on_in_the_run_of_the_first_try(server: str, tmp_path: Path) -> None:
+def test_a_retry_continues_the_run_of_the_first_try(server: str, tmp_path: Path) -> None:
     artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig())
     first = tracked(server, "retried", artifact, "dag/run")
     first.close("FAILED", None, "worker was killed")
@@ -231,7 +229,7 @@ def test_a_retry_goes_on_in_the_run_of_the_first_try(server: str, tmp_path: Path
     assert {run.info.status for run in runs_of(server, "retried").values()} == {"FINISHED"}
 
 
-def test_what_mlflow_missed_is_kept_and_sent_once_it_is_back(tmp_path: Path) -> None:
+def test_records_are_queued_during_an_mlflow_outage_and_sent_afterwards(tmp_path: Path) -> None:
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     store = Store(str(tmp_path / "store"))

@@ -25,7 +25,7 @@ def test_settings_of_annotators_are_strict_in_type(settings: dict[str, dict[str,
         AnnotateConfig(settings=settings)
 
 
-def test_settings_of_what_is_not_in_use_are_refused_with_all_ways_out() -> None:
+def test_settings_of_unused_annotators_are_refused_with_all_remedies() -> None:
     with pytest.raises(ValueError, match="not in use") as caught:
         AnnotateConfig(use=("language",), settings={"fineweb": {"short": 9}})
     assert (

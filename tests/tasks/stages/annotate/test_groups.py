@@ -1,6 +1,6 @@
-"""Contract of groups: what one annotator has measured is measured again only where something that bears on it changed.
+"""Contract of groups: the measurements of an annotator are repeated only if one of its inputs changed.
 
-Rows are counted where annotators are called. All of it runs through the runner, as a user's versions do.
+Rows are counted at the calls of annotators. Everything runs through the runner, like a user's versions.
 """
 
 import json
@@ -17,11 +17,11 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import DriftError, InputError
-from tasks.core.groups import groups_of, named_in
+from tasks.core.groups import group_refs, groups_of
 from tasks.core.ledger import Ledger
 from tasks.filters import catalogue
 from tasks.filters.base import Annotator
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
 from tasks.run.forecast import inputs_at
@@ -32,7 +32,7 @@ from tasks.run.shell import main
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
-from tasks.stages.annotate.measure import measure_part, measured
+from tasks.stages.annotate.measure import measure_part, run_annotators
 from tests.s3_server import S3Server
 from tests.tasks.run.test_changed_limit import STAGES, USE, recipe, run
 from tests.tasks.stages.classifiers.texts_by_hand import jsonl
@@ -45,34 +45,34 @@ NO_FILTERS = {"consolidate.filters": [], "consolidate.limits": {}}
 
 
 class Letters(Annotator):
-    """Stands for `language`: names the last letter of a text as its language."""
+    """Replaces `language`: returns the last letter of a text as its language."""
 
     measures: ClassVar = {"label": "string"}
     chars: int = 10
 
-    def measure(self, batch: Batch) -> dict[str, Any]:
+    def measure(self, batch: DocumentBatch) -> dict[str, Any]:
         return {"label": [f"{text[: self.chars][-1:]}" for text in batch.texts]}
 
 
 class Reader(Annotator):
-    """Writes down what it sees of others."""
+    """Records the columns of others that it receives."""
 
     measures: ClassVar = {"language": "string", "found": "string"}
     reads: ClassVar = ("language",)
 
-    def measure(self, batch: Batch) -> dict[str, Any]:
-        return {"language": list(batch.languages), "found": [",".join(sorted(batch.found))] * len(batch)}
+    def measure(self, batch: DocumentBatch) -> dict[str, Any]:
+        return {"language": list(batch.languages), "found": [",".join(sorted(batch.annotations))] * len(batch)}
 
 
 class Stranger(Reader):
-    """As `Reader`, and declares nothing."""
+    """Like `Reader`, without declaring inputs."""
 
     reads: ClassVar = ()
 
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Annotators of the tests' own in the catalogue; `language` among them, so that no model is needed."""
+    """Test annotators in the catalogue, including `language`, so that no model is needed."""
     for name, kind in (("language", Letters), ("reader", Reader), ("stranger", Stranger)):
         module = ModuleType(f"tasks.filters.made_{name}")
         module.__dict__[kind.__name__] = type(kind.__name__, (kind,), {"__module__": module.__name__})
@@ -82,11 +82,11 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the documents that each annotator is given."""
+    """Counts the documents passed to each annotator."""
     counts: Counter[str] = Counter()
     annotate = Annotator.annotate
 
-    def counting(self: Annotator, batch: Batch) -> pa.StructArray:
+    def counting(self: Annotator, batch: DocumentBatch) -> pa.StructArray:
         found = annotate(self, batch)
         counts[type(self).__name__] += len(batch)
         return found
@@ -104,15 +104,15 @@ def artifact(recipe: Recipe, kind: str, version: str) -> Artifact:
 
 
 def origins(recipe: Recipe, version: str) -> dict[str, str]:
-    """Returns for every annotator of a version where its group lies."""
-    return {name: ref.address for name, ref in named_in(artifact(recipe, "attributes", version)).items()}
+    """Returns the address of every group of a version, by annotator."""
+    return {name: ref.address for name, ref in group_refs(artifact(recipe, "attributes", version)).items()}
 
 
 def at(version: str, *names: str) -> dict[str, str]:
     return {name: f"demo/measured/{name}@{version}" for name in names}
 
 
-def test_a_new_annotator_costs_its_own_pass_alone(
+def test_a_new_annotator_costs_only_its_own_pass(
     recipe: Recipe, counted: Counter[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     run(recipe, "1")
@@ -129,7 +129,7 @@ def test_a_new_annotator_costs_its_own_pass_alone(
         second = run(more, "2", "1")
     assert counted == {"C4Measures": DOCUMENTS}
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "c4")}
-    # Copies depend on the one group that dedup reads.
+    # Duplicates depend on the one group that dedup reads.
     assert [stage for stage in STAGES if not second[stage].skipped] == ["annotate", "consolidate"]
     told = f"measures c4; {', '.join(USE)}: as measured at 1"
     assert f"[demo/attributes@2] {told}" in caplog.messages
@@ -139,7 +139,7 @@ def test_a_new_annotator_costs_its_own_pass_alone(
     assert not list(Path(open_store(recipe).root).glob("demo/measured/pii/2"))
 
 
-def test_groups_that_came_about_bit_by_bit_give_the_documents_of_one_pass(recipe: Recipe) -> None:
+def test_groups_measured_incrementally_give_the_same_documents_as_one_pass(recipe: Recipe) -> None:
     few = recipe.override({"annotate.use": ["prose_score", "pii"], **NO_FILTERS})
     run(few, "1")
     run(few.override({"annotate.use": ["prose_score", "pii", "gopher_quality"]}), "2", "1")
@@ -152,22 +152,20 @@ def test_groups_that_came_about_bit_by_bit_give_the_documents_of_one_pass(recipe
     assert at_once["consolidate"].rows["out"] > 0
 
 
-def test_the_join_gives_what_one_table_of_all_annotators_would_hold(recipe: Recipe) -> None:
+def test_the_join_equals_one_table_of_all_annotators(recipe: Recipe) -> None:
     run(recipe, "1")
     joint = inputs_at(open_store(recipe), "demo", "1")
     annotators = {name: annotator(name, {}) for name in USE}
     for part in joint.names():
         documents = joint.extracted.table(f"documents/{part}.parquet", ["id", "text", "source", "url"])
-        found = measured(documents, annotators, {})
+        found = run_annotators(documents, annotators, {})
         table = {name: found[name].column for name in USE}
         errors = pa.nulls(documents.num_rows, pa.string())
         joined = joint.parts.part(part, ["id"], USE, ["id"])[1]
         assert joined.equals(pa.table({"id": documents["id"], "error": errors, **table}))
 
 
-def test_a_changed_setting_costs_the_pass_of_those_that_it_bears_on(
-    recipe: Recipe, own: None, counted: Counter[str]
-) -> None:
+def test_a_changed_setting_reruns_only_affected_annotators(recipe: Recipe, own: None, counted: Counter[str]) -> None:
     several = recipe.override({"annotate.use": ["language", "reader", "stranger", *USE], **NO_FILTERS})
     one(several, "extract", "1")
     one(several, "annotate", "1")
@@ -184,13 +182,13 @@ def test_a_changed_setting_costs_the_pass_of_those_that_it_bears_on(
         counted.clear()
         assert not one(several.override(changed), "annotate", str(number), "1").skipped
         assert counted == dict.fromkeys(measures, DOCUMENTS), changed
-    # An annotator that reads `language` where it is in use has measured otherwise without it.
+    # An annotator that optionally reads `language` measures differently without it.
     counted.clear()
     one(several.override({"annotate.use": ["gopher_quality", "prose_score", "pii"]}), "annotate", "7", "1")
     assert counted == {"GopherQualityMeasures": DOCUMENTS}
 
 
-def test_an_annotator_sees_what_it_reads_whenever_that_was_measured_and_nothing_else(recipe: Recipe, own: None) -> None:
+def test_an_annotator_sees_exactly_its_declared_inputs_whenever_they_were_measured(recipe: Recipe, own: None) -> None:
     first = recipe.override({"annotate.use": ["language", "prose_score", "pii"], **NO_FILTERS})
     one(first, "extract", "1")
     one(first, "annotate", "1")
@@ -206,7 +204,7 @@ def test_an_annotator_sees_what_it_reads_whenever_that_was_measured_and_nothing_
     assert contents[0] == contents[1]
 
 
-def test_a_changed_file_or_newer_code_costs_its_own_pass(
+def test_a_changed_file_or_newer_code_reruns_only_its_annotator(
     recipe: Recipe, counted: Counter[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = tmp_path / "words.txt"
@@ -237,7 +235,7 @@ texts = [{ path = "FOLDER/NAME.jsonl", label_field = "label" }]
 """
 
 
-def test_a_changed_model_costs_the_pass_of_those_that_ask_it(
+def test_a_changed_model_reruns_the_annotators_that_use_it(
     recipe: Recipe, counted: Counter[str], tmp_path: Path
 ) -> None:
     for name in ("one", "other"):
@@ -263,11 +261,11 @@ def test_a_changed_model_costs_the_pass_of_those_that_ask_it(
     assert origins(recipe, "2") == {**at("1", "prose_score", "pii", "classifier"), **at("2", "topic")}
     inputs = {ref.role: ref.address for ref in artifact(recipe, "measured/topic", "2").record.inputs}
     assert inputs == {"extracted": "demo/extracted@2", "classifiers": "demo/classifiers@2"}
-    # Who asks no model is given none.
+    # An annotator that declares no model gets none.
     assert not artifact(recipe, "measured/pii", "1").record.config["models"]
 
 
-def test_other_documents_are_measured_anew(recipe: Recipe, counted: Counter[str]) -> None:
+def test_changed_documents_are_measured_again(recipe: Recipe, counted: Counter[str]) -> None:
     run(recipe, "1")
     counted.clear()
     run(recipe.override({"extract.min_chars": 2}), "2", "1")
@@ -276,21 +274,21 @@ def test_other_documents_are_measured_anew(recipe: Recipe, counted: Counter[str]
     assert origins(recipe, "2") == at("2", *USE)
 
 
-def test_a_group_is_found_by_way_of_any_version_that_is_made_of_it(recipe: Recipe, counted: Counter[str]) -> None:
+def test_a_group_is_found_through_any_version_that_uses_it(recipe: Recipe, counted: Counter[str]) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
     run(recipe.override({"annotate.use": [*USE, "c4"], "consolidate.samples": 3}), "3", "2")
     counted.clear()
     run(recipe.override({"annotate.use": [*USE, "c4", "fineweb"]}), "4", "3")
     assert counted == {"FinewebMeasures": DOCUMENTS}
-    # A version of which only the copies were made anew leads to all groups, too.
+    # A version in which only dedup ran again also refers to all groups.
     one(recipe.override({"dedup.jaccard": 0.9, "annotate.use": [*USE, "c4", "fineweb"]}), "dedup", "5", "4")
     counted.clear()
     assert one(recipe.override({"annotate.use": [*USE, "c4", "fineweb"]}), "annotate", "6", "5").skipped
     assert not counted
 
 
-def test_on_an_object_store_groups_are_what_they_are_in_a_folder(
+def test_groups_are_equal_on_an_object_store_and_in_a_folder(
     recipe: Recipe, s3: S3Server, counted: Counter[str]
 ) -> None:
     contents = []
@@ -310,7 +308,7 @@ class Killed(BaseException):
     pass
 
 
-def test_a_run_that_was_killed_keeps_what_a_changed_recipe_does_not_bear_on(
+def test_a_killed_run_keeps_groups_that_a_changed_recipe_does_not_affect(
     recipe: Recipe, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = recipe.override({"extract.parts": 4})
@@ -337,7 +335,7 @@ def test_a_run_that_was_killed_keeps_what_a_changed_recipe_does_not_bear_on(
     }  # fmt: skip
 
 
-def test_what_an_unfinished_version_has_measured_is_taken_or_cleared_away(
+def test_measurements_of_an_unfinished_version_are_reused_or_removed(
     recipe: Recipe, counted: Counter[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one(recipe, "extract", "1")
@@ -352,12 +350,14 @@ def test_what_an_unfinished_version_has_measured_is_taken_or_cleared_away(
     with caplog.at_level("WARNING"):
         one(kinds, "annotate", "1")
     assert counted == {"ProseScore": DOCUMENTS, "Pii": DOCUMENTS}
-    (said,) = [message for message in caplog.messages if "clearing what was measured differently" in message]
+    (said,) = [
+        message for message in caplog.messages if "removing measurements with other settings or inputs" in message
+    ]
     assert "demo/measured/pii@1" in said
     assert "settings.kinds was ['email', 'phone'" in said
 
 
-def test_a_group_that_another_version_is_made_of_is_not_made_otherwise(recipe: Recipe) -> None:
+def test_a_group_used_by_another_version_is_not_overwritten(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
     longer = recipe.override({"annotate.settings.prose_score.full_length": 9000})
@@ -366,7 +366,7 @@ def test_a_group_that_another_version_is_made_of_is_not_made_otherwise(recipe: R
     artifact(recipe, "attributes", "1").remove()
     said = (
         r"demo/measured/prose_score@1 exists with another fingerprint: settings.full_length was \d+ and is 9000; "
-        r"demo/attributes@2 is made of it"
+        r"demo/attributes@2 refers to it"
     )
     with pytest.raises(DriftError, match=said):
         one(longer, "annotate", "1")
@@ -375,7 +375,7 @@ def test_a_group_that_another_version_is_made_of_is_not_made_otherwise(recipe: R
     assert origins(recipe, "1") == at("1", *USE)
 
 
-def test_a_group_that_was_deleted_is_missed_and_measured_again_alone(
+def test_only_a_deleted_group_is_measured_again(
     recipe: Recipe, counted: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = recipe.override({"annotate.use": [*USE, "c4"]})
@@ -400,7 +400,7 @@ def test_a_group_that_was_deleted_is_missed_and_measured_again_alone(
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "c4", "pii")}
 
 
-def test_a_version_of_which_a_group_is_gone_is_not_adopted(recipe: Recipe, counted: Counter[str]) -> None:
+def test_a_version_with_a_deleted_group_is_not_adopted(recipe: Recipe, counted: Counter[str]) -> None:
     first = run(recipe, "1")
     shutil.rmtree(Path(open_store(recipe).root) / "demo" / "measured" / "pii" / "1")
     counted.clear()
@@ -411,7 +411,7 @@ def test_a_version_of_which_a_group_is_gone_is_not_adopted(recipe: Recipe, count
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "pii")}
 
 
-def test_the_ledger_leads_from_a_column_to_its_group_and_back(recipe: Recipe) -> None:
+def test_the_ledger_links_a_column_and_its_group(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
     ledger = Ledger(open_store(recipe))

@@ -1,7 +1,7 @@
-"""An annotate run that is killed at any moment loses no document, and ends with the bytes of one that was left alone.
+"""An annotate run killed at any moment loses no document, and ends with the bytes of an undisturbed one.
 
-Run as a program it annotates: that is what the tests kill, with SIGKILL, once so many files lie in the store.
-One round is run every time; the others are soak: run them after a change of annotate, parts or commits.
+Run as a program it annotates: the tests kill it with SIGKILL once a given number of files is in the store.
+One round always runs; the others are soak: run them after a change of annotate, parts or commits.
 """
 
 import os
@@ -31,7 +31,7 @@ WORDS = "the river of stone ran down and people that have lived with it for long
 
 
 def annotate(folder: Path | str, version: str, workers: int) -> Artifact:
-    """Annotates what was extracted into the store `folder`, unless that is done."""
+    """Annotates the extracted documents in the store `folder`, unless it is done."""
     extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-stages-extract-stage", "dev"))
     inputs: dict[str, Artifact | list[Artifact]] = {"extracted": extracted}
     return run_stage_in(folder, "tasks.stages.annotate.stage", RULES, inputs, workers=workers, version=version)
@@ -61,7 +61,7 @@ def files_of(folder: Path, version: str) -> int:
 
 
 def kill(folder: Path, version: str, workers: int, files: int, later: float) -> bool:
-    """Starts a run and kills it, workers and all; returns whether it was still at work."""
+    """Starts a run and kills it with its workers; returns whether it was still running."""
     command = [sys.executable, "-m", "tests.tasks.stages.annotate.test_kills", str(folder), version, str(workers)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
@@ -75,14 +75,14 @@ def kill(folder: Path, version: str, workers: int, files: int, later: float) -> 
 
 
 def moments() -> list[tuple[int, list[int], float]]:
-    """Returns for every round: workers, files that lie in the store at each kill, seconds from there to the kill."""
+    """Returns for every round: workers, number of files in the store for each kill, seconds from then to the kill."""
     chance = random.Random(20261121)
     once = [(0, [chance.randint(0, FILES // 2)], chance.uniform(0.0, 0.05)) for _ in range(3)]
     return [*once, (0, [3, 4 * len(RULES.use)], 0.0), (2, [2 * len(RULES.use)], 0.0)]
 
 
 @pytest.mark.parametrize(("workers", "kills", "later"), soak_but([0], moments()))
-def test_a_run_killed_at_any_moment_ends_as_one_that_was_left_alone(
+def test_a_run_killed_at_any_moment_ends_like_an_undisturbed_one(
     folder: Path, left_alone: Artifact, workers: int, kills: list[int], later: float
 ) -> None:
     version = f"killed-{workers}-{'-'.join(map(str, kills))}-{later:.4f}"
@@ -96,7 +96,7 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_left_alone(
     ]
     assert made.record.rows_in == made.record.rows_out == 10 * PARTS
     assert all(one.verify() == [] for one in (made, *groups_of(made).values()))
-    # Nothing is left of the attempts that were killed.
+    # The killed attempts leave no files.
     assert files_of(folder, version) == FILES
 
 

@@ -1,4 +1,4 @@
-"""Contract of the annotate stage: one row of attributes per document, in the same place, and nothing dropped."""
+"""Contract of the annotate stage: one row of attributes per document, at the same position, and nothing dropped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +9,17 @@ from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError
 from tasks.core.groups import groups_of
-from tasks.filters.batch import READS, SPLITS, Batch
+from tasks.filters.batch import READS, SPLITS, DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
-from tasks.formats.documents.document import mark_of, same_mark
+from tasks.formats.documents.document import check_ids_digest, ids_digest
 from tasks.stages.annotate import DEFAULT, AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import found_in
 
 EXTRACT, ANNOTATE = "tasks.stages.extract.stage", "tasks.stages.annotate.stage"
-# Without the model, so that these tests run wherever the code does.
+# Without the model, so that these tests need no download.
 USE = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score", "pii")
 RULES = AnnotateConfig(use=USE)
 PROSE = "The river ran down to a valley of stones, and people have lived with it for long. "
@@ -27,7 +27,7 @@ Run = Callable[..., Artifact]
 
 
 def sentence(number: int) -> str:
-    """A line whose words, but for the everyday ones, stand in no other line."""
+    """A line whose words, except common ones, occur in no other line."""
     first, second, third = (f"w{'abcdefghij'[number % 10]}{number}{letter}" for letter in "xyz")
     return f"The {first} of {second} went to {third} with {first}{second}."
 
@@ -47,7 +47,7 @@ def rows(artifact: Artifact, folder: str) -> list[dict[str, object]]:
     return [row for path in artifact.files(f"{folder}/") for row in artifact.table(path).to_pylist()]
 
 
-def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifact) -> None:
+def test_attributes_are_aligned_with_their_documents(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
     groups = groups_of(made)
     assert list(groups) == list(USE)
@@ -60,7 +60,7 @@ def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifa
             assert found.schema.names == ["error", name]
             assert found.schema.field(name).type == annotator(name, {}).type()
             assert found.num_rows == documents.num_rows
-            same_mark(mark_of(documents["id"]), found, "")
+            check_ids_digest(ids_digest(documents["id"]), found, "")
         assert group.record.rows_in == group.record.rows_out == 11
         assert group.verify() == []
     assert made.record.rows_in == made.record.rows_out == extracted.record.rows_out == 11
@@ -78,7 +78,7 @@ def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Arti
     }
 
 
-def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage: Run, extracted: Artifact) -> None:
+def test_measurements_do_not_depend_on_batches(run_stage: Run, extracted: Artifact) -> None:
     one_by_one = RULES.model_copy(update={"batch_bytes": 1})
     made = [
         run_stage(ANNOTATE, config, {"extracted": extracted}, version=f"{config.batch_bytes}")
@@ -89,19 +89,19 @@ def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage
     assert made[0].record.fingerprint != made[1].record.fingerprint
 
 
-def test_spans_count_characters_also_behind_those_of_two_code_units(run_stage: Run, extracted: Artifact) -> None:
+def test_spans_count_code_points_and_not_utf_16_units(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
     texts = {row["id"]: str(row["text"]) for row in rows(extracted, "documents")}
     found = [texts[row["id"]][span["start"] : span["end"]] for row in found_in(made) for span in row["pii"]["spans"]]
     assert found == ["jo@example.org"]
 
 
-def test_a_document_that_breaks_an_annotator_keeps_its_place(
+def test_a_document_on_which_an_annotator_fails_keeps_its_row(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = ProseScore.measure
 
-    def fragile(self: ProseScore, batch: Batch) -> object:
+    def fragile(self: ProseScore, batch: DocumentBatch) -> object:
         if any("jo@example.org" in text for text in batch.texts):
             raise RecursionError("too deep")
         return whole(self, batch)
@@ -113,7 +113,7 @@ def test_a_document_that_breaks_an_annotator_keeps_its_place(
     )
     with pytest.raises(InputError, match=said):
         run_stage(ANNOTATE, RULES, {"extracted": extracted})
-    # What stops one annotator costs the others nothing.
+    # A failure of one annotator does not affect the others.
     done = {path.parts[-3] for path in tmp_path.rglob("test/measured/*/dev/.artifact.json")}
     assert done == {*USE} - {"prose_score"}
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted}, max_bad_share=0.5)
@@ -127,21 +127,21 @@ def test_a_document_that_breaks_an_annotator_keeps_its_place(
 
 
 @pytest.mark.parametrize("name", [*USE, "lexicon", "url_blocklist"])
-def test_splits_are_held_until_the_last_annotator_that_reads_them(name: str) -> None:
-    batch = Batch([PROSE])
+def test_word_splits_are_kept_until_the_last_annotator_that_reads_them(name: str) -> None:
+    batch = DocumentBatch([PROSE])
     one = annotator(name, {})
     one.prepare({})
-    batch.keep_for([name])
+    batch.free_unread_splits([name])
     one.annotate(batch)
     read = {split for split in SPLITS if split in vars(batch)}
     assert read == set(READS.get(name, SPLITS))
-    batch.keep_for(["language", "mine"])
+    batch.free_unread_splits(["language", "mine"])
     assert {split for split in SPLITS if split in vars(batch)} == read
-    batch.keep_for(["language", "pii"])
+    batch.free_unread_splits(["language", "pii"])
     assert not any(split in vars(batch) for split in SPLITS)
 
 
-def test_a_missing_model_stops_the_stage_and_names_the_remedy(
+def test_a_missing_model_stops_the_stage_with_a_remedy(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "none"))
@@ -156,23 +156,29 @@ def test_a_missing_model_stops_the_stage_and_names_the_remedy(
         ({"settings": {"language": {"char": 3}}}, 'did you mean "chars"'),
         ({"settings": {"language": {"chars": -3}}}, "greater than or equal to 1"),
         ({"use": ("language",), "settings": {"fineweb": {"short": 9}}}, "not in use"),
-        ({"use": ("quality", "language")}, "quality reads what language finds: put language before quality in use"),
-        ({"use": ("perplexity", "pii", "language")}, "perplexity reads what language finds: put language before"),
-        ({"use": ("gopher_quality", "language")}, "gopher_quality reads what language finds: put language before"),
-        ({"use": ("quality", "pii")}, "quality cannot do without language: put language before quality in use"),
+        ({"use": ("quality", "language")}, "quality reads the attributes of language: put language before quality"),
+        (
+            {"use": ("perplexity", "pii", "language")},
+            "perplexity reads the attributes of language: put language before",
+        ),
+        (
+            {"use": ("gopher_quality", "language")},
+            "gopher_quality reads the attributes of language: put language before",
+        ),
+        ({"use": ("quality", "pii")}, "quality needs language: put language before quality in use"),
     ],
 )
-def test_wrong_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AnnotateConfig(**given)
 
 
-def test_an_annotator_may_stand_anywhere_behind_the_one_that_it_reads_or_without_it() -> None:
+def test_an_annotator_may_come_anywhere_after_its_input_or_run_without_it() -> None:
     for use in (("language", "pii", "quality", "perplexity"), ("gopher_quality", "perplexity"), ("pii", "language")):
         assert AnnotateConfig(use=use).use == use
 
 
-def test_defaults_are_part_of_the_fingerprint() -> None:
+def test_defaults_are_in_the_fingerprint() -> None:
     config = AnnotateConfig(settings={"language": {"min_paragraph": 30}})
     assert config.settings["language"]["min_paragraph"] == 30
     assert '"chars":2000' in canonical_json(config)
@@ -197,7 +203,7 @@ def test_reading_a_recipe_imports_nothing_heavy() -> None:
 
 def test_the_score_prefers_prose_over_boilerplate() -> None:
     texts = ["", "Home\nNews\nHome\nNews", "Home\nNews\n" * 20 + PROSE * 40, PROSE * 40, PROSE * 80]
-    found = ProseScore().annotate(Batch(texts)).field("score").to_pylist()
+    found = ProseScore().annotate(DocumentBatch(texts)).field("score").to_pylist()
     assert found[0] == 0.0
     assert found == sorted(found)
     assert found[-1] <= 1.0

@@ -1,4 +1,4 @@
-"""Arms: the current mixture first, deterministic samples, nothing that repeats a source too often."""
+"""Arms: the current mixture first, deterministic samples, no source repeated too often."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_the_current_mixture_is_arm_0_and_every_arm_is_a_mixture() -> None:
         assert sum(resolve(arm["weights"]).values()) == 100_000
 
 
-def test_without_a_current_mixture_the_natural_one_is_current_and_comes_once() -> None:
+def test_without_a_current_mixture_the_natural_one_is_current_and_not_repeated() -> None:
     kinds = [arm["kind"] for arm in choose(CanaryConfig(arms=0), PLENTY)]
     assert kinds == ["current", "uniform"]
 
@@ -41,7 +41,7 @@ def test_the_same_seed_samples_the_same_arms_and_another_seed_others() -> None:
     assert choose(CanaryConfig(arms=5, sample_seed=1), PLENTY) != first
 
 
-def test_no_arm_reads_a_source_more_often_than_the_cap() -> None:
+def test_no_arm_repeats_a_source_more_often_than_the_cap() -> None:
     config = CanaryConfig(arms=10, steps=100, batch_size=16, repetition_cap=2)
     sequences = {"web": 10_000, "code": 2000, "books": 150}  # books: at most 300 of 1,600 samples
     arms = choose(config, sequences)
@@ -56,16 +56,16 @@ def test_a_current_mixture_above_the_cap_is_refused_with_the_numbers() -> None:
         choose(config, {"web": 10_000, "books": 100})
 
 
-def test_a_current_mixture_with_a_name_that_the_plan_has_not_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+def test_an_unknown_name_in_the_current_mixture_is_refused_with_the_valid_ones(tmp_path: Path) -> None:
     inputs = {"shards": tokens_in(tmp_path).shards}
     plan = run_stage_in(
         tmp_path, "tasks.stages.tokens.pack", PackConfig(seq_len=32, by="language"), inputs, version="l"
     )
-    with pytest.raises(RecipeError, match=r'\[canary\] current.* no source is called "fr"\. Known are: de, en'):
+    with pytest.raises(RecipeError, match=r'\[canary\] current.* no source is called "fr"\. Choose from de, en'):
         run_stage_in(tmp_path, "tasks.stages.canary.arms", CanaryConfig(current={"fr": 1.0}), {"plan": plan})
 
 
-def test_an_impossible_cap_ends_with_an_error_and_not_in_an_endless_loop() -> None:
+def test_an_impossible_cap_raises_an_error_instead_of_looping() -> None:
     config = CanaryConfig(arms=3, steps=100, batch_size=16, repetition_cap=1)
     with pytest.raises(InputError, match="no further mixture"):
         choose(config, {"web": 800, "books": 800})  # only 50:50 fits
@@ -82,7 +82,7 @@ def test_an_unknown_source_in_the_current_mixture_or_the_target_is_refused() -> 
     assert targets(CanaryConfig(), summary) == {"web": 1.0}
 
 
-def test_a_cycle_starts_from_what_the_previous_one_decided_and_proposed() -> None:
+def test_a_cycle_starts_from_the_decision_and_proposal_of_the_previous_one() -> None:
     previous = {
         "weights": {"web": 0.4, "code": 0.4, "gone": 0.2},
         "response": {"proposed_weights": {"web": 0.3, "code": 0.7, "gone": 0.0}},
@@ -95,7 +95,7 @@ def test_a_cycle_starts_from_what_the_previous_one_decided_and_proposed() -> Non
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
 
 
-def test_a_mixture_that_the_recipe_names_since_counts_more_than_what_was_decided() -> None:
+def test_a_newer_mixture_of_the_recipe_overrides_the_decision() -> None:
     previous = {"weights": {"web": 0.4, "code": 0.6}, "response": {"proposed_weights": {"web": 0.3, "code": 0.7}}}
     arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous, overridden=True)
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}

@@ -11,7 +11,7 @@ TARGET = {"a": 0.4, "b": 0.3, "c": 0.3}
 
 
 def cycle(rng: np.random.Generator, effects: np.ndarray, seeds: int, noise: float = 0.004) -> np.ndarray:
-    """Simulates bits per byte (arms, seeds, sources): a seed moves all arms, and each run has noise of its own."""
+    """Simulates bits per byte (arms, seeds, sources): a seed shifts all arms, and each run has independent noise."""
     arms = len(effects)
     base = 1.5 - effects[:, None, :] + rng.normal(0, 0.02, (1, seeds, 3))
     return base + rng.normal(0, noise, (arms, seeds, 3)) + rng.normal(0, noise, (arms, seeds, 1))
@@ -23,13 +23,13 @@ def judge(bpb: np.ndarray, confidence: float = 0.95, guard: float = 0.02):
 
 
 @pytest.mark.parametrize(("arms", "seeds"), [(2, 2), (4, 2), (8, 3), (16, 2)])
-def test_of_equal_arms_at_most_one_cycle_in_twenty_promotes_any(arms: int, seeds: int) -> None:
+def test_with_equal_arms_at_most_one_cycle_in_twenty_promotes_any(arms: int, seeds: int) -> None:
     rng = np.random.default_rng(arms * 10 + seeds)
     promoted = sum(winner(judge(cycle(rng, np.zeros((arms, 3)), seeds))) is not None for _ in range(200))
     assert promoted <= 10
 
 
-def test_intervals_hold_the_truth_of_all_arms_together_as_often_as_they_say() -> None:
+def test_simultaneous_intervals_have_their_nominal_coverage() -> None:
     rng = np.random.default_rng(3)
     covered = 0
     for _ in range(600):
@@ -61,20 +61,20 @@ def test_a_better_arm_that_makes_a_guarded_source_worse_is_not_promoted() -> Non
     assert winner(judge(cycle(np.random.default_rng(0), effects, 2, noise=0.001), guard=0.1)).arm == "arm-1"
 
 
-def test_an_arm_that_is_the_current_mixture_under_another_name_is_not_promoted() -> None:
+def test_an_arm_equal_to_the_current_mixture_is_not_promoted() -> None:
     bpb = cycle(np.random.default_rng(0), np.zeros((3, 3)), 2)
     bpb[1] = bpb[0]
     assert judge(bpb)[0].difference == 0
     bpb[2] = bpb[0]
-    assert winner(judge(bpb)) is None  # no noise at all: the interval is the point 0
+    assert winner(judge(bpb)) is None  # without noise the interval is the point 0
 
 
 @pytest.mark.parametrize("freedom", [2, 7, 30])
-def test_one_arm_is_compared_by_students_t(freedom: int) -> None:
+def test_a_single_arm_is_compared_by_students_t(freedom: int) -> None:
     assert dunnett(1, freedom, 0.95) == pytest.approx(t.ppf(0.975, freedom), rel=1e-4)
 
 
 # Two-sided 5 % points of Dunnett (1964), table II.
 @pytest.mark.parametrize(("arms", "freedom", "value"), [(3, 12, 2.68), (5, 20, 2.73), (2, 10, 2.57), (9, 30, 2.86)])
-def test_quantiles_are_those_of_dunnetts_table(arms: int, freedom: int, value: float) -> None:
+def test_quantiles_match_dunnetts_table(arms: int, freedom: int, value: float) -> None:
     assert dunnett(arms, freedom, 0.95) == pytest.approx(value, abs=0.011)

@@ -39,7 +39,7 @@ def cycle(folder: Path, made: Made) -> tuple[list[Artifact], Artifact, Artifact]
     return runs, mixture, again
 
 
-def test_a_cycle_trains_every_arm_decides_and_repeats_to_the_byte(tmp_path: Path) -> None:
+def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     runs, mixture, again = cycle(tmp_path, made)
     results = [json.loads(run.read("result.json")) for run in runs]
@@ -50,7 +50,7 @@ def test_a_cycle_trains_every_arm_decides_and_repeats_to_the_byte(tmp_path: Path
         assert one["tokens"] == 4 * 4 * 32
         assert one["loss_curve"][-1][0] == 3
     assert results[0]["bpb"] != results[1]["bpb"]
-    # Common random numbers: both arms start from the same weights, so their first losses are near each other.
+    # Common random numbers: both arms start from the same weights, so their first losses are close.
     assert abs(results[0]["loss_curve"][0][1] - results[2]["loss_curve"][0][1]) < 0.2
     decision = json.loads(mixture.read("mixture.json"))
     assert set(decision["weights"]) == {"web", "code", "my-books"}
@@ -59,7 +59,7 @@ def test_a_cycle_trains_every_arm_decides_and_repeats_to_the_byte(tmp_path: Path
     assert again.read("result.json") == runs[0].read("result.json")
 
 
-def test_a_canary_is_on_record_with_the_takedown_that_it_has_obeyed(tmp_path: Path) -> None:
+def test_the_record_of_a_canary_names_its_takedown(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     taken = take_down(tmp_path, domains="h1.org")
     arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", config(), {"plan": made.plan}, kind="arms")

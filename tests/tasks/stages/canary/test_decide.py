@@ -1,4 +1,4 @@
-"""The decision as an artifact: what is promoted, what stays, and a report that says why."""
+"""The decision as an artifact: promotion or not, with a report of the reasons."""
 
 import json
 
@@ -32,7 +32,7 @@ def results(gain: list[float], noise: float = 0.002, seeds: tuple[int, ...] = (0
     ]
 
 
-def test_a_surely_better_arm_is_promoted_with_its_weights() -> None:
+def test_a_significantly_better_arm_is_promoted_with_its_weights() -> None:
     decision = decide(CanaryConfig(), ARMS, results([0, 0, 0.1, 0]))
     assert decision["promoted"]
     assert decision["winner"] == "arm-2"
@@ -41,7 +41,7 @@ def test_a_surely_better_arm_is_promoted_with_its_weights() -> None:
     assert decision["reason"].startswith("arm-2 replaces arm-0: lower by 0.0")
 
 
-def test_without_a_sure_improvement_the_current_mixture_stays() -> None:
+def test_without_a_significant_improvement_the_current_mixture_is_kept() -> None:
     decision = decide(CanaryConfig(), ARMS, results([0, 0, 0.001, 0], noise=0.01))
     assert not decision["promoted"]
     assert decision["weights"] == WEIGHTS[0]
@@ -49,7 +49,7 @@ def test_without_a_sure_improvement_the_current_mixture_stays() -> None:
     assert "arm-0 stays" in decision["reason"]
 
 
-def test_the_target_says_what_counts() -> None:
+def test_the_target_weights_the_sources() -> None:
     rows = results([0, 0, 0, 0])
     for row in rows:
         row["bpb"]["code"] -= 0.2 if row["arm"] == "arm-1" else 0
@@ -57,7 +57,7 @@ def test_the_target_says_what_counts() -> None:
     assert decide(CanaryConfig(target={"code": 1.0}), ARMS, rows)["winner"] == "arm-1"
 
 
-def test_an_arm_that_guarded_sources_pay_for_is_named_but_not_promoted() -> None:
+def test_an_arm_that_hurts_a_guarded_source_is_reported_but_not_promoted() -> None:
     rows = results([0, 0, 0.3, 0])
     for row in rows:
         row["bpb"]["web"] += 0.4 if row["arm"] == "arm-2" else 0
@@ -80,7 +80,7 @@ def test_a_run_with_other_weights_is_refused() -> None:
         decide(CanaryConfig(), ARMS, rows)
 
 
-def test_one_arm_alone_stays() -> None:
+def test_a_single_arm_is_kept() -> None:
     decision = decide(CanaryConfig(), ARMS[:1], results([0] * 4)[:2])
     assert decision["promoted"] is False
     assert decision["reason"] == "arm-0 stays: there was no other arm"
@@ -102,7 +102,7 @@ def test_the_report_has_a_row_per_arm_and_the_picture_is_a_png() -> None:
     assert figure(decision)[:4] == b"\x89PNG"
 
 
-def test_arms_that_weight_another_column_than_the_source_are_compared_without_a_response() -> None:
+def test_arms_by_another_column_are_compared_without_a_response_surface() -> None:
     tiers = [{**arm, "weights": {"gold": arm["weights"]["code"], "silver": arm["weights"]["web"]}} for arm in ARMS]
     rows = [{**row, "weights": tiers[int(row["arm"][-1])]["weights"]} for row in results([0, 0, 0.1, 0])]
     decision = decide(CanaryConfig(target={"web": 1.0}), tiers, rows)

@@ -1,4 +1,4 @@
-"""The fit: recovers planted responses, predicts arms it has not seen, proposes near the planted optimum."""
+"""The fit: recovers planted responses, predicts unseen arms, proposes near the planted optimum."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ TARGET = {"a": 0.2, "b": 0.5, "c": 0.3}
 
 
 def power_law(weights: np.ndarray) -> np.ndarray:
-    """Bits per byte of each source falls with a power of its own share, and a little with the others'."""
+    """Bits per byte of each source decrease with a power of its share, and slightly with the others'."""
     spill = np.array([[1, 0.1, 0.02], [0.2, 1, 0.05], [0.02, 0.02, 1]])
     return np.array([0.9, 1.1, 0.7]) * (weights @ spill.T + 0.01) ** -np.array([0.06, 0.1, 0.08])
 
@@ -21,7 +21,7 @@ def exponential(weights: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("truth", [power_law, exponential])
-def test_left_out_arms_are_ranked_as_measured(truth) -> None:
+def test_predictions_rank_left_out_arms_as_measured(truth) -> None:
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(3), 16)
     bpb = truth(weights) * np.exp(rng.normal(0, 0.002, (16, 3)))
@@ -32,7 +32,7 @@ def test_left_out_arms_are_ranked_as_measured(truth) -> None:
     assert np.abs(found.predict(fresh) - truth(fresh) @ goal).max() < 0.05
 
 
-def test_the_worth_of_one_source_to_another_is_recovered() -> None:
+def test_the_effect_of_one_source_on_another_is_recovered() -> None:
     rng = np.random.default_rng(4)
     weights = rng.dirichlet(np.ones(3), 24)
     found = fit(weights, power_law(weights) * np.exp(rng.normal(0, 0.0005, (24, 3))), SOURCES, TARGET)
@@ -42,7 +42,7 @@ def test_the_worth_of_one_source_to_another_is_recovered() -> None:
     assert found.worth[1][2] < 0.15
 
 
-def test_the_exponential_form_is_taken_where_it_is_the_truth() -> None:
+def test_the_exponential_form_is_chosen_for_exponential_data() -> None:
     rng = np.random.default_rng(6)
     weights = rng.dirichlet(np.ones(3), 24)
     found = fit(weights, exponential(weights) * np.exp(rng.normal(0, 0.001, (24, 3))), SOURCES, TARGET)
@@ -68,7 +68,7 @@ def test_the_planted_optimum_is_proposed_from_32_runs() -> None:
     assert max(distances) < 0.1
 
 
-def test_a_proposal_keeps_to_the_largest_shares_that_were_tried() -> None:
+def test_a_proposal_stays_within_the_largest_tried_shares() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(3), 10)
     most = np.array([0.3, 0.5, 0.4])
     best = fit(weights, exponential(weights), SOURCES, {"a": 1.0}).best(most)

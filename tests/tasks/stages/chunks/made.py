@@ -1,4 +1,4 @@
-"""What the tests of chunks share: a small tokenizer, and the stage over rows of documents. Not a test module."""
+"""Helpers of the tests of chunks: a small tokenizer, and the stage over rows of documents. Not a test module."""
 
 import functools
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import DOCUMENT, LAYOUT
 from tasks.stages.chunks import ChunksConfig
-from tasks.stages.chunks.cut import Count, counter
+from tasks.stages.chunks.cut import Count, token_counter
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
 from tests.conftest import run_stage_in
@@ -26,7 +26,7 @@ def tokenizer_json() -> str:
 
 
 def count() -> Count:
-    return counter(tokenizer_json())
+    return token_counter(tokenizer_json())
 
 
 def chunked(
@@ -39,7 +39,7 @@ def chunked(
     takedown: Artifact | None = None,
     **settings: Any,
 ) -> Artifact:
-    """The chunks of kept documents; `before` are documents as extracted, of those with one of the `layouts`."""
+    """The chunks of kept documents; `before` are the extracted documents of those with one of the `layouts`."""
     (folder / "tokenizer.json").parent.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(tokenizer_json())
     documents = documents_in(folder, rows, parts)

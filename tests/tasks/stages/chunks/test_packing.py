@@ -1,4 +1,4 @@
-"""Contract of packing: nothing is lost, nothing exceeds the budget, and what fits it is not divided."""
+"""Contract of packing: nothing is lost, nothing exceeds the budget, and blocks that fit are not divided."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -24,7 +24,7 @@ def cut(text: str, **settings: int) -> list[Cut]:
 
 
 @given(st.lists(st.sampled_from(LINES), max_size=12), st.sampled_from([64, 100, 128]), st.sampled_from([0, 16]))
-def test_chunks_have_each_character_once_but_for_the_overlap_and_keep_to_the_budget(
+def test_chunks_cover_each_character_once_except_for_overlap_within_the_budget(
     lines: list[str], most: int, overlap: int
 ) -> None:
     text, at = "\n".join(lines), 0
@@ -41,7 +41,7 @@ def test_chunks_have_each_character_once_but_for_the_overlap_and_keep_to_the_bud
     assert not text[at:].strip()
 
 
-def test_code_and_tables_that_fit_stand_whole_in_one_chunk() -> None:
+def test_code_and_tables_that_fit_are_not_divided() -> None:
     text = "\n\n".join(["# Doors", WORDS * 2, CODE, WORDS, TABLE, WORDS * 4])
     parts = [text[one.start : one.end] for one in cut(text, max_tokens=max(count()([CODE, TABLE])) + 8)]
     assert len(parts) > 2
@@ -49,20 +49,20 @@ def test_code_and_tables_that_fit_stand_whole_in_one_chunk() -> None:
         assert sum(whole in part for part in parts) == 1
 
 
-def test_a_block_that_takes_the_whole_budget_is_not_divided_for_the_headings_above_it() -> None:
+def test_a_block_as_large_as_the_budget_is_not_divided_to_fit_headings() -> None:
     text = f"# Museum\n\n## Doors\n\n{CODE}"
     (most,) = count()([CODE])
     whole = cut(text, max_tokens=most)[-1]
     assert (text[whole.start : whole.end], whole.headings, whole.tokens) == (CODE, (), most)
 
 
-def test_code_that_does_not_fit_is_divided_between_its_lines_and_first_where_one_is_blank() -> None:
+def test_code_is_divided_between_lines_preferably_at_blank_ones() -> None:
     parts = [CODE[one.start : one.end] for one in cut(CODE, max_tokens=64)]
     assert len(parts) > 1
     assert all(part.startswith(("```", "def f")) for part in parts)
 
 
-def test_a_chunk_in_the_midst_of_a_section_has_the_path_of_its_headings() -> None:
+def test_a_chunk_inside_a_section_has_its_heading_path() -> None:
     text = f"# Museum\n\n## Doors\n\n{WORDS * 20}\n\n## Windows\n\n{WORDS * 2}"
     found = cut(text, min_tokens=1)
     paths = [(one.headings, text[one.start :].startswith("#")) for one in found]
@@ -72,12 +72,12 @@ def test_a_chunk_in_the_midst_of_a_section_has_the_path_of_its_headings() -> Non
     assert not any(text[one.start : one.end].rpartition("\n")[2].startswith("#") for one in found), "none ends with one"
 
 
-def test_headings_take_a_quarter_of_the_budget_at_most_and_the_innermost_stay() -> None:
+def test_headings_take_at_most_a_quarter_of_the_budget_and_innermost_ones_are_kept() -> None:
     text = f"# {WORDS * 2}\n\n## Doors\n\n{WORDS * 20}"
     assert {one.headings for one in cut(text)[1:]} == {("Doors",)}
 
 
-def test_short_sections_stand_together_until_they_have_the_least_tokens() -> None:
+def test_short_sections_are_merged_up_to_the_minimum_size() -> None:
     text = "\n\n".join(f"# Door {n}\n\nIt opens at {n}." for n in range(12))
     assert len(cut(text, min_tokens=1)) == 12
     sizes = [one.tokens for one in cut(text, min_tokens=60)]
@@ -85,7 +85,7 @@ def test_short_sections_stand_together_until_they_have_the_least_tokens() -> Non
     assert all(size >= 60 for size in sizes[:-1])
 
 
-def test_an_overlap_begins_with_a_sentence_of_the_same_section() -> None:
+def test_an_overlap_starts_at_a_sentence_of_the_same_section() -> None:
     text = f"# A\n\n{WORDS * 20}\n\n# B\n\n{WORDS * 20}"
     found = cut(text, overlap_tokens=30)
     assert [one.overlap > 0 for one in found].count(True) >= 2
@@ -98,9 +98,9 @@ def test_an_overlap_begins_with_a_sentence_of_the_same_section() -> None:
 
 
 @pytest.mark.parametrize("overlap", [0, 16])
-def test_where_a_whole_has_more_tokens_than_its_parts_the_budget_is_kept_all_the_same(overlap: int) -> None:
+def test_the_budget_holds_even_if_a_whole_has_more_tokens_than_its_parts(overlap: int) -> None:
     def more_at_seams(texts: Sequence[str]) -> list[int]:
-        """Tokens of a tokenizer that has no token for a word behind a line end."""
+        """Tokens of a tokenizer without a token for a word after a line end."""
         return [len(one.split()) + 5 * one.strip().count("\n") for one in texts]
 
     text = "\n\n".join(f"Door {n} of the museum opens at nine. It closes at {n}." for n in range(30))

@@ -1,4 +1,4 @@
-"""Contract of chunks: traced to documents and pages, each kept or rejected with its reason, whatever the workers."""
+"""Contract of chunks: traced to documents and pages, kept or rejected with a reason, for any number of workers."""
 
 from collections import Counter
 from pathlib import Path
@@ -32,7 +32,7 @@ def pages() -> list[dict[str, Any]]:
     ]
 
 
-def test_a_chunk_is_a_stretch_of_its_document_and_all_chunks_are_accounted_for(tmp_path: Path) -> None:
+def test_a_chunk_is_a_substring_of_its_document_and_all_chunks_are_accounted_for(tmp_path: Path) -> None:
     rows = {row["id"]: row for row in pages()}
     made = chunked(tmp_path, list(rows.values()))
     kept, gone = rows_of(made), rows_of(made, "rejected/")
@@ -49,7 +49,7 @@ def test_a_chunk_is_a_stretch_of_its_document_and_all_chunks_are_accounted_for(t
     assert all(path.startswith(("chunks/", "rejected/")) for path in made.files())
 
 
-def test_of_equal_chunks_that_of_a_gold_document_is_kept_and_the_others_name_it(tmp_path: Path) -> None:
+def test_of_equal_chunks_the_one_of_a_gold_document_is_kept_and_named_by_the_others(tmp_path: Path) -> None:
     made = chunked(tmp_path, pages(), parts=3)
     (keeper,) = (row for row in rows_of(made) if FOOTER in row["text"])
     assert keeper["url"] == "https://m4.org/doors"
@@ -58,7 +58,7 @@ def test_of_equal_chunks_that_of_a_gold_document_is_kept_and_the_others_name_it(
     assert {row["duplicate_of"] for row in copies} == {keeper["id"]}
 
 
-def test_words_decide_whether_texts_are_equal_and_characters_whether_code_is(tmp_path: Path) -> None:
+def test_text_is_compared_by_words_and_code_by_characters(tmp_path: Path) -> None:
     shouted = kept_document("https://a.org/1", f"# RIGHTS\n\n{FOOTER.upper().replace(';', ' -')}")
     plus, minus = (f"```\ntotal = first {sign} second  # of all the doors\n```" for sign in "+-")
     rows = [shouted, *pages()[:1], *(kept_document(f"https://{n}.org/", text) for n, text in enumerate((plus, minus)))]
@@ -82,7 +82,7 @@ def test_garbage_is_rejected_with_its_reason(tmp_path: Path, reason: str) -> Non
     assert [row["reason"] for row in rows_of(made, "rejected/")] == [reason]
 
 
-def test_a_table_of_figures_drawn_lines_and_prose_in_any_script_are_no_garbage(tmp_path: Path) -> None:
+def test_tables_drawn_lines_and_prose_in_any_script_are_not_garbage(tmp_path: Path) -> None:
     table = "| 1 | 2 |\n|---|---|\n" + "\n".join(f"| {n} | {n * n} |" for n in range(9))
     scripts = [
         "दरवाज़े सुबह नौ बजे खुलते हैं और शाम को बंद होते हैं।",
@@ -102,7 +102,7 @@ def test_sources_of_code_have_no_headings(tmp_path: Path) -> None:
     assert {(one["kind"], len(one["headings"])) for one in found} == {("code", 0)}
 
 
-def test_documents_that_are_taken_down_give_no_chunk_and_leave_no_text(tmp_path: Path) -> None:
+def test_documents_taken_down_give_no_chunk_and_leave_no_text(tmp_path: Path) -> None:
     gone, *others = pages()
     made = chunked(tmp_path, [gone, *others], takedown=take_down(tmp_path, urls=(gone["url"],)))
     rejected = [row for row in rows_of(made, "rejected/") if row["document"] == gone["id"]]
@@ -112,7 +112,7 @@ def test_documents_that_are_taken_down_give_no_chunk_and_leave_no_text(tmp_path:
 
 
 def extracted_from(folder: Path, file: bytes) -> Artifact:
-    """What extract makes of a PDF file."""
+    """The extracted document of a PDF file."""
     folder.mkdir()
     (folder / "a.pdf").write_bytes(file)
     source = {"name": "papers", "kind": "pdf", "path": f"{folder}/*.pdf"}
@@ -121,7 +121,7 @@ def extracted_from(folder: Path, file: bytes) -> Artifact:
 
 
 def papers(folder: Path) -> Artifact:
-    """What extract makes of a file of two pages, with an address on the second."""
+    """The extracted document of a two-page file with an address on the second page."""
     body = [f"The door number {n} of the old museum opens at nine in the" for n in range(8)]
     first = show(60, 780, "1 Doors", size=18, font="F2") + lines(60, 740, body)
     second = show(60, 780, "2 Windows", size=18, font="F2") + lines(
@@ -170,7 +170,7 @@ def test_chunks_of_a_pdf_file_have_the_pages_and_boxes_of_their_text(tmp_path: P
     assert second["text"].startswith("2 Windows"), "a heading by its size begins a chunk"
 
 
-def test_the_bytes_do_not_depend_on_the_workers_nor_the_chunks_on_the_parts(tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_workers_and_chunks_not_on_parts(tmp_path: Path) -> None:
     rows = [*corpus(20), *pages()]
     settings = {"bucket_chunks": 7, "overlap_tokens": 16}
     one, two = (chunked(tmp_path / f"{n}", rows, parts=3, workers=n, **settings) for n in (0, 2))
@@ -179,10 +179,10 @@ def test_the_bytes_do_not_depend_on_the_workers_nor_the_chunks_on_the_parts(tmp_
     assert sorted(row["id"] for row in rows_of(one)) == sorted(row["id"] for row in rows_of(other))
 
 
-def test_no_kept_document_is_refused_and_settings_that_cannot_be_met_are(tmp_path: Path) -> None:
+def test_zero_documents_and_impossible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no kept document"):
         chunked(tmp_path, [])
-    with pytest.raises(ValueError, match="overlap_tokens = 200 is more than 128, the most with max_tokens = 512"):
+    with pytest.raises(ValueError, match="overlap_tokens = 200 is more than 128, the maximum for max_tokens = 512"):
         ChunksConfig(overlap_tokens=200)
     with pytest.raises(ValueError, match="min_tokens = 90 is more than 64"):
         ChunksConfig(max_tokens=64, min_tokens=90)

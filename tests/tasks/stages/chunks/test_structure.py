@@ -1,4 +1,4 @@
-"""Contract of structure: headings, fences and tables of plain text are seen, and no word is outside of all."""
+"""Contract of structure: headings, fences and tables of plain text are recognized, and every word is in a block."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ def seen(text: str) -> list[tuple[str, int, str]]:
     return [(one.kind, one.level, one.title or text[one.start : one.end]) for one in blocks(text)]
 
 
-def test_headings_code_tables_and_paragraphs_are_told_apart() -> None:
+def test_headings_code_tables_and_paragraphs_are_distinguished() -> None:
     text = "Manual\n======\nTwo lines\nof text.\n## Doors ##\n\n```py\n# no heading\n\nx\n```\nA | B\n-|-\n1 | 2\n\nEnd"
     assert seen(text) == [
         ("heading", 1, "Manual"),
@@ -36,11 +36,11 @@ def test_headings_code_tables_and_paragraphs_are_told_apart() -> None:
         "    # indented code",
     ],
 )
-def test_what_only_looks_like_structure_is_text(text: str) -> None:
+def test_text_that_resembles_structure_is_text(text: str) -> None:
     assert [one.kind for one in blocks(text)] == ["text"]
 
 
-def test_rows_of_tabs_or_bars_are_a_table_from_three_on() -> None:
+def test_three_or_more_rows_with_tabs_or_bars_are_a_table() -> None:
     assert [one[0] for one in seen("a\tb\nc\td\ne\tf")] == ["table"]
     assert [one[0] for one in seen("a\tb\nc\td")] == ["text"]
     assert [one[0] for one in seen("before\na | b\nc | d\ne | f\nafter")] == ["text", "table", "text"]
@@ -56,6 +56,6 @@ def test_every_character_but_white_space_is_in_one_block_and_blocks_are_in_order
     assert not text[at:].strip()
 
 
-def test_many_fences_that_nothing_closes_take_one_pass() -> None:
-    lines = 20_000  # a pass for each would be 200 million lines: minutes
+def test_many_unclosed_code_fences_take_linear_time() -> None:
+    lines = 20_000  # a pass for each would read 200 million lines and take minutes
     assert len(blocks("```open\n" * lines)) == 1

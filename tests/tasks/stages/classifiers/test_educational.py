@@ -1,4 +1,4 @@
-"""A classifier of educational value, from labels of one's own: the way of any label, from a recipe to verdicts."""
+"""A classifier of educational value from own labels, from a recipe to verdicts."""
 
 import json
 import random
@@ -73,7 +73,7 @@ def chatter(seed: int) -> str:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """Labels in two files, and a corpus of 20 texts that teach and 20 that do not, none of them labelled."""
+    """Labels in two files, and a corpus of 20 educational texts and 20 others, all unlabeled."""
     folder = tmp_path / "labelled"
     folder.mkdir()
     jsonl(folder / "graders.jsonl", ({"text": textbook(seed), "grade": 3 + seed % 3} for seed in range(100)))
@@ -92,7 +92,7 @@ def recipe(tmp_path: Path) -> Recipe:
     return find_recipe("demo").override(plain | tomllib.loads(RECIPE.replace("LABELLED", str(folder))))
 
 
-def test_labels_of_ones_own_give_a_classifier_whose_scores_decide_what_stays(recipe: Recipe) -> None:
+def test_a_classifier_trained_on_own_labels_decides_which_documents_are_kept(recipe: Recipe) -> None:
     made = {stage: run_stage(recipe, stage, tracking=TrackingContext("", "demo")) for stage in STAGES}
     assert made["train_classifiers"].metrics["educational_auc"] > 0.95
     documents = held(recipe, "documents")
@@ -104,7 +104,7 @@ def test_labels_of_ones_own_give_a_classifier_whose_scores_decide_what_stays(rec
         assert row["tier"] == ("gold" if scores[row["id"]] >= 0.8 else "silver")
 
 
-def test_its_card_says_what_it_learnt_from_and_how_well_it_does_on_held_out_texts(recipe: Recipe) -> None:
+def test_the_model_card_states_training_data_and_held_out_accuracy(recipe: Recipe) -> None:
     for stage in ("extract", "train_classifiers"):
         run_stage(recipe, stage, tracking=TrackingContext("", "demo"))
     models = held(recipe, "classifiers")
@@ -114,7 +114,7 @@ def test_its_card_says_what_it_learnt_from_and_how_well_it_does_on_held_out_text
     assert f"| length of the text alone | {scores['baselines']['length']['auc']:.3f} |" in card
     for label, file in (("educational", "graders.jsonl"), ("other", "more.jsonl")):
         assert f"| {label} | {file} |" in card
-    assert "1 other_label" in card  # a grade that `relabel` does not name
+    assert "1 other_label" in card  # a grade missing in `relabel`
     assert sum(scores["heldout"].values()) > 40
 
 

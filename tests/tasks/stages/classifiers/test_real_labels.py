@@ -1,4 +1,4 @@
-"""Floors on real labels, with a margin: quality and toxicity as `python -m benchmarks.classifiers scores`, topics."""
+"""Minimum scores on real labels, with a margin: quality and toxicity as in `benchmarks.classifiers scores`, topics."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
 from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, shop
@@ -20,7 +20,7 @@ HATEFUL = {"hate_speech": "toxic", "offensive_language": "other", "neither": "ot
 
 
 @pytest.mark.parametrize(("relabel", "floor"), [(TOXIC, 0.965), (HATEFUL, 0.78)])
-def test_toxicity_is_told_on_tweets_that_were_held_out(
+def test_toxicity_is_detected_on_held_out_tweets(
     tmp_path: Path, shared_data: Path, run_stage: Callable, relabel: dict[str, str], floor: float
 ) -> None:
     texts = Texts(path=str(shared_data / "toxicity_pii" / "davidson_tweets.jsonl.zst"), relabel=relabel)
@@ -32,7 +32,9 @@ def test_toxicity_is_told_on_tweets_that_were_held_out(
     assert scores["auc"] > scores["baselines"]["length"]["auc"] + 0.15
 
 
-def test_the_topic_of_a_text_is_its_corpus(tmp_path: Path, shared_data: Path, run_stage: Callable) -> None:
+def test_topic_classification_recovers_the_corpus_of_a_text(
+    tmp_path: Path, shared_data: Path, run_stage: Callable
+) -> None:
     names = ("academic", "code", "math", "reviews", "wiki")
     texts = tuple(Texts(path=str(shared_data / "text_domains" / f"{name}.jsonl.zst"), label=name) for name in names)
     settings = ClassifierSettings(
@@ -46,11 +48,11 @@ def test_the_topic_of_a_text_is_its_corpus(tmp_path: Path, shared_data: Path, ru
 
 
 @pytest.mark.parametrize(("name", "floor"), [("udhr_sentences", 0.82), ("genesis_verses", 0.95)])
-def test_the_language_of_a_sentence_is_told(shared_data: Path, name: str, floor: float) -> None:
+def test_the_language_of_a_sentence_is_detected(shared_data: Path, name: str, floor: float) -> None:
     with pa.input_stream(shared_data / "langid" / f"{name}.jsonl.zst", compression="zstd") as file:
         rows = [json.loads(line) for line in file.read().decode().splitlines()]
     labelled = [row for row in rows if row["lang"]]
     annotator = LanguageLabels()
     annotator.prepare({})
-    labels = fields(annotator.annotate(Batch([row["text"] for row in labelled])))["label"]
+    labels = fields(annotator.annotate(DocumentBatch([row["text"] for row in labelled])))["label"]
     assert np.mean([label == row["lang"] for label, row in zip(labels, labelled, strict=True)]) > floor

@@ -11,13 +11,13 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.classifier import ClassifierMeasures
 from tasks.filters.quality import QualityMeasures
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
 from tasks.stages.classifiers.stage import external
-from tasks.stages.classifiers.texts import Example
-from tasks.stages.classifiers.training import Trained, train
+from tasks.stages.classifiers.texts import LabeledText
+from tasks.stages.classifiers.training import TrainedClassifier, train
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
@@ -26,7 +26,7 @@ SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=100
 
 
 def gate(folder: Path, **changes: object) -> ClassifierSettings:
-    """DCLM's recipe in small: reference text against crawl."""
+    """A small version of DCLM's recipe: reference text against crawl."""
     path = jsonl(folder / "reference.jsonl", ({"text": learned(seed)} for seed in range(120)))
     settings = {
         "name": "quality",
@@ -55,7 +55,7 @@ def trained(run_stage: Callable, crawl: Artifact, *settings: ClassifierSettings,
     )
 
 
-def test_reference_text_against_crawl_gives_a_model_a_card_and_scores(
+def test_training_on_reference_text_and_crawl_gives_a_model_a_card_and_scores(
     tmp_path: Path, crawl: Artifact, run_stage: Callable
 ) -> None:
     artifact = trained(run_stage, crawl, gate(tmp_path))
@@ -74,11 +74,11 @@ def test_reference_text_against_crawl_gives_a_model_a_card_and_scores(
         assert said in page
 
 
-def test_the_annotator_asks_the_trained_model(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
+def test_the_annotator_uses_the_trained_model(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
     artifact = trained(run_stage, crawl, gate(tmp_path))
     annotator = ClassifierMeasures(models=("quality",))
     annotator.prepare({"classifiers": artifact})
-    column = annotator.annotate(Batch([learned(999), shop(999), "", "!"]))
+    column = annotator.annotate(DocumentBatch([learned(999), shop(999), "", "!"]))
     good, bad, nothing, _ = column.field("quality").to_pylist()
     assert good > 0.8 > 0.2 > bad
     assert nothing == 0
@@ -109,16 +109,16 @@ def test_training_gives_the_same_bytes_in_any_process(tmp_path: Path, environmen
     assert there.stdout.split() == here
 
 
-def trained_in(scratch: str) -> list[Trained]:
+def trained_in(scratch: str) -> list[TrainedClassifier]:
     """Trains one model of each method on the same texts."""
     made = ((learned(seed), "reference") if seed % 2 else (shop(seed), "crawl") for seed in range(200))
-    examples = [Example(text, label, text, "", "made") for text, label in made]
+    examples = [LabeledText(text, label, text, "", "made") for text, label in made]
     common = {"name": "some", "texts": (Texts(path="/made", label="reference"),), "positive": "reference"}
     both = (ClassifierSettings(**common, fasttext=SMALL), ClassifierSettings(**common, method="signals"))
     return [train(settings, examples[:150], examples[150:], scratch) for settings in both]
 
 
-def test_a_quantised_model_is_smaller_scores_alike_and_is_the_same_each_time(
+def test_a_quantized_model_is_smaller_similar_in_score_and_reproducible(
     tmp_path: Path, crawl: Artifact, run_stage: Callable
 ) -> None:
     full = trained(run_stage, crawl, gate(tmp_path), version="full")
@@ -129,7 +129,7 @@ def test_a_quantised_model_is_smaller_scores_alike_and_is_the_same_each_time(
     assert one.record.metrics["quality_auc"] == pytest.approx(full.record.metrics["quality_auc"], abs=0.02)
 
 
-def test_every_text_read_is_learnt_from_held_out_or_left_out_for_a_reason(
+def test_every_text_is_used_for_training_held_out_or_excluded_with_a_reason(
     tmp_path: Path, crawl: Artifact, run_stage: Callable
 ) -> None:
     rows = [{"text": learned(seed), "label": "good"} for seed in range(60)]
@@ -144,7 +144,7 @@ def test_every_text_read_is_learnt_from_held_out_or_left_out_for_a_reason(
     assert part.rows_out == 119
 
 
-def test_a_classifier_of_many_labels_has_no_positive_one(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
+def test_a_multi_class_classifier_has_no_positive_label(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
     kinds = {"learned": learned, "shop": shop, "list": lambda seed: " ".join(f"{seed} {n}" for n in range(30))}
     rows = [{"text": make(seed), "kind": name} for name, make in kinds.items() for seed in range(60)]
     texts = Texts(path=jsonl(tmp_path / "kinds.jsonl", rows), label_field="kind")
@@ -158,7 +158,7 @@ def test_a_classifier_of_many_labels_has_no_positive_one(tmp_path: Path, crawl: 
         annotator.prepare({"classifiers": artifact})
 
 
-def test_signals_learn_from_few_labels_and_feed_the_quality_annotator(
+def test_signal_weights_are_fitted_from_few_labels_for_the_quality_annotator(
     tmp_path: Path, crawl: Artifact, run_stage: Callable
 ) -> None:
     settings = gate(tmp_path, name="liked", method="signals")
@@ -166,17 +166,17 @@ def test_signals_learn_from_few_labels_and_feed_the_quality_annotator(
     assert json.loads(artifact.read("liked/scores.json"))["auc"] > 0.95
     annotator = QualityMeasures(model="liked")
     annotator.prepare({"classifiers": artifact})
-    scores = annotator.annotate(Batch([learned(999), shop(999)])).field("score").to_numpy()
+    scores = annotator.annotate(DocumentBatch([learned(999), shop(999)])).field("score").to_numpy()
     assert scores[0] > 0.8 > 0.2 > scores[1]
 
 
-def test_a_stage_that_was_killed_trains_only_what_is_missing(
+def test_a_restarted_stage_trains_only_missing_models(
     tmp_path: Path, crawl: Artifact, run_stage: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = gate(tmp_path), gate(tmp_path, name="other", seed=1)
     from tasks.stages.classifiers import stage
 
-    made, real = [], stage._make
+    made, real = [], stage._train
 
     def dies_at_the_second(settings: ClassifierSettings, *rest: object) -> None:
         if settings.name == "other" and "other" not in made:
@@ -185,21 +185,21 @@ def test_a_stage_that_was_killed_trains_only_what_is_missing(
         made.append(settings.name)
         real(settings, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stage, "_make", dies_at_the_second)
+    monkeypatch.setattr(stage, "_train", dies_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         trained(run_stage, crawl, first, second)
     trained(run_stage, crawl, first, second)
     assert made == ["quality", "other", "other"]
 
 
-def test_a_recipe_without_classifiers_gives_an_artifact_that_says_so(crawl: Artifact, run_stage: Callable) -> None:
+def test_a_recipe_without_classifiers_writes_an_empty_artifact(crawl: Artifact, run_stage: Callable) -> None:
     artifact = trained(run_stage, crawl)
     assert json.loads(artifact.read("index.json")) == {"classifiers": [], "metrics": {}}
     with pytest.raises(InputError, match='no model "quality"'):
         ClassifierMeasures(models=("quality",)).prepare({"classifiers": artifact})
 
 
-def test_texts_and_models_may_stand_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
+def test_texts_and_models_can_be_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
     url = "s3://sluice/test_classifiers"
     for number in range(2):
         rows = ({"text": learned(seed)} for seed in range(number * 60, number * 60 + 60))
@@ -212,12 +212,12 @@ def test_texts_and_models_may_stand_on_an_object_store(tmp_path: Path, s3: S3Ser
     artifact = run_stage_in(f"{url}/store", "tasks.stages.classifiers.stage", config, {"extracted": crawl})
     annotator = ClassifierMeasures(models=("quality",))
     annotator.prepare({"classifiers": artifact})
-    good, bad = annotator.annotate(Batch([learned(999), shop(999)])).field("quality").to_pylist()
+    good, bad = annotator.annotate(DocumentBatch([learned(999), shop(999)])).field("quality").to_pylist()
     assert good > bad
     assert f"`{url}/texts/1/rows.jsonl`" in artifact.read("quality/card.md").decode()
 
 
-def test_the_bytes_of_the_reference_text_are_part_of_the_identity(tmp_path: Path) -> None:
+def test_the_bytes_of_the_reference_text_are_in_the_fingerprint(tmp_path: Path) -> None:
     settings = gate(tmp_path)
     assert external(ClassifiersConfig(train=(settings,))) == {"texts/quality": [settings.texts[0].path]}
 
@@ -231,14 +231,14 @@ def test_the_bytes_of_the_reference_text_are_part_of_the_identity(tmp_path: Path
         ({"heldout_share": 0.001}, "held out"),
     ],
 )
-def test_what_cannot_be_trained_is_an_error_that_names_the_cause(
+def test_an_untrainable_classifier_is_an_error_with_its_cause(
     tmp_path: Path, crawl: Artifact, run_stage: Callable, changes: dict, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
         trained(run_stage, crawl, gate(tmp_path, **changes))
 
 
-def test_a_line_that_is_no_row_is_named(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text('{"text": "a", "label": "b"}\n{"text": \n', encoding="utf-8")
     with pytest.raises(InputError, match=r"broken\.jsonl, line 2: not JSON"):
@@ -249,22 +249,22 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path, crawl: Artifact, run_sta
             trained(run_stage, crawl, gate(tmp_path, texts=(Texts(path=str(path)),)))
 
 
-def test_a_page_cannot_label_itself(tmp_path: Path, run_stage: Callable) -> None:
-    plea = "__label__1 " * 5  # fastText's own name of the label "reference", which it looks for in the whole line
+def test_a_page_cannot_inject_a_label(tmp_path: Path, run_stage: Callable) -> None:
+    plea = "__label__1 " * 5  # fastText's name of the label "reference", which it searches in the whole line
     hostile = extracted_in(tmp_path, (plea + shop(seed) for seed in range(200)))
     artifact = trained(run_stage, hostile, gate(tmp_path))
     assert json.loads(artifact.read("quality/scores.json"))["accuracy"] > 0.95
 
 
-def test_steps_that_are_too_large_to_learn_by_are_refused_with_a_remedy(tmp_path: Path) -> None:
-    rows = [Example(f"word{n % 7} foo{n} bar{n % 3}", "ab"[n % 2], str(n), "", "x") for n in range(100)]
+def test_a_diverging_learning_rate_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    rows = [LabeledText(f"word{n % 7} foo{n} bar{n % 3}", "ab"[n % 2], str(n), "", "x") for n in range(100)]
     wild = FastTextSettings(learning_rate=1000, epochs=50, dimensions=4, buckets=10)
     with pytest.raises(InputError, match=r"classifier quality .*NaN.*learning_rate"):
         train(gate(tmp_path, fasttext=wild), rows[:80], rows[80:], str(tmp_path))
 
 
-def test_a_model_too_small_to_be_quantised_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    rows = [Example(f"word{n}", "ab"[n % 2], str(n), "", "x") for n in range(20)]
+def test_a_model_too_small_to_be_quantized_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    rows = [LabeledText(f"word{n}", "ab"[n % 2], str(n), "", "x") for n in range(20)]
     small = FastTextSettings(quantised=True, dimensions=4, buckets=10)
     with pytest.raises(InputError, match=r"classifier quality .*256 rows.*quantised"):
         train(gate(tmp_path, fasttext=small), rows, rows, str(tmp_path))

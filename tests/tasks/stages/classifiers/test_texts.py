@@ -51,33 +51,33 @@ def test_a_crawl_of_few_sites_can_be_split_by_document(tmp_path: Path) -> None:
         assert {one.label for one in side} == {"reference", "crawl"}
 
 
-def test_a_copy_in_other_letters_and_spaces_is_a_copy(tmp_path: Path, crawl: Artifact) -> None:
+def test_copies_that_differ_in_case_and_spaces_are_copies(tmp_path: Path, crawl: Artifact) -> None:
     rows = [{"text": text} for seed in range(50) for text in (learned(seed), f"  {learned(seed).upper()}\n\n!")]
     found = gather(settings_for(jsonl(tmp_path / "rows.jsonl", rows)), crawl, Engine())
     assert found.rejected == {"copy": 50}
 
 
-def test_the_crawl_gives_as_many_documents_as_are_asked_for_of_the_sources_named(tmp_path: Path) -> None:
+def test_the_crawl_sample_has_the_configured_size_and_sources(tmp_path: Path) -> None:
     both = extracted_in(tmp_path, (shop(seed) for seed in range(200)), source="code")
     path = jsonl(tmp_path / "rows.jsonl", ({"text": learned(seed)} for seed in range(50)))
     found = gather(settings_for(path, crawl=CrawlTexts(documents=90, sources=("code",))), both, Engine())
     assert sum(one.label == "crawl" for one in (*found.train, *found.heldout)) == 90
 
 
-def test_the_order_of_files_and_rows_changes_nothing(tmp_path: Path, crawl: Artifact) -> None:
+def test_the_order_of_files_and_rows_does_not_matter(tmp_path: Path, crawl: Artifact) -> None:
     rows = [{"text": learned(seed)} for seed in range(60)]
     one = gather(settings_for(jsonl(tmp_path / "a.jsonl", rows)), crawl, Engine())
     other = gather(settings_for(jsonl(tmp_path / "a.jsonl", rows[::-1])), crawl, Engine())
     assert (one.train, one.heldout) == (other.train, other.heldout)
 
 
-def test_a_text_is_cut_to_what_the_classifier_reads(tmp_path: Path, crawl: Artifact) -> None:
+def test_a_text_is_truncated_to_the_input_size_of_the_classifier(tmp_path: Path, crawl: Artifact) -> None:
     path = jsonl(tmp_path / "rows.jsonl", ({"text": learned(seed) * 50} for seed in range(50)))
     found = gather(settings_for(path, chars=100), crawl, Engine())
     assert max(len(one.text) for one in found.train) == 100
 
 
-def test_each_label_gives_no_more_texts_than_allowed(tmp_path: Path, crawl: Artifact) -> None:
+def test_each_label_is_capped(tmp_path: Path, crawl: Artifact) -> None:
     path = jsonl(tmp_path / "rows.jsonl", ({"text": learned(seed)} for seed in range(80)))
     found = gather(settings_for(path, max_per_label=40), crawl, Engine())
     labels = [one.label for one in (*found.train, *found.heldout)]
@@ -86,9 +86,7 @@ def test_each_label_gives_no_more_texts_than_allowed(tmp_path: Path, crawl: Arti
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
-def test_files_may_be_compressed_and_hold_labels_that_are_no_words(
-    tmp_path: Path, crawl: Artifact, ending: str
-) -> None:
+def test_files_can_be_compressed_and_labels_need_not_be_words(tmp_path: Path, crawl: Artifact, ending: str) -> None:
     rows = [{"body": learned(seed), "good": True} for seed in range(40)]
     rows += [{"body": shop(seed), "good": False} for seed in range(40)]
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -105,7 +103,7 @@ def test_files_may_be_compressed_and_hold_labels_that_are_no_words(
     assert {one.label for one in found.train} == {"true", "false"}
 
 
-def test_a_grade_is_the_same_grade_written_as_a_whole_float_and_unknown_ones_are_told(
+def test_integral_float_grades_equal_integers_and_unknown_grades_are_reported(
     tmp_path: Path, crawl: Artifact, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [{"text": learned(seed), "label": 3 if seed % 2 else 3.0} for seed in range(40)]
@@ -114,29 +112,29 @@ def test_a_grade_is_the_same_grade_written_as_a_whole_float_and_unknown_ones_are
     found = gather(settings_for("/a", texts=texts, crawl=None, positive="edu"), crawl, Engine())
     assert Counter(one.label for one in [*found.train, *found.heldout]) == {"edu": 40, "other": 40}
     assert found.rejected["other_label"] == 1
-    assert "left out 1 texts whose label relabel does not name: '2.5' (1)" in caplog.text
+    assert "skipped 1 texts whose label is not in relabel: '2.5' (1)" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"text": 5, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
-        ('{"text": ["x"], "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
-        ('{"text": {}, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
+        ('{"text": 5, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" is not text"),
+        ('{"text": ["x"], "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" is not text"),
+        ('{"text": {}, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" is not text"),
         ('{"label": "a"}', r"bad.jsonl, line 3: no row .*KeyError: 'text'"),
         ('"text"', r"bad.jsonl, line 3: no row .*TypeError"),
         ('{"text": "a", "label": "\\ud800"}', r"bad.jsonl, line 3: no row .*UnicodeEncodeError"),
         ("[" * 100_000, r"bad.jsonl, line 3: not JSON"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_named_with_its_file_and_line(tmp_path: Path, line: str, said: str) -> None:
+def test_an_unusable_row_is_named_with_its_file_and_line(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "bad.jsonl").write_text(f'{{"text": "good", "label": "b"}}\n\n{line}\n')
     settings = settings_for("/a", texts=(Texts(path=str(tmp_path / "bad.jsonl")),), crawl=None)
     with pytest.raises(InputError, match=said):
         gather(settings, None, Engine())
 
 
-def test_a_row_without_a_text_is_left_out(tmp_path: Path, crawl: Artifact) -> None:
+def test_a_row_without_a_text_is_skipped(tmp_path: Path, crawl: Artifact) -> None:
     rows = [{"text": learned(seed)} for seed in range(50)] + [{"text": None}, {"text": ""}]
     assert gather(settings_for(jsonl(tmp_path / "rows.jsonl", rows)), crawl, Engine()).rejected["empty"] == 2
 
@@ -160,11 +158,11 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
         (lambda: ClassifiersConfig(train=(settings_for("/a"), settings_for("/b"))), "two classifiers"),
         (lambda: settings_for("/a", name="Not a name"), "pattern"),
         (lambda: settings_for("here.jsonl"), 'the path "here.jsonl" is not absolute: begin it with / or s3://'),
-        (lambda: settings_for("/a", positive="referense"), 'no text bears the label "referense": did you mean "refer'),
-        (lambda: settings_for("/a", positive="crowl"), 'no text bears the label "crowl": did you mean "crawl"'),
+        (lambda: settings_for("/a", positive="referense"), 'no text has the label "referense": did you mean "refer'),
+        (lambda: settings_for("/a", positive="crowl"), 'no text has the label "crowl": did you mean "crawl"'),
         (
             lambda: settings_for("/a", positive="good", texts=(Texts(path="/a", relabel={"1": "good one"}),)),
-            'no text bears the label "good"',
+            'no text has the label "good"',
         ),
     ],
 )

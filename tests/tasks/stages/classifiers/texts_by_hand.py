@@ -1,4 +1,4 @@
-"""Small labelled texts for the tests of the classifiers: encyclopaedic sentences against shop pages."""
+"""Small labeled texts for the tests of the classifiers: encyclopedic sentences against shop pages."""
 
 import json
 import random
@@ -35,6 +35,6 @@ def jsonl(path: Path, rows: Iterable[dict]) -> str:
 
 
 def extracted_in(folder: Path, texts: Iterable[str], source: str = "web", hosts: int = 40, parts: int = 3) -> Artifact:
-    """Commits texts as the artifact test/extracted, as `extract` would have them."""
+    """Commits texts as the artifact test/extracted in the format of `extract`."""
     rows = [kept_document(f"https://h{number % hosts}.org/{number}", text, source) for number, text in enumerate(texts)]
     return by_hand(folder, "extracted", parts, {"documents": (_READ, rows)})

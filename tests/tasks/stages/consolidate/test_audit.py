@@ -1,6 +1,6 @@
-"""Contract of the audit page: a fair and stable sample of every verdict, safe to open, with personal data masked.
+"""Contract of the audit page: a uniform and stable sample of every verdict, escaped, with personal data masked.
 
-Change how the sample is drawn, and run the soak part.
+Run the soak tests after a change of how the sample is drawn.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.stages.consolidate.audit import SAMPLE, choose, merge, page, samples
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -22,12 +22,12 @@ from tests.tasks.stages.dedup.made import document, rows_of
 HOSTILE = "<script>alert(1)</script>"
 
 
-def test_the_smallest_ids_of_every_reason_are_shown() -> None:
+def test_samples_are_the_smallest_ids_of_every_reason() -> None:
     reasons = [["b"], [], ["a", "b"], ["b"], [], ["b"]]
     assert choose(reasons, ["3", "9", "5", "1", "2", "0"], 2) == [4, 1, 2, 5, 3]
 
 
-def test_the_page_shows_what_was_kept_and_what_went_and_runs_nothing_of_it(tmp_path: Path) -> None:
+def test_the_page_shows_kept_and_rejected_documents_escaped(tmp_path: Path) -> None:
     rows = [document(f"{HOSTILE} {text(seed)}", f"{seed}{HOSTILE}") for seed in range(4)]
     rows += [document(f"write to ann@example.org {text(9)}", "poor", poor=True)]
     rows[-1]["pii_spans"] = [{"kind": "email", "start": 9, "end": 24}]
@@ -41,7 +41,7 @@ def test_the_page_shows_what_was_kept_and_what_went_and_runs_nothing_of_it(tmp_p
     assert "write to &lt;email&gt;" in shown
 
 
-def test_samples_are_folded_by_verdict_with_the_numbers_that_decided(tmp_path: Path) -> None:
+def test_samples_are_grouped_by_verdict_with_the_deciding_values(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}") for seed in range(3)] + [document(text(9), "poor", poor=True)]
     whole = consolidate(tmp_path, rows).read("audit.html").decode()
     assert "3 of 4 captures and files are kept (75.0%)" in whole
@@ -52,7 +52,7 @@ def test_samples_are_folded_by_verdict_with_the_numbers_that_decided(tmp_path: P
 
 
 @pytest.mark.soak
-def test_what_is_shown_does_not_depend_on_the_number_of_workers_or_parts(tmp_path: Path) -> None:
+def test_samples_do_not_depend_on_the_number_of_workers_or_parts(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}", poor=seed % 3 == 0) for seed in range(12)]
     config = ConsolidateConfig(samples=2)
     made = [
@@ -65,7 +65,7 @@ def test_what_is_shown_does_not_depend_on_the_number_of_workers_or_parts(tmp_pat
     assert [f"<b>{url}</b>" in pages[0] for _, url in kept] == [True] * 2 + [False] * 6
 
 
-def test_samples_of_many_parts_are_never_held_at_once() -> None:
+def test_samples_of_many_parts_are_never_in_memory_at_once() -> None:
     def part(number: int) -> pa.Table:
         rows = [{"reason": "", "id": f"{(number * 7919 + row) % 1000:08d}", "url": "", "source": "web", "reasons": []}
                 for row in range(5)]  # fmt: skip
@@ -95,9 +95,9 @@ def test_a_poisoned_document_is_listed_without_its_text(tmp_path: Path) -> None:
     assert shown.count("its personal data could not be masked") == 1
 
 
-def test_a_sample_is_as_short_for_a_document_of_a_million_lines() -> None:
+def test_the_sample_of_a_million_line_document_is_short() -> None:
     long = "\n".join("a" * 1_000_000)
-    judged = pa.table({"c4": annotator("c4", {}).annotate(Batch([long, "Home"]))})
+    judged = pa.table({"c4": annotator("c4", {}).annotate(DocumentBatch([long, "Home"]))})
     documents = pa.table(
         {"id": ["a", "b"], "url": ["https://example.org/" + "u" * 100_000, "u"], "source": ["web"] * 2}
     )
@@ -121,7 +121,7 @@ def test_documents_are_gold_by_their_marks_or_their_source(tmp_path: Path) -> No
     assert b"silver" not in plain.read("audit.html")
 
 
-def test_what_each_host_gave_is_counted(tmp_path: Path) -> None:
+def test_documents_of_each_host_are_counted(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}", host=f"h{seed % 2}", poor=seed == 0) for seed in range(5)]
     table = consolidate(tmp_path, rows).table("hosts.parquet")
     found = {row["host"]: (row["documents"], row["kept"]) for row in table.to_pylist()}
@@ -129,8 +129,8 @@ def test_what_each_host_gave_is_counted(tmp_path: Path) -> None:
     assert table.column("host").to_pylist() == ["h0", "h1"]
 
 
-def test_the_bytes_of_the_page_stay() -> None:
-    # They are part of the content of documents, and so of the fingerprint of what is made of these.
+def test_the_bytes_of_the_page_are_unchanged() -> None:
+    # They are part of the content of documents, and so of fingerprints of derived artifacts.
     ended = [
         ("web", "en", "kept", "", "gold", 2000, 123_456),
         ("web", "", "extract", "no_text<b>", "", 7, None),

@@ -24,7 +24,7 @@ def test_limits_are_strict_in_type(limits: dict[str, dict[str, Any]], said: str)
         ConsolidateConfig(limits=limits)
 
 
-def test_limits_as_a_file_holds_them_are_taken() -> None:
+def test_limits_from_a_file_are_accepted() -> None:
     limits: dict[str, dict[str, Any]] = {
         "gopher_quality": {"min_words": 30, "min_letters": 1},
         "gopher_repetition": {"max_top_ngram": {"2": 0.3}},
@@ -50,7 +50,7 @@ OWN: dict[str, dict[str, Any]] = {
 KINDS = {"web": "web", "papers": "pdf", "manuals": "pdf", "code": "text"}
 
 
-def test_limits_of_a_source_lie_over_those_of_its_kind_and_these_over_the_general_ones() -> None:
+def test_limits_of_a_source_override_those_of_its_kind_which_override_general_ones() -> None:
     config = ConsolidateConfig(limits=OWN, kinds=KINDS)
     names = ("min_words", "min_letters", "min_stop_words", "max_words")
     found = {source: [config.limits_of(source)["gopher_quality"][name] for name in names] for source in KINDS}
@@ -62,7 +62,7 @@ def test_limits_of_a_source_lie_over_those_of_its_kind_and_these_over_the_genera
     }
 
 
-def test_limits_of_a_kind_stay_as_short_as_they_were_given_so_that_a_general_one_still_reaches_it() -> None:
+def test_unset_limits_of_a_kind_follow_the_general_ones() -> None:
     found = ConsolidateConfig(limits=OWN).limits
     assert found["pdf"] == {"gopher_quality": {"min_letters": 0.5, "min_stop_words": 1}}
     assert found["papers"] == {"gopher_quality": {"min_letters": 1.0}}
@@ -88,7 +88,7 @@ def test_limits_of_a_kind_are_checked_as_general_ones_are(own: dict[str, Any], s
         ConsolidateConfig(limits={"pdf": own})
 
 
-def test_dropping_lines_needs_a_sentence_of_every_source() -> None:
+def test_dropping_lines_requires_the_sentence_rule_for_every_source() -> None:
     limits: dict[str, dict[str, Any]] = {"c4": {"min_sentences": 2}, "pdf": {"c4": {"min_sentences": 0}}}
     with pytest.raises(ValueError, match=r"limits\.pdf\.c4\.min_sentences of 1 or more"):
         ConsolidateConfig(filters=("c4",), limits=limits, drop_lines=True)

@@ -34,7 +34,7 @@ def consolidate(folder: Path, inputs: dict[str, Artifact], **settings: Any) -> A
     return run_stage_in(folder, CONSOLIDATE, ConsolidateConfig(**settings), inputs, version=f"v{len(settings)}")  # type: ignore[arg-type]
 
 
-def test_it_goes_from_any_source_after_the_reasons_of_filters_and_is_no_keeper(tmp_path: Path) -> None:
+def test_a_contaminated_document_is_dropped_from_any_source_and_is_not_a_keeper(tmp_path: Path) -> None:
     rows = [
         document(text(1), "best", prose_score=0.9),
         document(text(1, edited=10), "near"),  # a near duplicate without an n-gram of the item
@@ -51,7 +51,7 @@ def test_it_goes_from_any_source_after_the_reasons_of_filters_and_is_no_keeper(t
     assert {row["contaminated"]["item"] for row in gone.values()} == {"quiz.jsonl:1"}
 
 
-def test_a_share_of_the_item_can_be_asked_for_and_all_can_stay(tmp_path: Path) -> None:
+def test_the_minimum_share_of_an_item_is_configurable_and_dropping_can_be_off(tmp_path: Path) -> None:
     rows = [
         document(text(1), "whole"),
         document(" ".join([*ITEM[:16], *prose(5)]), "half"),  # 4 of 8 n-grams
@@ -64,7 +64,7 @@ def test_a_share_of_the_item_can_be_asked_for_and_all_can_stay(tmp_path: Path) -
         consolidate(tmp_path, inputs)
 
 
-def test_contamination_of_other_documents_is_refused(tmp_path: Path) -> None:
+def test_a_contamination_artifact_of_other_documents_is_refused(tmp_path: Path) -> None:
     inputs = looked_at(tmp_path, [document(text(1), "one"), document(text(2), "two")])
     other = looked_at(tmp_path / "other", [document(text(1), "one"), document(text(3), "three")])
     with pytest.raises(InputError, match=r"test/contamination@dev, part-.*: the tables do not hold the same documents"):

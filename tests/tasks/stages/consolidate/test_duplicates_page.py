@@ -1,4 +1,4 @@
-"""The page of duplicates: both texts of each pair, safe to open, masked, and without what is taken down."""
+"""The page of duplicates: both texts of each pair, escaped, masked, and without takedowns."""
 
 import json
 import time
@@ -27,7 +27,7 @@ SURE = DedupConfig(minhash={"bands": 32, "rows": 4})
 
 
 def copies(seed: int, changes: int, host: str, **more: Any) -> list[dict[str, Any]]:
-    """Two texts of 150 words of which so many are others, at one host and at its mirror."""
+    """Two texts of 150 words with `changes` replaced words, at one host and at its mirror."""
     both = ((text(seed), host), (text(seed, changes), f"mirror.{host}"))
     return [document(written, url=f"https://{name}/{seed}", **more) for written, name in both]
 
@@ -42,11 +42,11 @@ def shown(folder: Path, rows: list[dict[str, Any]], *takedowns: Artifact) -> tup
 
 
 def words(seed: int) -> list[str]:
-    """Words that both texts of a couple have."""
+    """Common words of both texts of a pair."""
     return prose(seed)[-5:]
 
 
-def test_both_texts_of_a_pair_are_shown_with_the_words_in_which_they_differ(tmp_path: Path) -> None:
+def test_both_texts_of_a_pair_are_shown_with_differing_words_marked(tmp_path: Path) -> None:
     page, data = shown(tmp_path, copies(1, 15, "a.org") + copies(2, 17, "b.org"))
     (above,), (below,) = data["above"]["shown"], data["below"]["shown"]
     assert (above["jaccard"], below["jaccard"]) == (round(131 / 161, 6), round(129 / 163, 6))
@@ -59,7 +59,7 @@ def test_both_texts_of_a_pair_are_shown_with_the_words_in_which_they_differ(tmp_
         assert f"<mark>{' '.join('x' + word for word in plain[:edits])} </mark>" in page
 
 
-def test_what_pages_and_addresses_contain_is_not_run_and_personal_data_is_masked(tmp_path: Path) -> None:
+def test_texts_and_urls_are_escaped_and_personal_data_is_masked(tmp_path: Path) -> None:
     rows = copies(1, 2, f"a.org/{HOSTILE}")
     mail = "ann@example.org"
     for row in rows:
@@ -72,9 +72,9 @@ def test_what_pages_and_addresses_contain_is_not_run_and_personal_data_is_masked
     assert "&lt;email&gt;" in page
 
 
-def test_no_text_of_a_cluster_with_a_document_that_is_taken_down_is_shown(tmp_path: Path) -> None:
-    # Of the first two a third document has the same text, and that one is taken down; of the next pair one of its own;
-    # of the last nothing.
+def test_no_text_of_a_cluster_with_a_takedown_is_shown(tmp_path: Path) -> None:
+    # A third document with the same text as the first pair is taken down; of the next pair one text is taken down;
+    # of the last pair none.
     rows = copies(1, 15, "a.org") + copies(2, 17, "b.org") + copies(3, 15, "c.org")
     third = document(" ".join(prose(1)).upper(), url="https://gone.net/1")
     taken = take_down(tmp_path, urls="https://gone.net/1\nhttps://mirror.b.org/2")
@@ -90,7 +90,7 @@ def test_no_text_of_a_cluster_with_a_document_that_is_taken_down_is_shown(tmp_pa
     assert "No text is shown, because a document of the cluster is taken down" in page
 
 
-def test_words_are_marked_that_no_common_sequence_of_five_has_whatever_their_case_and_punctuation() -> None:
+def test_words_outside_common_five_word_sequences_are_marked() -> None:
     one, other = differences("Now: the old,\nharbour - IS open again today", "the old harbour is open until midnight")
     assert one == [("Now: ", True), ("the old,\nharbour - IS open ", False), ("again today", True)]
     assert other == [("the old harbour is open ", False), ("until midnight", True)]
@@ -101,7 +101,7 @@ def test_words_are_marked_that_no_common_sequence_of_five_has_whatever_their_cas
     assert differences("", "word") == ([], [("word", True)])
 
 
-def test_texts_that_repeat_one_word_are_compared_in_no_time() -> None:
+def test_texts_that_repeat_one_word_are_compared_quickly() -> None:
     begin = time.process_time()
     differences("a " * 2000, "a b " * 1000)
     assert time.process_time() - begin < 5

@@ -1,4 +1,4 @@
-"""Contract of masking: no personal data that was found stays, and lines go only where a rule has judged them."""
+"""Contract of masking: all matched personal data is masked, and lines are dropped only in filtered sources."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.recognisers.scan import mask
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.mask import masked
+from tasks.stages.consolidate.mask import mask_texts
 from tasks.stages.consolidate.rules import reasons
 
 
@@ -40,13 +40,13 @@ def test_spans_become_placeholders_and_overlapping_ones_become_one(spans: list[d
 
 
 @pytest.mark.parametrize("bad", [span("ip", 3, 3), span("ip", -1, 2), span("ip", 8, 11), span("ip", 5, 2)])
-def test_a_span_that_is_no_part_of_the_text_is_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="outside a text of 10 characters"):
+def test_a_span_outside_the_text_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="outside the text of 10 characters"):
         mask("0123456789", [span("email", 0, 1), bad])
 
 
 @given(st.text("ab\u00e9\U0001f600", max_size=30), st.data())
-def test_no_masked_character_stays_and_no_other_is_lost(text: str, data: Any) -> None:
+def test_exactly_the_masked_characters_are_removed(text: str, data: Any) -> None:
     count = data.draw(st.integers(0, 4)) if text else 0
     spans = []
     for _ in range(count):
@@ -59,8 +59,8 @@ def test_no_masked_character_stays_and_no_other_is_lost(text: str, data: Any) ->
 
 
 def measured(*texts: str, error: str | None = None) -> pa.Table:
-    """What the annotators `pii` and `c4` find in some texts; nothing where one has failed."""
-    columns = {name: annotator(name, {}).annotate(Batch(list(texts))) for name in ("pii", "c4")}
+    """The results of the annotators `pii` and `c4` for some texts; null if one failed."""
+    columns = {name: annotator(name, {}).annotate(DocumentBatch(list(texts))) for name in ("pii", "c4")}
     if error:
         columns = {name: pa.nulls(len(texts), column.type) for name, column in columns.items()}
     errors = pa.array([error] * len(texts), pa.string())
@@ -74,18 +74,18 @@ def documents(*texts: str, source: str = "web") -> pa.Table:
 WITHOUT_LINES = ConsolidateConfig(filters=("c4",), drop_lines=True, limits={"c4": {"min_sentences": 1}})
 
 
-def test_dropped_lines_leave_nothing_and_take_the_personal_data_in_them_along() -> None:
+def test_dropped_lines_are_removed_with_the_spans_in_them() -> None:
     text = "Home\nWrite to ann@example.org today.\nMail: bob@example.org\nThe end is near."
-    found = masked(WITHOUT_LINES, documents(text), measured(text), [True])
+    found = mask_texts(WITHOUT_LINES, documents(text), measured(text), [True])
     assert found == ["Write to <email> today.\nThe end is near."]
 
 
-def test_lines_are_dropped_from_what_filters_judge_and_from_nothing_else() -> None:
+def test_lines_are_dropped_only_from_filtered_sources() -> None:
     code = "def f(x):\n    return x + 1\n\nprint(f(2))"
     found, rows = measured(code), documents(code, source="code")
     assert reasons(WITHOUT_LINES, rows.column("source"), found, np.zeros(rows.num_rows, np.bool_)) == [[]]
-    assert masked(WITHOUT_LINES, rows, found, [True]) == [code]
-    (everywhere,) = masked(WITHOUT_LINES.model_copy(update={"sources": None}), rows, found, [True])
+    assert mask_texts(WITHOUT_LINES, rows, found, [True]) == [code]
+    (everywhere,) = mask_texts(WITHOUT_LINES.model_copy(update={"sources": None}), rows, found, [True])
     assert everywhere != code
 
 
@@ -96,11 +96,11 @@ def test_a_text_that_passes_never_loses_all_its_lines() -> None:
     found, rows = measured(*texts), documents(*texts)
     stays = [not why for why in reasons(WITHOUT_LINES, rows.column("source"), found, np.zeros(rows.num_rows, np.bool_))]
     assert stays == [False, True]
-    assert masked(WITHOUT_LINES, rows, found, stays) == ["Home\nAbout", "There is one sentence here."]
+    assert mask_texts(WITHOUT_LINES, rows, found, stays) == ["Home\nAbout", "There is one sentence here."]
 
 
-def test_a_text_that_was_not_searched_for_personal_data_is_not_shown() -> None:
+def test_a_text_without_a_pii_search_is_not_shown() -> None:
     text = "Write to ann@example.org today."
     found, rows = measured(text, error="boom"), documents(text)
-    assert masked(ConsolidateConfig(), rows, found, [False]) == [""]
-    assert masked(ConsolidateConfig(mask_pii=False), rows, found, [False]) == [text]
+    assert mask_texts(ConsolidateConfig(), rows, found, [False]) == [""]
+    assert mask_texts(ConsolidateConfig(mask_pii=False), rows, found, [False]) == [text]

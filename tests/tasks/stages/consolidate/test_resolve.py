@@ -1,4 +1,4 @@
-"""Duplicates are resolved bucket by bucket as in one bucket, and nothing of it is left in the artifact."""
+"""Resolving duplicates by bucket equals resolving them in one bucket, and leaves no files in the artifact."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ CONFIG = ConsolidateConfig(filters=("gopher_quality",))
 
 
 def prepared(folder: Path, per_bucket: int = 1_000_000) -> dict[str, Artifact]:
-    """A corpus in which every fourth document is poor, many of them keepers."""
+    """A corpus in which every fourth document fails a filter, many of them keepers."""
     rows = [{**row, "poor": number % 4 == 0} for number, row in enumerate(mixed(6))]
     inputs = corpus(folder, rows, 3)
     duplicates = run_stage_in(folder, DEDUP, DedupConfig(records_per_bucket=per_bucket), inputs, kind="duplicates")
@@ -33,7 +33,7 @@ def stays(artifact: Artifact) -> set[str]:
     return {row["id"] for row in rows_of(artifact, "kept/")}
 
 
-def test_many_buckets_keep_what_one_keeps(tmp_path: Path) -> None:
+def test_many_buckets_keep_the_same_documents_as_one(tmp_path: Path) -> None:
     many, one = prepared(tmp_path / "many", 100), prepared(tmp_path / "one")
     assert len(many["duplicates"].files("pairs/")) > 3
     assert len(one["duplicates"].files("pairs/")) == 1
@@ -43,7 +43,7 @@ def test_many_buckets_keep_what_one_keeps(tmp_path: Path) -> None:
     assert not made[0].files("survivors") + made[0].files("resolved")
 
 
-def test_what_is_resolved_in_one_process_is_what_the_passes_resolve(tmp_path: Path) -> None:
+def test_resolving_in_one_process_agrees_with_the_passes(tmp_path: Path) -> None:
     inputs = prepared(tmp_path, 100)
     aligned = AlignedInputs(
         inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, ""
@@ -55,7 +55,7 @@ def test_what_is_resolved_in_one_process_is_what_the_passes_resolve(tmp_path: Pa
     assert len(dropped) > 10
 
 
-def test_a_stage_that_stopped_in_a_bucket_resumes_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_resumes_at_the_bucket_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_stage_in(tmp_path / "whole", CONSOLIDATE, CONFIG, prepared(tmp_path / "whole", 100))
     inputs = prepared(tmp_path / "stopped", 100)
     with monkeypatch.context() as broken:
@@ -63,15 +63,15 @@ def test_a_stage_that_stopped_in_a_bucket_resumes_there(tmp_path: Path, monkeypa
         with pytest.raises(ValueError, match="Expecting value"):
             run_stage_in(tmp_path / "stopped", CONSOLIDATE, CONFIG, inputs)
     assert list((tmp_path / "stopped").rglob("resolved/*.bin"))
-    monkeypatch.setattr("tasks.stages.consolidate.resolve.dropped", None)
+    monkeypatch.setattr("tasks.stages.consolidate.resolve.resolve_clusters", None)
     resumed = run_stage_in(tmp_path / "stopped", CONSOLIDATE, CONFIG, inputs)
     assert resumed.record.content == whole.record.content
 
 
-def test_duplicates_of_an_earlier_sluice_are_refused_and_not_taken_for_none(tmp_path: Path) -> None:
+def test_duplicates_of_an_earlier_format_are_refused(tmp_path: Path) -> None:
     inputs = prepared(tmp_path)
     duplicates = inputs["duplicates"]
     metrics = {name: value for name, value in duplicates.record.metrics.items() if name != "recaptured"}
     old = Artifact(duplicates.store, duplicates.address, duplicates.record.model_copy(update={"metrics": metrics}))
-    with pytest.raises(InputError, match="has no captures of pages, as an earlier Sluice wrote it"):
+    with pytest.raises(InputError, match="has no captures of pages, because an earlier version of Sluice wrote it"):
         run_stage_in(tmp_path, CONSOLIDATE, CONFIG, {**inputs, "duplicates": old})

@@ -55,7 +55,7 @@ def rejected(artifact: Artifact) -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in rows_of(artifact, "rejected/")}
 
 
-def test_a_document_goes_for_its_first_reason_and_all_reasons_are_told(tmp_path: Path) -> None:
+def test_a_document_is_rejected_for_its_first_reason_and_all_reasons_are_recorded(tmp_path: Path) -> None:
     rows = [
         document(text(1), "fine"),
         document(text(2), "all", language="fr", language_score=0.2, poor=True),
@@ -75,7 +75,7 @@ def test_a_document_goes_for_its_first_reason_and_all_reasons_are_told(tmp_path:
     assert (artifact.record.rows_in, artifact.record.rows_out) == (4, 1)
 
 
-def test_every_rule_can_be_left_out_but_the_one_against_unread_documents(tmp_path: Path) -> None:
+def test_every_rule_except_unread_documents_can_be_disabled(tmp_path: Path) -> None:
     rows = [
         document(text(1), "a", language="fr"),
         document(text(1), "b", poor=True),
@@ -86,7 +86,7 @@ def test_every_rule_can_be_left_out_but_the_one_against_unread_documents(tmp_pat
     assert rejected(artifact)[rows[2]["id"]]["reasons"] == ["poison"]
 
 
-def test_too_many_unread_documents_are_told_with_where_their_causes_stand(tmp_path: Path) -> None:
+def test_too_many_unread_documents_are_reported_with_the_location_of_their_causes(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}") for seed in range(3)]
     rows.append(document(text(9), "bad", error="ValueError: no"))
     where = "/test/measured/gopher_repetition/dev/measured/"
@@ -99,7 +99,7 @@ def test_too_many_unread_documents_are_told_with_where_their_causes_stand(tmp_pa
         consolidate(tmp_path / "all", [document(text(seed), f"{seed}", error="no") for seed in range(2)])
 
 
-def test_filters_judge_the_sources_that_they_are_for(tmp_path: Path) -> None:
+def test_filters_apply_to_their_sources(tmp_path: Path) -> None:
     rows = [
         document(text(1), "a", source="code", language="la", language_score=0.1),
         document(text(2), "b", source="code", language="la", poor=True),
@@ -112,9 +112,7 @@ def test_filters_judge_the_sources_that_they_are_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sources", [None, ("web", "books")])
-def test_no_filter_judges_a_trusted_source_and_its_copies_go_all_the_same(
-    tmp_path: Path, sources: tuple[str, ...] | None
-) -> None:
+def test_trusted_sources_skip_filters_but_not_deduplication(tmp_path: Path, sources: tuple[str, ...] | None) -> None:
     rows = [
         document(text(1), "a", source="books", language="la", language_score=0.1, poor=True),
         document(text(1), "b", source="books", language="la", poor=True),
@@ -129,7 +127,7 @@ def test_no_filter_judges_a_trusted_source_and_its_copies_go_all_the_same(
     assert reasons == {"duplicate_exact", "poison", "gopher_quality_few_words"}
 
 
-def test_a_copy_goes_and_names_the_document_that_stays(tmp_path: Path) -> None:
+def test_a_copy_is_rejected_and_names_its_keeper(tmp_path: Path) -> None:
     rows = [
         document(text(1), "best", prose_score=0.9),
         document(text(1).upper(), "exact"),
@@ -142,7 +140,7 @@ def test_a_copy_goes_and_names_the_document_that_stays(tmp_path: Path) -> None:
     assert {row["reason"] for row in gone.values()} == {"duplicate_exact", "duplicate_near"}
 
 
-def test_a_keeper_that_is_dropped_for_another_reason_does_not_take_its_copies_along(tmp_path: Path) -> None:
+def test_copies_of_a_dropped_keeper_can_be_kept(tmp_path: Path) -> None:
     rows = [
         document(text(1), "best", prose_score=0.9, poor=True),
         document(text(1, edited=5), "second", prose_score=0.8),
@@ -158,8 +156,8 @@ def test_a_keeper_that_is_dropped_for_another_reason_does_not_take_its_copies_al
     assert artifact.record.metrics["promoted"] == 1
 
 
-def test_copies_of_a_dropped_keeper_that_are_not_near_one_another_all_stay(tmp_path: Path) -> None:
-    left, middle, right = text(1), text(1, edited=12), text(1, edited=24)  # neighbours 0.85, the ends 0.72
+def test_copies_of_a_dropped_keeper_that_are_not_near_each_other_are_all_kept(tmp_path: Path) -> None:
+    left, middle, right = text(1), text(1, edited=12), text(1, edited=24)  # neighbors: 0.85, ends: 0.72
     rows = [
         document(middle, "middle", prose_score=0.9, language="fr"),
         document(left, "left"),
@@ -170,7 +168,7 @@ def test_copies_of_a_dropped_keeper_that_are_not_near_one_another_all_stay(tmp_p
     assert kept(consolidate(tmp_path / "en", rows, english)) == {rows[1]["id"], rows[2]["id"]}
 
 
-def test_a_document_that_fails_a_rule_and_is_a_copy_tells_both(tmp_path: Path) -> None:
+def test_a_copy_that_also_fails_a_rule_records_both_reasons(tmp_path: Path) -> None:
     rows = [
         document(text(1), "best", prose_score=0.9),
         document(text(1), "copy", poor=True),
@@ -180,7 +178,7 @@ def test_a_document_that_fails_a_rule_and_is_a_copy_tells_both(tmp_path: Path) -
     assert gone["duplicate_of"] == rows[0]["id"]
 
 
-def test_personal_data_is_masked_in_what_is_kept(tmp_path: Path) -> None:
+def test_personal_data_is_masked_in_kept_documents(tmp_path: Path) -> None:
     words = f"write to ann@example.org today {text(1)}"
     row = document(words, "a", pii_spans=[{"kind": "email", "start": 9, "end": 24}]) | {"title": "Ann, ann@example.org"}
     artifact = consolidate(tmp_path / "masked", [row])
@@ -194,7 +192,7 @@ def test_personal_data_is_masked_in_what_is_kept(tmp_path: Path) -> None:
 
 def test_a_span_outside_the_text_stops_the_stage_with_the_document(tmp_path: Path) -> None:
     row = document("short text", "a", pii_spans=[{"kind": "email", "start": 5, "end": 99}])
-    with pytest.raises(InputError, match=rf"document {row['id']}: the email span 5..99 lies outside a text of 10"):
+    with pytest.raises(InputError, match=rf"document {row['id']}: the email span 5..99 is outside the text of 10"):
         consolidate(tmp_path, [row])
 
 
@@ -238,7 +236,7 @@ def test_the_funnel_adds_up_from_captures_to_kept(tmp_path: Path) -> None:
     assert artifact.record.rows_in == artifact.record.rows_out + sum(artifact.record.rejected.values())
 
 
-def test_the_funnel_tells_the_tiers_of_what_is_kept(tmp_path: Path) -> None:
+def test_the_funnel_has_the_tiers_of_kept_documents(tmp_path: Path) -> None:
     rows, refused = funnel_corpus()
     config = ConsolidateConfig(gold={"language.score": 0.95}, trusted=("code",))
     artifact = consolidate(tmp_path, [*rows, document(text(7), "w7", language_score=0.99)], config, refused)
@@ -271,7 +269,7 @@ def test_kept_documents_are_in_the_order_of_the_input_and_carry_language_and_sco
         assert table.column("prose_score").to_pylist() == [0.5] * len(ids)
 
 
-def test_nothing_left_is_an_error_that_names_the_biggest_reasons(tmp_path: Path) -> None:
+def test_keeping_nothing_is_an_error_that_names_the_main_reasons(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}", language="fr") for seed in range(3)]
     rows += [document(text(9), "q", poor=True)]
     message = r"none of 4 captures and files is left \(language_other 3, gopher_quality_few_words 1\)"
@@ -294,7 +292,7 @@ def test_inputs_that_are_not_co_partitioned_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_the_funnel_is_drawn_as_a_picture(tmp_path: Path) -> None:
+def test_the_funnel_is_plotted(tmp_path: Path) -> None:
     from PIL import Image
 
     rows, refused = funnel_corpus()
@@ -305,13 +303,13 @@ def test_the_funnel_is_drawn_as_a_picture(tmp_path: Path) -> None:
     assert len(image.convert("RGB").getcolors(1 << 20) or []) > 3
 
 
-def test_a_funnel_with_marks_of_formulas_in_its_names_is_drawn(tmp_path: Path) -> None:
+def test_a_funnel_with_dollar_signs_in_names_is_plotted(tmp_path: Path) -> None:
     rows = [("web", "$e^$", "kept", "", "gold", 3, 9), ("$we^$b", "en", "quality", "topic_$x^$", "", 2, 9)]
     funnel = pa.table(list(zip(*rows, strict=True)), schema=FUNNEL)
     assert draw(funnel, "$demo^$/documents@dev").startswith(b"\x89PNG")
 
 
-def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_unmeasured_attributes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     inputs = prepare(tmp_path, [document(text(seed), f"{seed}") for seed in range(3)])
     aligned = AlignedInputs(
         inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, ""
@@ -323,10 +321,10 @@ def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path)
         (ConsolidateConfig(gold={"qualty.score": 0.5}), r'no annotator "qualty" in test/.*"quality"\?'),
         (
             ConsolidateConfig(gold={"prose_score.nope": 0.5}),
-            'prose_score measures no "nope" in test/attributes@dev. Known are: score',
+            'prose_score measures no "nope" in test/attributes@dev. Choose from score',
         ),
-        (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is no number \(string\)'),
-        (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is no number \(list'),
+        (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is not a number \(string\)'),
+        (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is not a number \(list'),
     ):
         with pytest.raises(InputError, match=said):
             run_stage_in(tmp_path, CONSOLIDATE, config, inputs)
@@ -335,7 +333,7 @@ def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path)
     assert not list((tmp_path / "test" / "tasks-stages-consolidate-stage").rglob("*.parquet"))
 
 
-def test_a_limit_on_a_model_that_was_not_asked_is_refused() -> None:
+def test_a_limit_on_an_unused_model_is_refused() -> None:
     limits = {"classifier": {"at_most": {"qualty": 0.5}}}
     config = ConsolidateConfig(filters=("classifier",), limits=limits, mask_pii=False)
     attributes = pa.schema({"classifier": pa.struct({"quality": pa.float32()})})
@@ -344,7 +342,7 @@ def test_a_limit_on_a_model_that_was_not_asked_is_refused() -> None:
         check_measured(config, attributes, "demo/attributes@1")
 
 
-def test_a_truth_value_can_make_a_document_gold(tmp_path: Path) -> None:
+def test_a_boolean_can_make_a_document_gold(tmp_path: Path) -> None:
     rows = [document(text(1), "a"), document(text(2), "b")]
     made = consolidate(tmp_path, rows, ConsolidateConfig(gold={"gopher_quality.english": 1}))
     assert {row["tier"] for row in rows_of(made, "kept/")} == {"gold"}
@@ -359,12 +357,21 @@ def test_a_truth_value_can_make_a_document_gold(tmp_path: Path) -> None:
         ({"filters": ("classifier",), "limits": {"classifier": {"at_least": {"q": float("nan")}}}}, "finite"),
     ],
 )
-def test_settings_that_would_stop_the_stage_later_are_refused_in_the_recipe(wrong: dict[str, Any], said: str) -> None:
+def test_settings_that_would_fail_in_the_stage_are_refused_in_the_recipe(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ConsolidateConfig(**wrong)
 
 
-def test_limits_of_a_kind_or_source_judge_the_documents_of_these_alone(tmp_path: Path) -> None:
+def test_a_pdf_that_a_crawl_captured_has_the_limits_of_pdf(tmp_path: Path) -> None:
+    page, pdf = document(text(1), "page", poor=True), document(text(2), "a.pdf", poor=True, paged=True)
+    config = ConsolidateConfig(kinds={"web": "web"}, limits={"pdf": {"gopher_quality": {"min_words": 1}}})
+    assert kept(consolidate(tmp_path / "pdf", [page, pdf], config)) == {pdf["id"]}
+    web = config.model_copy(update={"limits": {**config.limits, "web": {"gopher_quality": {"min_words": 1000}}}})
+    with pytest.raises(InputError, match="none of 2 captures and files"):
+        consolidate(tmp_path / "web", [page, pdf], web)
+
+
+def test_limits_of_a_kind_or_source_apply_only_to_its_documents(tmp_path: Path) -> None:
     kinds = {"web": "web", "books": "pdf", "papers": "pdf"}
     rows = [document(text(seed), f"d{seed}", source=source, poor=True) for seed, source in enumerate(kinds)]
     assert kept(consolidate(tmp_path / "all", [*rows, document(text(9), "good")])) >= {row["id"] for row in rows[1:]}
@@ -376,16 +383,7 @@ def test_limits_of_a_kind_or_source_judge_the_documents_of_these_alone(tmp_path:
     assert {row["source"]: row["reasons"] for row in rejected(made).values()} == {"web": few, "papers": few}
 
 
-def test_a_pdf_that_a_crawl_captured_has_the_limits_of_pdf(tmp_path: Path) -> None:
-    page, pdf = document(text(1), "page", poor=True), document(text(2), "a.pdf", poor=True, paged=True)
-    config = ConsolidateConfig(kinds={"web": "web"}, limits={"pdf": {"gopher_quality": {"min_words": 1}}})
-    assert kept(consolidate(tmp_path / "pdf", [page, pdf], config)) == {pdf["id"]}
-    web = config.model_copy(update={"limits": {**config.limits, "web": {"gopher_quality": {"min_words": 1000}}}})
-    with pytest.raises(InputError, match="none of 2 captures and files is left"):
-        consolidate(tmp_path / "web", [page, pdf], web)
-
-
-def test_a_source_of_which_filters_leave_next_to_nothing_is_warned_of(
+def test_a_source_that_loses_almost_everything_gives_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [document(text(seed), f"w{seed}") for seed in range(10)]

@@ -1,4 +1,4 @@
-"""Contract of `consolidate` with a takedown: nothing of it is kept, whatever its source, and its text goes nowhere."""
+"""Contract of `consolidate` with a takedown: it is not kept, for any source, and its text is in no file."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.tasks.stages.dedup.made import document
 
 
 @pytest.mark.parametrize("by", ["url", "domain", "document"])
-def test_what_is_taken_down_is_rejected_before_any_rule_whatever_its_source(tmp_path: Path, by: str) -> None:
+def test_takedowns_are_rejected_before_any_rule_for_every_source(tmp_path: Path, by: str) -> None:
     secret = "unmistakable " + text(1)
     rows = [
         document(secret, "gone", source="books", url="https://www.gone.net/a"),
@@ -37,7 +37,7 @@ def test_what_is_taken_down_is_rejected_before_any_rule_whatever_its_source(tmp_
         )
 
 
-def test_a_copy_at_another_address_takes_the_place_of_what_is_taken_down(tmp_path: Path) -> None:
+def test_a_copy_at_another_url_replaces_a_document_taken_down(tmp_path: Path) -> None:
     rows = [
         document(text(1), "keeper", url="https://gone.net/a", prose_score=0.9),
         document(text(1), "exact", url="https://other.net/a", prose_score=0.5),

@@ -1,4 +1,4 @@
-"""Contract of the verdict on a document: the rules come before being a copy, and only what stays has a tier."""
+"""Contract of the verdict on a document: rules precede duplicates, and only kept documents have a tier."""
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ SOURCES = pa.chunked_array([["web", "web", "web", "web", "web", "books"]])
 JUDGED = pa.table(
     {"id": IDS, "error": pa.array([None, None, "no", "no", None, None], pa.string()), "paged": [False] * len(IDS)}
 )
-# Dedup took "promoted" for a copy of "broken", which goes for its own reason: so it is resolved to stay.
+# Dedup marked "promoted" as a copy of "broken", which is rejected by a rule: so "promoted" is kept.
 DUPLICATES = pa.table(
     {
         "id": IDS,
@@ -36,7 +36,7 @@ RESOLVED = pa.table({"id": ["copy"], "duplicate_of": ["fine"], "kind": ["near"],
         (False, [[], [], ["poison"], ["poison"], [], []], [None] * 6),
     ],
 )
-def test_rules_come_first_and_a_copy_of_what_goes_stays(
+def test_rules_come_first_and_copies_of_a_rejected_document_are_kept(
     dedup: bool, reasons: list[list[str]], duplicate_of: list[str | None]
 ) -> None:
     config = ConsolidateConfig(filters=(), limits={}, mask_pii=False, dedup=dedup, trusted=("books",))
@@ -44,7 +44,7 @@ def test_rules_come_first_and_a_copy_of_what_goes_stays(
     assert found.reasons == reasons
     assert found.duplicate_of == duplicate_of
     assert found.first == [why[0] if why else "" for why in reasons]
-    assert found.stays.to_pylist() == [not why for why in reasons]
+    assert found.is_kept.to_pylist() == [not why for why in reasons]
     assert found.tiers == [
         "" if why else "gold" if name == "trusted" else "silver" for name, why in zip(IDS, reasons, strict=True)
     ]

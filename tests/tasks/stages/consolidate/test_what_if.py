@@ -1,6 +1,6 @@
-"""Contract of what-if: the funnel that other limits would give is the one that consolidate then gives.
+"""Contract of what-if: its funnel for other limits equals that of a later consolidate run.
 
-Change what is held in memory per document, and run the soak part.
+Run the soak tests after a change of the memory per document.
 """
 
 import tracemalloc
@@ -46,7 +46,7 @@ def aligned(inputs: dict[str, Artifact]) -> AlignedInputs:
     return AlignedInputs(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
 
 
-def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+def test_both_funnels_equal_those_of_consolidate(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     answer = what_if(BEFORE, AFTER, aligned(inputs))
     for config, told in ((BEFORE, answer.before), (AFTER, answer.after)):
         made = run_stage_in(tmp_path, CONSOLIDATE, config, inputs, version=f"{config is AFTER}", max_bad_share=1)
@@ -54,7 +54,7 @@ def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifac
         assert told == {(*row.values(),)[:4]: row["documents"] for row in rows}
 
 
-def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Artifact]) -> None:
+def test_documents_whose_verdict_changes_are_counted_and_shown(inputs: dict[str, Artifact]) -> None:
     answer = what_if(BEFORE, AFTER, aligned(inputs))
     assert (answer.gained, answer.lost) == (1, 2)
     assert {(one.url.rpartition("/")[2], one.before, one.after) for one in answer.moved} == {
@@ -63,7 +63,7 @@ def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Arti
         ("code", "", "language_other"),
     }
     shown = render(answer)
-    assert "1 documents would be kept, 2 would go, of 14 captures and files" in shown
+    assert "1 documents would be kept, 2 would be dropped, of 14 captures and files" in shown
     assert row(shown, "too_short") == ["3", "3"]
     assert row(shown, "kept") == ["6", "6"]
     assert (row(shown, "gold"), row(shown, "silver")) == (["0", "1", "+1"], ["6", "5", "-1"])
@@ -72,7 +72,7 @@ def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Arti
     assert len(what_if(BEFORE, AFTER, aligned(inputs), examples=1).moved) == 2
 
 
-def test_the_examples_are_those_of_the_smallest_ids_in_any_number_of_parts(tmp_path: Path) -> None:
+def test_the_examples_have_the_smallest_ids_for_any_number_of_parts(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}") for seed in range(12)]
     after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
     for parts in (1, 2, 5):
@@ -82,7 +82,7 @@ def test_the_examples_are_those_of_the_smallest_ids_in_any_number_of_parts(tmp_p
 
 
 @pytest.mark.soak
-def test_memory_does_not_grow_with_the_documents_that_move(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_changed_verdicts(tmp_path: Path) -> None:
     after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
 
     def peak(parts: int) -> int:
@@ -125,7 +125,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def make(recipe: Recipe, version: str, source_version: str | None = None, **changed: object) -> None:
-    """Makes a version of the corpus; `changed` are overrides, with "__" for the dots."""
+    """Creates a version of the corpus; `changed` are overrides, with "__" for the dots."""
     mine = recipe.override({name.replace("__", "."): value for name, value in changed.items()})
     for stage in ("extract", "annotate", "dedup", "consolidate"):
         run_stage(mine, stage, version=version, source_version=source_version, tracking=TrackingContext("", "demo"))
@@ -136,7 +136,7 @@ def asked(recipe: Recipe, *arguments: str) -> int:
 
 
 def row(said: str, reason: str) -> list[str]:
-    """Returns the numbers of the line of a reason, of the source that is most of the corpus."""
+    """Returns the numbers in the line of a reason, for the main source of the corpus."""
     several = [line.split() for line in said.splitlines() if line.startswith(("web ", "texts "))]
     (line,) = [words for words in several if reason in words]
     return [word for word in line if word.strip("+-").isdigit()]
@@ -145,17 +145,17 @@ def row(said: str, reason: str) -> list[str]:
 MIN_WORDS = "consolidate.limits.gopher_quality.min_words"
 
 
-def test_a_version_that_reused_earlier_inputs_can_be_asked(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_works_for_a_version_with_reused_inputs(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1")
     make(recipe, "2", "1", consolidate__limits__gopher_quality__min_words=2)
     for version in ("1", "2"):
         assert asked(recipe, "--version", version, "--set", f"{MIN_WORDS}=50") == 0
-        assert "0 documents would be kept, 2 would go, of " in capsys.readouterr().out
+        assert "0 documents would be kept, 2 would be dropped, of " in capsys.readouterr().out
     assert asked(recipe, "--version", "3", "--set", f"{MIN_WORDS}=50") == 2
     assert "no artifact demo/extracted@3" in capsys.readouterr().err
 
 
-def test_before_is_what_the_version_was_made_with_and_not_what_the_recipe_says_now(
+def test_before_uses_the_settings_of_the_version_and_not_of_the_current_recipe(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(recipe, "1")
@@ -168,20 +168,18 @@ def test_before_is_what_the_version_was_made_with_and_not_what_the_recipe_says_n
     assert "in the recipe" not in capsys.readouterr().out
 
 
-def test_settings_given_are_laid_over_those_that_the_version_was_made_with(
-    recipe: Recipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overrides_apply_to_the_settings_of_the_version(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1", consolidate__limits__gopher_quality__min_words=18)
     assert asked(recipe, "--version", "1", "--set", "consolidate.limits.gopher_quality.min_stop_words=1") == 0
     said = capsys.readouterr().out
-    assert "0 documents would be kept, 0 would go" in said
+    assert "0 documents would be kept, 0 would be dropped" in said
     assert "after: the same with limits.gopher_quality.min_stop_words = 1 (before 0)" in said
     assert row(said, "gopher_quality_few_words") == ["1", "1"]
     assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=5") == 0
-    assert "1 documents would be kept, 0 would go" in capsys.readouterr().out
+    assert "1 documents would be kept, 0 would be dropped" in capsys.readouterr().out
 
 
-def test_before_a_version_has_documents_it_is_asked_with_the_settings_of_the_recipe(
+def test_without_documents_the_settings_of_the_recipe_are_used(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for stage in ("extract", "annotate", "dedup"):
@@ -189,12 +187,10 @@ def test_before_a_version_has_documents_it_is_asked_with_the_settings_of_the_rec
     assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=50") == 0
     said = capsys.readouterr().out
     assert "before: the settings of the recipe" in said
-    assert "0 documents would be kept, 2 would go" in said
+    assert "0 documents would be kept, 2 would be dropped" in said
 
 
-def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
-    recipe: Recipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_filter_measured_by_an_override_can_be_used(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1", annotate__use=["gopher_quality", "fineweb", "prose_score", "pii"])
     filters = ["--set", 'consolidate.filters=["gopher_quality", "fineweb"]']
     assert asked(recipe, "--version", "1", *filters, "--set", "consolidate.limits.fineweb.max_short=0.5") == 2
@@ -202,12 +198,12 @@ def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
     assert asked(recipe, "--version", "1", *filters) == 0
     said = capsys.readouterr().out
     assert 'with filters = ["gopher_quality", "fineweb"] (before ["gopher_quality"])\n' in said
-    assert "0 would go, of 3 captures and files" in said
+    assert "0 would be dropped, of 3 captures and files" in said
     assert asked(recipe, "--version", "1", "--set", 'consolidate.filters=["c4"]', "--set", "consolidate.limits={}") == 2
     assert 'consolidate.filters: "c4" is not measured in demo/attributes@1' in capsys.readouterr().err
 
 
-def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) -> None:
+def test_tiers_are_reported_if_any_document_is_gold(inputs: dict[str, Artifact]) -> None:
     assert "silver" not in render(what_if(BEFORE, BEFORE, aligned(inputs)))
     gold = ConsolidateConfig(gold={"prose_score.score": 0.9})
     answer = what_if(BEFORE, gold, aligned(inputs))
@@ -216,26 +212,26 @@ def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) 
     assert (answer.after["web", "kept", "", "silver"], answer.after["web", "kept", "", "gold"]) == (5, 1)
 
 
-def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:
+def test_equal_limits_change_no_verdict(inputs: dict[str, Artifact]) -> None:
     answer = what_if(BEFORE, BEFORE, aligned(inputs))
     assert (answer.before, answer.gained, answer.lost, answer.moved) == (answer.after, 0, 0, ())
 
 
 def test_the_shell_refuses_fields_of_other_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--recipe", "demo", "--set", "annotate.use=[]"]) == 2
-    assert "annotate.use=[] is no setting of consolidate" in capsys.readouterr().err
+    assert "annotate.use=[] is not a setting of consolidate" in capsys.readouterr().err
 
 
 OWN = "consolidate.limits.texts.gopher_quality.min_words"
 
 
-def test_limits_of_a_source_or_kind_can_be_asked_for(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_of_a_source_or_kind_can_be_overridden(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1")
     for scope in ("texts", "text"):
         own = f"consolidate.limits.{scope}.gopher_quality.min_words=18"
         assert asked(recipe, "--version", "1", "--set", own, "--set", f"{MIN_WORDS}=50") == 0
         said = capsys.readouterr().out
-        assert "0 documents would be kept, 1 would go" in said
+        assert "0 documents would be kept, 1 would be dropped" in said
         assert f'limits.{scope} = {{"gopher_quality": {{"min_words": 18}}}} (before none)' in said
     assert asked(recipe, "--version", "1", "--set", "consolidate.limits.textz.gopher_quality.min_words=1") == 2
     said = capsys.readouterr().err
@@ -243,10 +239,10 @@ def test_limits_of_a_source_or_kind_can_be_asked_for(recipe: Recipe, capsys: pyt
     assert 'Did you mean "text' in said
 
 
-def test_what_an_override_of_a_source_told_is_what_the_run_gives(
+def test_what_if_with_an_override_of_a_source_equals_the_run(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The crawl's recipe judges the source because it has limits of its own, in the run and in the question."""
+    """The source is filtered because it has its own limits, both in the run and in what-if."""
     changed = recipe.override({OWN: 18})
     assert changed.consolidate.limits["texts"] == {"gopher_quality": {"min_words": 18}}
     make(recipe, "1")
@@ -255,4 +251,4 @@ def test_what_an_override_of_a_source_told_is_what_the_run_gives(
     said = capsys.readouterr().out
     assert 'before: the settings of demo/documents@2: limits.texts = {"gopher_quality": {"min_words": 18}}' in said
     assert "limits.texts.gopher_quality.min_words = 1 (before 18)" in said
-    assert "1 documents would be kept, 0 would go" in said
+    assert "1 documents would be kept, 0 would be dropped" in said

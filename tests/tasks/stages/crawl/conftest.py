@@ -1,7 +1,7 @@
 """The crawl tests' site and cycle, and a whole crawl cycle as a fixture.
 
-Soak tests (100,000 mutated pages, documentation sites of Debian, kills beyond a few): to be run after a change of how
-pages are read or of how a fetch keeps and resumes its work.
+Soak tests (100,000 mutated pages, documentation sites of Debian, more kills): run them after a change of how
+pages are parsed or of how a fetch stores and resumes its work.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""One crawl cycle, stage by stage, as the catalogue binds them, and single fetches. Not a test module.
+"""Runs crawl cycles stage by stage, with the inputs of the catalogue, and single fetches. Not a test module.
 
-Fetches run in this process, or as processes of their own for tests that kill them.
+Fetches run in this process, or in child processes for tests that kill them.
 """
 
 import os
@@ -32,7 +32,7 @@ class Cycle:
         self.ranks = self.stage("rank", earlier)
         self.members = self.seeds.record.members
         self.fetchlists = [
-            self.stage("generate", {"seeds": self.seeds, "ranks": self.ranks, **self._before(index)}, member)
+            self.stage("generate", {"seeds": self.seeds, "ranks": self.ranks, **self._previous(index)}, member)
             for index, member in enumerate(self.members)
         ]
         self.segments = self.rendered = self.crawldb = self.warc = None
@@ -49,12 +49,12 @@ class Cycle:
         self.segments = [self.stage("fetch", self.fetch_inputs(i), name) for i, name in enumerate(self.members)]
 
     def fetch_inputs(self, index):
-        """What the fetch of one partition reads."""
+        """Returns the inputs of the fetch of one partition."""
         return {
             "seeds": self.seeds,
             "fetchlist": self.fetchlists[index],
             "fetchlists": self.fetchlists,
-            **self._before(index),
+            **self._previous(index),
         }
 
     def update(self, index):
@@ -64,7 +64,7 @@ class Cycle:
             "fetchlist": self.fetchlists[index],
             "segments": self.segments,
             "rendered": self.rendered,
-            **self._before(index),
+            **self._previous(index),
         }
         return self.stage("update", inputs, self.members[index])
 
@@ -82,7 +82,7 @@ class Cycle:
         rows = [row for one in self.segments for path in one.files("log/") for row in one.table(path).to_pylist()]
         return {row["url"]: row for row in rows}
 
-    def _before(self, index):
+    def _previous(self, index):
         return {"previous": self.previous.crawldb[index]} if self.previous else {}
 
 
@@ -90,28 +90,28 @@ ROOT = Path(__file__).parents[4]
 
 
 def cycle(folder, config):
-    """Runs the stages before fetch into the store `folder`, unless they are done."""
+    """Runs the stages before fetch in the store `folder`, unless they are done."""
     return Cycle(partial(run_stage_in, folder), config)
 
 
 def fetch(folder, config, member="p0"):
     """Runs one fetch in this process; returns its segment."""
-    at = cycle(folder, config)
-    return at.stage("fetch", at.fetch_inputs(at.members.index(member)), member)
+    run = cycle(folder, config)
+    return run.stage("fetch", run.fetch_inputs(run.members.index(member)), member)
 
 
 def crawl_db(folder, config):
-    """Updates the crawl DB from fetches that are done; returns its rows by URL without times, places and random ids."""
-    at = cycle(folder, config)
-    at.fetch_all()
-    at.rendered = []
-    at.crawldb = [at.update(index) for index in range(len(at.members))]
+    """Updates the crawl DB from finished fetches; returns its rows by URL, without times, WARC paths and record ids."""
+    run = cycle(folder, config)
+    run.fetch_all()
+    run.rendered = []
+    run.crawldb = [run.update(index) for index in range(len(run.members))]
     varying = {"first_seen", "last_fetch", "next_due", "captured_at", "record_id", "warc_path", "warc_offset"}
-    return {url: {name: row[name] for name in row if name not in varying} for url, row in at.urls().items()}
+    return {url: {name: row[name] for name in row if name not in varying} for url, row in run.urls().items()}
 
 
 def start(folder, config, member="p0", **environment):
-    """Starts one fetch as a process."""
+    """Starts one fetch in a child process."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.tasks.stages.crawl.cycle", str(folder), config.model_dump_json(), member],
         cwd=ROOT,
@@ -121,19 +121,19 @@ def start(folder, config, member="p0", **environment):
 
 
 def segment_in(folder, member="p0"):
-    """Returns the segment of a fetch, or None while it is not committed."""
+    """Returns the segment of a fetch, or None if it is not committed."""
     return Artifact.find(Store(str(folder)), ArtifactId(f"test/tasks-stages-crawl-fetch/{member}", "dev"))
 
 
 def pages_of(segment):
-    """Returns the payload digests of a segment's captures by URL; none may be there twice."""
-    found = {}
+    """Returns the payload digests of a segment's captures, by URL; fails if a URL was captured twice."""
+    digests = {}
     for path in segment.files("warc/"):
         with segment.open(path) as file:
             for capture in archive.captures(file):
-                assert capture.url not in found, "captured twice"
-                found[capture.url] = capture.payload_digest
-    return found
+                assert capture.url not in digests, "captured twice"
+                digests[capture.url] = capture.payload_digest
+    return digests
 
 
 def links_table(outcomes, partitions):
@@ -145,8 +145,8 @@ def links_table(outcomes, partitions):
 
 
 def logged(segment):
-    """Returns status, depth and links by URL; none may be logged twice."""
-    told = {}
+    """Returns status, depth and links, by URL; fails if a URL was logged twice."""
+    outcomes = {}
     for path in segment.files("log/"):
         rows = segment.table(path).to_pylist()
         links = defaultdict(list)
@@ -154,9 +154,9 @@ def logged(segment):
             for number in row["sources"]:
                 links[number].append((row["url"], row["redirect"]))
         for number, row in enumerate(rows):
-            assert row["url"] not in told, "logged twice"
-            told[row["url"]] = (row["status"], row["depth"], sorted(links[number]))
-    return told
+            assert row["url"] not in outcomes, "logged twice"
+            outcomes[row["url"]] = (row["status"], row["depth"], sorted(links[number]))
+    return outcomes
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Bodies of every kind, drawn from a seed, for the fuzz of page reading. Not a test module.
+"""Bodies of every kind, from a seed, for fuzzing the page parser. Not a test module.
 
-`drawn` makes bodies from pieces of markup: drawings, formulas, foreign attributes, references, raw text, feeds,
-sitemaps. `mutated` damages a page. Both are a function of their random generator alone.
+`drawn` composes bodies from fragments of markup: SVG, MathML, foreign attributes, references, raw text, feeds,
+sitemaps. `mutated` damages a page. Both depend only on their random generator.
 """
 
 import gzip
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import brotli
 
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 
 ELEMENTS = (
     *("a", "abbr", "address", "applet", "area", "article", "aside", "audio", "b", "base", "basefont", "bgsound", "big"),
@@ -179,7 +179,7 @@ def tag(chance: random.Random) -> str:
 
 
 def drawn(chance: random.Random) -> bytes:
-    """A body made from pieces."""
+    """A body of random fragments."""
     pieces = []
     for _ in range(chance.choice((1, 5, 20, 60))):
         kind = chance.random()
@@ -194,7 +194,7 @@ def drawn(chance: random.Random) -> bytes:
 
 
 def mutated(page: bytes, chance: random.Random, others: Sequence[bytes] = ()) -> bytes:
-    """A page with damage: bits, bytes and stretches changed, lost, doubled, taken from elsewhere or put in."""
+    """A damaged page: bits, bytes and ranges changed, removed, duplicated, moved or inserted."""
     body = bytearray(page)
     for _ in range(chance.choice((1, 2, 5, 20))):
         at, length = chance.randrange(len(body) + 1), chance.choice((1, 4, 40, 400, 4000))
@@ -221,8 +221,8 @@ def mutated(page: bytes, chance: random.Random, others: Sequence[bytes] = ()) ->
     return bytes(body)
 
 
-def answer(body: bytes, chance: random.Random) -> Answer:
-    """The answer of a server that sends a body under headers of all kinds, right ones and wrong ones."""
+def answer(body: bytes, chance: random.Random) -> Response:
+    """A response with a body and random headers, correct and incorrect."""
     coding, mime, label = chance.choice(CODINGS), chance.choice(TYPES), chance.choice(LABELS)
     if chance.random() < 0.9:
         pack = {"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}.get(coding)
@@ -230,4 +230,4 @@ def answer(body: bytes, chance: random.Random) -> Answer:
     headers = [("Content-Type", f"{mime}; charset={label}" if label else mime)] if mime or label else []
     headers += [("Content-Encoding", coding)] if coding else []
     headers += [("X-Robots-Tag", chance.choice(ROBOTS))]
-    return Answer(200, "OK", tuple(headers), body, "length" if chance.random() < 0.1 else "", "", b"", 0.0)
+    return Response(200, "OK", tuple(headers), body, "length" if chance.random() < 0.1 else "", "", b"", 0.0)

@@ -17,7 +17,7 @@ Handler = Callable[[web.Request], "web.StreamResponse | asyncio.Future[web.Strea
 
 
 class Site:
-    """Serves `pages` (path -> HTML, bytes or handler) in a thread; notes when every request came.
+    """Serves `pages` (path -> HTML, bytes or handler) in a thread; records the time of every request.
 
     Attributes:
         requests: (monotonic begin, end, Host header, path and query) of every request.
@@ -84,7 +84,7 @@ class Site:
 
 
 def linked(count: int, fanout: int = 3) -> dict[str, object]:
-    """Returns `count` pages /, /1, /2, ... in a tree, each with text of its own and a link back."""
+    """Returns `count` pages /, /1, /2, ... in a tree, each with distinct text and a link back."""
     names = ["/"] + [f"/{number}" for number in range(1, count)]
     pages: dict[str, object] = {}
     for number, name in enumerate(names):
@@ -94,18 +94,18 @@ def linked(count: int, fanout: int = 3) -> dict[str, object]:
     return pages
 
 
-class Inside:
-    """A server of a private network: TCP and UDP on one loopback port; notes whatever reaches it.
+class PrivateServer:
+    """A server of a private network, with TCP and UDP on one loopback port, that records everything it receives.
 
     Args:
-        tls: what it speaks TLS with; None for plain text.
+        tls: context for TLS; None for plain text.
 
     Attributes:
-        heard: path of each HTTP request, or "tcp" and "udp" for anything else.
+        requests: path of each HTTP request, or "tcp" and "udp" for anything else.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.heard: list[str] = []
+        self.requests: list[str] = []
         self._tls = tls
         self._tcp = socket.create_server(("127.0.0.1", 0))
         self.port = self._tcp.getsockname()[1]
@@ -131,11 +131,11 @@ class Inside:
                     connection = self._tls.wrap_socket(connection, server_side=True)
                 head = connection.recv(65536)
                 words = head.split(b" ", 2)
-                self.heard.append(words[1].decode() if words[0] in (b"GET", b"POST", b"OPTIONS") else "tcp")
+                self.requests.append(words[1].decode() if words[0] in (b"GET", b"POST", b"OPTIONS") else "tcp")
                 body = b"HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 2\r\n\r\nhi"
                 connection.sendall(body)
             except OSError:
-                self.heard.append("tcp")
+                self.requests.append("tcp")
 
     def _receive(self) -> None:
         while True:
@@ -145,11 +145,12 @@ class Inside:
                 return
             if not data:  # closed
                 return
-            self.heard.append("udp")
+            self.requests.append("udp")
 
     def close(self) -> None:
         for one in (self._tcp, self._udp):
-            # A thread that waits in a system call is woken by the end of the connection, not by the file's.
+            # A thread blocked in a system call is woken by a shutdown of the socket, not by closing its file
+            # descriptor.
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()

@@ -7,7 +7,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_public, refusal, within
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_public, is_within, refusal
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.dns import GuardedResolver
 
@@ -55,22 +55,22 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("host", LOOPBACK + INSIDE)
-def test_an_inside_address_is_refused_in_every_spelling(host):
+def test_a_private_address_is_refused_in_every_spelling(host):
     assert refusal(canonical(f"http://{host}/"), allow_loopback=False) == "private_address"
 
 
 @pytest.mark.parametrize("host", INSIDE)
-def test_allowing_loopback_allows_nothing_else(host):
+def test_allowing_loopback_allows_no_other_private_address(host):
     assert refusal(canonical(f"http://{host}/"), allow_loopback=True) == "private_address"
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_is_reachable_on_any_port_when_the_crawl_allows_it(host):
+def test_loopback_is_reachable_on_any_port_if_the_crawl_allows_it(host):
     assert refusal(canonical(f"http://{host}:8080/"), allow_loopback=True) is None
 
 
 @pytest.mark.parametrize("port", [22, 25, 6379, 8080])
-def test_public_hosts_are_asked_on_web_ports_only(port):
+def test_public_hosts_are_requested_on_web_ports_only(port):
     assert refusal(f"http://example.com:{port}/", allow_loopback=True) == "port"
     assert refusal("https://example.com:80/", allow_loopback=False) is None
 
@@ -80,7 +80,8 @@ def test_public_addresses_pass(address):
     assert is_public(address)
 
 
-# The registries of special-purpose addresses as of RFC 9780, and what RFC 4291 keeps for other uses than unicast.
+# The registries of special-purpose addresses as of RFC 9780, and ranges that RFC 4291 reserves for other uses than
+# unicast.
 SPECIAL = (
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32", "192.0.0.10/32", "192.0.0.170/31", "192.0.2.0/24"),
@@ -91,7 +92,7 @@ SPECIAL = (
     *("2001:4:112::/48", "2001:10::/28", "2001:20::/28", "2001:30::/28", "2001:db8::/32", "2002::/16"),
     *("2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8", "4000::/2"),
 )
-# The neighbours of those within what is in use.
+# Adjacent addresses in assigned ranges.
 PUBLIC = (
     *("1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.0"),
     *("169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "191.255.255.255", "192.0.1.0", "192.0.3.0"),
@@ -103,23 +104,23 @@ PUBLIC = (
 
 
 @pytest.mark.parametrize("block", SPECIAL)
-def test_no_address_of_a_special_block_is_public(block):
+def test_no_address_of_a_special_purpose_block_is_public(block):
     net = ipaddress.ip_network(block)
     some = {net[0], net[-1], net[net.num_addresses // 2], net[net.num_addresses // 3]}
     assert not any(is_public(str(one)) for one in some)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_the_addresses_beside_them_are(address):
+def test_addresses_next_to_special_purpose_blocks_are_public(address):
     assert is_public(address)
 
 
-def test_a_user_name_in_a_url_makes_it_no_candidate():
+def test_a_url_with_a_user_name_is_refused():
     assert canonical("http://a@127.0.0.1/") is None
 
 
-class Answers(AbstractResolver):
-    """A name server of the test's own: each look-up gives the next list of addresses."""
+class FakeResolver(AbstractResolver):
+    """A fake name server: each lookup returns the next list of addresses."""
 
     def __init__(self, *rounds):
         self.rounds = list(rounds)
@@ -142,16 +143,16 @@ def resolve(resolver, host):
 
 def test_a_name_with_one_private_answer_among_public_ones_is_refused():
     with pytest.raises(RefusedAddressError, match=r"10\.0\.0\.1"):
-        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["1.1.1.1", "10.0.0.1"])), "mixed.example")
+        resolve(GuardedResolver(allow_loopback=True, inner=FakeResolver(["1.1.1.1", "10.0.0.1"])), "mixed.example")
 
 
-def test_a_public_name_that_points_to_this_machine_is_refused_even_when_loopback_is_allowed():
+def test_a_public_name_that_resolves_to_loopback_is_refused_even_if_loopback_is_allowed():
     with pytest.raises(RefusedAddressError):
-        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["127.0.0.1"])), "trick.example")
+        resolve(GuardedResolver(allow_loopback=True, inner=FakeResolver(["127.0.0.1"])), "trick.example")
 
 
 def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server():
-    inner = Answers(["8.8.8.8"])
+    inner = FakeResolver(["8.8.8.8"])
     found = resolve(GuardedResolver(allow_loopback=True, inner=inner), "docs.localhost")
     assert [answer["host"] for answer in found] == ["127.0.0.1"]
     assert inner.asked == []
@@ -159,15 +160,15 @@ def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server
         resolve(GuardedResolver(allow_loopback=False, inner=inner), "docs.localhost")
 
 
-def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
+def test_a_name_that_becomes_private_is_not_connected():
     async def run():
-        resolver = GuardedResolver(allow_loopback=False, inner=Answers(["1.1.1.1"], ["127.0.0.1"]))
+        resolver = GuardedResolver(allow_loopback=False, inner=FakeResolver(["1.1.1.1"], ["127.0.0.1"]))
         found = await resolver.resolve("rebinding.example", 80)
         assert [answer["host"] for answer in found] == ["1.1.1.1"]
         with pytest.raises(RefusedAddressError):
             await resolver.resolve("rebinding.example", 80)
         config = CrawlConfig(contact="mailto:a@b.example", timeout_s=5.0)
-        async with Client(config, Answers(["127.0.0.1"])) as client:
+        async with Client(config, FakeResolver(["127.0.0.1"])) as client:
             await client.get("http://rebinding.example/", limit=100)
 
     with pytest.raises(FetchError) as caught:
@@ -175,22 +176,22 @@ def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
     assert caught.value.reason == "private_address"
 
 
-def test_the_address_to_be_polite_to_is_looked_up_for_public_names_only():
-    async def located(answers, *urls):
+def test_the_address_for_politeness_is_resolved_for_public_names_only():
+    async def addresses_of(answers, *urls):
         config = CrawlConfig(contact="mailto:a@b.example")
         async with Client(config, answers) as client:
             return [(await client.locate(url)).address for url in urls]
 
-    public = Answers(["1.1.1.1", "1.0.0.1"])
+    public = FakeResolver(["1.1.1.1", "1.0.0.1"])
     urls = [
         f"http://{name}/" for name in ("example.com", "10.0.0.1", "metadata.google.internal", "router.lan", "9.9.9.9")
     ]
-    assert asyncio.run(located(public, *urls, "http://example.com:22/")) == ["1.1.1.1", "", "", "", "9.9.9.9", ""]
+    assert asyncio.run(addresses_of(public, *urls, "http://example.com:22/")) == ["1.1.1.1", "", "", "", "9.9.9.9", ""]
     assert public.asked == ["example.com"]
-    assert asyncio.run(located(Answers(["10.0.0.1"]), "http://example.com/")) == [""]
+    assert asyncio.run(addresses_of(FakeResolver(["10.0.0.1"]), "http://example.com/")) == [""]
 
 
-def test_the_systems_answers_are_checked_too():
+def test_answers_of_the_system_resolver_are_checked_too():
     name = socket.gethostname()
     answers = {where[0] for *_, where in socket.getaddrinfo(name, 80)}
     if all(is_public(answer) for answer in answers):
@@ -206,7 +207,7 @@ GRANTS = Grants({"wiki.corp:8080": ["10.20.0.0/16"], "10.20.0.6": ["10.20.0.6/32
     ("url", "reason"),
     [
         ("http://wiki.corp:8080/", None),
-        ("http://wiki.corp/", None),  # its name is looked up, and must then be public
+        ("http://wiki.corp/", None),  # its name is resolved, and must then be public
         ("http://wiki.corp:8081/", "port"),
         ("http://www.wiki.corp:8080/", "port"),
         ("http://10.20.0.6/", None),
@@ -235,9 +236,9 @@ def test_a_grant_is_of_one_host_on_one_port(url, reason):
         ("far.example", 81, ["1.1.1.1"], False),
     ],
 )
-def test_a_granted_name_may_lie_in_its_networks_and_no_other_name_may(host, port, answers, refused):
+def test_only_a_granted_name_may_resolve_into_its_networks(host, port, answers, refused):
     async def run():
-        guard = GuardedResolver(allow_loopback=False, inner=Answers(answers), grants=GRANTS)
+        guard = GuardedResolver(allow_loopback=False, inner=FakeResolver(answers), grants=GRANTS)
         return await guard.resolve(host, port)
 
     if refused:
@@ -247,14 +248,14 @@ def test_a_granted_name_may_lie_in_its_networks_and_no_other_name_may(host, port
         assert [found["host"] for found in asyncio.run(run())] == answers
 
 
-def test_clouds_own_addresses_are_in_no_grant():
+def test_cloud_metadata_addresses_cannot_be_granted():
     grants = Grants({"meta.corp": ["100.64.0.0/10", "fd00::/8"]})
     for address in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254"):
-        assert not within(address, grants.of("meta.corp", 80))
-    assert within("100.100.100.201", grants.of("meta.corp", 80))
+        assert not is_within(address, grants.of("meta.corp", 80))
+    assert is_within("100.100.100.201", grants.of("meta.corp", 80))
 
 
-def test_what_is_granted_to_one_host_is_not_granted_on_behalf_of_another():
+def test_a_grant_cannot_be_used_through_another_host():
     own = GRANTS.only("wiki.corp:8080")
     assert own.of("wiki.corp", 8080) == GRANTS.of("wiki.corp", 8080)
     assert own.of("10.20.0.6", 80) is None

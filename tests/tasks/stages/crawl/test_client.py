@@ -12,22 +12,22 @@ from aiohttp import web
 
 from tasks.formats.web.content_encoding import decode
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Answer, Client, FetchError
+from tasks.stages.crawl.http.client import Client, FetchError, Response
 from tests.tasks.stages.crawl.site import Site
 
 
-def get(url, limit=1 << 20, keep_cut=False, **settings):
+def get(url, limit=1 << 20, keep_partial=False, **settings):
     async def run():
         config = CrawlConfig(**{"allow_loopback": True, "timeout_s": 3.0, "max_body_bytes": limit, **settings})
         async with Client(config) as client:
-            return await client.get(url, limit=limit, keep_cut=keep_cut)
+            return await client.get(url, limit=limit, keep_partial=keep_partial)
 
     return asyncio.run(run())
 
 
 @contextmanager
 def raw_server(*chunks, repeat=0.0):
-    """Answers one connection with bytes as they are; repeats the last chunk for `repeat` seconds."""
+    """Answers one connection with raw bytes; repeats the last chunk for `repeat` seconds."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -55,7 +55,7 @@ def raw_server(*chunks, repeat=0.0):
         thread.join(10)
 
 
-def test_a_body_is_kept_as_the_server_compressed_it():
+def test_a_body_is_stored_as_compressed_by_the_server():
     body = gzip.compress(b"hello" * 100)
     headers = {"Content-Encoding": "gzip"}
     with Site({"/": lambda _: web.Response(body=body, headers=headers, content_type="text/html")}) as site:
@@ -79,7 +79,7 @@ def test_a_redirect_is_reported_and_never_followed():
         assert site.paths() == ["/"]
 
 
-def test_an_endless_body_is_cut_at_the_limit():
+def test_an_endless_body_is_truncated_at_the_limit():
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     with raw_server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk, repeat=30) as url:
         begin = time.monotonic()
@@ -89,16 +89,16 @@ def test_an_endless_body_is_cut_at_the_limit():
     assert time.monotonic() - begin < 5
 
 
-def test_a_body_that_breaks_off_is_kept_for_those_alone_who_want_it():
+def test_a_truncated_body_is_returned_only_on_request():
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhello"
     with raw_server(reply) as url:
-        answer = get(url, keep_cut=True)
+        answer = get(url, keep_partial=True)
     assert (answer.status, answer.body, answer.truncated) == (200, b"hello", "disconnect")
     with raw_server(reply) as url, pytest.raises(FetchError, match="protocol: the connection ends within the body"):
         get(url)
     broken = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nno chunk\n"
     with raw_server(broken) as url, pytest.raises(FetchError, match="no size of a chunk"):
-        get(url, keep_cut=True)
+        get(url, keep_partial=True)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_a_body_that_breaks_off_is_kept_for_those_alone_who_want_it():
         ("", None),
     ],
 )
-def test_a_refresh_leads_where_browsers_go(value, target):
-    assert Answer(200, "OK", (("Refresh", value),), b"", "", "", b"", 0.0).refresh == target
+def test_refresh_headers_are_followed_like_in_browsers(value, target):
+    assert Response(200, "OK", (("Refresh", value),), b"", "", "", b"", 0.0).refresh == target
 
 
-def test_a_slow_drip_ends_at_the_total_timeout():
+def test_a_slow_response_ends_at_the_total_timeout():
     async def drip(request):
         response = web.StreamResponse()
         await response.prepare(request)
@@ -148,13 +148,13 @@ def test_a_slow_drip_ends_at_the_total_timeout():
     ],
     ids=["huge header", "many headers", "two lengths", "two content-lengths", "negative", "nul", "short", "no http"],
 )
-def test_malformed_answers_are_refused_as_such(head):
+def test_malformed_responses_are_refused(head):
     with raw_server(head) as url, pytest.raises(FetchError) as caught:
         get(url)
     assert caught.value.reason == "protocol"
 
 
-def test_a_header_without_end_costs_no_memory():
+def test_an_endless_header_takes_bounded_memory():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with raw_server(b"HTTP/1.1 200 OK\r\nX: ", b"a" * 65536, repeat=20) as url, pytest.raises(FetchError):
         get(url)
@@ -172,7 +172,7 @@ def test_a_bomb_is_inflated_to_the_limit_only(wbits):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-def test_a_host_that_is_not_there_gives_a_reason():
+def test_an_unreachable_host_gives_a_reason():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(FetchError) as caught:
@@ -180,7 +180,7 @@ def test_a_host_that_is_not_there_gives_a_reason():
     assert caught.value.reason == "connect"
 
 
-def test_every_answer_over_a_kept_connection_names_the_address_that_gave_it():
+def test_every_response_over_a_pooled_connection_has_its_ip_address():
     peers = []
 
     def note(request):
@@ -198,7 +198,7 @@ def test_every_answer_over_a_kept_connection_names_the_address_that_gave_it():
     assert [answer.address for answer in answers] == ["127.0.0.1"] * 3
 
 
-def test_a_wait_for_an_address_comes_before_the_request_and_costs_no_time_of_it():
+def test_waiting_for_an_ip_address_does_not_count_as_request_time():
     waits = []
 
     def begin(address):
@@ -218,7 +218,7 @@ def test_a_wait_for_an_address_comes_before_the_request_and_costs_no_time_of_it(
     assert (answer.status, answer.seconds < 0.6) == (200, True)
 
 
-def test_an_inside_address_is_refused_by_the_client_itself():
+def test_the_client_refuses_a_private_address():
     with pytest.raises(FetchError) as caught:
         get("http://169.254.169.254/latest/meta-data/")
     assert caught.value.reason == "private_address"

@@ -1,6 +1,6 @@
-"""Connections: the first address that takes one, one kept per host, and no bytes on it without a request.
+"""Connections: the first reachable address, one pooled connection per host, and no unsolicited bytes.
 
-Large bodies wait on the wire while others take all the room, and none of them for ever.
+Large bodies wait on the wire while others occupy the memory budget, and none waits forever.
 """
 
 import asyncio
@@ -16,8 +16,15 @@ import uvloop
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
 from tasks.stages.crawl.http.client import Client, FetchError
-from tasks.stages.crawl.http.connection import ROOM, SMALL, Files, LookUpError, Room, dialled
-from tests.tasks.stages.crawl.hostile.web import Authority
+from tasks.stages.crawl.http.connection import (
+    BODY_MEMORY,
+    FREE_BODY,
+    BodyMemory,
+    LookUpError,
+    SocketBudget,
+    connect_any,
+)
+from tests.tasks.stages.crawl.hostile.web import CertificateAuthority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 
@@ -67,13 +74,13 @@ def bodies(url, count=2, pause_s=0.0):
     return uvloop.run(run())
 
 
-def test_a_connection_is_kept_for_the_next_request():
+def test_a_connection_is_reused_for_the_next_request():
     with server(answering) as (url, opened):
         assert bodies(url, 5) == [b"00001"] * 5
     assert len(opened) == 1
 
 
-def test_a_connection_that_the_server_closes_is_opened_anew():
+def test_a_connection_closed_by_the_server_is_reopened():
     def once(link, number):
         link.recv(65536)
         link.sendall(ANSWER + b"%05d" % number)
@@ -83,7 +90,7 @@ def test_a_connection_that_the_server_closes_is_opened_anew():
         assert bodies(url, 3, pause_s=0.05) == [b"00004", b"00005", b"00006"]
 
 
-def test_a_request_is_sent_a_second_time_only_over_a_kept_connection():
+def test_a_request_is_resent_only_if_it_failed_on_a_reused_connection():
     seen = []
 
     def silent(link, number):
@@ -94,7 +101,7 @@ def test_a_request_is_sent_a_second_time_only_over_a_kept_connection():
     assert len(seen) == 1
 
 
-def test_an_answer_that_nobody_asked_for_is_taken_for_no_other():
+def test_an_unsolicited_response_is_discarded():
     def twice(link, number):
         while link.recv(65536):
             link.sendall(ANSWER + b"%05d" % number)
@@ -105,8 +112,8 @@ def test_an_answer_that_nobody_asked_for_is_taken_for_no_other():
         assert bodies(url, 3, pause_s=0.15) == [b"00001", b"00002", b"00003"]
 
 
-def test_no_more_connections_are_kept_than_the_process_has_room_for(monkeypatch):
-    monkeypatch.setattr(connection, "KEPT", 2)
+def test_the_connection_pool_is_bounded(monkeypatch):
+    monkeypatch.setattr(connection, "MAX_IDLE", 2)
 
     async def run(urls):
         async with Client(CrawlConfig(allow_loopback=True)) as client:
@@ -124,20 +131,20 @@ def test_no_more_connections_are_kept_than_the_process_has_room_for(monkeypatch)
 
 
 def test_idle_connections_are_closed_after_a_while(monkeypatch):
-    monkeypatch.setattr(connection, "_KEPT_S", 0.1)
+    monkeypatch.setattr(connection, "_IDLE_S", 0.1)
     monkeypatch.setattr(connection, "_SWEEP_S", 0.05)
     with server(answering) as (url, opened):
         assert bodies(url, 2, pause_s=0.4) == [b"00001", b"00002"]
         assert len(opened) == 2
 
 
-def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open():
-    """Five hosts at a time where six connections may be open: kept ones must not stand in the way of new ones."""
+def test_an_idle_connection_is_closed_for_another_host_at_the_limit():
+    """Five hosts at a time with at most six open connections: pooled ones must not block new ones."""
     most_open = []
 
     async def run(port):
-        files = Files(visits=5, sockets=6, beside=1)
-        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0), files=files) as client:
+        budget = SocketBudget(visits=5, sockets=6, second_attempts=1)
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0), sockets=budget) as client:
             for begin in range(0, 20, 5):
                 urls = [f"http://h{number}.localhost:{port}/" for number in range(begin, begin + 5)]
                 await asyncio.gather(*(client.get(url, limit=100) for url in urls))
@@ -153,9 +160,9 @@ def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open(
 
 
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
-def test_when_the_first_address_takes_no_connection_the_next_one_does(kind):
+def test_the_next_address_is_tried_if_the_first_refuses(kind):
     async def run(port):
-        link = await dialled(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port, asyncio.Semaphore(2))
+        link = await connect_any(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port, asyncio.Semaphore(2))
         with closing(link):
             return link.getpeername()[0]
 
@@ -164,7 +171,7 @@ def test_when_the_first_address_takes_no_connection_the_next_one_does(kind):
 
 
 def _full(port, kind):
-    """Addresses beside 127.0.0.1 whose queues are full: they answer no further connection."""
+    """Loopback addresses whose accept queues are full: they answer no further connection."""
     links = []
     if kind == "silent":
         for address in ("127.0.0.2", "127.0.0.3"):
@@ -180,18 +187,18 @@ def _full(port, kind):
         link.close()
 
 
-def test_no_address_that_takes_a_connection_is_an_error():
+def test_an_error_is_raised_if_no_address_accepts_a_connection():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        asyncio.run(dialled(["127.0.0.2", "127.0.0.1"], port, asyncio.Semaphore(2)))
+        asyncio.run(connect_any(["127.0.0.2", "127.0.0.1"], port, asyncio.Semaphore(2)))
     with pytest.raises(LookUpError):
-        asyncio.run(dialled([], port, asyncio.Semaphore(2)))
+        asyncio.run(connect_any([], port, asyncio.Semaphore(2)))
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_body_that_ends_with_the_connection_needs_no_farewell_of_tls(tmp_path, monkeypatch, runner):
-    authority = Authority(tmp_path)
+def test_a_body_delimited_by_close_needs_no_tls_close_notify(tmp_path, monkeypatch, runner):
+    authority = CertificateAuthority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
 
     def cut_off(link, number):
@@ -214,29 +221,29 @@ def large(link, number):
     link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
 
-def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
-    monkeypatch.setattr(connection, "ROOM", 4_000_000)
+def test_a_large_response_waits_for_memory_without_using_its_timeout(monkeypatch):
+    monkeypatch.setattr(connection, "BODY_MEMORY", 4_000_000)
 
     async def run(url):
-        had, over = asyncio.Event(), asyncio.Event()
+        received, finished = asyncio.Event(), asyncio.Event()
 
         async def visit(client):
             await client.get(url, limit=4_000_000)
-            had.set()
-            await over.wait()
+            received.set()
+            await finished.wait()
 
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=2.0)) as client:
-            held = asyncio.ensure_future(visit(client))
-            await had.wait()
-            next_one = asyncio.ensure_future(client.get(url, limit=4_000_000))
-            done, _ = await asyncio.wait([next_one], timeout=2.5)
+            first = asyncio.ensure_future(visit(client))
+            await received.wait()
+            second = asyncio.ensure_future(client.get(url, limit=4_000_000))
+            done, _ = await asyncio.wait([second], timeout=2.5)
             assert not done
             # Small ones go on meanwhile.
             small = await client.get(url, limit=1000)
             assert (small.truncated, len(small.body)) == ("length", 1000)
-            over.set()
-            await held
-            last = await next_one
+            finished.set()
+            await first
+            last = await second
             return len(last.body), last.seconds
 
     with server(large) as (url, _):
@@ -245,17 +252,17 @@ def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
     assert seconds < 2, "waiting is not the host's doing"
 
 
-def test_a_large_answer_is_cut_where_it_is_worth_no_more():
+def test_a_large_response_is_truncated_at_its_limit():
     async def run(url):
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
-            return await client.get(url, limit=1000, wanted=lambda status, headers: 2_000_000)
+            return await client.get(url, limit=1000, body_limit=lambda status, headers: 2_000_000)
 
     with server(large) as (url, _):
         answer = uvloop.run(run(url))
     assert (answer.truncated, len(answer.body)) == ("length", 2_000_000)
 
 
-def test_a_large_answer_that_breaks_off_gives_its_place_back():
+def test_an_aborted_large_response_releases_its_memory():
     def broken(link, number):
         link.recv(65536)
         link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 3_000_000)
@@ -264,7 +271,7 @@ def test_a_large_answer_that_breaks_off_gives_its_place_back():
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
             for _ in range(6):
                 with pytest.raises(FetchError, match="protocol"):
-                    await client.get(url, limit=1000, wanted=lambda status, headers: 9_000_000)
+                    await client.get(url, limit=1000, body_limit=lambda status, headers: 9_000_000)
 
     with server(broken) as (url, _):
         uvloop.run(asyncio.wait_for(run(url), 20))
@@ -273,8 +280,8 @@ def test_a_large_answer_that_breaks_off_gives_its_place_back():
 LARGE = 8 << 20
 
 
-class Wire:
-    """A connection that notes whether it is read."""
+class FakeConnection:
+    """Records whether reading is paused."""
 
     def __init__(self):
         self.read = True
@@ -283,42 +290,42 @@ class Wire:
         assert self.read
         self.read = False
 
-    def read_on(self):
+    def resume(self):
         assert not self.read
         self.read = True
 
 
-def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
+def test_large_bodies_wait_for_memory_in_fifo_order():
     async def scenario():
-        room, count = Room(), ROOM // (LARGE - SMALL)
+        memory, count = BodyMemory(), BODY_MEMORY // (LARGE - FREE_BODY)
         ends = [asyncio.Event() for _ in range(count + 3)]
         visits = [asyncio.create_task(end.wait()) for end in ends]
-        wires = [Wire() for _ in visits]
-        for visit, wire in zip(visits, wires, strict=True):
-            room.take(visit, wire, SMALL)
+        fakes = [FakeConnection() for _ in visits]
+        for visit, fake in zip(visits, fakes, strict=True):
+            memory.reserve(visit, fake, FREE_BODY)
             for size in range(1 << 20, LARGE + 1, 1 << 20):
-                if wire.read:
-                    room.take(visit, wire, size)
-        assert [wire.read for wire in wires] == [True] * count + [False] * 3
-        # The first never waits, however much the others have taken.
-        room.take(visits[0], wires[0], 2 * LARGE)
-        assert wires[0].read
+                if fake.read:
+                    memory.reserve(visit, fake, size)
+        assert [fake.read for fake in fakes] == [True] * count + [False] * 3
+        # The first never waits, regardless of the memory of others.
+        memory.reserve(visits[0], fakes[0], 2 * LARGE)
+        assert fakes[0].read
         ends[0].set()
         await visits[0]
         await asyncio.sleep(0)
-        assert all(wire.read for wire in wires)
+        assert all(fake.read for fake in fakes)
 
     asyncio.run(scenario())
 
 
-def test_small_bodies_need_no_room():
+def test_small_bodies_need_no_reservation():
     async def scenario():
-        room = Room()
+        memory = BodyMemory()
         visits = [asyncio.create_task(asyncio.sleep(0)) for _ in range(2000)]
-        wires = [Wire() for _ in visits]
-        for visit, wire in zip(visits, wires, strict=True):
-            room.take(visit, wire, SMALL)
-        assert all(wire.read for wire in wires)
+        fakes = [FakeConnection() for _ in visits]
+        for visit, fake in zip(visits, fakes, strict=True):
+            memory.reserve(visit, fake, FREE_BODY)
+        assert all(fake.read for fake in fakes)
         await asyncio.gather(*visits)
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""From the shell: what the crawl DB holds, many URLs for `why`, and old generations, after real cycles."""
+"""From the shell, after real cycles: queries of the crawl DB, many URLs for `why`, and old generations."""
 
 import json
 import shutil
@@ -68,10 +68,10 @@ def ask(crawled, capsys):
 
 
 def test_the_crawl_db_is_counted_by_status_over_all_partitions(ask):
-    found = ask("crawldb", "--json")
-    assert found["artifacts"] == ["asked/crawldb/p0@c1", "asked/crawldb/p1@c1"]
-    assert found["urls"] == 14
-    counts = {row["status"]: (row["urls"], row["failing"]) for row in found["rows"]}
+    result = ask("crawldb", "--json")
+    assert result["artifacts"] == ["asked/crawldb/p0@c1", "asked/crawldb/p1@c1"]
+    assert result["urls"] == 14
+    counts = {row["status"]: (row["urls"], row["failing"]) for row in result["rows"]}
     assert counts == {"db_fetched": (10, 0), "db_gone": (2, 0), "db_unfetched": (2, 2)}
     text = ask("crawldb")
     assert text.startswith("14 URLs in asked/crawldb/p0@c1, ")
@@ -101,7 +101,7 @@ def test_urls_are_listed_by_status_reason_host_and_pattern(ask, crawled):
         ("depths", "depth", 1),
     ],
 )
-def test_it_is_counted_by_what_is_asked_for(ask, crawled, top, column, first):
+def test_urls_are_counted_by_the_requested_filter(ask, crawled, top, column, first):
     rows = ask("crawldb", "--top", top, "--json")["rows"]
     assert str(rows[0][column]) == str(first).replace("PORT", str(crawled[1]))
     assert sum(row["urls"] for row in rows) == 14
@@ -109,7 +109,7 @@ def test_it_is_counted_by_what_is_asked_for(ask, crawled, top, column, first):
         assert [(row["requests"], row["errors"], row["gone"]) for row in rows] == [(7, 2, 1), (7, 2, 1)]
 
 
-def test_many_urls_get_a_line_each(ask, crawled, tmp_path, monkeypatch):
+def test_why_prints_one_line_per_url_for_many_urls(ask, crawled, tmp_path, monkeypatch):
     start = f"http://a.localhost:{crawled[1]}"
     (tmp_path / "urls").write_text(f"{start}/5\n\n  {start}/never\n")
     lines = ask("why", f"{start}/1", f"@{tmp_path}/urls", "mailto:a@b.example").splitlines()
@@ -117,16 +117,16 @@ def test_many_urls_get_a_line_each(ask, crawled, tmp_path, monkeypatch):
     assert urls == (f"{start}/1", f"{start}/5", f"{start}/never", "mailto:a@b.example")
     begins = ("not now: not due", "not now: http_404", "unknown: ", "never: ")
     assert all(said.startswith(begin) for said, begin in zip(verdicts, begins, strict=True))
-    found = ask("why", "--json", f"{start}/1", f"{start}/5")
-    assert [one["known"]["status"] for one in found] == ["db_fetched", "db_gone"]
+    result = ask("why", "--json", f"{start}/1", f"{start}/5")
+    assert [one["known"]["status"] for one in result] == ["db_fetched", "db_gone"]
     assert shell.main(["why", "--recipe", str(crawled[0]), f"@{tmp_path}/none"]) == 2
 
 
 def test_status_from_the_shell(ask):
     assert ask("status").startswith("asked@c1\n  inject done ")
-    found = ask("status", "--json", "--version", "c1")
-    assert [one["member"] for one in found["partitions"]] == ["p0", "p1"]
-    assert found["stages"]["publish"]
+    result = ask("status", "--json", "--version", "c1")
+    assert [one["member"] for one in result["partitions"]] == ["p0", "p1"]
+    assert result["stages"]["publish"]
 
 
 @pytest.fixture
@@ -139,47 +139,47 @@ def aged(crawled, tmp_path):
     return recipe, open_store(recipe)
 
 
-def kept(store, keep=1, days=0, now=None):
-    found = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
-    return {one.version: one.kept for one in found}
+def keep_reasons(store, keep=1, days=0, now=None):
+    result = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
+    return {one.version: one.keep_reason for one in result}
 
 
-def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, crawled, capsys):
+def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, crawled, capsys):
     recipe, store = aged
     cycle(recipe, "slow", last="generate")
     for version in ("c2", "c3"):
         cycle(recipe, version)
     needed = {"c3": "the next cycle begins from it", "c1": "slow began from it and is not complete"}
-    assert kept(store) == {**needed, "c2": ""}
-    assert kept(store, keep=2) == {**needed, "c2": "one of the newest 2"}
-    assert kept(store, days=3) == {**needed, "c2": "younger than 3 days"}
-    assert kept(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c2"] == ""
+    assert keep_reasons(store) == {**needed, "c2": ""}
+    assert keep_reasons(store, keep=2) == {**needed, "c2": "one of the newest 2"}
+    assert keep_reasons(store, days=3) == {**needed, "c2": "younger than 3 days"}
+    assert keep_reasons(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c2"] == ""
     with pytest.raises(InputError, match="--keep is below 1"):
-        kept(store, keep=0)
+        keep_reasons(store, keep=0)
     ask = ["prune", "--recipe", str(store.root.removesuffix("store")) + "asked.toml", "--keep", "1"]
     assert shell.main(ask) == 0
     assert "would be removed" in capsys.readouterr().out
     assert store.exists("asked/crawldb/p0/c2/urls.parquet")
     assert shell.main([*ask, "--remove", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(row["version"], row["removed"]) for row in told] == [("c3", False), ("c2", True), ("c1", False)]
+    result = json.loads(capsys.readouterr().out)
+    assert [(row["version"], row["removed"]) for row in result] == [("c3", False), ("c2", True), ("c1", False)]
     left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
     assert {path.rpartition("/")[2] for path in left} == {".artifact.json", crawldb.MARK}
-    assert kept(store) == needed
-    # Lineage is whole, no stage of that cycle is run again, and the cycles that began from others go on.
+    assert keep_reasons(store) == needed
+    # Lineage is complete, no stage of that cycle runs again, and cycles that started from others continue.
     assert not Ledger(store).drift("asked/warc@c2")
     assert run_stage(recipe, "fetch", version="c3", member="p0", tracking=TrackingContext("", "asked")).skipped
     run_stage(recipe, "fetch", version="slow", member="p0", tracking=TrackingContext("", "asked"))
     cycle(recipe, "c4", last="update")
-    assert kept(store)["c4"] == "its cycle is not complete"
-    assert kept(store)["c3"] == "c4 began from it and is not complete"
+    assert keep_reasons(store)["c4"] == "its cycle is not complete"
+    assert keep_reasons(store)["c3"] == "c4 began from it and is not complete"
     with pytest.raises(InputError, match=r"files of asked/crawldb/p0@c2 were removed on .* \(prune\)"):
         crawldb.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c2")))
     assert shell.main(["crawldb", *ask[1:3], "--version", "c2"]) == 2
     assert shell.main(["why", *ask[1:3], "--version", "c2", f"http://a.localhost:{crawled[1]}/1"]) == 2
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_next_one(aged, monkeypatch):
+def test_a_killed_prune_is_finished_by_the_next_one(aged, monkeypatch):
     recipe, store = aged
     cycle(recipe, "c2")
     (_, old) = crawldb.generations(store, "asked", 1, timedelta())
@@ -198,6 +198,6 @@ def test_a_removal_that_was_killed_is_finished_by_the_next_one(aged, monkeypatch
     (_, again) = crawldb.generations(store, "asked", 1, timedelta())
     assert again.version == "c1"
     crawldb.remove(again, "test")
-    assert list(kept(store)) == ["c2"]
-    with pytest.raises(ValueError, match="c2 stays"):
+    assert list(keep_reasons(store)) == ["c2"]
+    with pytest.raises(ValueError, match="c2 must be kept"):
         crawldb.remove(crawldb.generations(store, "asked", 1, timedelta())[0], "test")

@@ -20,36 +20,36 @@ PUBLIC = {"seeds": ["https://example.com/"], "contact": "mailto:a@b.example"}
         ),
         ({**PUBLIC, "delay_s": 0.5}, "below 1 second"),
         ({"seeds": ["http://127.0.0.1/"]}, "allow_loopback"),
-        ({**PUBLIC, "seeds": ["example.com"]}, "no http or https address"),
-        ({**PUBLIC, "seeds": ["ftp://example.com/"]}, "no http or https address"),
+        ({**PUBLIC, "seeds": ["example.com"]}, "not an http or https URL"),
+        ({**PUBLIC, "seeds": ["ftp://example.com/"]}, "not an http or https URL"),
         ({**PUBLIC, "contact": "me"}, "neither a web address nor mailto"),
-        ({**PUBLIC, "user_agent": "Sluice 1.0"}, "no product token"),
-        ({**PUBLIC, "include_hosts": ["https://example.com/"]}, "is no host"),
+        ({**PUBLIC, "user_agent": "Sluice 1.0"}, "not a product token"),
+        ({**PUBLIC, "include_hosts": ["https://example.com/"]}, "is not a host"),
         ({**PUBLIC, "partitions": 0}, "partitions"),
         ({**PUBLIC, "max_page": 10}, 'id you mean "max_pages"'),
         ({**PUBLIC, "hosts_file": "hosts.toml"}, "is not absolute"),
-        ({**PUBLIC, "allow_hosts": {"*.corp": ["10.0.0.0/8"]}}, "no single host"),
-        ({**PUBLIC, "allow_hosts": {"http://wiki.corp/": []}}, "no single host"),
-        ({**PUBLIC, "allow_hosts": {"wiki.corp:80": []}}, "leave the port out"),
+        ({**PUBLIC, "allow_hosts": {"*.corp": ["10.0.0.0/8"]}}, "not a single host"),
+        ({**PUBLIC, "allow_hosts": {"http://wiki.corp/": []}}, "not a single host"),
+        ({**PUBLIC, "allow_hosts": {"wiki.corp:80": []}}, "omit the port"),
         ({**PUBLIC, "allow_hosts": {"localhost:8080": []}}, "is this machine"),
         ({**PUBLIC, "allow_hosts": {"127.0.0.1:8080": []}}, "is this machine"),
         ({**PUBLIC, "allow_hosts": {"metadata.google.internal": ["10.0.0.0/8"]}}, "is never requested"),
-        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["10.20.0.1/16"]}}, "is no network"),
-        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["0.0.0.0/0"]}}, "lies in no private network"),
-        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["169.254.0.0/16"]}}, "lies in no private network"),
-        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["127.0.0.0/8"]}}, "lies in no private network"),
-        ({**PUBLIC, "allow_hosts": {"[FD00::1]": ["fc00::/7"]}}, "no single host"),
+        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["10.20.0.1/16"]}}, "is not a network"),
+        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["0.0.0.0/0"]}}, "is not in a private network"),
+        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["169.254.0.0/16"]}}, "is not in a private network"),
+        ({**PUBLIC, "allow_hosts": {"wiki.corp": ["127.0.0.0/8"]}}, "is not in a private network"),
+        ({**PUBLIC, "allow_hosts": {"[FD00::1]": ["fc00::/7"]}}, "not a single host"),
         ({**PUBLIC, "allow_hosts": {"[fd00:0::1]": ["fc00::/7"]}}, "short form"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(settings, words):
+def test_invalid_settings_are_refused_in_one_line(settings, words):
     with pytest.raises(RecipeError) as caught:
         parse(CrawlConfig, settings, "demo.toml")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_public_web_is_crawled_with_a_contact_and_loopback_without():
+def test_a_crawl_of_the_public_web_needs_a_contact():
     assert parse(CrawlConfig, PUBLIC, "x").delay_s == 1.0
     local = {"seeds": ["http://docs.localhost:8000/"], "allow_loopback": True, "delay_s": 0.0}
     assert parse(CrawlConfig, local, "x").contact == ""
@@ -58,7 +58,7 @@ def test_the_public_web_is_crawled_with_a_contact_and_loopback_without():
         parse(CrawlConfig, mixed, "x")
 
 
-def test_the_settings_load_without_a_heavy_library():
+def test_the_settings_import_no_heavy_library():
     script = (
         "import sys, tasks.stages.crawl.config; "
         "print([name for name in ('aiohttp', 'pyarrow', 'ada_url', 'duckdb', 'selectolax') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""docs/crawl.md: it names every setting with its default, its queries run, its links lead somewhere."""
+"""docs/crawl.md: it lists every setting with its default, its queries run, its links are valid."""
 
 import re
 import tomllib
@@ -16,12 +16,12 @@ DOC = Path(__file__).parents[4] / "docs" / "crawl.md"
 TEXT = DOC.read_text()
 SETTINGS = TEXT.partition("\n## Settings")[2].partition("\n## ")[0]
 WORDS = {8 << 20: "8 MiB", 4 << 30: "4 GiB", 32 << 20: "32 MiB", 2 << 30: "2 GiB"}
-# Where the table says in words what the code says in values.
+# Settings whose default the table gives in words.
 IN_WORDS = {"include_hosts", "ip_delay_s", "ai_optouts", "name_servers", "mime_types", "chromium", "blocked", "render"}
 
 
 def rows(table):
-    """Returns the defaults that a table of settings gives, by name."""
+    """Returns the defaults of a table of settings, by name."""
     found = {}
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -32,7 +32,7 @@ def rows(table):
 
 
 @pytest.mark.parametrize("config", [CrawlConfig, RenderConfig])
-def test_every_setting_stands_in_the_document_with_its_default(config):
+def test_every_setting_is_documented_with_its_default(config):
     crawl, _, render = SETTINGS.partition("`[crawl.render]`")
     said = rows(render if config is RenderConfig else crawl)
     assert set(said) == set(config.model_fields) - {"render"}
@@ -67,7 +67,7 @@ def test_every_query_runs_on_a_real_crawl(crawl, tmp_path):
     assert all(target.endswith("/1") for _, target in results[3])
 
 
-def test_the_hosts_file_and_the_grants_that_are_shown_can_be_used(tmp_path):
+def test_the_documented_hosts_file_and_grants_are_valid(tmp_path):
     blocks = re.findall(r"```toml\n(.*?)```", TEXT, re.S)
     (shown,) = [block for block in blocks if block.startswith("deny = ")]
     (tmp_path / "hosts.toml").write_text(shown)
@@ -78,7 +78,7 @@ def test_the_hosts_file_and_the_grants_that_are_shown_can_be_used(tmp_path):
     assert parse(CrawlConfig, tomllib.loads(granted), "docs").allow_hosts
 
 
-def test_every_link_leads_somewhere():
+def test_no_link_is_broken():
     heads = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", TEXT, re.M)}
     for target in re.findall(r"\]\(([^)\s]+)\)", TEXT):
         file, _, anchor = target.partition("#")

@@ -11,13 +11,13 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.core.errors import InputError
 from tasks.formats.warc import archive
 from tasks.formats.web.robots import TDMREP
-from tasks.run.trace.cards import refused
+from tasks.run.trace.cards import disallowed_fetches
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page import parser
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.crawl.site import Site, linked
-from tests.tasks.stages.crawl.test_recrawl import put
+from tests.tasks.stages.crawl.test_recrawl import set_column
 from tests.tasks.stages.extract.made_pdf import lines, pdf
 
 
@@ -53,7 +53,7 @@ def test_a_site_is_crawled_from_its_seed_into_a_warc_that_warcio_accepts(crawl):
     assert len(statuses) == 20
 
 
-def test_every_capture_is_found_again_through_the_index(crawl):
+def test_every_capture_is_found_through_the_index(crawl):
     with Site(linked(12)) as site:
         cycle = crawl(config_for(site, warc_pages_per_file=5))
     lines = cycle.warc.read(archive.INDEX).decode().splitlines()
@@ -69,7 +69,7 @@ def test_every_capture_is_found_again_through_the_index(crawl):
     assert wanted == {}
 
 
-def test_every_file_of_a_crawl_names_the_index_of_its_captures(crawl):
+def test_every_warc_file_is_published_with_its_index(crawl):
     with Site(linked(12)) as site:
         cycle = crawl(config_for(site, warc_pages_per_file=5))
     for file in archive.warc_files(cycle.warc):
@@ -88,10 +88,10 @@ def test_two_requests_to_a_host_are_never_closer_than_the_delay(crawl):
             assert len(site.requests) == 8  # robots.txt, tdmrep.json and six pages
             times = sorted(site.requests)
             gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
-            assert min(gaps) >= 0.15 - 0.002  # the end of an answer is noted a moment after its last byte has left
+            assert min(gaps) >= 0.15 - 0.002  # the end of a response is recorded slightly after its last byte was sent
 
 
-def test_hosts_do_not_wait_for_one_another(crawl):
+def test_hosts_do_not_wait_for_each_other(crawl):
     with Site(linked(5)) as one, Site(linked(5)) as two:
         crawl(config_for(one, two, delay_s=0.2, partitions=1))
         begin = min(one.requests[0][0], two.requests[0][0])
@@ -99,14 +99,14 @@ def test_hosts_do_not_wait_for_one_another(crawl):
     assert end - begin < 2 * 5 * 0.2
 
 
-def test_a_crawl_delay_of_the_site_is_kept(crawl):
+def test_crawl_delay_is_respected(crawl):
     with Site(linked(3), "User-agent: *\nCrawl-delay: 0.3") as site:
         crawl(config_for(site))
         times = sorted(site.requests)
     assert min(later[0] - earlier[1] for earlier, later in itertools.pairwise(times)) >= 0.29
 
 
-def test_retry_after_is_kept_and_the_page_is_had_in_the_end(crawl):
+def test_retry_after_is_respected_and_the_page_is_fetched_later(crawl):
     answers = [web.Response(status=429, headers={"Retry-After": "1"})]
     pages = linked(2)
     whole = pages["/1"]
@@ -119,7 +119,7 @@ def test_retry_after_is_kept_and_the_page_is_had_in_the_end(crawl):
     assert times[1] - times[0] >= 1.0
 
 
-def test_rows_leave_with_a_reason_each(crawl):
+def test_every_row_that_is_not_fetched_has_a_reason(crawl):
     async def reset(request):
         request.transport.abort()
         return web.Response()
@@ -166,10 +166,11 @@ def test_rows_leave_with_a_reason_each(crawl):
     assert status[site.url("/broken")] == "db_unfetched"
     for segment in cycle.segments:
         assert segment.record.rows_in == segment.record.rows_out + sum(segment.record.rejected.values())
-    assert refused(cycle.warc) == {"robots_denied": 1, "noindex": 1, "ai_optout": 0}, "what a model's card counts"
+    counts = disallowed_fetches(cycle.warc)
+    assert counts == {"robots_denied": 1, "noindex": 1, "ai_optout": 0}, "what a model's card counts"
 
 
-def test_a_pdf_file_behind_a_link_becomes_a_document_with_pages(crawl, run_stage):
+def test_a_linked_pdf_file_becomes_a_document_with_pages(crawl, run_stage):
     said = ["The doors of the old museum open at nine in the morning,", "and the last guests leave at ten."]
     served = web.Response(body=pdf([lines(60, 700, said)] * 2), content_type="application/pdf")
     with Site({"/": "<a href=a.pdf>the hours</a>", "/a.pdf": lambda _: served}) as site:
@@ -184,7 +185,7 @@ def test_a_pdf_file_behind_a_link_becomes_a_document_with_pages(crawl, run_stage
     assert (layout["id"], [one["page"] for one in layout["layout"]]) == (found["id"], [1, 2])
 
 
-def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
+def test_a_redirect_to_a_private_address_is_not_followed(crawl):
     with Site({"/secret": "secret"}) as inside:
         pages = {
             "/": "<a href=/a>a</a><a href=/b>b</a>",
@@ -197,7 +198,7 @@ def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
         assert inside.requests == []
 
 
-def test_redirects_are_followed_five_times_at_most(crawl):
+def test_at_most_five_redirects_are_followed(crawl):
     def to(number):
         return lambda _: web.Response(status=301, headers={"Location": f"/{number}"})
 
@@ -207,7 +208,7 @@ def test_redirects_are_followed_five_times_at_most(crawl):
         assert site.paths() == ["/robots.txt", TDMREP, "/", *(f"/{n}" for n in range(6))]
 
 
-def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage):
+def test_caps_select_the_same_pages_at_any_concurrency(crawl, run_stage):
     chosen = {}
     with Site(linked(40)) as one, Site(linked(40)) as two:
         names = {str(site.port): name for name, site in (("one", one), ("two", two))}
@@ -225,7 +226,7 @@ def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage
     assert per_site == {"one": 15, "two": 15}
 
 
-def test_depth_is_kept(crawl):
+def test_the_depth_limit_is_respected(crawl):
     with Site(linked(40, fanout=3)) as site:
         cycle = crawl(config_for(site, max_depth=2))
     assert len(captured(cycle.warc)) == 1 + 3 + 9
@@ -241,7 +242,7 @@ def test_an_unavailable_robots_file_skips_its_host_and_no_other(crawl):
         assert cycle.log()[closed.url()]["reason"] == "robots_unavailable"
 
 
-def test_a_crawl_without_one_page_is_an_error_that_names_host_cause_and_remedy(crawl):
+def test_a_crawl_without_a_page_is_an_error_that_names_host_cause_and_remedy(crawl):
     with Site({}) as site, pytest.raises(InputError) as caught:
         crawl(config_for(site))
     assert f"127.0.0.1:{site.port}" in str(caught.value)
@@ -250,14 +251,14 @@ def test_a_crawl_without_one_page_is_an_error_that_names_host_cause_and_remedy(c
         crawl(config_for(site))
 
 
-def test_a_host_that_is_down_is_named(crawl):
+def test_an_unreachable_host_is_named(crawl):
     with Site({}) as site:
         config = config_for(site)
     with pytest.raises(InputError, match="robots_unavailable"):
         crawl(config)
 
 
-def test_the_time_box_leaves_the_rest_for_the_next_cycle(crawl):
+def test_the_time_limit_postpones_the_rest_to_the_next_cycle(crawl):
     with Site(linked(20)) as site:
         settings = {"delay_s": 0.2, "time_box_s": 1.3}
         cycle = crawl(config_for(site, **settings))
@@ -265,13 +266,13 @@ def test_the_time_box_leaves_the_rest_for_the_next_cycle(crawl):
         assert 1 < len(first) < 10
         rows = cycle.urls()
         assert {url for url, row in rows.items() if row["status"] == "db_fetched"} == first
-        # pages whose links were read count as known, found or not yet
+        # link targets of parsed pages count as known
         assert "db_unfetched" in {row["status"] for row in rows.values()}
         second = crawl(config_for(site, **settings), version="next", previous=cycle)
     assert set(captured(second.warc)) & first == set()
 
 
-def test_a_captured_page_carries_its_request_and_the_way_to_it(crawl):
+def test_a_capture_records_its_request_and_referrers(crawl):
     with Site(linked(2)) as site:
         cycle = crawl(config_for(site))
         data = cycle.warc.store.read(archive.warc_files(cycle.warc)[0].path)
@@ -289,7 +290,7 @@ def test_a_captured_page_carries_its_request_and_the_way_to_it(crawl):
     assert f"via: {site.url('/')}" in notes
 
 
-def test_a_seed_that_no_cycle_came_to_is_fetched_by_the_next(crawl):
+def test_an_unfetched_seed_is_fetched_by_the_next_cycle(crawl):
     with Site(linked(2)) as one, Site(linked(2)) as two:
         settings = {"partitions": 1, "max_pages": 1}
         cycle = crawl(config_for(one, two, **settings))
@@ -299,7 +300,7 @@ def test_a_seed_that_no_cycle_came_to_is_fetched_by_the_next(crawl):
         assert set(captured(cycle.warc)) | first == {one.url(), two.url()}
 
 
-def test_a_body_that_is_too_long_is_kept_cut_and_marked(crawl):
+def test_an_overlong_body_is_truncated_and_marked(crawl):
     with Site({"/": "<a href=/b>b</a>" + "x" * 5000, "/b": "b"}) as site:
         cycle = crawl(config_for(site, max_body_bytes=1024))
         with cycle.warc.store.open(archive.warc_files(cycle.warc)[0].path) as file:
@@ -318,7 +319,7 @@ def revisits_of(warc):
     }
 
 
-def test_the_same_bytes_under_several_addresses_are_stored_once_and_their_links_are_followed(crawl):
+def test_equal_bodies_at_several_urls_are_stored_once_and_their_links_followed(crawl):
     text = "<a href=next>next</a> The same page under five names."
     names = [f"/{name}/" for name in "abcde"]
     pages = {"/": "".join(f"<a href={name}>{name}</a>" for name in names), "/b/next": "once"}
@@ -326,16 +327,16 @@ def test_the_same_bytes_under_several_addresses_are_stored_once_and_their_links_
         cycle = crawl(config_for(site))
         log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
         states = {url.removeprefix(site.url("")): row["status"] for url, row in cycle.urls().items()}
-        # In the next cycle the first one is unchanged, and what is the same is so still.
+        # In the next cycle the first one is unchanged, and the others are still duplicates.
         for one in cycle.crawldb:
-            put(one, "next_due", [datetime(2026, 1, 1, tzinfo=UTC)] * one.table(crawldb.URLS_FILE).num_rows)
+            set_column(one, "next_due", [datetime(2026, 1, 1, tzinfo=UTC)] * one.table(crawldb.URLS_FILE).num_rows)
         second = crawl(config_for(site), version="next", previous=cycle)
         again = {url.removeprefix(site.url("")): row["status"] for url, row in second.log().items()}
     assert [log[name]["status"] for name in names] == ["fetch_success"] + ["fetch_duplicate"] * 4
     assert [log[name]["reason"] for name in names] == [""] + ["duplicate"] * 4
     assert [states[name] for name in names] == ["db_fetched"] + ["db_duplicate"] * 4
     assert log["/b/"]["error"] == f"the same bytes as {site.url('/a/')}"
-    # Links of three: a relative one leads elsewhere from each of them.
+    # Links of three pages, because relative links differ between them.
     assert {url for url in log if url.endswith("next")} == {"/a/next", "/b/next", "/c/next"}
     assert captured(cycle.warc).keys() == {site.url(path) for path in ("/", "/a/", "/b/next")}
     revisits = revisits_of(cycle.warc)
@@ -368,11 +369,11 @@ def test_a_page_is_read_as_browsers_read_it(crawl):
     log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
     assert (log["/doubled"]["mime"], log["/203"]["http_status"]) == ("text/html", 203)
     assert (log["/refresh"]["status"], log["/refresh"]["redirect"]) == ("fetch_success", site.url("/after"))
-    # As far from the seed as the page that leads there, like the target of any redirect.
+    # With the depth of the linking page, like the target of any redirect.
     assert log["/after"]["depth"] == log["/refresh"]["depth"]
 
 
-def test_a_body_that_breaks_off_twice_is_kept_and_marked(crawl):
+def test_a_body_truncated_twice_is_kept_and_marked(crawl):
     async def broken(request):
         response = web.StreamResponse(headers={"Content-Length": "999", "ETag": '"whole"', "Content-Type": "text/html"})
         await response.prepare(request)
@@ -388,11 +389,11 @@ def test_a_body_that_breaks_off_twice_is_kept_and_marked(crawl):
         row = cycle.urls()[site.url("/cut")]
     assert (kept[site.url("/cut")].truncated, kept[site.url("/cut")].payload) == (True, b"<a href=/b>b</a> and then")
     assert site.url("/b") in kept
-    # The server's mark is of the whole: by it the page would count as unchanged.
+    # The ETag belongs to the whole page: with it the page would count as unchanged.
     assert (row["status"], row["etag"]) == ("db_fetched", "")
 
 
-def test_a_page_that_is_kept_without_its_links_is_counted_and_an_alert(crawl, monkeypatch, caplog):
+def test_pages_kept_without_links_are_counted_and_raise_an_alert(crawl, monkeypatch, caplog):
     monkeypatch.setattr(parser, "CPU_S", 0.01)
     endless = b"<p " + b" ".join(b"%x" % number for number in range(300_000)) + b"> text </p>"
     with Site({"/": "<a href=/long>long</a><a href=/b>b</a>", "/long": endless, "/b": "b"}) as site:
@@ -406,7 +407,7 @@ def test_a_page_that_is_kept_without_its_links_is_counted_and_an_alert(crawl, mo
     assert re.search(r"\[(\S+)\] alert: ((links_unread) at .+/long: it takes more .+)", alert)
 
 
-def test_a_sitemap_may_be_longer_than_a_page_may(crawl, caplog):
+def test_sitemaps_have_a_higher_size_limit_than_pages(crawl, caplog):
     entries = [f"{'<x>words</x>' * 100_000}<url><loc>/{number}</loc></url>" for number in range(3)]
     body = f"<urlset>{''.join(entries)}</urlset>".encode()
     pages = {"/": "<p>home", **{f"/{number}": f"<p>{number}" + "x" * 3000 for number in range(3)}}
@@ -419,10 +420,10 @@ def test_a_sitemap_may_be_longer_than_a_page_may(crawl, caplog):
     assert (log["/s.xml"]["kind"], log["/s.xml"]["bytes"]) == ("sitemap", len(body))
     assert (log["/2"]["reason"], log["/2"]["bytes"]) == ("", 1024)
     lines = [record.getMessage() for record in caplog.records if "the sitemap" in record.getMessage()]
-    assert lines == [f"the sitemap {site.url('/t.xml')} gives 1 addresses: it is no whole XML"]
+    assert lines == [f"1 entries of the sitemap {site.url('/t.xml')} are used: its XML is incomplete"]
 
 
-def test_an_endless_site_ends_at_its_traps(crawl):
+def test_trap_detection_ends_the_crawl_of_an_endless_site(crawl):
     class Endless(dict):
         def get(self, path, default=None):
             return f'<a href="{path.rstrip("/")}/again/">deeper</a>'

@@ -1,4 +1,4 @@
-"""Whatever a site sends is read or refused; nothing it sends raises."""
+"""Any response of a site is read or refused; none raises an exception."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import authority, host_and_port, is_trap, key
 from tasks.stages.crawl.hosts.politeness import retry_after
 from tasks.stages.crawl.http.address import refusal
-from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.sitemap import read_feed, read_sitemap
 
 PIECES = [
@@ -92,7 +92,7 @@ files = st.lists(st.sampled_from(LINES), max_size=30).map(lambda parts: "".join(
 
 
 @given(urls, st.sampled_from(["http://h/a/b?c", "https://[::1]:81/", None]))
-def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
+def test_any_text_is_canonicalized_or_refused(text, base):
     url = canonical(text, base)
     if url is None:
         return
@@ -108,7 +108,7 @@ def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
 
 
 @given(files, urls)
-def test_every_robots_file_gives_an_answer(body, path):
+def test_any_robots_file_gives_a_decision(body, path):
     robots = Robots(body, "sluice")
     assert robots.allows(canonical(path, "http://h/") or "http://h/") in (True, False)
     assert robots.allows(path) in (True, False)
@@ -119,7 +119,7 @@ def test_every_robots_file_gives_an_answer(body, path):
 @given(
     st.binary(max_size=300), st.lists(st.sampled_from(["gzip", "deflate", "br", "identity", "x", "", ","]), max_size=4)
 )
-def test_every_body_is_decoded_or_marked(body, codings):
+def test_any_body_is_decoded_or_marked(body, codings):
     assert len(decode(body, ",".join(codings), 100).data) <= 100
 
 
@@ -154,8 +154,8 @@ TAGS += [
     st.lists(st.sampled_from(TAGS), max_size=40).map("".join),
     st.sampled_from(["", "utf-8", "utf-16", "idna", "zlib", "x"]),
 )
-def test_every_page_is_read(html, charset):
-    page = read_page(html.encode("latin-1", "replace"), "http://h/", "sluice", Directives(), charset)
+def test_any_page_is_parsed(html, charset):
+    page = parse_page(html.encode("latin-1", "replace"), "http://h/", "sluice", Directives(), charset)
     assert all(canonical(link.url) == link.url for link in page.links)
     assert all(canonical(one) == one for one in (*page.feeds, *filter(None, [page.canonical])))
 
@@ -188,7 +188,7 @@ XML += [
 
 
 @given(st.lists(st.sampled_from(XML), max_size=30).map("".join))
-def test_every_sitemap_and_feed_is_read(text):
+def test_any_sitemap_or_feed_is_parsed(text):
     body = text.encode("latin-1", "replace")
     sitemap = read_sitemap(body, "http://h/sitemap.xml")
     assert sitemap is None or all(canonical(one.url) == one.url for one in sitemap.entries)
@@ -196,7 +196,7 @@ def test_every_sitemap_and_feed_is_read(text):
 
 
 @given(st.text(max_size=60))
-def test_every_header_is_read(value):
+def test_any_header_is_parsed(value):
     pause = retry_after(value)
     assert pause is None or 0 <= pause <= 86400
     assert directives([value], "sluice").noindex in (True, False)

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.crawl.page.links: no page grows in the parser, and none loses a link by that."""
+"""Contract of tasks.stages.crawl.page.links: no page inflates in the parser, and none loses a link."""
 
 import gzip
 import random
@@ -7,7 +7,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.links import REPORTED, as_written, defused, flattened, read_page
+from tasks.stages.crawl.page.links import REPORTED, defuse, flatten, parse_page, restore_names
 
 FORMATTING = ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"]
 
@@ -49,7 +49,7 @@ BOMBS = {
 
 
 def elements(html: bytes) -> tuple[int, int]:
-    """How many elements a page has in the parser, and how many attributes."""
+    """The number of elements and attributes of a parsed page."""
     found = LexborHTMLParser(html).css("*")
     return len(found), sum(len(one.attributes) for one in found)
 
@@ -57,12 +57,12 @@ def elements(html: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_page_has_more_elements_or_attributes_than_its_source(name: str) -> None:
     html = BOMBS[name].encode()
-    count, held = elements(defused(html).source)
+    count, held = elements(defuse(html).source)
     assert count <= html.count(b"<") + 3
     assert held <= len(html) / 2
 
 
-def test_the_pages_are_bombs_without_it() -> None:
+def test_without_flattening_the_pages_are_bombs() -> None:
     count, held = elements(BOMBS["paragraphs behind formatting"].encode()[: 4000 + 2000])
     assert count > 50_000
     assert held > 50_000
@@ -86,8 +86,8 @@ def depth(html: bytes) -> int:
 )
 def test_a_flattened_page_is_flat(piece: str) -> None:
     assert depth((piece * 3000).encode()) > 500
-    assert depth(flattened((piece * 3000).encode())) < 8
-    assert depth(defused((piece * 3000).encode()).source) < 8
+    assert depth(flatten((piece * 3000).encode())) < 8
+    assert depth(defuse((piece * 3000).encode()).source) < 8
 
 
 PAGE = b"""<!doctype html><html lang=de><head><title>A <b>bold</b> page</title><base href="/b/">
@@ -99,12 +99,12 @@ href=6>x</table><a rel=nofollow href=no><a/href=7><aside href=no></aside><code/>
 
 
 def said(html: bytes) -> tuple[object, ...]:
-    page = read_page(html, "http://h/a", "sluice", Directives(), "utf-8")
+    page = parse_page(html, "http://h/a", "sluice", Directives(), "utf-8")
     paths = [link.url.removeprefix("http://h/b/") for link in page.links]
     return paths, page.noarchive, page.canonical, page.title, page.text_chars
 
 
-def test_a_page_says_the_same_afterwards() -> None:
+def test_flattening_keeps_text_and_links() -> None:
     links = ["1", "2", "4", "5", "6", "7"]
     whole = said(PAGE)
     assert whole[:3] == (links, True, "http://h/b/c")
@@ -119,19 +119,19 @@ def hrefs(html: bytes, selector: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def test_real_pages_keep_every_link_in_its_place(shared_data) -> None:  # type: ignore[no-untyped-def]
+def test_real_pages_keep_every_link_in_order(shared_data) -> None:  # type: ignore[no-untyped-def]
     pages = [gzip.decompress(path.read_bytes()) for path in sorted((shared_data / "extraction_html/html").iterdir())]
     selector = "z[href], area[href]"
     assert len(pages) > 50
     for page in pages:
         wanted = hrefs(page, "a[href], area[href]")
-        # Where a parser opens a link again, it stands once more; and what it moves out of a table stands elsewhere.
-        assert sorted(hrefs(defused(page).source, selector)) == sorted(wanted)
-        # Templates hold links, too, that a parser keeps apart.
-        assert set(hrefs(flattened(page), selector)) >= set(wanted)
+        # A reopened link appears again, and content moved out of a table appears elsewhere.
+        assert sorted(hrefs(defuse(page).source, selector)) == sorted(wanted)
+        # Templates also have links, which a parser separates.
+        assert set(hrefs(flatten(page), selector)) >= set(wanted)
 
 
-def test_only_names_of_formatting_elements_change_and_by_one_letter() -> None:
+def test_only_names_of_formatting_elements_change_by_one_letter() -> None:
     chance = random.Random(3)
     others = ["aside", "area", "br", "body", "button", "col", "embed", "form", "img", "style", "script", "sub", "span"]
     others += ["ul", "noscript", "template", "td", "th", "track", "input", "iframe", "section", "select", "summary"]
@@ -139,25 +139,25 @@ def test_only_names_of_formatting_elements_change_and_by_one_letter() -> None:
         name = chance.choice([*FORMATTING, *others])
         written = "".join(chance.choice([letter, letter.upper()]) for letter in name)
         tag = f"x<{chance.choice(['', '/'])}{written}{chance.choice(BLANKS)}a="
-        changed = defused(tag.encode()).source.decode()
+        changed = defuse(tag.encode()).source.decode()
         different = [place for place, pair in enumerate(zip(tag, changed, strict=True)) if pair[0] != pair[1]]
         assert different == ([tag.index(written)] if name in FORMATTING else [])
-        assert as_written(changed) == tag
+        assert restore_names(changed) == tag
 
 
-def test_an_address_that_holds_tags_is_asked_for_as_it_was_written() -> None:
-    page = read_page(b"<a href='/find?q=<b>&r=<code>'>x</a>", "http://h/", "sluice", Directives())
+def test_a_url_that_contains_tags_is_unchanged() -> None:
+    page = parse_page(b"<a href='/find?q=<b>&r=<code>'>x</a>", "http://h/", "sluice", Directives())
     assert [link.url for link in page.links] == ["http://h/find?q=%3Cb%3E&r=%3Ccode%3E"]
 
 
 @pytest.mark.parametrize("html", [b"", b"<", b"</", b"<a", b"</a", b"a<b", b"<" * 5000, b"</" * 5000, b"<b" * 5000])
-def test_a_page_may_end_anywhere(html: bytes) -> None:
-    assert len(defused(html).source) <= 2 * len(html)
-    assert flattened(html).count(b"<b") == 0
+def test_a_truncated_page_is_accepted(html: bytes) -> None:
+    assert len(defuse(html).source) <= 2 * len(html)
+    assert flatten(html).count(b"<b") == 0
 
 
-def test_what_a_page_holds_is_told_and_little_else() -> None:
+def test_the_summary_of_a_page_is_accurate_and_short() -> None:
     for name in REPORTED:
         for tag in (f"<{name}>", f"<{name.upper()}\n", f"</{name}>"):
-            assert name in defused(f"x{tag}    ".encode()).holds
-    assert defused(b"<abbr><pre><li><b><section><header><template><figure><input>").holds == frozenset()
+            assert name in defuse(f"x{tag}    ".encode()).tags
+    assert defuse(b"<abbr><pre><li><b><section><header><template><figure><input>").tags == frozenset()

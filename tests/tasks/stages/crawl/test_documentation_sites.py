@@ -1,7 +1,7 @@
-"""Sites that nobody here wrote: the HTML of Debian's documentation packages, served on loopback, crawled by the stages.
+"""Foreign sites: the HTML of Debian's documentation packages, served on loopback, crawled by the stages.
 
-Each package is a host of its own. They are fetched by apt-get into a scratch folder; where that is not possible, the
-test is skipped by name. SLUICE_DEBIAN_DOCS may name a folder that keeps them from one run to the next.
+Each package is a separate host. apt-get downloads them into a scratch folder; if that is not possible, the
+test is skipped. SLUICE_DEBIAN_DOCS can name a folder that caches them between runs.
 """
 
 import mimetypes
@@ -20,7 +20,7 @@ from tests.tasks.stages.crawl.site import Site
 
 pytestmark = pytest.mark.soak
 
-# By package: the pages to begin with, and how many pages they lead to at least.
+# By package: seed pages, and the minimum number of reachable pages.
 PACKAGES = {
     "rust-doc": ("usr/share/doc/rust-doc/html/index.html", 4000),
     "postgresql-doc-15": ("usr/share/doc/postgresql-doc-15/html/index.html", 1100),
@@ -35,7 +35,7 @@ MOST = 5000
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which every package lies unpacked, in a folder of its name."""
+    """The folder with every unpacked package in a subfolder of its name."""
     for program in ("apt-get", "dpkg"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} here: the documentation packages cannot be fetched")
@@ -53,7 +53,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Files(Site):
-    """Serves each package as the host <package>.localhost, as a plain web server would."""
+    """Serves each package as the host <package>.localhost, like a plain web server."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__({})
@@ -73,7 +73,7 @@ class Files(Site):
         return web.Response(body=file.read_bytes(), headers=headers)
 
 
-def test_documentation_that_others_wrote_is_crawled_without_a_fault(crawl, packages, caplog) -> None:
+def test_foreign_documentation_sites_are_crawled_without_errors(crawl, packages, caplog) -> None:
     with Files(packages) as files:
         hosts = {f"{name}.localhost:{files.port}": name for name in PACKAGES}
         config = CrawlConfig(

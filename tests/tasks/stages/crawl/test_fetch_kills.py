@@ -1,8 +1,8 @@
-"""A fetch that is killed at any moment loses no URL, stores none twice, and ends as one that was left alone.
+"""A fetch killed at any moment loses no URL, stores none twice, and ends like an undisturbed one.
 
-Twenty kills with SIGKILL at random moments (seeded): after so many answers of the site, while a file is on its way to
-the store, or so long after the start; some tasks are killed again while they resume.
-Two rounds, one on S3, are run every time; the others are soak: run them after a change of fetch, its buffer or the
+Twenty kills with SIGKILL at random moments (seeded): after a number of responses of the site, during an upload to
+the store, or a time after the start; some tasks are killed again while they resume.
+Two rounds, one on S3, always run; the others are soak: run them after a change of fetch, its buffer or the
 store.
 """
 
@@ -26,7 +26,7 @@ PER_FILE = 5
 
 
 def moments():
-    """Returns for every round: on S3?, the kills (what to wait for, how much of it), seconds from there to the kill."""
+    """Returns for every round: on S3?, the kills (event to wait for, its count), seconds from then to the kill."""
     chance = random.Random(20261121)
     rounds = []
     for number in range(15):
@@ -35,7 +35,7 @@ def moments():
         what, most = ("uploads", 5 * PAGES // PER_FILE) if on_s3 else ("answers", PAGES)
         kills = [(what, chance.randint(1, most // 4 if chained else most))]
         if chained:
-            # Of what is sure to be left: on S3 the answers may be far ahead of the uploads.
+            # Counts that are certainly reached: on S3 responses may be far ahead of uploads.
             kills.append((what, chance.randint(1, 8)))
         if number % 10 == 5:
             kills.append(("seconds", chance.uniform(0.3, 1.2)))
@@ -68,14 +68,14 @@ def config(site):
 
 @pytest.fixture(scope="module")
 def whole(site, config, tmp_path_factory):
-    """The segment of a fetch that was left alone, and the crawl DB made from it."""
+    """The segment of an undisturbed fetch, and its crawl DB."""
     folder = tmp_path_factory.mktemp("whole")
     segment = cycle.fetch(folder, config)
     return segment, cycle.crawl_db(folder, config)
 
 
 def kill(folder, config, site, uploads, what, how_many, later):
-    """Starts a fetch and kills it; returns whether it was still at work."""
+    """Starts a fetch and kills it; returns whether it was still running."""
     base = {"answers": len(site.requests), "uploads": uploads(), "seconds": time.monotonic()}
     count = {"answers": lambda: len(site.requests), "uploads": uploads, "seconds": time.monotonic}[what]
     process = cycle.start(folder, config)
@@ -90,7 +90,7 @@ def kill(folder, config, site, uploads, what, how_many, later):
 
 
 @pytest.mark.parametrize(("on_s3", "kills", "later"), soak_but([1, 2], moments()))
-def test_a_fetch_killed_at_any_moment_ends_as_one_that_was_left_alone(
+def test_a_fetch_killed_at_any_moment_ends_like_an_undisturbed_one(
     request, site, config, whole, tmp_path, on_s3, kills, later
 ):
     folder = tmp_path
@@ -116,7 +116,7 @@ def test_a_fetch_killed_at_any_moment_ends_as_one_that_was_left_alone(
 
 
 def assert_sound(segment):
-    """Every file is as recorded, every WARC file is whole, every capture is where log and index say it is."""
+    """Checks every file against its record, every WARC file for completeness, and every capture at its offset."""
     assert segment.verify() == []
     rows = [row for path in segment.files("log/") for row in segment.table(path).to_pylist()]
     assert segment.record.rows_in == len(rows) == PAGES
@@ -132,7 +132,7 @@ def assert_sound(segment):
     assert places == {row["record_id"]: (row["warc_file"], row["warc_offset"]) for row in rows if row["warc_file"]}
     lines = [line for path in segment.files("index/") for line in segment.read(path).decode().splitlines()]
     assert len(lines) == len(places)
-    # Nothing is left of the attempts that were killed.
+    # The killed attempts leave no files.
     recorded = {f"{segment.address.path}/{entry.path}" for part in segment.parts for entry in part.files}
     left = set(segment.store.list(segment.address.path, unfinished=True)) - recorded
     assert left == {f"{segment.address.path}/.artifact.json"}

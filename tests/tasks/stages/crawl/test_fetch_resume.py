@@ -1,4 +1,4 @@
-"""A fetch that is killed, told to stop, doubled, or without its store for a while ends as one that was left alone."""
+"""A fetch that is killed, stopped, duplicated, or without its store for a while ends like an undisturbed one."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def config_for(site, **settings):
     return CrawlConfig(**{**base, "warc_pages_per_file": 4, **settings})
 
 
-def undisturbed(folder, config):
+def uninterrupted(folder, config):
     cycle.cycle(folder, config)
     return cycle.fetch(folder, config)
 
@@ -36,11 +36,11 @@ def wait_until(condition, process=None):
 
 
 @pytest.mark.parametrize("after", soak_but([1], [6, 15, 27]))
-def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, after):
+def test_a_killed_fetch_ends_with_the_same_captures_as_an_undisturbed_one(tmp_path, after):
     folder = tmp_path / "killed"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
@@ -53,25 +53,25 @@ def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, a
         again = len(site.requests) - before
     assert pages_of(resumed) == pages_of(whole)
     assert logged(resumed) == logged(whole)
-    # At most the open file (4 pages), robots.txt, tdmrep.json and what was under way is asked for a second time.
+    # At most the open file (4 pages), robots.txt, tdmrep.json and running requests are requested again.
     assert again <= 32 - before + 4 + 3
     hidden = [path for path in resumed.store.list(resumed.address.path, unfinished=True) if "/." in path]
     assert hidden == [f"{resumed.address.path}/.artifact.json"]
 
 
-def test_a_fetch_told_to_stop_commits_its_open_file(tmp_path):
+def test_a_stopped_fetch_commits_its_open_file(tmp_path):
     folder = tmp_path / "stopped"
     with Site(linked(30)) as site:
         config = config_for(site, warc_pages_per_file=1000)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
         wait_until(lambda: len(site.requests) >= 12, process)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=20)
         assert process.returncode != 0
-        assert b"TransientError" in said
+        assert b"TransientError" in stderr
         before = len(site.requests)
         resumed = cycle.fetch(folder, config)
         assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
@@ -79,17 +79,17 @@ def test_a_fetch_told_to_stop_commits_its_open_file(tmp_path):
     assert len([part for part in resumed.parts if part.name.startswith("warc-")]) == 2
 
 
-def test_a_second_attempt_at_the_same_time_loses_nothing(tmp_path):
+def test_a_concurrent_second_attempt_loses_nothing(tmp_path):
     folder = tmp_path / "doubled"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         attempts = [cycle.start(folder, config) for _ in range(2)]
-        said = [attempt.communicate(timeout=60)[1] for attempt in attempts]
+        outputs = [attempt.communicate(timeout=60)[1] for attempt in attempts]
         codes = [attempt.returncode for attempt in attempts]
         assert 0 in codes or segment_in(folder) is None
-        for code, text in zip(codes, said, strict=True):
+        for code, text in zip(codes, outputs, strict=True):
             assert not code or "TransientError" in text.decode(), text.decode()
         try:
             cycle.fetch(folder, config)
@@ -101,35 +101,35 @@ def test_a_second_attempt_at_the_same_time_loses_nothing(tmp_path):
     assert final.verify() == []
 
 
-# --- a store that is away
+# --- store outages
 
 
 @pytest.fixture
 def alert(monkeypatch):
-    """Has an outage told of sooner, and ended sooner."""
+    """Shortens the times until an outage is reported, and until retries."""
     monkeypatch.setattr("tasks.stages.crawl.storage.spool._SLOW_S", 0.3)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
 
 
-def away(s3):
-    """Has the server refuse every upload from now on."""
+def start_outage(s3):
+    """Makes the server reject all further uploads."""
     s3.faults.rules = [Rule("503", method="PUT", times=1_000_000)]
 
 
 @pytest.mark.usefixtures("alert")
-def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
+def test_a_fetch_continues_during_a_store_outage(s3, tmp_path, caplog):
     caplog.set_level("INFO", logger="sluice")
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(60)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
 
         def outage():
             wait_until(lambda: len(site.requests) >= 8)
-            away(s3)
-            wait_until(lambda: len(site.requests) >= 50 and "does not take captures" in caplog.text)
+            start_outage(s3)
+            wait_until(lambda: len(site.requests) >= 50 and "does not accept captures" in caplog.text)
             s3.faults.calm()
 
         thread = threading.Thread(target=outage)
@@ -140,28 +140,30 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
     assert logged(segment) == logged(whole)
     assert segment.verify() == []
     alerts = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert any("does not take captures" in one and f"the store {folder}" in one and "room for" in one for one in alerts)
-    assert any("has taken all that waited" in one for one in alerts)
+    assert any(
+        "does not accept captures" in one and f"the store {folder}" in one and "space for" in one for one in alerts
+    )
+    assert any("has accepted all buffered captures" in one for one in alerts)
     assert segment.record.metrics["store_outages"] >= 1
     assert segment.record.metrics["buffered_bytes"] > 0
 
 
 @pytest.mark.usefixtures("alert")
-def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_back(s3, tmp_path, caplog):
+def test_a_fetch_pauses_at_a_full_buffer_and_continues_when_the_store_is_back(s3, tmp_path, caplog):
     folder = f"s3://sluice/{tmp_path.name}"
     pages = linked(40)
     pages |= {path: f"{page}<!--{os.urandom(40_000).hex()}-->" for path, page in pages.items()}
     with Site(pages) as site:
         config = config_for(site, buffer_bytes=1 << 20, warc_pages_per_file=3)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
-        caplog.clear()  # on a slow disk the undisturbed run may have paused, too
+        caplog.clear()  # on a slow disk the undisturbed run may also have paused
         site.requests.clear()
         stalled = []
 
         def outage():
             wait_until(lambda: site.requests)
-            away(s3)
+            start_outage(s3)
             wait_until(lambda: "fetching pauses, the buffer is full" in caplog.text)
             time.sleep(0.2)
             stalled.append(len(site.requests))
@@ -175,20 +177,20 @@ def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_
         thread.join()
     assert stalled[0] == stalled[1] < 42
     assert pages_of(segment) == pages_of(whole)
-    # The limit, the open file and the one answer that was under way.
+    # The limit, the open file and the one running response.
     assert segment.record.metrics["buffered_bytes"] < (1 << 20) + 4 * 50_000
 
 
-def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path):
+def test_a_kill_while_captures_wait_for_the_store_repeats_no_request(s3, tmp_path):
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
         wait_until(lambda: site.requests, process)
-        away(s3)
+        start_outage(s3)
         wait_until(lambda: len(site.requests) >= 29, process)
         process.kill()
         process.communicate()
@@ -204,21 +206,21 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
 
 
 @pytest.mark.soak
-def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
+def test_a_fetch_stopped_during_a_store_outage_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
         wait_until(lambda: site.requests, process)
-        away(s3)
+        start_outage(s3)
         wait_until(lambda: len(site.requests) >= 16, process)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=40)
+        _, stderr = process.communicate(timeout=40)
         assert process.returncode != 0
-        assert b"has not taken the last captures" in said
+        assert b"has not accepted the last captures" in stderr
         before = len(site.requests)
         s3.faults.calm()
         resumed = cycle.fetch(folder, config)

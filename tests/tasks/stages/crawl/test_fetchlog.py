@@ -1,4 +1,4 @@
-"""The table of links beside a log: each target once, with what its sources say of it."""
+"""The table of links of a log: each target once, with the data of its sources."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ PARTITIONS = 3
 
 
 def outcomes(chance):
-    """Up to 20 outcomes of pages and sitemaps on five hosts, which share links and redirects."""
+    """Up to 20 outcomes of pages and sitemaps on five hosts, with common links and redirects."""
     urls = [f"http://h{chance.randrange(5)}.example/{number}" for number in range(30)]
     for url in chance.sample(urls, chance.randrange(20)):
         after = timedelta(microseconds=chance.randrange(10**12))
@@ -32,7 +32,7 @@ def outcomes(chance):
 
 
 def expected(rows):
-    """Reads the same from the outcomes, one target after the other."""
+    """Computes the same from the outcomes, one target at a time."""
     by_url = sorted(rows, key=lambda one: one.url)
     wanted = {}
     for redirect in (False, True):
@@ -57,7 +57,7 @@ def expected(rows):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_target_has_all_its_sources_their_least_depth_first_time_and_other_hosts(seed):
+def test_a_link_target_has_all_sources_least_depth_first_time_and_linking_hosts(seed):
     rows = list(outcomes(random.Random(seed)))
     table = links_table(rows, PARTITIONS)
     table.validate(full=True)

@@ -1,4 +1,4 @@
-"""What is listed for a cycle, in which order, and how much of each host."""
+"""The fetch list of a cycle: its URLs, their order, and the number per host."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
 from tasks.stages.crawl.storage import crawldb, duck
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.fetchlist import shares
 from tests.tasks.stages.crawl.cycle import Cycle
 
@@ -45,7 +45,7 @@ def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, **settings):
         return [url for (url,) in connection.execute("SELECT url FROM chosen ORDER BY place").fetchall()]
 
 
-def test_what_is_not_due_is_not_listed():
+def test_urls_that_are_not_due_are_not_listed():
     urls = [url_row("http://a.example/1"), url_row("http://a.example/2", overdue_days=-1)]
     assert chosen(urls) == ["http://a.example/1"]
 
@@ -55,33 +55,33 @@ def test_hosts_take_turns_within_a_front_queue():
     assert [url.split("/")[2][0] for url in chosen(urls)] == ["a", "b", "a", "b", "a", "b"]
 
 
-def test_a_host_that_others_link_to_comes_before_one_that_nobody_does():
+def test_linked_hosts_come_before_unlinked_ones():
     urls = [url_row(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
     ranks = [{"host": "b.example", "score": 8.0}, {"host": "a.example", "score": 0.5}]
     assert [url.split("/")[2][0] for url in chosen(urls, ranks=ranks)] == list("bbbaaa")
 
 
-def test_a_seed_with_a_score_of_its_own_comes_before_better_pages():
+def test_a_seed_score_overrides_the_page_score():
     urls = [url_row("http://a.example/near", depth=1)]
     seeds = {"http://a.example/low": 0.1, "http://a.example/plain": 1.0, "http://a.example/high": 40.0}
     assert [url.rpartition("/")[2] for url in chosen(urls, seeds=seeds)] == ["high", "plain", "near", "low"]
 
 
-def test_pages_near_the_seeds_come_first_and_long_waiting_catches_up():
+def test_pages_near_the_seeds_come_first_and_waiting_raises_the_score():
     urls = [url_row("http://a.example/deep", depth=15), url_row("http://a.example/near", depth=1)]
     assert chosen(urls) == ["http://a.example/near", "http://a.example/deep"]
     urls[0] = url_row("http://a.example/deep", depth=15, overdue_days=300)
     assert chosen(urls) == ["http://a.example/deep", "http://a.example/near"]
 
 
-def test_no_more_of_a_host_is_listed_than_its_pace_lets_through_the_time_box():
+def test_a_host_is_listed_up_to_the_pages_its_pace_allows_in_the_time_limit():
     urls = [url_row(f"http://{host}.example/{n}") for host in "ab" for n in range(100)]
     found = chosen(urls, hosts=[host_row("a.example", crawl_delay_s=30.0)], time_box_s=600, max_pages_per_host=50)
     assert sum("//a." in url for url in found) == 20
     assert sum("//b." in url for url in found) == 50
 
 
-def test_a_host_whose_back_off_outlasts_the_time_box_waits_for_a_later_cycle():
+def test_a_host_whose_back_off_exceeds_the_time_limit_waits_for_a_later_cycle():
     hosts = [
         host_row("a.example", backoff_until=NOW + timedelta(hours=5)),
         host_row("b.example", backoff_until=NOW + timedelta(minutes=5)),
@@ -98,20 +98,20 @@ def test_pages_and_hosts_of_a_registered_domain_are_capped():
     assert "http://other.example/" in found
 
 
-def test_what_the_recipe_no_longer_covers_is_left_out():
+def test_urls_outside_the_current_scope_are_not_listed():
     urls = [url_row(f"http://a.example/{path}") for path in ("docs/1", "docs/2.zip", "blog/1")]
     urls.append(url_row("http://a.invalid/"))
     found = chosen(urls, include_prefixes=("http://a.example/docs/",), exclude_pattern=r"\.zip$")
     assert found == ["http://a.example/docs/1"]
 
 
-def test_seeds_that_are_new_are_listed_and_seeds_that_are_known_wait_until_they_are_due():
+def test_new_seeds_are_listed_and_known_ones_wait_until_due():
     urls = [url_row("http://a.example/known", overdue_days=-1)]
     seeds = ["http://a.example/known", "http://a.example/new"]
     assert chosen(urls, seeds=seeds) == ["http://a.example/new"]
 
 
-def test_the_cycle_takes_the_best_of_what_is_due():
+def test_a_cycle_lists_the_best_due_urls():
     urls = [url_row(f"http://a.example/{n}", depth=n) for n in range(1, 20)]
     assert chosen(urls, max_pages=3) == [f"http://a.example/{n}" for n in (1, 2, 3)]
 
@@ -125,7 +125,7 @@ def hosts_file(**fields):
     return Policy(HostsFile.model_validate(fields))
 
 
-def test_what_operators_ask_for_again_is_listed_first_though_it_is_not_due_and_once_only():
+def test_refetch_requests_of_operators_are_listed_first_and_once():
     yesterday = NOW - timedelta(days=1)
     urls = [fetched_row(f"http://{host}.example/{path}", 3, 20) for host in "ab" for path in ("n/1", "n/2", "o/3")]
     urls += [url_row(f"http://c.example/{n}") for n in range(5)]
@@ -142,7 +142,7 @@ def test_what_operators_ask_for_again_is_listed_first_though_it_is_not_due_and_o
     }
 
 
-def test_a_hosts_interval_takes_the_place_of_the_one_that_its_changes_gave():
+def test_an_interval_of_the_hosts_file_overrides_the_adaptive_one():
     urls = [
         fetched_row("http://a.example/late", 2, 20),
         fetched_row("http://a.example/young", 0.5, 20),
@@ -160,7 +160,7 @@ def test_a_hosts_interval_takes_the_place_of_the_one_that_its_changes_gave():
 
 
 @pytest.mark.parametrize(("own", "hosts"), [(3600, 86400), (3 * 86400, 86400)])
-def test_of_a_seeds_interval_and_its_hosts_the_shorter_one_counts(own, hosts):
+def test_the_shorter_of_seed_and_host_interval_applies(own, hosts):
     row = fetched_row("http://a.example/", 2, 20)
     policy = hosts_file(hosts={"a.example": {"interval_s": hosts}})
     with duck.connect(".") as connection:
@@ -177,7 +177,7 @@ def test_a_paused_host_is_not_listed():
     assert chosen(urls, policy=hosts_file(hosts={"a.example": {"pause": True}})) == ["http://b.example/1"]
 
 
-def test_what_is_due_is_written_anew_by_the_rules_of_its_host_and_not_twice():
+def test_due_urls_are_rewritten_by_host_rules_without_duplicates():
     rule = {"match": "/print/", "to": "/"}
     policy = hosts_file(hosts={"a.example": {"drop_parameters": ("sid", "ref*"), "rewrite": (rule,)}})
     urls = [
@@ -191,7 +191,7 @@ def test_what_is_due_is_written_anew_by_the_rules_of_its_host_and_not_twice():
     assert sorted(found) == ["http://a.example/", "http://a.example/x?q=2", "http://b.example/x?sid=1"]
 
 
-def test_the_requests_of_a_cycle_are_shared_by_the_partitions_that_have_work():
+def test_the_request_budget_is_shared_by_partitions_with_work():
     assert shares(10, {"p0": 0, "p1": 5, "p2": 0, "p3": 1}) == {"p0": 0, "p1": 5, "p2": 0, "p3": 5}
     assert shares(11, {"p0": 3, "p1": 5, "p2": 9}) == {"p0": 4, "p1": 4, "p2": 3}
     assert shares(10, {"p0": 0}) == {"p0": 0}
@@ -207,17 +207,17 @@ def test_every_partition_gets_a_fetch_list_and_every_seed_is_in_the_list_of_its_
     assert cycle.seeds.record.members == ("p0", "p1", "p2", "p3")
 
 
-def test_a_filter_of_known_urls_never_forgets_and_rarely_errs():
+def test_the_bloom_filter_has_no_false_negatives_and_few_false_positives():
     keys = [key(f"http://a.example/{n}") for n in range(100_000)]
-    known = Known(100_000)
+    known = KnownUrls(100_000)
     known.add(b"".join(keys))
-    again = Known.from_bytes(known.to_bytes())
+    again = KnownUrls.from_bytes(known.to_bytes())
     assert all(one in again for one in keys)
     wrong = sum(key(f"http://b.example/{n}") in again for n in range(100_000))
     assert wrong <= 40  # 10 are expected at 0.01 %
 
 
-def test_ranks_follow_the_links_between_hosts():
+def test_host_ranks_follow_links_between_hosts():
     edges = [("a", "hub"), ("b", "hub"), ("c", "hub"), ("hub", "a")]
     table = pa.Table.from_pylist([{"source": s, "target": t} for s, t in edges], schema=crawldb.EDGES)
     found = dict(zip(*(column.to_pylist() for column in scores(table).columns), strict=True))

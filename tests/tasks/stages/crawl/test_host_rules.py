@@ -28,21 +28,21 @@ def config_of(**settings):
 
 
 async def looked_up(rules, url):
-    """Looks the rules up as often as it takes."""
+    """Looks up the rules until they are available."""
     while True:
         await rules.look_up(url)
-        if rules.known(url):
+        if rules.is_known(url):
             return
-        await rules._politeness.rested(rules._politeness.host(authority(url)))
+        await rules._politeness.wait_pause(rules._politeness.host(authority(url)))
 
 
 def verdict(url, path="/page", ai_optout=False, **settings):
-    """What the rules say of `path` on the host of `url`, and the hosts' clocks after the look-up."""
+    """The decision for `path` on the host of `url`, and the hosts' clocks after the lookup."""
 
     async def run():
         async with rules_of(config_of(**settings), ai_optout=ai_optout) as (rules, politeness):
             await looked_up(rules, url + path)
-            return rules.verdict(url + path), politeness
+            return rules.denial(url + path), politeness
 
     return asyncio.run(run())
 
@@ -59,19 +59,19 @@ def test_no_robots_file_means_no_rules(code):
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503])
-def test_an_unavailable_robots_file_leaves_the_host_out_after_three_tries(code):
+def test_an_unavailable_robots_file_skips_the_host_after_three_tries(code):
     with Site({}, status(code)) as site:
         assert verdict(site.url(""))[0] == "robots_unavailable"
         assert len(site.requests) == 3
 
 
-def test_a_robots_file_that_comes_at_the_third_try_counts():
+def test_a_robots_file_fetched_at_the_third_try_applies():
     answers = [status(503), status(429), lambda _: web.Response(text="User-agent: *\nDisallow: /page")]
     with Site({}, lambda request: answers.pop(0)(request)) as site:
         assert verdict(site.url(""))[0] == "robots_denied"
 
 
-def test_a_robots_file_that_never_comes_is_no_permission():
+def test_an_unanswered_robots_request_is_no_permission():
     async def never(request):
         await asyncio.sleep(20)
 
@@ -79,13 +79,13 @@ def test_a_robots_file_that_never_comes_is_no_permission():
         assert verdict(site.url(""), timeout_s=0.2)[0] == "robots_unavailable"
 
 
-def test_a_host_that_asks_for_a_long_pause_is_not_asked_again():
+def test_a_host_with_a_long_retry_after_is_not_requested_again():
     with Site({}, status(503, **{"Retry-After": "3600"})) as site:
         assert verdict(site.url(""))[0] == "robots_unavailable"
         assert len(site.requests) == 1
 
 
-def test_five_redirects_of_robots_are_followed_also_to_other_hosts_and_six_are_not():
+def test_robots_redirects_are_followed_up_to_five_times_even_to_other_hosts():
     def chain(length):
         pages = {f"/r{n}": status(301, Location=f"/r{n + 1}") for n in range(1, length)}
         pages[f"/r{length}"] = lambda _: web.Response(text="User-agent: sluice\nDisallow: /page")
@@ -103,12 +103,12 @@ def test_five_redirects_of_robots_are_followed_also_to_other_hosts_and_six_are_n
 @pytest.mark.parametrize(
     "location", ["http://169.254.169.254/robots.txt", "file:///etc/passwd", "data:text/plain,x", "/robots.txt"]
 )
-def test_a_redirect_of_robots_to_nowhere_good_leaves_the_host_out(location):
+def test_an_invalid_robots_redirect_skips_the_host(location):
     with Site({}, status(302, Location=location)) as site:
         assert verdict(site.url(""))[0] == "robots_unavailable"
 
 
-def test_a_huge_robots_file_is_cut_and_its_beginning_counts():
+def test_a_huge_robots_file_is_truncated_and_its_beginning_applies():
     body = b"User-agent: *\nDisallow: /page\n" + b"# padding\n" * 200_000 + b"Allow: /page\n"
     with Site({}, body) as site:
         assert verdict(site.url(""))[0] == "robots_denied"
@@ -118,14 +118,14 @@ def test_a_huge_robots_file_is_cut_and_its_beginning_counts():
     ("value", "delay"),
     [("7", 7.0), ("0.5", 0.5), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e9", 86400.0), ("x", 0.0)],
 )
-def test_crawl_delay_is_taken_within_reason(value, delay):
+def test_crawl_delay_is_bounded(value, delay):
     with Site({}, f"User-agent: *\nCrawl-delay: {value}\nDisallow: /x") as site:
-        said, politeness = verdict(site.url(""))
-        assert said is None
+        reason, politeness = verdict(site.url(""))
+        assert reason is None
         assert politeness.host(site.url("").split("/")[2]).crawl_delay_s == delay
 
 
-def test_an_opt_out_from_training_counts_when_the_crawl_honours_it():
+def test_a_training_opt_out_applies_if_the_crawl_respects_it():
     with Site({}, "User-agent: GPTBot\nDisallow: /page") as site:
         assert verdict(site.url(""), ai_optout=True)[0] == "ai_optout"
         assert verdict(site.url(""), ai_optout=False)[0] is None
@@ -135,7 +135,7 @@ def test_an_opt_out_from_training_counts_when_the_crawl_honours_it():
         assert verdict(site.url(""), path="/other", ai_optout=True)[0] == "ai_optout"
 
 
-def test_a_file_whose_content_coding_cannot_be_undone_is_no_permission():
+def test_an_undecodable_robots_file_is_no_permission():
     def broken(_):
         return web.Response(body=b"\x00broken", headers={"Content-Encoding": "br"})
 
@@ -144,7 +144,7 @@ def test_a_file_whose_content_coding_cannot_be_undone_is_no_permission():
         assert len(site.requests) == 3
 
 
-def test_a_bomb_is_read_up_to_the_limit():
+def test_a_compression_bomb_is_read_up_to_the_limit():
     body = gzip.compress(b"User-agent: *\nDisallow: /page\n" + b"#" * (50 << 20))
     with Site({}, lambda _: web.Response(body=body, headers={"Content-Encoding": "gzip"})) as site:
         assert verdict(site.url(""))[0] == "robots_denied"
@@ -158,29 +158,29 @@ def test_a_bomb_is_read_up_to_the_limit():
     ],
     ids=lambda one: str(one)[:20],
 )
-def test_whatever_retry_after_says_the_host_is_left_out_in_good_order(value, tries):
+def test_any_retry_after_skips_the_host_cleanly(value, tries):
     with Site({}, status(503, **{"Retry-After": value})) as site:
         assert verdict(site.url(""))[0] == "robots_unavailable"
         assert len(site.requests) == tries
 
 
-def test_a_redirect_with_too_many_slashes_is_followed_as_a_browser_does():
+def test_a_redirect_with_extra_slashes_is_followed_like_in_a_browser():
     page = {"/r": lambda _: web.Response(text="User-agent: *\nDisallow: /page")}
     with Site(page) as other, Site({}, status(302, Location=f"http:////127.0.0.1:{other.port}/r")) as site:
         assert verdict(site.url(""))[0] == "robots_denied"
 
 
 @pytest.mark.parametrize("location", ["https:////h:99999/", "http://", "//", "http://[::", "x" * 20_000])
-def test_a_redirect_that_is_no_address_leaves_the_host_out(location):
+def test_an_invalid_redirect_url_skips_the_host(location):
     with Site({}, status(302, Location=location)) as site:
         assert verdict(site.url(""))[0] == "robots_unavailable"
 
 
-def test_an_inside_address_is_said_to_be_one():
+def test_a_private_address_has_its_own_reason():
     assert verdict("http://10.0.0.1")[0] == "private_address"
 
 
-def test_sitemaps_are_listed_by_their_canonical_addresses():
+def test_sitemaps_are_listed_by_canonical_url():
     async def run(site):
         async with rules_of(config_of()) as (rules, _):
             assert rules.sitemaps(site.url("/page")) == ()
@@ -198,7 +198,7 @@ def test_sitemaps_are_listed_by_their_canonical_addresses():
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_what_one_cycle_fetched_the_next_one_knows_for_a_day():
+def test_robots_files_are_reused_by_later_cycles_for_a_day():
     async def first(site, gone, away):
         async with rules_of(config_of(max_backoff_s=0.1), now=lambda: NOW) as (rules, _):
             for one in (site, gone, away):
@@ -207,57 +207,57 @@ def test_what_one_cycle_fetched_the_next_one_knows_for_a_day():
 
     async def later(rows, site, gone, away, hours):
         async with rules_of(config_of(), now=lambda: NOW + timedelta(hours=hours)) as (rules, politeness):
-            rules.seed(rows)
-            known = [rules.known(one.url("/page")) for one in (site, gone, away)]
-            said = rules.verdict(site.url("/page")) if known[0] else None
-            return known, said, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
+            rules.load(rows)
+            known = [rules.is_known(one.url("/page")) for one in (site, gone, away)]
+            reason = rules.denial(site.url("/page")) if known[0] else None
+            return known, reason, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
 
     robots = "User-agent: *\nCrawl-delay: 7\nDisallow: /page"
     with Site({}, robots) as site, Site({}, status(404)) as gone, Site({}, status(503)) as away:
         rows = asyncio.run(first(site, gone, away))
-        asked = len(site.requests)
-        held = {row.origin: row for row in rows}
-        assert held[site.url("")] == HostRobots(site.url(""), "ok", robots.encode(), NOW, 7.0)
-        assert held[gone.url("")] == HostRobots(gone.url(""), "missing", b"", NOW, 0.0)
-        assert held[away.url("")].status == "unavailable"
-        # What was unavailable is asked for again; it is never remembered as permission.
+        requests = len(site.requests)
+        stored = {row.origin: row for row in rows}
+        assert stored[site.url("")] == HostRobots(site.url(""), "ok", robots.encode(), NOW, 7.0)
+        assert stored[gone.url("")] == HostRobots(gone.url(""), "missing", b"", NOW, 0.0)
+        assert stored[away.url("")].status == "unavailable"
+        # An unavailable file is requested again; it is never cached as permission.
         assert asyncio.run(later(rows, site, gone, away, 23)) == ([True, True, False], "robots_denied", 7.0)
         assert asyncio.run(later(rows, site, gone, away, 24))[0] == [False, False, False]
-        assert len(site.requests) == asked
+        assert len(site.requests) == requests
 
 
-def test_rules_run_out_within_a_long_cycle():
+def test_robots_rules_expire_within_a_long_cycle():
     clock = [NOW]
 
     async def run(site):
         async with rules_of(config_of(), now=lambda: clock[0]) as (rules, _):
             await looked_up(rules, site.url("/page"))
-            assert rules.known(site.url("/page"))
+            assert rules.is_known(site.url("/page"))
             clock[0] += timedelta(hours=25)
-            assert not rules.known(site.url("/page"))
+            assert not rules.is_known(site.url("/page"))
             site.robots = "User-agent: *\nDisallow: /"
             await looked_up(rules, site.url("/page"))
-            return rules.verdict(site.url("/page"))
+            return rules.denial(site.url("/page"))
 
     with Site({}, "") as site:
         assert asyncio.run(run(site)) == "robots_denied"
 
 
-def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
-    monkeypatch.setattr(rules, "_MAX_KEPT", 100_000)
-    monkeypatch.setattr(rules, "_MAX_READY", 30_000)
+def test_memory_for_files_and_rules_is_bounded(monkeypatch):
+    monkeypatch.setattr(rules, "_MAX_CACHED", 100_000)
+    monkeypatch.setattr(rules, "_MAX_PARSED", 30_000)
 
     async def run():
         async with rules_of(config_of(), now=lambda: NOW) as (rules, _):
             for number in range(100):
                 body = b"User-agent: *\nDisallow: /page\n#" + os.urandom(4000).hex().encode()
-                rules.seed([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
-            still = [number for number in range(100) if rules.known(f"http://h{number}/")]
-            assert {rules.verdict(f"http://h{number}/page") for number in [*still, *still]} == {"robots_denied"}
-            ready = sum(entry.ready is not None for _, entry in rules._known.sorted())
-            return still, ready
+                rules.load([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
+            cached = [number for number in range(100) if rules.is_known(f"http://h{number}/")]
+            assert {rules.denial(f"http://h{number}/page") for number in [*cached, *cached]} == {"robots_denied"}
+            parsed = sum(entry.parsed is not None for _, entry in rules._cache.sorted())
+            return cached, parsed
 
-    still, ready = asyncio.run(run())
-    assert 15 <= len(still) <= 30
-    assert still[-1] == 99
-    assert ready == 3
+    cached, parsed = asyncio.run(run())
+    assert 15 <= len(cached) <= 30
+    assert cached[-1] == 99
+    assert parsed == 3

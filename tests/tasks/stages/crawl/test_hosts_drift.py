@@ -1,4 +1,4 @@
-"""Through the runner: a changed hosts file makes no drift, applies to the next version, and is named by the records."""
+"""Through the runner: a changed hosts file is not drift, applies to the next version, and is named in records."""
 
 import json
 
@@ -36,7 +36,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def listed(recipe, tmp_path):
-    """Runs a cycle up to its fetch list; returns the list, whether it was there already, and its URLs."""
+    """Runs a cycle up to its fetch list; returns the list, whether it existed already, and its URLs."""
 
     def run(version):
         for stage in ("inject", "rank"):
@@ -48,7 +48,7 @@ def listed(recipe, tmp_path):
     return run
 
 
-def test_a_changed_hosts_file_is_no_drift_and_applies_to_the_next_version(listed, tmp_path):
+def test_a_changed_hosts_file_is_not_drift_and_applies_to_the_next_version(listed, tmp_path):
     first, skipped, urls = listed("v1")
     assert (skipped, len(urls)) == (False, 2)
     (tmp_path / "hosts.toml").write_text('deny = ["b.localhost"] # Mrs Doe has asked us on the 22nd\n')
@@ -61,7 +61,7 @@ def test_a_changed_hosts_file_is_no_drift_and_applies_to_the_next_version(listed
     assert second.record.fingerprint != first.record.fingerprint
 
 
-def test_records_name_the_hosts_file_and_the_fetch_list_holds_it_without_remarks(listed, tmp_path):
+def test_records_name_the_hosts_file_and_the_fetch_list_has_a_copy_without_comments(listed, tmp_path):
     first, *_ = listed("v1")
     (tmp_path / "hosts.toml").write_text('deny = ["b.localhost"] # Mrs Doe has asked us on the 22nd\n')
     second, *_ = listed("v2")
@@ -74,7 +74,7 @@ def test_records_name_the_hosts_file_and_the_fetch_list_holds_it_without_remarks
     assert b"Doe" not in held
 
 
-def test_a_hosts_file_on_an_object_store_is_bound_and_read_like_one_on_this_machine(recipe, s3):
+def test_a_hosts_file_on_an_object_store_works_like_a_local_one(recipe, s3):
     folder = f"s3://{s3.buckets[0]}/operators"
     with Store(folder).write("hosts.toml") as file:
         file.write(b'deny = ["b.localhost"]')

@@ -1,4 +1,4 @@
-"""The hosts file: what it may say, and which of its entries speak of a host."""
+"""The hosts file: valid content, and the entries that apply to a host."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -51,51 +51,51 @@ def policy(written):
         *((host, "") for host in ("example.net", "blog.example.org", "eshop.example", "example.com", "10.0.0.1")),
     ],
 )
-def test_a_denial_holds_for_a_host_on_every_port_and_for_domains_with_all_below(policy, host, entry):
+def test_a_denial_applies_to_every_port_of_a_host_and_to_subdomains(policy, host, entry):
     assert policy.denial(host) == entry
     assert policy.denies(host) is bool(entry)
 
 
-def test_of_several_entries_the_closest_that_says_something_counts(policy):
+def test_the_closest_entry_with_a_value_applies(policy):
     assert [policy.max_pages(host, 7) for host in ("example.com", "www.example.com", "a.example.com")] == [500, 500, 50]
     assert policy.max_pages("example.org", 7) == 7
     assert policy.delay_s("www.example.com", 1.0) == 10.0
     assert policy.delay_s("com", 1.0) == 1.0
-    assert policy.sent_to("http://a.example.com/").headers == {"Accept-Language": "de, en;q=0.5"}
-    assert policy.sent_to("http://a.example.net/").headers == {}
+    assert policy.headers_for("http://a.example.com/").headers == {"Accept-Language": "de, en;q=0.5"}
+    assert policy.headers_for("http://a.example.net/").headers == {}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ('dny = ["a.example"]', 'id you mean "deny"'),
-        ('deny = ["https://a.example/"]', "is no host"),
-        ('deny = ["A.example"]', "is no host"),
-        ('deny = ["0x7f.1"]', "is no host"),
-        ('deny = ["a.example:80"]', "is no host"),
+        ('deny = ["https://a.example/"]', "is not a host"),
+        ('deny = ["A.example"]', "is not a host"),
+        ('deny = ["0x7f.1"]', "is not a host"),
+        ('deny = ["a.example:80"]', "is not a host"),
         ('deny = ["*.a.example:81"]', "has no port"),
         ('deny = "a.example"', "deny"),
         ("[hosts.'a.example']\ndelay = 3", "unknown key hosts.a.example.delay"),
         ("[hosts.'a.example']\ndelay_s = -1.0", "delay_s"),
         ("[hosts.'a.example']\nheaders = { User-Agent = 'env:A' }", "User-Agent cannot be set"),
         ("[hosts.'a.example']\nheaders = { Host = 'env:A' }", "Host cannot be set"),
-        ("[hosts.'a.example']\nheaders = { Cookie = 'env:A' }", "a field of its own, cookies"),
-        ("[hosts.'a.example']\nheaders = { 'a b' = 'env:A' }", "no name of a header"),
+        ("[hosts.'a.example']\nheaders = { Cookie = 'env:A' }", "its own field, cookies"),
+        ("[hosts.'a.example']\nheaders = { 'a b' = 'env:A' }", "not a valid name of a header"),
         ("[hosts.'*.a.example']\ncookies = { a = 'env:A' }", "go to one host only"),
-        ("[hosts.'a.example']\naccept_language = \"de\\r\\nX: y\"", "no list of languages"),
+        ("[hosts.'a.example']\naccept_language = \"de\\r\\nX: y\"", "not a list of languages"),
         ("[hosts.'a.example']\ninterval_s = 5", "interval_s"),
         ("[hosts.'a.example']\ndrop_before = 2026-11-24T10:00:00", "drop_before"),
-        ("[hosts.'a.example']\ndrop_parameters = ['a=b']", "is no parameter"),
-        ("[hosts.'a.example']\nrewrite = [{ match = '(', to = '' }]", "is no rule"),
-        ("[hosts.'a.example']\nrewrite = [{ match = '(a)', to = '\\2' }]", "is no rule"),
+        ("[hosts.'a.example']\ndrop_parameters = ['a=b']", "is not a parameter"),
+        ("[hosts.'a.example']\nrewrite = [{ match = '(', to = '' }]", "is not a valid rule"),
+        ("[hosts.'a.example']\nrewrite = [{ match = '(a)', to = '\\2' }]", "is not a valid rule"),
         ("[again]\n'a.example' = true", "again"),
         ("[again]\n'a.example' = 2026-11-24T10:00:00", "again"),
-        ("[again]\n'A.example' = 2026-11-24T10:00:00Z", "is no host"),
+        ("[again]\n'A.example' = 2026-11-24T10:00:00Z", "is not a host"),
         ("[again]\n'https://a.example' = 2026-11-24T10:00:00Z", "write 'https://a.example/', or a host"),
         ("deny = [", "is not TOML"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(written, text, words):
+def test_invalid_entries_are_refused(written, text, words):
     with pytest.raises(RecipeError) as caught:
         read_hosts_file(written(text))
     assert words in str(caught.value)
@@ -104,7 +104,7 @@ def test_what_cannot_be_meant_is_refused(written, text, words):
 @pytest.mark.parametrize("value", ['"Bearer s3cret"', '"env:"', '"file:s3cret"', "31337", '["s3cret"]'])
 def test_a_credential_written_into_the_file_is_refused_without_being_shown(written, value):
     for field in ("headers", "cookies"):
-        with pytest.raises(RecipeError, match=r"X-Key is no reference") as caught:
+        with pytest.raises(RecipeError, match=r"X-Key is not a reference") as caught:
             read_hosts_file(written(f"[hosts.'a.example']\n{field} = {{ X-Key = {value} }}"))
         assert "s3cret" not in str(caught.value)
         assert "31337" not in str(caught.value)
@@ -129,7 +129,7 @@ rewrite = []
 """
 
 
-def test_a_copy_in_an_artifact_says_what_the_file_said(written):
+def test_a_copy_in_an_artifact_equals_the_file(written):
     file, _ = read_hosts_file(written(MORE))
     plain = json.loads(json.dumps(file.model_dump(mode="json", exclude_defaults=True)))
     assert HostsFile.model_validate(plain) == file
@@ -144,17 +144,17 @@ def test_a_copy_in_an_artifact_says_what_the_file_said(written):
         ("http://b.example/print/x?sid=1", "http://b.example/print/x?sid=1"),
     ],
 )
-def test_urls_are_written_by_the_closest_rules_that_are_set(written, url, becomes):
+def test_urls_are_rewritten_by_the_closest_rules(written, url, becomes):
     found = Policy(read_hosts_file(written(MORE))[0]).rewritten(link(url))
     assert found == link(becomes)
 
 
-def test_a_rule_that_makes_no_url_of_a_link_leaves_it_as_it_is(written):
+def test_a_rule_that_gives_no_valid_url_leaves_the_link_unchanged(written):
     policy = Policy(read_hosts_file(written("[hosts.'a.example']\nrewrite = [{ match = '^http', to = 'mailto' }]"))[0])
     assert policy.rewritten(link("http://a.example/x")).url == "http://a.example/x"
 
 
-def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(written):
+def test_pauses_intervals_and_refetch_requests_are_looked_up_by_host_and_url(written):
     file = read_hosts_file(written(MORE))[0]
     policy = Policy(file)
     assert [policy.pauses(f"{name}.example.com") for name in ("a", "www")] == [True, False]
@@ -168,17 +168,17 @@ def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(writte
     assert {url: policy.again_since(url).day for url in days} == days
     assert policy.again_since("http://b.example/") is None
     listed = datetime(2026, 11, 24, 8, 59, tzinfo=UTC)
-    assert Policy(file, listed_at=listed).withheld("a.example.com") == "host_dropped"
-    assert Policy(file, listed_at=listed + timedelta(minutes=2)).withheld("a.example.com") == ""
-    assert Policy(file).withheld("a.example.com") == ""
+    assert Policy(file, listed_at=listed).skip_reason("a.example.com") == "host_dropped"
+    assert Policy(file, listed_at=listed + timedelta(minutes=2)).skip_reason("a.example.com") == ""
+    assert Policy(file).skip_reason("a.example.com") == ""
 
 
-def test_a_file_that_is_not_there_is_no_empty_one(tmp_path):
+def test_a_missing_hosts_file_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"none\.toml cannot be read"):
         read_hosts_file(str(tmp_path / "none.toml"))
 
 
-def test_it_is_read_from_an_object_store_too(s3):
+def test_a_hosts_file_is_read_from_an_object_store_too(s3):
     from tasks.core.store import Store
 
     folder = f"s3://{s3.buckets[0]}/place"

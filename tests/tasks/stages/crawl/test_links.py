@@ -1,4 +1,4 @@
-"""Links of pages: every one is read and no other, also on pages of the kinds that documentation generators make."""
+"""Links of pages: exactly the links are read, including pages of documentation generators."""
 
 import asyncio
 import time
@@ -9,14 +9,14 @@ import pytest
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import Directives, directives
-from tasks.stages.crawl.page.links import Page, read_page
-from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
+from tasks.stages.crawl.page.links import ParsedPage, parse_page
+from tasks.stages.crawl.page.parser import INLINE_BYTES, PageParser
 
 NONE = Directives()
 
 
 def links(html, url="http://h/dir/page", said=NONE, charset=""):
-    return tuple(found.url for found in read_page(html, url, "sluice", said, charset).links)
+    return tuple(found.url for found in parse_page(html, url, "sluice", said, charset).links)
 
 
 def test_links_are_canonical_unique_and_in_page_order():
@@ -26,7 +26,7 @@ def test_links_are_canonical_unique_and_in_page_order():
     assert links(html) == ("http://h/dir/b", "http://h/a", "http://o/")
 
 
-def test_frames_and_meta_refresh_lead_on():
+def test_frames_and_meta_refresh_are_links():
     html = b"""<meta http-equiv=Refresh content="5; URL='/next'"><iframe src=in></iframe>"""
     html += b"<meta http-equiv=refresh content=9>"
     assert links(html) == ("http://h/next", "http://h/dir/in")
@@ -57,17 +57,17 @@ def test_frames_and_meta_refresh_lead_on():
         ("", ""),
     ],
 )
-def test_a_refresh_names_its_address_with_or_without_url(content, leads_to):
+def test_a_refresh_url_is_read_with_or_without_the_url_prefix(content, leads_to):
     want = (f"http://h{leads_to}",) if leads_to else ()
     quote = "'" if '"' in content else '"'
     assert links(f"<meta http-equiv=refresh content={quote}{content}{quote}>".encode()) == want
 
 
-def test_queries_are_written_in_the_encoding_of_the_page():
+def test_queries_are_encoded_in_the_charset_of_the_page():
     body = """<base href="/д/?q=д"><meta http-equiv=refresh content="0; ?п"><link rel=canonical href="?q=д">
     <a href="/поиск?слово=дом&amp;x=%E4#якорь">x</a><a href="?ж=漢">x</a><a href="http://h/a?b">x</a>"""
     head = "<meta charset=windows-1251>"
-    page = read_page((head + body).encode("cp1251", "xmlcharrefreplace"), "http://h/", "sluice", NONE)
+    page = parse_page((head + body).encode("cp1251", "xmlcharrefreplace"), "http://h/", "sluice", NONE)
     assert [one.url for one in page.links] == [
         "http://h/%D0%B4/?%EF",
         "http://h/%D0%BF%D0%BE%D0%B8%D1%81%D0%BA?%F1%EB%EE%E2%EE=%E4%EE%EC&x=%E4",
@@ -88,7 +88,7 @@ def test_queries_are_written_in_the_encoding_of_the_page():
         ("cp1252", "latin1", "%26%2326085%3B%26%231087%3B%E9"),
     ],
 )
-def test_letters_that_an_encoding_lacks_are_references(encoding, charset, query):
+def test_characters_missing_in_the_charset_become_references(encoding, charset, query):
     html = '<a href="/?日пé">x</a>'.encode(encoding, "xmlcharrefreplace")
     assert links(html + " ".encode(encoding) * 20, charset=charset) == (f"http://h/?{query}",)
 
@@ -104,12 +104,12 @@ def test_links_are_read_in_the_charset_of_the_header_or_the_page():
 
 
 @pytest.mark.parametrize("said", [{"charset": "utf-7"}, {}], ids=["header", "page"])
-def test_encodings_that_browsers_do_not_know_hide_no_links(said):
+def test_unknown_encodings_hide_no_links(said):
     page = b'<meta charset="utf-7"><a href=x>x</a>+ADw-a href=/hidden+AD4-y+ADw-/a+AD4-'
     assert links(page, **said) == ("http://h/dir/x",)
 
 
-def test_base_counts_unless_it_is_no_web_address():
+def test_base_applies_unless_it_is_not_a_web_url():
     assert links(b'<base href="/other/"><a href=x>x</a>') == ("http://h/other/x",)
     assert links(b'<base href="javascript:alert(1)"><a href=x>x</a>') == ("http://h/dir/x",)
 
@@ -133,7 +133,7 @@ def test_nofollow_is_respected_on_links_pages_and_headers():
     ],
 )
 def test_a_page_says_whether_it_may_be_kept(html, noindex):
-    assert read_page(html, "http://h/", "sluice", NONE).noindex is noindex
+    assert parse_page(html, "http://h/", "sluice", NONE).noindex is noindex
 
 
 def test_header_directives_for_another_bot_do_not_count():
@@ -151,7 +151,7 @@ def test_header_directives_for_another_bot_do_not_count():
         b"<ul><li>" * 20_000 + b"<a href=z>z</a>",
     ],
 )
-def test_a_deeply_nested_page_keeps_its_links_and_costs_little(html):
+def test_a_deeply_nested_page_keeps_its_links_and_takes_little_time(html):
     begin = time.process_time()
     assert links(html) == ("http://h/dir/z",)
     assert time.process_time() - begin < 0.5
@@ -160,7 +160,7 @@ def test_a_deeply_nested_page_keeps_its_links_and_costs_little(html):
 def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
     html = b'<title>T</title><meta name=robots content="noindex, noai"><link rel=canonical href=/c><body>'
     html += b"<div>" * 40_000 + b"text"
-    page = read_page(html, "http://h/", "sluice", NONE)
+    page = parse_page(html, "http://h/", "sluice", NONE)
     assert (page.noindex, page.noai, page.canonical, page.title, page.text_chars) == (True, True, "http://h/c", "T", 4)
     assert links(b"<meta name=robots content=nofollow><body>" + b"<div>" * 40_000 + b"<a href=z>z</a>") == ()
 
@@ -178,8 +178,8 @@ def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
         ('<link rel="stylesheet" href="/a">', ""),
     ],
 )
-def test_a_page_names_its_own_address_in_its_head_and_only_one(html, want):
-    assert read_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
+def test_the_canonical_link_is_read_from_the_head_if_it_is_unique(html, want):
+    assert parse_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
 
 
 def test_feeds_are_found_in_the_head():
@@ -187,8 +187,8 @@ def test_feeds_are_found_in_the_head():
     html = f"""<head><link rel="alternate" {rss} href="feed"><link rel="alternate" hreflang=de href=/de>
     <link rel="ALTERNATE home" type="application/Atom+xml" href="//h/atom"><link rel=alternate {rss} href=feed></head>
     <body><link rel=alternate {rss} href=/no>""".encode()
-    assert read_page(html, "http://h/dir/page", "sluice", NONE).feeds == ("http://h/dir/feed", "http://h/atom")
-    assert read_page(html, "http://h/", "sluice", Directives(nofollow=True)).feeds == ()
+    assert parse_page(html, "http://h/dir/page", "sluice", NONE).feeds == ("http://h/dir/feed", "http://h/atom")
+    assert parse_page(html, "http://h/", "sluice", Directives(nofollow=True)).feeds == ()
 
 
 @pytest.mark.parametrize(
@@ -201,16 +201,16 @@ def test_feeds_are_found_in_the_head():
         (("<div>\n" + " " * 500 + "</div>") * 9 + "<p>x", 1),
     ],
 )
-def test_visible_text_is_counted_up_to_what_is_enough(html, chars):
-    assert read_page(html.encode(), "http://h/", "sluice", NONE).text_chars == chars
+def test_visible_text_is_counted_up_to_a_limit(html, chars):
+    assert parse_page(html.encode(), "http://h/", "sluice", NONE).text_chars == chars
 
 
 def test_a_title_is_one_line_of_at_most_200_characters():
     html = b"<title>\n Not \n found " + b"x" * 500 + b"</title><body><svg><title>drawing</title></svg>"
-    title = read_page(html, "http://h/", "sluice", NONE).title
+    title = parse_page(html, "http://h/", "sluice", NONE).title
     assert title.startswith("Not found xxx")
     assert len(title) == 200
-    assert read_page(b"<p><svg><title>drawing</title></svg>", "http://h/", "sluice", NONE).title == ""
+    assert parse_page(b"<p><svg><title>drawing</title></svg>", "http://h/", "sluice", NONE).title == ""
 
 
 @pytest.mark.parametrize("base", ["http://h/dir/page?q=1", "http://h/", "https://h:8/a;b/c/", "http://h/d/e/f"])
@@ -278,26 +278,26 @@ def test_a_title_is_one_line_of_at_most_200_characters():
         *("https://u@o.example/x", "https://o.example/x;jsessionid=1", "https://o.example\\x", "https://o.ex ample/x"),
     ],
 )
-def test_a_link_that_is_looked_up_is_the_one_that_would_be_parsed(base, href):
+def test_a_cached_link_equals_a_parsed_one(base, href):
     want = canonical(href, base)
     assert links(f'<a href="{href}">x</a>'.encode(), base) == ((want,) if want else ())
     assert links(f'<a href="{href}#part">x</a>'.encode(), base) == ((want,) if want else ())
 
 
-def test_a_page_with_few_tags_is_read_whole_however_deep_they_are():
+def test_a_page_with_few_tags_is_read_in_full_at_any_depth():
     html = b"<div>" * 2000 + b"<p>" + b"x" * 2000 + b"<meta name=robots content=noindex><a href=z>z</a>"
-    page = read_page(html, "http://h/dir/page", "sluice", NONE)
+    page = parse_page(html, "http://h/dir/page", "sluice", NONE)
     assert (page.links, page.noindex, page.text_chars) == ((link("http://h/dir/z"),), True, 1024)
 
 
-def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
+def test_a_page_that_stalls_the_parser_is_skipped_and_the_next_one_is_read():
     # A million attributes of one element take the parser more than a minute.
     stalling = b"<div " + b" ".join(b"a%d" % number for number in range(500_000)) + b"><a href=x>x</a>"
     large = b"<p>text</p>" * 30_000 + b"<a href=/y>y</a>"
     assert len(large) > INLINE_BYTES
 
     async def run():
-        parser = Parser("sluice", cpu_s=1.5)
+        parser = PageParser("sluice", cpu_s=1.5)
         try:
             first = await parser.read(stalling, "http://h/", NONE)
             second = await parser.read(large, "http://h/", NONE)
@@ -310,14 +310,14 @@ def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
     assert second.links == (link("http://h/y"),)
 
 
-def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_wherever_it_begins(monkeypatch):
+def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_at_any_offset(monkeypatch):
     def refuse(*_):
         raise AssertionError("read in the crawl's own process")
 
-    monkeypatch.setattr("tasks.stages.crawl.page.parser.read_page", refuse)
+    monkeypatch.setattr("tasks.stages.crawl.page.parser.parse_page", refuse)
 
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             return [
                 await parser.read(b"x" * begin + b"<a href=/y " + b"a=1 " * 4100 + b">y</a>", "http://h/", NONE)
@@ -350,12 +350,12 @@ LINKS = {
 }
 
 
-def read(html: bytes) -> Page:
-    return read_page(html, ROOT + "d/e/page.html", "sluice", Directives())
+def read(html: bytes) -> ParsedPage:
+    return parse_page(html, ROOT + "d/e/page.html", "sluice", Directives())
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_every_link_of_a_page_is_read_and_no_other(name: str) -> None:
+def test_exactly_the_links_of_a_page_are_read(name: str) -> None:
     html = (SAMPLES / f"{name}.html").read_bytes()
     page = read(html)
     assert [link.url.removeprefix(ROOT) for link in page.links] == LINKS[name].split()
@@ -365,5 +365,5 @@ def test_every_link_of_a_page_is_read_and_no_other(name: str) -> None:
     assert (deep.links, deep.title, deep.canonical) == (page.links, page.title, page.canonical)
 
 
-def test_every_sample_is_read() -> None:
+def test_every_sample_page_is_read() -> None:
     assert {path.stem for path in SAMPLES.iterdir()} == set(LINKS)

@@ -1,4 +1,4 @@
-"""The limit of open files: a fetch makes do with what it may have, or says at its start that this is too little."""
+"""The limit of open files: a fetch adapts to it, or refuses to start if it is too low."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ SLOW_S = 2.0
 
 
 async def _serve():
-    """Answers robots.txt at once and pages late, so that many wait while many other connections are idle."""
+    """Answers robots.txt at once and pages late, so that many requests wait while many other connections are idle."""
 
     async def talk(reader, writer):
         try:
@@ -55,7 +55,7 @@ _HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 @pytest.mark.skipif(0 < _HARD < 2 * HOSTS, reason="the server may open too few files")
-def test_a_thousand_hosts_at_a_time_within_a_limit_of_1024_files(tmp_path):
+def test_a_thousand_concurrent_hosts_fit_into_1024_open_files(tmp_path):
     with _server() as port:
         config = CrawlConfig(
             seeds=[f"http://h{number}.localhost:{port}/" for number in range(HOSTS)],
@@ -72,10 +72,10 @@ def test_a_thousand_hosts_at_a_time_within_a_limit_of_1024_files(tmp_path):
         cycle(tmp_path, config)
         process = start(tmp_path, config)
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
-        said = process.communicate(timeout=300)[1].decode()
-    assert process.returncode == 0, said
-    assert "Too many open files" not in said
-    assert f"this process may have {LIMIT} files open" in said
+        stderr = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 0, stderr
+    assert "Too many open files" not in stderr
+    assert f"this process may have {LIMIT} files open" in stderr
     assert {row[0] for row in logged(segment_in(tmp_path)).values()} == {"fetch_success"}
     assert len(logged(segment_in(tmp_path))) == HOSTS
 
@@ -93,25 +93,25 @@ def limits(monkeypatch):
     return put
 
 
-def test_the_soft_limit_is_raised_as_far_as_it_is_needed(limits):
+def test_the_soft_limit_is_raised_as_far_as_needed(limits):
     now = limits(1024, 1 << 20)
-    found = connection.files_for(1088)
-    assert found.visits == 1088
-    assert found.sockets == 1088 + connection.KEPT
-    assert now == [found.sockets + found.beside + 256, 1 << 20]
+    budget = connection.socket_budget(1088)
+    assert budget.visits == 1088
+    assert budget.sockets == 1088 + connection.MAX_IDLE
+    assert now == [budget.sockets + budget.second_attempts + 256, 1 << 20]
     now = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    assert connection.files_for(1088) == found
+    assert connection.socket_budget(1088) == budget
     assert now == [resource.RLIM_INFINITY] * 2
 
 
 def test_all_sockets_of_a_crawl_and_its_other_files_are_within_the_limit(limits):
     now = limits(256, 1024)
-    found = connection.files_for(2024)
+    budget = connection.socket_budget(2024)
     assert now == [1024, 1024]
-    assert found.visits == found.sockets == 1024 - 256 - found.beside
+    assert budget.visits == budget.sockets == 1024 - 256 - budget.second_attempts
     limits(256, 300)
     with pytest.raises(InputError, match=r"may have 300 files open, and a fetch needs 384\. Raise the hard limit"):
-        connection.files_for(2024)
+        connection.socket_budget(2024)
 
 
 if __name__ == "__main__":

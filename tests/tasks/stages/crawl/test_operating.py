@@ -1,4 +1,4 @@
-"""Operators at a running crawl: its status from outside, and what the hosts file changes of hosts under way."""
+"""Operating a running crawl: its status from outside, and effects of the hosts file on active hosts."""
 
 import asyncio
 import json
@@ -44,8 +44,8 @@ store = "{store}"
 FILES = ("/robots.txt", "/.well-known/tdmrep.json")
 
 
-class Running:
-    """A recipe, and its fetch in a thread."""
+class CrawlRun:
+    """Runs stages of a recipe, with the fetch in a thread."""
 
     def __init__(self, folder, seeds, store="", more=""):
         self.hosts_file = folder / "hosts.toml"
@@ -86,30 +86,30 @@ class Running:
         assert self.failed is None
 
     def edit(self, settings, host="*.localhost", more=""):
-        """Sets what the hosts file says of a host; of the tests' hosts, which are all below localhost, by default."""
+        """Writes a hosts file with settings for one host; by default for all hosts of the tests."""
         self.hosts_file.write_text(f'{more}\n[hosts."{host}"]\n{settings}\n')
 
-    def through(self, site, name="a.localhost"):
-        """Returns whether nothing of a host is left, or the fetch is done."""
+    def is_finished(self, site, name="a.localhost"):
+        """Returns whether a host has no more URLs, or the fetch is done."""
         return self.host(site, name).get("state") == "through" or status(self.store, "run")["partitions"][0]["done"]
 
     def now(self):
         return status(self.store, "run")["partitions"][0]["live"]
 
-    def looks(self, times):
-        """Waits until the running fetch has written its state, and with that read the hosts file, some times more."""
+    def wait_updates(self, times):
+        """Waits until the running fetch has written its state, and thus read the hosts file, a number of times."""
         for _ in range(times):
-            seen = self.now()["at"]
-            until(lambda seen=seen: self.now()["at"] > seen)
+            last = self.now()["at"]
+            until(lambda last=last: self.now()["at"] > last)
 
     def host(self, site, name="a.localhost"):
-        """Returns the state of a host of the running fetch, {} while there is none."""
+        """Returns the state of a host of the running fetch, or {}."""
         rows = (self.now() or {"hosts": []})["hosts"]
         return next((row for row in rows if row["host"] == f"{name}:{site.port}"), {})
 
 
 @pytest.fixture(autouse=True)
-def at_short_notice(monkeypatch):
+def short_intervals(monkeypatch):
     monkeypatch.setattr(policies, "EVERY_S", 0.1)
     monkeypatch.setattr("tasks.stages.crawl.status.EVERY_S", 0.1)
 
@@ -118,16 +118,16 @@ def pages_of(site):
     return [path for path in site.paths() if path not in FILES]
 
 
-def in_a_row(count, gate=None, at=3):
-    """A site whose pages are tried in their order; that of number `at` is answered when `gate` is open."""
+def site_in_order(count, gate=None, at=3):
+    """Returns the pages of a site that are tried in order; page number `at` responds when `gate` is set."""
     links = "".join(f"<a href=/{number:03}>x</a>" for number in range(count))
 
-    async def held(_):
+    async def delayed(_):
         await asyncio.to_thread(gate.wait, 100)
         return web.Response(text="held", content_type="text/html")
 
     pages = {"/": links, **{f"/{number:03}": f"page {number}" for number in range(count)}}
-    return {**pages, f"/{at:03}": held} if gate else pages
+    return {**pages, f"/{at:03}": delayed} if gate else pages
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3"])
@@ -135,8 +135,8 @@ def test_status_names_hosts_queues_and_back_offs_of_a_fetch_under_way(kind, tmp_
     store = f"s3://{request.getfixturevalue('s3').buckets[0]}/status" if kind == "s3" else ""
     gate = threading.Event()
     busy = lambda _: web.Response(status=503, headers={"Retry-After": "1800"})  # noqa: E731
-    with Site(in_a_row(20, gate)) as good, Site({"/": busy, "/gone": "x"}) as bad:
-        run = Running(tmp_path, [good.url(host="a.localhost"), bad.url(host="b.localhost")], store)
+    with Site(site_in_order(20, gate)) as good, Site({"/": busy, "/gone": "x"}) as bad:
+        run = CrawlRun(tmp_path, [good.url(host="a.localhost"), bad.url(host="b.localhost")], store)
         with pytest.raises(InputError, match="no cycle of run"):
             status(run.store, "run")
         with run.fetch():
@@ -147,7 +147,7 @@ def test_status_names_hosts_queues_and_back_offs_of_a_fetch_under_way(kind, tmp_
             silent = render(status(run.store, "run", now=later), 10)
             one, other = run.host(good), run.host(bad, "b.localhost")
             gate.set()
-            until(lambda: run.through(good))
+            until(lambda: run.is_finished(good))
         ended = status(run.store, "run")
     assert (one["state"], one["waiting"], one["cap"]) == ("visited", 17, 500)
     assert (other["state"], other["waiting"]) == ("backed off", 1)
@@ -167,10 +167,10 @@ def test_status_names_hosts_queues_and_back_offs_of_a_fetch_under_way(kind, tmp_
     assert not [path for path in run.store.list("run/segment") if LIVE_FILE in path]
 
 
-def test_the_state_of_a_fetch_that_was_killed_stays_and_the_next_attempt_goes_on_writing_it(tmp_path):
+def test_the_status_of_a_killed_fetch_is_kept_and_updated_by_the_next_attempt(tmp_path):
     gate = threading.Event()
-    with Site(in_a_row(20, gate)) as site:
-        run = Running(tmp_path, [site.url(host="a.localhost")])
+    with Site(site_in_order(20, gate)) as site:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")])
         run.stages("c1", "inject", "rank", "generate")
         path = f"run/segment/p0/c1/{LIVE_FILE}"
         left = {"at": "2026-01-01T00:00:00+00:00", "by": {"attempt": "dead", "host": "gone", "pid": 1}}
@@ -179,21 +179,21 @@ def test_the_state_of_a_fetch_that_was_killed_stays_and_the_next_attempt_goes_on
         with run.fetch():
             until(lambda: run.now()["by"]["attempt"] != "dead")
             gate.set()
-            until(lambda: run.through(site))
+            until(lambda: run.is_finished(site))
 
 
-def test_a_store_that_does_not_take_the_state_ends_no_fetch(tmp_path, monkeypatch):
+def test_a_store_that_refuses_the_status_does_not_end_the_fetch(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.stages.crawl.status.LIVE_FILE", "x" * 300)
-    with Site(in_a_row(20)) as site:
-        run = Running(tmp_path, [site.url(host="a.localhost")])
+    with Site(site_in_order(20)) as site:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")])
         run.stages("c1", "inject", "rank", "generate", "fetch")
     assert status(run.store, "run")["partitions"][0]["done"]["pages"] == 21
 
 
-def test_a_longer_delay_holds_from_the_next_request_on_and_a_shorter_one_ends_the_pause_under_way(tmp_path):
+def test_a_longer_delay_applies_from_the_next_request_and_a_shorter_one_at_once(tmp_path):
     gate = threading.Event()
-    with Site(in_a_row(20, gate)) as site:
-        run = Running(tmp_path, [site.url(host="a.localhost")])
+    with Site(site_in_order(20, gate)) as site:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")])
         with run.fetch():
             until(lambda: run.host(site).get("requests") == 4)
             run.edit("delay_s = 3000.0")
@@ -203,23 +203,23 @@ def test_a_longer_delay_holds_from_the_next_request_on_and_a_shorter_one_ends_th
             assert 2900 < found["next_in_s"] <= 3000
             assert len(pages_of(site)) == 5
             run.edit("delay_s = 0.0")
-            until(lambda: run.through(site))
+            until(lambda: run.is_finished(site))
     assert len(pages_of(site)) == 21
 
 
-def test_a_lower_cap_holds_at_once_and_a_higher_one_with_the_next_cycle(tmp_path):
+def test_a_lower_cap_applies_at_once_and_a_higher_one_in_the_next_cycle(tmp_path):
     gate = threading.Event()
-    with Site(in_a_row(20, gate)) as site:
-        run = Running(tmp_path, [site.url(host="a.localhost")])
+    with Site(site_in_order(20, gate)) as site:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")])
         with run.fetch():
             until(lambda: run.host(site).get("requests") == 4)
             run.edit("max_pages = 7")
             until(lambda: run.host(site).get("cap") == 7)
             run.edit("max_pages = 30")
-            run.looks(5)
+            run.wait_updates(5)
             assert run.host(site)["cap"] == 7
             gate.set()
-            until(lambda: run.through(site))
+            until(lambda: run.is_finished(site))
         assert len(pages_of(site)) == 7
         run.edit("max_pages = 30")
         run.stages("c1", "render", "update", "publish")
@@ -234,28 +234,28 @@ def rows_of(run, version="c1"):
     return [row for path in segment.files("log/") for row in segment.table(path).to_pylist()]
 
 
-def test_a_paused_host_is_visited_no_more_until_the_pause_is_lifted(tmp_path):
+def test_a_paused_host_is_not_visited_until_the_pause_is_lifted(tmp_path):
     gate = threading.Event()
-    with Site(in_a_row(20, gate)) as site, Site(in_a_row(5)) as other:
-        run = Running(tmp_path, [site.url(host="a.localhost"), other.url(host="b.localhost")])
+    with Site(site_in_order(20, gate)) as site, Site(site_in_order(5)) as other:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost"), other.url(host="b.localhost")])
         with run.fetch():
             until(lambda: run.host(site).get("requests") == 4)
             run.edit("pause = true", host=f"a.localhost:{site.port}")
             until(lambda: run.host(site).get("state") == "paused")
             gate.set()
             until(lambda: run.host(site).get("requests") == 5)
-            run.looks(5)
+            run.wait_updates(5)
             assert len(pages_of(site)) == 5
-            assert run.through(other, "b.localhost")
+            assert run.is_finished(other, "b.localhost")
             run.edit("pause = false")
-            until(lambda: run.through(site))
+            until(lambda: run.is_finished(site))
     assert len(pages_of(site)) == 21
 
 
-def test_what_waits_of_a_dropped_host_is_left_for_the_next_cycle_and_has_not_failed(tmp_path):
+def test_waiting_urls_of_a_dropped_host_are_postponed_without_a_failure(tmp_path):
     gate = threading.Event()
-    with Site(in_a_row(20, gate)) as site:
-        run = Running(tmp_path, [site.url(host="a.localhost")])
+    with Site(site_in_order(20, gate)) as site:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")])
         with run.fetch():
             until(lambda: run.host(site).get("requests") == 4)
             run.edit("drop_before = 2999-01-01T00:00:00Z")
@@ -273,9 +273,9 @@ def test_what_waits_of_a_dropped_host_is_left_for_the_next_cycle_and_has_not_fai
         assert not [row for row in rows_of(run, "c2") if row["reason"]]
 
 
-def test_what_operators_ask_for_again_is_requested_in_the_next_cycle_and_in_no_other(tmp_path):
-    with Site(in_a_row(12)) as site:
-        run = Running(tmp_path, [site.url(host="a.localhost")])
+def test_refetch_requests_apply_to_the_next_cycle_only(tmp_path):
+    with Site(site_in_order(12)) as site:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")])
         run.cycle("c1")
         now = datetime.now(UTC).isoformat()
         start = f"http://a.localhost:{site.port}"
@@ -288,7 +288,7 @@ def test_what_operators_ask_for_again_is_requested_in_the_next_cycle_and_in_no_o
         site.requests.clear()
         run.cycle("c3")
         assert pages_of(site) == []
-    assert verdicts[0].partition("\t")[2].startswith("due, since the hosts file asks for it again as of ")
+    assert verdicts[0].partition("\t")[2].startswith("due, because the hosts file requests it again as of ")
     assert verdicts[1].partition("\t")[2].startswith("not now: not due")
 
 
@@ -302,7 +302,7 @@ def why_of(recipe, *urls):
     return out.getvalue().splitlines()
 
 
-def test_links_redirects_and_sitemaps_are_written_by_the_rules_of_their_host(tmp_path):
+def test_links_redirects_and_sitemaps_are_rewritten_by_the_rules_of_their_host(tmp_path):
     moved = lambda _: web.Response(status=302, headers={"Location": "/to?sid=7&q=1"})  # noqa: E731
     insists = lambda _: web.Response(status=302, headers={"Location": "/kept?sid=8"})  # noqa: E731
     pages = {
@@ -322,20 +322,20 @@ def test_links_redirects_and_sitemaps_are_written_by_the_rules_of_their_host(tmp
             text=f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{listed}</urlset>',
             content_type="application/xml",
         )
-        run = Running(tmp_path, [site.url(host="a.localhost")])
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")])
         rules = 'drop_parameters = ["sid"]\nrewrite = [{ match = "^(http://[^/]+)/print/", to = \'\\1/\' }]'
         run.edit(rules, host="a.localhost")
         run.cycle("c1")
         asked = sorted(pages_of(site))
         (said,) = why_of(run.path, site.url("/a?sid=9", "a.localhost"), "mailto:a@b.example")[:1]
     assert asked == sorted(["/", "/a", "/b", "/moved", "/to?q=1", "/kept", "/kept?sid=8", "/c", "/sitemap.xml"])
-    assert said.endswith(f"no: rewritten: the hosts file writes it as http://a.localhost:{site.port}/a")
+    assert said.endswith(f"no: rewritten: the hosts file rewrites it to http://a.localhost:{site.port}/a")
     rows = {row["url"].partition(str(site.port))[2]: row for row in rows_of(run)}
     assert set(rows) == set(asked)
     assert rows["/a"]["canonical"].endswith("/a")
 
 
-def test_a_fetch_that_broke_off_is_resumed_under_a_cap_that_was_lowered_meanwhile(tmp_path, monkeypatch):
+def test_an_interrupted_fetch_resumes_with_a_lowered_cap(tmp_path, monkeypatch):
     visits, visit = [], Visitor.visit
 
     async def breaking(self, host, candidate):
@@ -344,8 +344,8 @@ def test_a_fetch_that_broke_off_is_resumed_under_a_cap_that_was_lowered_meanwhil
             raise ZeroDivisionError
         return await visit(self, host, candidate)
 
-    with Site(in_a_row(30)) as site:
-        run = Running(tmp_path, [site.url(host="a.localhost")], more="warc_pages_per_file = 4")
+    with Site(site_in_order(30)) as site:
+        run = CrawlRun(tmp_path, [site.url(host="a.localhost")], more="warc_pages_per_file = 4")
         run.stages("c1", "inject", "rank", "generate")
         with monkeypatch.context() as patch:
             patch.setattr(Visitor, "visit", breaking)

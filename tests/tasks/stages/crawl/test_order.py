@@ -1,4 +1,4 @@
-"""Which URLs are tried depends on the fetch list and the answers, never on which host answers first."""
+"""The tried URLs depend on the fetch list and the responses, never on the order of responses."""
 
 import random
 from collections import Counter, defaultdict
@@ -11,13 +11,13 @@ from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
 
-# Two domains with hosts of their own, and one host alone.
+# Two domains with several hosts, and one single host.
 HOSTS = ["x.a.test", "y.a.test", "z.a.test", "x.b.test", "y.b.test", "c.test"]
 
 
@@ -43,23 +43,23 @@ class Web:
 def order_of(web, scope=("*.a.test", "*.b.test", "c.test"), plans=None, known=(), **caps):
     config = CrawlConfig(**{"delay_s": 1.0, "partitions": 1, "max_depth": 50, "max_pages": 1000, **caps})
     start = [Candidate(url, 0, seed=True) for url in web.seeds]
-    return Order(config, 0, config.max_pages, Scope(scope), start, plans, frozenset(known))
+    return UrlOrder(config, 0, config.max_pages, Scope(scope), start, plans, frozenset(known))
 
 
 def crawl(web, order, pick):
-    """Tries URLs until none is left; `pick` says whose turn it is, among hosts to begin and answers under way."""
-    able, flying, tried = [], [], defaultdict(list)
+    """Tries URLs until none is left; `pick` chooses among startable hosts and pending responses."""
+    available, in_flight, tried = [], [], defaultdict(list)
     while True:
-        able += order.ready()
-        if not able and not flying:
+        available += order.newly_available()
+        if not available and not in_flight:
             return dict(tried)
-        turn = pick(len(able) + len(flying))
-        if turn < len(able):
-            candidate = order.take(able.pop(turn))
+        turn = pick(len(available) + len(in_flight))
+        if turn < len(available):
+            candidate = order.take(available.pop(turn))
             assert candidate is not None
-            flying.append(candidate)
+            in_flight.append(candidate)
             continue
-        candidate = flying.pop(turn - len(able))
+        candidate = in_flight.pop(turn - len(available))
         tried[authority(candidate.url)].append((candidate.url, candidate.depth, candidate.via))
         order.note(candidate, web.answer(candidate))
 
@@ -67,12 +67,12 @@ def crawl(web, order, pick):
 @settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 10_000), st.integers(6, 80), st.integers(1, 60), st.integers(1, 20), st.integers(1, 40))
 @example(seed=1, size=40, max_pages=7, per_host=3, per_domain=5)
-def test_what_is_tried_does_not_depend_on_who_answers_first(seed, size, max_pages, per_host, per_domain):
+def test_the_tried_urls_do_not_depend_on_response_times(seed, size, max_pages, per_host, per_domain):
     web = Web(seed, size)
     caps = {"max_pages": max_pages, "max_pages_per_host": per_host, "max_pages_per_domain": per_domain}
     runs = [lambda n: 0, lambda n: n - 1, random.Random(seed).randrange, random.Random(seed + 1).randrange]
     first, *others = [crawl(web, order_of(web, **caps), pick) for pick in runs]
-    # Each host its URLs in one order, however the hosts take turns.
+    # Each host has one order of URLs, for any interleaving of hosts.
     assert all(first == other for other in others)
     tried = [url for urls in first.values() for url, _, _ in urls]
     assert len(tried) == len(set(tried))
@@ -84,7 +84,7 @@ def test_what_is_tried_does_not_depend_on_who_answers_first(seed, size, max_page
 
 @settings(max_examples=settings.default.max_examples // 4)
 @given(st.integers(0, 10_000), st.integers(6, 80))
-def test_without_caps_every_page_that_is_linked_is_tried(seed, size):
+def test_without_caps_every_linked_page_is_tried(seed, size):
     web = Web(seed, size)
     reached, todo = set(), list(web.seeds)
     while todo:
@@ -101,7 +101,7 @@ def test_without_caps_every_page_that_is_linked_is_tried(seed, size):
 
 @settings(max_examples=settings.default.max_examples // 4)
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_the_whole_budget_is_used_while_anything_is_left_to_try(seed, max_pages):
+def test_the_whole_budget_is_used_while_urls_are_left(seed, max_pages):
     web = Web(seed, 60)
     web.denied, web.moved = set(), {}
     whole = sum(map(len, crawl(web, order_of(web), lambda n: 0).values()))
@@ -110,7 +110,7 @@ def test_the_whole_budget_is_used_while_anything_is_left_to_try(seed, max_pages)
     )
 
 
-# --- what hosts share, and what they do not
+# --- shared budgets of hosts
 
 
 def site(host, pages, *more):
@@ -129,10 +129,10 @@ class Sites(Web):
 
 
 def tried(web, order, answers=lambda host: True):
-    """Tries URLs until none is left, or only those of hosts that do not answer; returns how many of each host."""
+    """Tries URLs until none is left, or only those of silent hosts; returns the number per host."""
     silent = {}
     counts = Counter()
-    while hosts := order.ready():
+    while hosts := order.newly_available():
         for host in hosts:
             candidate = order.take(host)
             if not answers(host):
@@ -143,7 +143,7 @@ def tried(web, order, answers=lambda host: True):
     return counts
 
 
-def test_a_host_that_does_not_answer_keeps_others_from_nothing_of_their_own():
+def test_a_silent_host_does_not_reduce_the_share_of_others():
     web = Sites(site("slow.test", 9), site("a.test", 50), site("b.test", 20), site("x.c.test", 5, "http://y.c.test/0"))
     web.links |= site("y.c.test", 5)
     order = order_of(web, scope=["slow.test", "a.test", "b.test", "x.c.test", "y.c.test"])
@@ -151,7 +151,7 @@ def test_a_host_that_does_not_answer_keeps_others_from_nothing_of_their_own():
     assert counts == {"a.test": 50, "b.test": 20, "x.c.test": 5, "y.c.test": 5}
 
 
-def test_a_link_to_another_domain_is_tried_when_all_domains_are_through():
+def test_links_to_other_domains_are_tried_after_the_round_of_all_domains():
     web = Sites(site("a.test", 3, "http://b.test/9"), site("b.test", 3))
     web.links["http://b.test/9"] = ()
     scope = ["a.test", "b.test"]
@@ -159,11 +159,11 @@ def test_a_link_to_another_domain_is_tried_when_all_domains_are_through():
     assert tried(web, order_of(web, scope)) == {"a.test": 3, "b.test": 4}
 
 
-def test_what_one_host_does_not_need_others_get_before_the_last_host_is_through():
+def test_unused_budget_of_a_host_is_given_to_others_before_the_round_ends():
     web = Sites(site("slow.test", 9), site("a.test", 5), site("b.test", 50))
     order = order_of(web, scope=["slow.test", "a.test", "b.test"], max_pages=30)
     counts = tried(web, order, lambda host: host != "slow.test")
-    # Ten for each; of the five that a.test leaves, b.test and the slow host get their turns.
+    # Ten for each; the five unused ones of a.test are given to b.test and the slow host in turn.
     assert counts == {"a.test": 5, "b.test": 13}
     assert tried(web, order_of(web, ["slow.test", "a.test", "b.test"], max_pages=30)) == {
         "slow.test": 9,
@@ -172,14 +172,14 @@ def test_what_one_host_does_not_need_others_get_before_the_last_host_is_through(
     }
 
 
-def test_a_host_that_may_get_few_requests_keeps_no_more_from_the_others():
+def test_a_host_with_a_low_cap_reserves_no_more_than_its_cap():
     web = Sites(site("slow.test", 9), site("b.test", 50))
     plans = {"slow.test": HostPlan(1.0, 3)}
     order = order_of(web, ["slow.test", "b.test"], plans, max_pages=40)
     assert tried(web, order, lambda host: host != "slow.test") == {"b.test": 37}
 
 
-def test_where_the_scope_admits_hosts_that_are_not_known_yet_these_find_requests_left():
+def test_budget_is_reserved_for_unknown_hosts_within_the_scope():
     web = Sites(site("a.test", 100, *(f"http://b{number}.test/0" for number in range(9))))
     for number in range(9):
         web.links |= site(f"b{number}.test", 10)
@@ -189,7 +189,7 @@ def test_where_the_scope_admits_hosts_that_are_not_known_yet_these_find_requests
     assert tried(web, order_of(web, ["a.test"], max_pages=50)) == {"a.test": 50}
 
 
-def test_a_request_that_robots_forbids_costs_no_budget():
+def test_a_url_forbidden_by_robots_txt_uses_no_budget():
     denied = {f"http://a.test/{number}" for number in range(1, 6)}
     web = Sites(site("a.test", 11), denied=denied)
     order = order_of(web, ["a.test"], max_pages=4)
@@ -197,7 +197,7 @@ def test_a_request_that_robots_forbids_costs_no_budget():
     assert order.spent == 4
 
 
-def test_links_to_known_urls_and_traps_are_not_tried_and_traps_are_given_for_the_log():
+def test_known_urls_and_traps_are_not_tried_and_traps_are_logged():
     links = ("http://a.test/known", "http://a.test/x/x/x/x/", "http://a.test/new")
     web = Sites({"http://a.test/": links, "http://a.test/new": ()})
     order = order_of(web, ["a.test"], known={key("http://a.test/known")})
@@ -205,7 +205,7 @@ def test_links_to_known_urls_and_traps_are_not_tried_and_traps_are_given_for_the
     assert [(candidate.url, reason) for candidate, reason in order.refused] == [("http://a.test/x/x/x/x/", "trap_path")]
 
 
-def test_a_site_with_links_without_end_takes_bounded_room():
+def test_an_endless_site_takes_bounded_memory():
     url = "http://a.test/0"
     web = Sites({url: ()}, seeds=[url])
     order = order_of(web, ["*.test"], max_pages_per_host=30)
@@ -215,37 +215,37 @@ def test_a_site_with_links_without_end_takes_bounded_room():
         outlinks = [link(f"http://{host}.test/{page}/{number}/{long}") for number in range(700) for host in "ab"]
         order.note(candidate, web.answer(Candidate(url, 0))._replace(outlinks=tuple(outlinks)))
         waiting, _ = order.waiting
-        # Some times the requests that are left, and what 32 MiB hold of links to the other host.
+        # A multiple of the remaining requests, and links to the other host up to 32 MiB.
         assert waiting < 2 * (8 * 30 + 4) + (32 << 20) / 900
-    assert order.let_go > 15_000
+    assert order.dropped > 15_000
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_cap_that_is_lowered_under_way_binds_its_host_and_ends_no_other(seed, tmp_path):
-    """At any moment, with any answers under way: the host ends at its cap, and the crawl comes to its end."""
+def test_a_lowered_cap_applies_only_to_its_host(seed, tmp_path):
+    """At any moment, with any pending responses: the host ends at its cap, and the crawl finishes."""
     draw, web = random.Random(seed), Web(seed, 120)
     (tmp_path / "hosts.toml").write_text("")
     policy = Policy(path=str(tmp_path / "hosts.toml"))
     config = CrawlConfig(delay_s=1.0, partitions=1, max_depth=50, max_pages=1000)
     start = [Candidate(url, 0, seed=True) for url in web.urls[::3]]
-    order = Order(config, 0, 1000, Scope(("*.a.test", "*.b.test", "c.test")), start, policy=policy)
-    able, flying, asked, step, moment = set(order.able), [], Counter(), 0, draw.randint(0, 40)
-    while able or flying:
+    order = UrlOrder(config, 0, 1000, Scope(("*.a.test", "*.b.test", "c.test")), start, policy=policy)
+    available, in_flight, asked, step, moment = set(order.available), [], Counter(), 0, draw.randint(0, 40)
+    while available or in_flight:
         if step == moment:
-            before, at_work = asked.copy(), {authority(one.url) for one in flying}
+            before, at_work = asked.copy(), {authority(one.url) for one in in_flight}
             (tmp_path / "hosts.toml").write_text('[hosts."x.a.test"]\nmax_pages = 5\n[hosts."c.test"]\nmax_pages = 1\n')
-            policy.look()
+            policy.reload()
             order.lower_caps()
         step += 1
-        if able and (not flying or draw.random() < 0.5):
-            candidate = order.take(able.pop())
-            flying += [candidate] if candidate else []
-        elif flying:
-            candidate = flying.pop(draw.randrange(len(flying)))
+        if available and (not in_flight or draw.random() < 0.5):
+            candidate = order.take(available.pop())
+            in_flight += [candidate] if candidate else []
+        elif in_flight:
+            candidate = in_flight.pop(draw.randrange(len(in_flight)))
             outcome = web.answer(candidate)
             asked[authority(candidate.url)] += outcome.requested
             order.note(candidate, outcome)
-        able |= set(order.ready())
+        available |= set(order.newly_available())
     assert step > moment
     for host, cap in {"x.a.test": 5, "c.test": 1}.items():
         assert asked[host] <= max(cap, before[host] + (host in at_work))

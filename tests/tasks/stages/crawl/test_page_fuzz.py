@@ -1,4 +1,4 @@
-"""Whatever a body holds, the whole reading of it raises nothing, stays within memory, and gives links in one form."""
+"""For any body, parsing raises no exception, stays within memory limits, and gives canonical links."""
 
 import asyncio
 import gzip
@@ -15,22 +15,22 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import Traps
-from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.http.client import Response
+from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tests.tasks.stages.crawl.page_cases import answer, drawn, memory, mutated
 
 SAMPLES = Path(__file__).with_name("samples")
 URL = "http://h.example/dir/page?q=1"
 REASONS = {"", "noindex", "ai_optout", "soft_404", "mime"}
-# What a page may cost a parser, told in the log; everything else that the log says is a fault.
+# Expected log messages about resource limits; any other message is a fault.
 _GIVEN_UP = re.compile(r"it takes (?:more than [\d.]+ s|too much memory)$")
 
 
-async def read_all(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
-    """Reads bodies as a fetch does; returns how many were read, and the most memory that a child took, in MB."""
+async def read_all(answers: Iterable[Response], caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
+    """Reads bodies like a fetch; returns the number of parsed ones, and the peak memory of a child in MB."""
     config = CrawlConfig(exclude_pattern=r"/excluded[^?]*\?")
-    parser, traps = Parser(config.user_agent), Traps(config)
+    parser, traps = PageParser(config.user_agent), Traps(config)
     scope = Scope(["*.example"], exclude_pattern=config.exclude_pattern)
     reader = Reader(config, parser, scope, lambda _: (), traps.note)
     number = child = 0
@@ -55,9 +55,9 @@ async def read_all(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) 
     return number, child
 
 
-def run(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) -> int:
+def run(answers: Iterable[Response], caplog: pytest.LogCaptureFixture) -> int:
     caplog.set_level(logging.WARNING)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     count, child = asyncio.run(read_all(answers, caplog))
     assert memory("VmHWM") - before < 300
@@ -69,12 +69,12 @@ def samples() -> list[bytes]:
     return [path.read_bytes() for path in sorted(SAMPLES.iterdir())]
 
 
-def test_whatever_is_drawn_from_pieces_is_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_random_fragments_are_read(caplog: pytest.LogCaptureFixture) -> None:
     chance = random.Random(1)
     assert run((answer(drawn(chance), chance) for _ in range(1000)), caplog) == 1000
 
 
-def test_pages_with_damage_are_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_corrupted_pages_are_read(caplog: pytest.LogCaptureFixture) -> None:
     chance, pages = random.Random(2), samples()
     cases = (answer(mutated(pages[number % len(pages)], chance, pages), chance) for number in range(1000))
     assert run(cases, caplog) == 1000
@@ -82,16 +82,16 @@ def test_pages_with_damage_are_read(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
-def test_a_hundred_thousand_real_pages_with_damage_are_read(
+def test_a_hundred_thousand_corrupted_real_pages_are_read(
     shared_data: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     chance = random.Random(f"soak {seed}")
     files = sorted((shared_data / "extraction_html/html").iterdir())
     pages = [gzip.decompress(path.read_bytes()) for path in files] + samples()
-    # What is longer than 128 KiB is read in a child: of every page whole a few times, and else a part.
+    # Bodies over 128 KiB are parsed in a child: every page a few times in full, and otherwise a part.
     parts = [page[at : at + (60 << 10)] for page in pages for at in range(0, len(page), 60 << 10)]
 
-    def cases() -> Iterable[Answer]:
+    def cases() -> Iterable[Response]:
         for number in range(25_000):
             chosen = pages if number % 50 == 0 else parts
             yield answer(mutated(chance.choice(chosen), chance, parts), chance)

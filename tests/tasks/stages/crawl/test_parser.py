@@ -13,8 +13,8 @@ import pytest
 from tasks.core.child_process import LENGTH
 from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page import parser as module
-from tasks.stages.crawl.page.links import read_page
-from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
+from tasks.stages.crawl.page.links import parse_page
+from tasks.stages.crawl.page.parser import INLINE_BYTES, PageParser
 
 pytestmark = pytest.mark.real_time
 
@@ -25,10 +25,10 @@ ENDLESS = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
 
 
 def read(*pages, cpu_s=20.0):
-    """The links of each page, or why it was not read, one after the other; and how many children wait at the end."""
+    """The links of each page, or the reason why it was not parsed; and the number of idle children at the end."""
 
     async def run():
-        parser = Parser("sluice", cpu_s)
+        parser = PageParser("sluice", cpu_s)
         try:
             found = [await parser.read(page, "http://h/", Directives()) for page in pages]
             return [page.unread or [link.url for link in page.links] for page in found], len(parser._idle)
@@ -48,25 +48,25 @@ def test_a_small_page_with_a_very_long_tag_is_read_in_the_child():
     assert read(MANY_ATTRIBUTES) == ([["http://h/many"]], 1)
 
 
-def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_read():
+def test_a_page_that_takes_too_long_is_skipped_and_the_next_one_is_read():
     assert read(ENDLESS, LARGE, cpu_s=1.0) == (["it takes more than 1 CPU seconds", ["http://h/large"]], 1)
 
 
 def read_by_a_stopped_child(monkeypatch, still_s, cpu_time):
-    """What becomes of two pages, where the child is stopped when it is asked for the first, as on a busy machine."""
-    ask = module._ask
+    """The results of two pages if the child is stopped during the first, as on a busy machine."""
+    ask = module._exchange
 
     async def stopping(child, question):
         os.kill(child.pid, signal.SIGSTOP)
         return await ask(child, question)
 
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             await parser.read(LARGE, "http://h/", Directives())  # the child is up
             with monkeypatch.context() as patch:
-                patch.setattr(module, "_ask", stopping)
-                patch.setattr(module, "_STILL_S", still_s)
+                patch.setattr(module, "_exchange", stopping)
+                patch.setattr(module, "_STALL_S", still_s)
                 patch.setattr(module, "_cpu_time", cpu_time)
                 first = await parser.read(LARGE, "http://h/", Directives())
             return first, await parser.read(LARGE, "http://h/", Directives())
@@ -77,11 +77,11 @@ def read_by_a_stopped_child(monkeypatch, still_s, cpu_time):
 
 
 @pytest.mark.timeout(60)
-def test_a_page_whose_child_gets_little_time_keeps_its_links_however_long_that_lasts(monkeypatch):
+def test_a_page_keeps_its_links_even_if_its_child_is_starved_of_cpu(monkeypatch):
     looks = []
 
     def cpu_time(pid):
-        # The child has got a little time before each look; at last the machine is free again.
+        # The child gets a little CPU time before each check; finally the machine is free again.
         looks.append(pid)
         if len(looks) == 20:
             os.kill(pid, signal.SIGCONT)
@@ -93,15 +93,15 @@ def test_a_page_whose_child_gets_little_time_keeps_its_links_however_long_that_l
 
 
 @pytest.mark.timeout(60)
-def test_a_child_that_stands_still_is_given_up_and_the_next_page_is_read(monkeypatch):
+def test_a_stalled_child_is_killed_and_the_next_page_is_read(monkeypatch):
     first, second = read_by_a_stopped_child(monkeypatch, 0.1, module._cpu_time)
-    assert first.unread == "the process that reads it has stood still for 0.1 s"
+    assert first.unread == "the parser process has made no progress for 0.1 s"
     assert [link.url for link in second.links] == ["http://h/large"]
 
 
-def test_a_reader_who_gives_up_does_not_leave_its_answer_to_the_next():
+def test_a_cancelled_request_does_not_leave_its_response_to_the_next():
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             await parser.read(LARGE, "http://h/", Directives())  # the child is up
             with pytest.raises(TimeoutError):
@@ -115,9 +115,9 @@ def test_a_reader_who_gives_up_does_not_leave_its_answer_to_the_next():
     assert asyncio.run(run()) == ["http://h/after"]
 
 
-def test_two_large_pages_are_read_at_the_same_time():
+def test_two_large_pages_are_read_concurrently():
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             hostile = asyncio.ensure_future(parser.read(ENDLESS, "http://h/", Directives()))
             page = await parser.read(LARGE, "http://h/", Directives())
@@ -135,7 +135,7 @@ REFUSES = b"<meta name=robots content='noindex, noai'><!-- --><meta content=1 na
 
 def said(page, html, cpu_s=20.0):
     async def run():
-        parser = Parser("sluice", cpu_s)
+        parser = PageParser("sluice", cpu_s)
         try:
             return await parser.read(html, "http://h/", Directives(noarchive=True)), page
         finally:
@@ -144,7 +144,7 @@ def said(page, html, cpu_s=20.0):
     return asyncio.run(run())[0]
 
 
-def test_of_a_page_that_cannot_be_read_the_source_tells_what_it_forbids():
+def test_robots_directives_of_an_unreadable_page_are_read_from_its_source():
     page = said(None, REFUSES + ENDLESS, 0.5)
     assert (page.noindex, page.noai, page.tdm, page.noarchive) == (True, True, True, True)
     assert (page.links, page.unread) == ((), "it takes more than 0.5 CPU seconds")
@@ -161,20 +161,20 @@ def test_of_a_page_that_cannot_be_read_the_source_tells_what_it_forbids():
         ("<meta name=robots content=noindex>".encode("utf-16"), True),
     ],
 )
-def test_the_source_is_read_as_a_parser_would(monkeypatch, meta, noindex):
-    monkeypatch.setattr(module, "read_page", lambda *_: 1 // 0)
+def test_directives_from_the_source_agree_with_a_parser(monkeypatch, meta, noindex):
+    monkeypatch.setattr(module, "parse_page", lambda *_: 1 // 0)
     page = said(None, meta)
     assert page.noindex is noindex
     assert re.fullmatch(r"ZeroDivisionError: integer .* by zero \(test_parser\.py:\d+\)", page.unread)
 
 
-def test_whatever_raises_on_a_page_is_said_and_the_next_one_is_read(monkeypatch):
+def test_an_exception_on_a_page_is_reported_and_the_next_one_is_read(monkeypatch):
     def fails(html, *rest):
         if html == SMALL:
             raise KeyError("href")
-        return read_page(html, *rest)
+        return parse_page(html, *rest)
 
-    monkeypatch.setattr(module, "read_page", fails)
+    monkeypatch.setattr(module, "parse_page", fails)
     (first, second), _ = read(SMALL, b"<a href=/b>b</a>")
     assert re.fullmatch(r"KeyError: 'href' \(test_parser\.py:\d+\)", first)
     assert second == ["http://h/b"]
@@ -182,7 +182,7 @@ def test_whatever_raises_on_a_page_is_said_and_the_next_one_is_read(monkeypatch)
 
 @contextlib.contextmanager
 def child():
-    """The child process by itself: a function that asks it, and the process."""
+    """The child process alone: a function that sends it requests, and the process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tasks.stages.crawl.page.parser"],
         stdin=subprocess.PIPE,
@@ -204,13 +204,13 @@ def child():
             process.kill()
 
 
-def test_a_child_that_fails_on_a_page_says_why():
+def test_a_child_that_fails_on_a_page_reports_the_cause():
     with child() as (ask, _):
-        assert "TypeError: read_page() missing" in ask((20.0, (b"<p>",)))  # an argument too few
+        assert "TypeError: parse_page() missing" in ask((20.0, (b"<p>",)))  # one argument is missing
 
 
 @pytest.mark.parametrize("piece", [b"<p>", b"<a href=/%d>", b"<p a b c d e f g h i j k l>", b"<p>A <em>line</em>"])
-def test_a_page_of_4_mib_takes_less_than_300_mb_or_is_not_read(piece):
+def test_a_page_of_4_mib_takes_less_than_300_mb_or_is_skipped(piece):
     html = b"".join(piece % number if b"%" in piece else piece for number in range((4 << 20) // len(piece)))
     with child() as (ask, process):
         answer = ask((600.0, (html, "http://h/", "sluice", Directives(), "utf-8")))

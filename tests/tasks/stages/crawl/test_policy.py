@@ -1,4 +1,4 @@
-"""What operators say of single hosts, in cycles over real sites: who is denied, how fast, how much, what is sent."""
+"""Settings of single hosts in cycles over real sites: denials, pace, caps, headers."""
 
 import gzip
 import itertools
@@ -17,7 +17,7 @@ from tasks.stages.crawl.policy import HostSettings, HostsFile, Policy
 from tests.tasks.stages.crawl.cycle import Cycle
 from tests.tasks.stages.crawl.site import Site, linked
 from tests.tasks.stages.crawl.test_generate import chosen, url_row
-from tests.tasks.stages.crawl.test_recrawl import revised
+from tests.tasks.stages.crawl.test_recrawl import make_due
 
 BASE = {"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1, "recrawl": True}
 
@@ -34,23 +34,21 @@ def configured(hosts_file):
     return lambda *seeds, **settings: CrawlConfig(**{**BASE, "seeds": seeds, "hosts_file": str(hosts_file), **settings})
 
 
-def everything(artifacts):
-    """Returns all bytes of artifacts, their records and unpacked WARC files included."""
-    found = []
+def all_bytes(artifacts):
+    """Returns all bytes of artifacts, including their records, with WARC files decompressed."""
+    contents = []
     for artifact in artifacts:
-        found.append(artifact.record.model_dump_json().encode())
+        contents.append(artifact.record.model_dump_json().encode())
         for path in artifact.files():
             data = artifact.read(path)
-            found.append(gzip.decompress(data) if path.endswith(".gz") else data)
-    return b"\n".join(found)
+            contents.append(gzip.decompress(data) if path.endswith(".gz") else data)
+    return b"\n".join(contents)
 
 
-def test_a_host_denied_now_is_left_out_of_the_next_cycle_and_comes_back_with_the_one_after(
-    crawl, configured, hosts_file
-):
+def test_a_denied_host_is_skipped_until_the_denial_is_removed(crawl, configured, hosts_file):
     with Site(linked(4)) as good, Site(linked(4)) as other:
         config = configured(good.url(), other.url())
-        first = revised(crawl(config, "c1"))
+        first = make_due(crawl(config, "c1"))
         for site in (good, other):
             site.requests.clear()
         hosts_file.write_text(f'deny = ["127.0.0.1:{other.port}"]')
@@ -65,7 +63,7 @@ def test_a_host_denied_now_is_left_out_of_the_next_cycle_and_comes_back_with_the
     assert config.model_dump() == configured(good.url(), other.url()).model_dump()
 
 
-def test_a_host_denied_while_it_is_fetched_gets_no_further_request(crawl, configured, hosts_file, monkeypatch):
+def test_a_host_denied_during_a_fetch_gets_no_further_request(crawl, configured, hosts_file, monkeypatch):
     monkeypatch.setattr(policies, "EVERY_S", 0.1)
     began, deny = threading.Event(), {}
 
@@ -96,11 +94,11 @@ def test_a_host_denied_while_it_is_fetched_gets_no_further_request(crawl, config
     (held,) = [json.loads(one.read(path)) for one in cycle.segments for path in one.files("policy/")]
     assert held["file"]["deny"] == [f"127.0.0.1:{site.port}"]
     assert [change["denied"] for change in held["read"]] == [[], [f"127.0.0.1:{site.port}"]]
-    # They have not failed, and are due again soon.
+    # They do not count as failed, and are due again soon.
     assert {row["fails"] for row in cycle.urls().values()} == {0}
 
 
-def test_what_held_for_a_fetch_holds_for_the_rendering_of_its_pages(crawl, configured, hosts_file):
+def test_rendering_uses_the_hosts_file_of_its_fetch(crawl, configured, hosts_file):
     with Site({"/": "a page"}) as site:
         hosts_file.write_text(f"deny = ['bad.localhost']\n[hosts.'127.0.0.1:{site.port}']\ndelay_s = 0.4\n")
         cycle = crawl(configured(site.url(), delay_s=0.01, time_box_s=60), "c1")
@@ -110,7 +108,7 @@ def test_what_held_for_a_fetch_holds_for_the_rendering_of_its_pages(crawl, confi
     assert [policy.denies(f"{one}.localhost") for one in ("bad", "worse", "good")] == [True, True, False]
 
 
-def test_no_request_reaches_a_denied_host_by_way_of_another(crawl, configured, hosts_file):
+def test_no_request_reaches_a_denied_host_through_another(crawl, configured, hosts_file):
     with Site({"/": "secret"}) as denied, Site({}) as other, Site({}) as third:
         hosts_file.write_text(f'deny = ["127.0.0.1:{denied.port}"]')
         lead = lambda _: web.Response(status=302, headers={"Location": denied.url("/x")})  # noqa: E731
@@ -125,28 +123,28 @@ def test_no_request_reaches_a_denied_host_by_way_of_another(crawl, configured, h
     assert log[third.url()]["reason"] == "robots_unavailable"
 
 
-def test_a_hosts_file_that_breaks_while_a_fetch_runs_denies_whom_it_denied_before(hosts_file):
+def test_a_hosts_file_that_becomes_invalid_keeps_its_denials(hosts_file):
     hosts_file.write_text('deny = ["a.example"]')
     policy = Policy(HostsFile(deny=("b.example",)), str(hosts_file))
-    policy.look()
+    policy.reload()
     for text in ("deny = [", 'deny = ["c.example"]\nother = 1'):
         hosts_file.write_text(text)
         with pytest.raises(RecipeError):
-            policy.look()
+            policy.reload()
     hosts_file.unlink()
     with pytest.raises(InputError, match="cannot be read"):
-        policy.look()
+        policy.reload()
     assert [policy.denies(f"{one}.example") for one in "abc"] == [True, True, False]
 
 
-def test_a_cycle_does_not_begin_without_its_hosts_file(run_stage, configured, hosts_file):
+def test_a_cycle_does_not_start_without_its_hosts_file(run_stage, configured, hosts_file):
     config = configured("http://a.localhost/")
     hosts_file.unlink()
     with pytest.raises(InputError, match=r"hosts\.toml cannot be read"):
         Cycle(run_stage, config)
 
 
-def test_pause_and_cap_of_a_host_are_the_operators(crawl, configured, hosts_file):
+def test_pause_and_cap_of_a_host_come_from_the_hosts_file(crawl, configured, hosts_file):
     with Site(linked(30)) as slow, Site(linked(30)) as fast:
         hosts_file.write_text(f"[hosts.'127.0.0.1:{slow.port}']\ndelay_s = 0.3\nmax_pages = 5\n")
         cycle = crawl(configured(slow.url(), fast.url()), "c1")
@@ -159,7 +157,7 @@ def test_pause_and_cap_of_a_host_are_the_operators(crawl, configured, hosts_file
     assert hosts == {f"127.0.0.1:{slow.port}": 5, f"127.0.0.1:{fast.port}": 500}
 
 
-def test_a_host_found_on_the_way_has_its_cap_too(crawl, configured, hosts_file):
+def test_a_newly_discovered_host_has_its_cap_too(crawl, configured, hosts_file):
     with Site(linked(30)) as found, Site({}) as start:
         start.pages["/"] = f'<a href="{found.url()}">x</a>'
         hosts_file.write_text(f"[hosts.'127.0.0.1:{found.port}']\nmax_pages = 4\n")
@@ -168,7 +166,7 @@ def test_a_host_found_on_the_way_has_its_cap_too(crawl, configured, hosts_file):
         assert len([path for path in found.paths() if path in linked(30)]) == 4
 
 
-def test_generate_lists_by_the_settings_of_hosts():
+def test_generate_applies_the_hosts_file():
     settings = {"*.a.example": HostSettings(max_pages=3), "slow.a.example": HostSettings(delay_s=300.0, max_pages=30)}
     policy = Policy(HostsFile(deny=("bad.a.example",), hosts=settings))
     names = ("x.a.example", "slow.a.example", "bad.a.example", "b.example")
@@ -178,7 +176,7 @@ def test_generate_lists_by_the_settings_of_hosts():
     assert counts == {"x.a.example": 3, "slow.a.example": 4, "bad.a.example": 0, "b.example": 40}
 
 
-def test_outside_loopback_no_pause_is_below_a_second():
+def test_pauses_below_a_second_need_loopback():
     from tasks.stages.crawl.hosts.politeness import Politeness
 
     policy = Policy(HostsFile(hosts={"a.example": HostSettings(delay_s=0.1), "b.example": HostSettings(delay_s=2.0)}))
@@ -191,7 +189,7 @@ SECRETS = ("s3cret-token", "s3cret-session", "s3cret-renewed")
 
 @pytest.fixture
 def guarded(hosts_file, tmp_path, monkeypatch):
-    """A site that answers only who brings a header and a cookie; returns it with the text of its settings."""
+    """A site that requires a header and a cookie; returns it with the text of its settings."""
 
     def page(request):
         if request.headers.get("Authorization") != SECRETS[0] or request.cookies.get("session") != SECRETS[1]:
@@ -210,7 +208,7 @@ def guarded(hosts_file, tmp_path, monkeypatch):
         yield site
 
 
-def test_credentials_reach_their_host_and_no_other_and_are_stored_nowhere(crawl, configured, guarded, caplog):
+def test_credentials_reach_only_their_host_and_are_not_stored(crawl, configured, guarded, caplog):
     with Site({"/": "public", "/landed": "landed"}) as other:
         guarded.pages["/away"] = lambda _: web.Response(status=302, headers={"Location": other.url("/landed")})
         scope = tuple(f"127.0.0.1:{site.port}" for site in (guarded, other))
@@ -223,7 +221,7 @@ def test_credentials_reach_their_host_and_no_other_and_are_stored_nowhere(crawl,
     assert all(headers.get("Authorization") == SECRETS[0] for _, headers in guarded.headers)
     assert all(headers["Accept-Language"] == "de" for _, headers in guarded.headers)
     assert cycle.log()[guarded.url()]["status"] == "fetch_success"
-    held = everything([cycle.seeds, *cycle.fetchlists, *cycle.segments, *cycle.crawldb, cycle.warc])
+    held = all_bytes([cycle.seeds, *cycle.fetchlists, *cycle.segments, *cycle.crawldb, cycle.warc])
     assert not [secret for secret in SECRETS if secret.encode() in held or secret in caplog.text]
     assert b"Authorization: [redacted]" in held
     assert b"Cookie: [redacted]" in held
@@ -233,7 +231,7 @@ def test_credentials_reach_their_host_and_no_other_and_are_stored_nowhere(crawl,
         assert {capture.url for capture in archive.captures(file)} == {guarded.url(), other.url(), other.url("/landed")}
 
 
-def test_a_robots_txt_that_leads_to_another_host_is_asked_for_there_without_credentials(crawl, configured, guarded):
+def test_a_robots_redirect_to_another_host_is_followed_without_credentials(crawl, configured, guarded):
     with Site({"/": "public"}) as other:
         other.robots = lambda _: web.Response(status=302, headers={"Location": guarded.url("/theirs")})
         scope = tuple(f"127.0.0.1:{site.port}" for site in (guarded, other))
@@ -244,36 +242,34 @@ def test_a_robots_txt_that_leads_to_another_host_is_asked_for_there_without_cred
     assert sent["/robots.txt"]["Authorization"] == SECRETS[0]
 
 
-def test_credentials_do_not_go_over_http_unless_they_may(crawl, configured, guarded, hosts_file):
+def test_credentials_are_not_sent_over_http_unless_allowed(crawl, configured, guarded, hosts_file):
     hosts_file.write_text(hosts_file.read_text().replace("over_http = true", ""))
     with pytest.raises(InputError, match="http_403"):
         crawl(configured(guarded.url()), "c1")
     assert all("Authorization" not in headers and "Cookie" not in headers for _, headers in guarded.headers)
 
 
-def test_credentials_that_are_not_where_the_file_says_end_the_fetch_of_their_partition_alone(
-    run_stage, configured, guarded, monkeypatch
-):
+def test_missing_credentials_fail_only_their_partition(run_stage, configured, guarded, monkeypatch):
     monkeypatch.delenv("WIKI_TOKEN")
     cycle = Cycle(run_stage, configured(guarded.url()))
     with pytest.raises(InputError, match=r"Authorization for 127\.0\.0\.1:\d+ is not found at env:WIKI_TOKEN"):
         cycle.fetch_all()
     assert guarded.requests == []
     policy = Policy.of(cycle.config, cycle.fetchlists[0])
-    policy.unlock(lambda host: False)
-    assert policy.sent_to(guarded.url()).secret == frozenset()
+    policy.load_credentials(lambda host: False)
+    assert policy.headers_for(guarded.url()).secret == frozenset()
 
 
 @pytest.mark.parametrize("value", ["", "two\nlines", "caf\xe9", "a\x00b"])
-def test_what_is_no_header_value_is_refused_without_being_shown(value, tmp_path):
+def test_an_invalid_header_value_is_refused_without_being_shown(value, tmp_path):
     (tmp_path / "value").write_text(value)
     file = HostsFile(hosts={"a.example": HostSettings(headers={"X-Key": f"file:{tmp_path}/value"})})
-    with pytest.raises(InputError, match=r"X-Key for a\.example at file:.* is no header value") as caught:
-        Policy(file).unlock(lambda host: True)
+    with pytest.raises(InputError, match=r"X-Key for a\.example at file:.* is not a valid header value") as caught:
+        Policy(file).load_credentials(lambda host: True)
     assert not value or value not in str(caught.value)
 
 
-def test_a_resumed_fetch_goes_on_with_the_settings_that_its_cycle_began_with(run_stage, configured, hosts_file):
+def test_a_resumed_fetch_uses_the_settings_of_its_cycle(run_stage, configured, hosts_file):
     hosts_file.write_text("[hosts.'a.localhost']\nmax_pages = 5\n")
     cycle = Cycle(run_stage, configured("http://a.localhost/"))
     hosts_file.write_text("deny = ['b.localhost']\n[hosts.'a.localhost']\nmax_pages = 50\n")

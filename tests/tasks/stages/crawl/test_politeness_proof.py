@@ -1,6 +1,6 @@
-"""Politeness, proved from the other side: the access log of a server with fifty hosts, over three fetch tasks at once.
+"""Politeness, verified in the access log of a server with fifty hosts, over three concurrent fetch tasks.
 
-One of the tasks is killed while a host's Retry-After runs, loses the disk of its machine, and is tried again.
+One of the tasks is killed during a host's Retry-After, loses its disk, and is retried.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ RETRY_AFTER_S = 6
 
 
 @dataclass
-class Manners:
-    """What one host asks for and how it behaves."""
+class HostBehavior:
+    """Requirements and behavior of one host."""
 
     crawl_delay_s: float = 0.0
     latency_s: float = 0.0
-    busy: str = ""  # 429, 503 or "date": how its page /2 answers for the first time
+    busy: str = ""  # 429, 503 or "date": first response of its page /2
     robots_busy: bool = False
     tdm_busy: bool = False
 
@@ -55,7 +55,7 @@ class Town(Site):
     """Fifty hosts on one port.
 
     Attributes:
-        banned: (host, time until which it asked to be left alone, time when it asked).
+        banned: (host, end of its Retry-After, time of that response), on the monotonic clock.
     """
 
     def __init__(self):
@@ -64,25 +64,25 @@ class Town(Site):
         self.banned = []
         self._was_busy = set()
 
-    def add(self, name, manners):
-        self.hosts[name] = manners
+    def add(self, name, behavior):
+        self.hosts[name] = behavior
 
     async def _respond(self, request):
         name = request.host.partition(":")[0]
-        manners = self.hosts[name]
-        if manners.latency_s:
-            await asyncio.sleep(manners.latency_s)
+        behavior = self.hosts[name]
+        if behavior.latency_s:
+            await asyncio.sleep(behavior.latency_s)
         if request.path == "/robots.txt":
-            if manners.robots_busy and self._first_time(name, "robots"):
+            if behavior.robots_busy and self._first_time(name, "robots"):
                 return self._busy(name, 503, 1)
-            delay = f"Crawl-delay: {manners.crawl_delay_s:g}\n" if manners.crawl_delay_s else ""
+            delay = f"Crawl-delay: {behavior.crawl_delay_s:g}\n" if behavior.crawl_delay_s else ""
             return web.Response(text=f"User-agent: *\n{delay}Disallow: /private\n")
         if request.path == TDMREP:
-            if manners.tdm_busy:
+            if behavior.tdm_busy:
                 return self._busy(name, 429, 1)
             return web.json_response([{"location": "/private", "tdm-reservation": 1}])
-        if manners.busy and request.path == "/2" and self._first_time(name, "page"):
-            return self._busy(name, 503 if manners.busy == "503" else 429, RETRY_AFTER_S, manners.busy == "date")
+        if behavior.busy and request.path == "/2" and self._first_time(name, "page"):
+            return self._busy(name, 503 if behavior.busy == "503" else 429, RETRY_AFTER_S, behavior.busy == "date")
         links = "".join(f'<a href="/{number}">{number}</a>' for number in range(1, PAGES))
         text = f'<html><body><p>{name} {request.path}</p>{links}<a href="/private/x">no</a></body></html>'
         return web.Response(text=text, content_type="text/html")
@@ -95,7 +95,7 @@ class Town(Site):
     def _busy(self, name, status, seconds, as_date=False):
         value = str(seconds)
         if as_date:
-            # Whole seconds: rounded up, as a host would have to that means at least `seconds`.
+            # Rounded up to whole seconds, so that the pause is at least `seconds`.
             then = datetime.now(UTC) + timedelta(seconds=seconds + 1)
             value = format_datetime(then.replace(microsecond=0), usegmt=True)
         now = time.monotonic()
@@ -103,10 +103,10 @@ class Town(Site):
         return web.Response(status=status, headers={"Retry-After": value})
 
 
-def manners_of(number):
-    """Returns the manners of host `number`: every kind several times, spread over all partitions."""
+def behavior_of(number):
+    """Returns the behavior of host `number`; every kind occurs several times, in all partitions."""
     crawl_delays = {0: 0.3, 1: 0.7, 2: 2.0}
-    return Manners(
+    return HostBehavior(
         crawl_delay_s=crawl_delays.get(number % 8, 0.0),
         latency_s=0.2 if number % 8 == 3 else 0.0,
         busy={4: "429", 5: "503", 6: "date"}.get(number % 8, ""),
@@ -130,12 +130,12 @@ def stored_pauses(segment):
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory):
-    """The server after three tasks, one of them killed and tried again, are through with it."""
+    """The server after three fetch tasks, one of which was killed and retried."""
     folder = tmp_path_factory.mktemp("proof")
     with Town() as town:
         names = [f"h{number}.localhost" for number in range(HOSTS)]
         for number, name in enumerate(names):
-            town.add(name, manners_of(number))
+            town.add(name, behavior_of(number))
         config = CrawlConfig(
             seeds=tuple(town.url("/", name) for name in names),
             partitions=PARTITIONS,
@@ -165,8 +165,8 @@ def town(tmp_path_factory):
         shutil.rmtree(segment / ".scratch")
         running[victim] = cycle.start(folder, config, victim)
         for process in running.values():
-            _, said = process.communicate(timeout=120)
-            assert process.returncode == 0, said.decode()[-2000:]
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 0, stderr.decode()[-2000:]
         town.owner, town.victim = owner, victim
         town.segments = [cycle.segment_in(folder, member) for member in members]
         yield town
@@ -179,7 +179,7 @@ def by_host(town):
     return found
 
 
-def test_every_page_of_every_host_was_had(town):
+def test_every_page_of_every_host_was_fetched(town):
     pages = {}
     for segment in town.segments:
         pages |= cycle.pages_of(segment)
@@ -187,14 +187,14 @@ def test_every_page_of_every_host_was_had(town):
     assert len(pages) == HOSTS * PAGES
 
 
-def test_the_retry_asked_again_while_pauses_of_the_killed_attempt_were_running(town):
+def test_the_retry_ran_during_pauses_of_the_killed_attempt(town):
     running = {name for name, until, at in town.banned if at < town.killed_at < until - 2}
     assert {name for name in running if town.owner[name] == town.victim}
     assert any(begin > town.killed_at and town.owner[name] == town.victim
                for name, requests in by_host(town).items() for begin, _, _ in requests)  # fmt: skip
 
 
-def test_no_host_was_asked_twice_within_its_delay(town):
+def test_no_host_got_two_requests_within_its_delay(town):
     closest = {}
     for name, requests in by_host(town).items():
         gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(requests)]
@@ -203,7 +203,7 @@ def test_no_host_was_asked_twice_within_its_delay(town):
     assert min(closest.values()) >= -0.005, sorted(closest.items(), key=lambda one: one[1])[:5]
 
 
-def test_no_host_was_asked_before_its_retry_after_was_over(town):
+def test_no_host_got_a_request_before_its_retry_after_expired(town):
     assert len(town.banned) >= 18
     for name, until, asked_at in town.banned:
         if name in town.unknown and asked_at < town.killed_at:
@@ -212,14 +212,14 @@ def test_no_host_was_asked_before_its_retry_after_was_over(town):
         assert not early, (name, until - early[0])
 
 
-def test_every_host_was_asked_for_its_tdm_file_right_after_its_robots_txt_and_by_every_attempt_once_at_most(town):
+def test_every_tdm_file_was_requested_after_robots_txt_and_at_most_once_per_attempt(town):
     for name, requests in by_host(town).items():
         paths = [path for _, _, path in requests]
         assert paths[paths.index(TDMREP) - 1] == "/robots.txt", name
         assert paths.count(TDMREP) <= (2 if town.owner[name] == town.victim else 1), name
 
 
-def test_robots_txt_came_before_anything_else_and_nothing_it_forbids_was_asked_for(town):
+def test_robots_txt_was_fetched_first_and_no_forbidden_url_was_requested(town):
     for name, requests in by_host(town).items():
         assert requests[0][2] == "/robots.txt", name
         assert not [path for _, _, path in requests if path.startswith("/private")], name

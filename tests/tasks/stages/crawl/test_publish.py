@@ -1,4 +1,4 @@
-"""The page of a crawl's domains: the largest ones, with nothing of theirs taken for markup."""
+"""The page of a crawl's domains: the largest ones, escaped."""
 
 import pyarrow as pa
 

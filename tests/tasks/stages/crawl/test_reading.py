@@ -1,5 +1,5 @@
-"""Contract of tasks.stages.crawl.page.reading: whatever a body holds, it is read or kept without links; nothing
-raises."""
+"""Contract of tasks.stages.crawl.page.reading: any body is parsed or kept without links; no exception is
+raised."""
 
 import asyncio
 import gzip
@@ -12,25 +12,25 @@ import pytest
 from tasks.formats.web.robots_tag import Directives
 from tasks.formats.web.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.page import reading
-from tasks.stages.crawl.page.links import read_page
-from tasks.stages.crawl.page.parser import Parser
-from tasks.stages.crawl.page.reading import ENOUGH_TEXT, Noted, Reader, Reading, mime_of, needs_browser
+from tasks.stages.crawl.page.links import parse_page
+from tasks.stages.crawl.page.parser import PageParser
+from tasks.stages.crawl.page.reading import ENOUGH_TEXT, PageComparison, Reader, ReadResult, mime_of, needs_browser
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 URL = "http://h.example/dir/page"
 FORBIDS = b"<meta name=robots content='nofollow noindex'>"
 
 
-def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> Answer:
-    return Answer(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
+def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> Response:
+    return Response(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
 
 
-def read(one: Answer, note=lambda *_: Noted(), *, reserved: bool = False, **settings) -> Reading:
-    async def run() -> Reading:
+def read(one: Response, note=lambda *_: PageComparison(), *, reserved: bool = False, **settings) -> ReadResult:
+    async def run() -> ReadResult:
         config = CrawlConfig(**settings)
-        parser = Parser(config.user_agent, 1.0)
+        parser = PageParser(config.user_agent, 1.0)
         try:
             scope = Scope(["h.example"], exclude_pattern=config.exclude_pattern)
             reader = Reader(config, parser, scope, lambda _: (), note)
@@ -41,11 +41,11 @@ def read(one: Answer, note=lambda *_: Noted(), *, reserved: bool = False, **sett
     return asyncio.run(run())
 
 
-def links(one: Answer, **settings) -> list[str]:
+def links(one: Response, **settings) -> list[str]:
     return [found.url.removeprefix("http://h.example") for found in read(one, **settings).outlinks]
 
 
-def test_drawings_and_formulas_are_read_like_the_rest() -> None:
+def test_svg_and_mathml_are_read_like_html() -> None:
     page = b"""<a href=/1>x</a><svg><a xlink:href="/2">x</a><a href=/3 xlink:href=/no>x</a>
     <script xlink:href=/no></script>
     <title>t</title><foreignObject><a href=/4></a></foreignObject></svg><math><mi xlink:href=/5 definitionURL=/no>x</mi>
@@ -66,7 +66,7 @@ def test_drawings_and_formulas_are_read_like_the_rest() -> None:
         ("application/xml", "<urlset><url><loc>/%s</loc><lastmod>%s</lastmod></url><url><loc>%s</loc></url>", SITEMAP),
     ],
 )
-def test_references_to_no_character_are_read_over(reference: str, mime: str, body: str, kind: str) -> None:
+def test_invalid_character_references_are_ignored(reference: str, mime: str, body: str, kind: str) -> None:
     end = {PAGE: "", FEED: "<item><link>/end</link></item><entry><link href='/end'/></entry>"}
     body = body % ((reference,) * 3) + end.get(kind, "<url><loc>/end</loc></url>")
     found = read(answer(body.encode(), mime=mime))
@@ -75,7 +75,7 @@ def test_references_to_no_character_are_read_over(reference: str, mime: str, bod
 
 
 @pytest.mark.parametrize("name", ["needs_browser", "link"])
-def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeypatch, caplog, name: str) -> None:
+def test_a_page_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog, name: str) -> None:
     def fails(*_: object) -> None:
         raise KeyError("xlink:href")
 
@@ -83,30 +83,30 @@ def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeyp
     body = b"<link rel=alternate type=application/rss+xml href=/feed><a href=/x>x</a>"
     with caplog.at_level(logging.WARNING):
         found = read(answer(body))
-        assert found == Reading(unread=found.unread)
+        assert found == ReadResult(unread=found.unread)
         assert found.unread
         assert found.unread in caplog.text
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{URL} is kept without its links: KeyError: 'xlink:href' (test_reading.py:")
-    # What the page forbids still holds.
+    # Directives of the page still apply.
     assert read(answer(FORBIDS + body)).reason == "noindex"
     assert read(answer(body, ("X-Robots-Tag", "noindex"))).reason == "noindex"
     assert read(answer(b"<meta name=robots content=noai>" + body)).reason == "ai_optout"
     assert read(answer(body), reserved=True).reason == "ai_optout"
 
 
-def test_what_raises_as_a_sitemap_is_kept_without_its_links(monkeypatch, caplog) -> None:
+def test_a_sitemap_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog) -> None:
     monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
     found = read(answer(b"<urlset>", mime="text/xml"))
-    assert found == Reading(kind=SITEMAP, unread=found.unread)
+    assert found == ReadResult(kind=SITEMAP, unread=found.unread)
     assert found.unread
     assert found.unread in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_page_that_no_parser_can_read_is_kept_and_the_log_says_why(caplog) -> None:
+def test_an_unparsable_page_is_kept_and_the_log_states_why(caplog) -> None:
     body = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
-    assert read(answer(body)) == Reading(kind=PAGE, unread="it takes more than 1 CPU seconds")
+    assert read(answer(body)) == ReadResult(kind=PAGE, unread="it takes more than 1 CPU seconds")
     assert f"{URL} is kept without its links: it takes more than 1 CPU seconds" in caplog.text
     assert read(answer(FORBIDS + body)).reason == "noindex"
 
@@ -116,17 +116,17 @@ DEEP = [b"<div>" * 5000, b"<p><b a=1><i>" * 2000, b"<title>t</title>" + b" " * (
 
 @pytest.mark.parametrize("before", DEEP, ids=["body", "formatting", "a head of 70 kB"])
 @pytest.mark.parametrize("separator", [", ", " ", ";"])
-def test_robots_directives_count_on_every_page(before: bytes, separator: str) -> None:
-    def page(name: str, *words: str) -> Answer:
+def test_robots_directives_apply_on_every_page(before: bytes, separator: str) -> None:
+    def page(name: str, *words: str) -> Response:
         meta = f"<meta name={name} content='{separator.join(words)}'>".encode()
         return answer(before + meta + b"<a href=/x>x</a>")
 
     assert links(page("robots", "noarchive")) == ["/x"]
     assert links(page("otherbot", "noindex", "nofollow")) == ["/x"]
     assert links(page("robots", "noarchive", "nofollow")) == []
-    assert replace(read(page("robots", "nofollow", "noindex")), title="") == Reading("noindex")
+    assert replace(read(page("robots", "nofollow", "noindex")), title="") == ReadResult("noindex")
     assert read(page("robots", "noarchive", "noai")).reason == "ai_optout"
-    assert replace(read(page("Sluice", "noindex", "nofollow")), title="") == Reading("noindex")
+    assert replace(read(page("Sluice", "noindex", "nofollow")), title="") == ReadResult("noindex")
     assert read(page("sluice", "noarchive", "noindex")).reason == "noindex"
 
 
@@ -159,14 +159,14 @@ def test_a_page_that_is_mostly_script_needs_a_browser():
     ("body", "chars"),
     [
         ("<p>A short page of a plain site.</p>", 30),
-        ("<div id=root></div>", 0),  # without a script nothing would ever fill it
+        ("<div id=root></div>", 0),  # without a script it stays empty
         (f"<h1>Contact</h1><p>Write to us.</p>{APP}", 25),
         (f'<div id="root"><p>{"Served whole. " * 40}</p></div>{APP}', 560),
         (f"<noscript>Enable JavaScript for comments</noscript><p>{'A short article. ' * 40}</p>{APP}", 700),
         (f'<div id="root"></div>{APP}', ENOUGH_TEXT),
     ],
 )
-def test_a_page_whose_text_is_there_does_not(body, chars):
+def test_a_page_with_text_needs_no_browser(body, chars):
     assert not needs_browser(f"<!doctype html><title>Shop</title>{body}".encode(), chars)
 
 
@@ -174,7 +174,7 @@ def test_a_page_whose_text_is_there_does_not(body, chars):
     "piece",
     [b"<div ", b"<div id=", b"<noscript>", b"<script>", b"<a-b>", b"<!--", b'<div id="root">', b"<div id=root ", b" "],
 )
-def test_a_hostile_page_does_not_hold_up_the_crawl(piece):
+def test_a_hostile_page_does_not_delay_the_crawl(piece):
     begin = time.process_time()
     needs_browser(b"<script>" + piece * (1 << 18), 0)
     assert time.process_time() - begin < 5.0
@@ -185,5 +185,5 @@ def test_real_articles_need_no_browser(shared_data):
     assert len(files) > 50
     for file in files:
         html = gzip.decompress(file.read_bytes())
-        page = read_page(html, "https://site.example/", "sluice", Directives())
+        page = parse_page(html, "https://site.example/", "sluice", Directives())
         assert not needs_browser(html, page.text_chars), file.name

@@ -1,4 +1,4 @@
-"""Four sites made after real ones, served on loopback: what must be captured, and what must be refused."""
+"""Four sites modeled on real ones, served on loopback: pages to capture, and URLs to refuse."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ WORDS += ("chart", "pilot", "cargo")
 
 
 class Made(dict):
-    """Pages that a function makes of path and query as they were sent; None is a 404."""
+    """Pages computed from the raw path and query; None is a 404."""
 
     def __init__(self, make, charset="utf-8"):
         super().__init__()
@@ -60,7 +60,7 @@ def refused(rows, reason):
     return {path for path, row in rows.items() if row["reason"] == reason}
 
 
-# --- a forum, after phpBB: every visit gets an id that stands in all links, every post a permalink, every topic pages.
+# --- a forum like phpBB: every visit gets an id in all links, every post a permalink, every topic pages.
 
 FORUMS, TOPICS, POSTS, PER_PAGE = 3, 8, 23, 10
 VISITS = itertools.count(1)
@@ -97,11 +97,11 @@ def forum(path, query):
             for other in range(PER_PAGE, POSTS, PER_PAGE)
         )
         return f"<title>Topic {topic}</title>{own}{pages}{foot}"
-    # Who has not logged in sees the same form everywhere.
+    # Without a login the same form is everywhere.
     return f"<title>Login</title><p>{text(2)}<form action=/ucp.php><input name=password></form>"
 
 
-def test_of_a_forum_every_page_of_every_topic_is_captured_once_and_no_visit_is_followed(crawl):
+def test_every_topic_page_of_a_forum_is_captured_once_without_session_urls(crawl):
     with Site(Made(forum)) as site:
         rows = crawled(crawl, site, max_queries_per_path=200)
     topics = {
@@ -112,12 +112,12 @@ def test_of_a_forum_every_page_of_every_topic_is_captured_once_and_no_visit_is_f
     assert topics <= kept(rows)
     assert {f"/viewforum.php?f={number}" for number in range(FORUMS)} <= kept(rows)
     assert not any("sid=" in path for path in rows), "an id of a visit was asked for"
-    # The login form stands behind hundreds of addresses and is kept once.
+    # The login form is at hundreds of URLs and kept once.
     assert sum(path.startswith(("/posting.php", "/ucp.php")) for path in kept(rows)) <= 3
     assert len(refused(rows, "duplicate")) > 100
 
 
-# --- a shop: facets that can be set together, sort orders, tracking, a basket that robots.txt keeps crawlers from.
+# --- a shop: combinable facets, sort orders, tracking, a basket forbidden by robots.txt.
 
 FACETS = {"colour": ("red", "blue", "green"), "size": ("s", "m", "l"), "brand": ("ax", "bo"), "sort": ("price", "new")}
 CATEGORIES, PRODUCTS, PER_LIST = ("boots", "coats"), 60, 12
@@ -160,7 +160,7 @@ def hash_of(query):
     return sum(query.encode()) % 1000 + 200
 
 
-def test_of_a_shop_every_product_is_captured_and_facets_end(crawl):
+def test_every_product_of_a_shop_is_captured_and_facets_are_bounded(crawl):
     with Site(Made(shop), "User-agent: *\nDisallow: /basket/") as site:
         rows = crawled(crawl, site, max_queries_per_path=20)
         asked = site.paths()
@@ -171,13 +171,13 @@ def test_of_a_shop_every_product_is_captured_and_facets_end(crawl):
     assert refused(rows, "robots_denied") == {
         f"/basket/add?id={number}" for number in range(len(CATEGORIES) * PRODUCTS)
     }
-    # Every value of a facet once, and so many combinations.
+    # Every value of a facet once, and a limited number of combinations.
     for name in CATEGORIES:
         assert len([path for path in kept(rows) if path.startswith(f"/{name}?")]) <= 20 + 4 + 10
     assert len(refused(rows, "trap_queries")) > 50
 
 
-# --- a newspaper in windows-1251: Cyrillic in the queries of its links, a calendar without end, print versions.
+# --- a newspaper in windows-1251: Cyrillic in the queries of its links, an endless calendar, print versions.
 
 RUBRICS = ("Политика", "Экономика", "Спорт", "Культура")
 ARTICLES = 40
@@ -189,7 +189,7 @@ def newspaper(path, query):
         return f"<title>Газета</title>{rubrics}<a href='/archive/2026-11-22'>Архив</a>"
     if unquote_to_bytes(path) == "/лента".encode():
         name, _, value = unquote_to_bytes(query.replace("+", " ")).partition(b"=")
-        # Read as the server of such a site does: what comes in UTF-8 names no rubric.
+        # Decoded like the server of such a site: a UTF-8 query matches no section.
         if name.decode("cp1251") != "рубрика" or value.decode("cp1251", "replace") not in RUBRICS:
             return None
         number = RUBRICS.index(value.decode("cp1251"))
@@ -214,7 +214,7 @@ def newspaper(path, query):
     return None
 
 
-def test_of_a_newspaper_in_windows_1251_every_rubric_and_article_is_captured_and_its_calendar_ends(crawl):
+def test_a_windows_1251_newspaper_is_captured_and_its_calendar_is_bounded(crawl):
     with Site(Made(newspaper, "windows-1251")) as site:
         rows = crawled(crawl, site, max_depth=300)
     lists = {path for path in kept(rows) if path.startswith("/%D0%BB")}
@@ -224,13 +224,13 @@ def test_of_a_newspaper_in_windows_1251_every_rubric_and_article_is_captured_and
     assert {f"/news/{number}.html" for number in range(ARTICLES)} <= kept(rows)
     assert not refused(rows, "http_404"), "a query was written in another encoding"
     days = sorted(path for path in kept(rows) if path.startswith("/archive"))
-    # Its pages lead to nothing but other days: the calendar ends on both sides of today, after some forty of them.
+    # Its pages link only to other days: the calendar ends in both directions after about forty days.
     assert 40 <= len(days) <= 60
     refused_days = sorted(refused(rows, "trap_calendar"))
     assert refused_days[0] < days[0] < days[-1] < refused_days[-1]
 
 
-# --- a wiki, after MediaWiki: articles by name, and for each of them edit, history, old versions and differences.
+# --- a wiki like MediaWiki: articles by name, and for each of them edit, history, old versions and differences.
 
 ARTICLE_COUNT, VERSIONS = 30, 6
 NOINDEX = "<meta name='robots' content='noindex,nofollow'>"
@@ -277,14 +277,14 @@ def wiki(path, query):
     )
 
 
-def test_of_a_wiki_every_article_is_captured_and_no_version_difference_or_form(crawl):
+def test_every_article_of_a_wiki_is_captured_without_history_diffs_and_forms(crawl):
     with Site(Made(wiki)) as site:
         rows = crawled(crawl, site)
         asked = Counter(site.paths())
     assert {f"/wiki/Page_{number}" for number in range(ARTICLE_COUNT)} <= kept(rows)
     assert not any(word in path for path in kept(rows) for word in ("action=", "oldid=", "diff=", "RecentChanges"))
     assert refused(rows, "noindex") == {path for path in rows if "action=" in path or path.endswith(":RecentChanges")}
-    # What a form or a list that forbids it leads to is not asked for.
+    # Targets of forms and of nofollow pages are not requested.
     assert not any("oldid=" in path or "days=" in path for path in asked)
     assert refused(rows, "http_404") == {"/wiki/Missing_page"}
     assert max(asked.values()) == 1

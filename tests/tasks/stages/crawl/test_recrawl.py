@@ -1,4 +1,4 @@
-"""The second cycle: what is due, what has changed, and how often a page is looked at."""
+"""The second cycle: due URLs, changes, and intervals of pages."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ URL = "http://h/"
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 
 
-def known(**changes):
+def db_row(**changes):
     row = {
         "key": key(URL),
         "url": URL,
@@ -54,11 +54,11 @@ def known(**changes):
     return pa.Table.from_pylist([{**row, **changes}], schema=URLS)
 
 
-def tried(status, **changes):
+def log_row(status, **changes):
     return to_table([Outcome(key(URL), URL, "h", 1, status, fetched_at=T1, requested=True, **changes)])
 
 
-def found(url, depth, lastmod=None):
+def link_row(url, depth, lastmod=None):
     row = {"partition": 0, "key": key(url), "url": url, "host": "h", "depth": depth, "redirect": False, "seen": T1}
     return {**row, "sources": [0], "source_hosts": [], "lastmod": lastmod}
 
@@ -84,55 +84,64 @@ def merged(before=None, log=None, links=(), interval_s=None):
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def one(before=None, log=None, **more):
+def updated_row(before=None, log=None, **more):
     (row,) = merged(before, log, **more)
     return row
 
 
-def test_an_unchanged_page_is_looked_at_later_and_keeps_its_capture():
-    for log in (tried("fetch_notmodified", etag='"1"'), tried("fetch_success", payload_digest="sha1:A", etag='"1"')):
-        row = one(known(), log)
+def test_an_unchanged_page_gets_a_longer_interval_and_keeps_its_capture():
+    for log in (
+        log_row("fetch_notmodified", etag='"1"'),
+        log_row("fetch_success", payload_digest="sha1:A", etag='"1"'),
+    ):
+        row = updated_row(db_row(), log)
         assert row["status"] == crawldb.NOT_MODIFIED
         assert row["interval_s"] == int(10.5 * DAY_S)
         assert row["next_due"] == T1 + timedelta(days=10.5)
-    assert one(known(), tried("fetch_notmodified"))["warc_path"] == "s/warc/1"
+    assert updated_row(db_row(), log_row("fetch_notmodified"))["warc_path"] == "s/warc/1"
 
 
-def test_a_redirect_to_the_same_address_is_looked_at_later_and_one_to_another_sooner():
+def test_an_unchanged_redirect_gets_a_longer_interval_and_a_changed_one_a_shorter():
     def after(before, target):
-        return one(before, tried("fetch_redir_temp", reason="redirect", redirect=target))
+        return updated_row(before, log_row("fetch_redir_temp", reason="redirect", redirect=target))
 
     first = after(None, "http://h/b")
     assert (first["status"], first["redirect"]) == (crawldb.REDIRECT_TEMPORARY, "http://h/b")
     assert first["interval_s"] == 7 * DAY_S
-    state = known(status=first["status"], redirect=first["redirect"])
+    state = db_row(status=first["status"], redirect=first["redirect"])
     assert after(state, "http://h/b")["interval_s"] == int(10.5 * DAY_S)
     assert after(state, "http://h/c")["interval_s"] == int(3.5 * DAY_S)
-    assert after(known(redirect="http://h/b", interval_s=29 * DAY_S), "http://h/b")["interval_s"] == 30 * DAY_S
-    assert after(known(), "http://h/b")["interval_s"] == 7 * DAY_S
-    assert one(state, tried("fetch_retry", reason="timeout"))["redirect"] == "http://h/b"
-    assert one(state, tried("fetch_success", payload_digest="sha1:A"))["redirect"] == ""
+    assert after(db_row(redirect="http://h/b", interval_s=29 * DAY_S), "http://h/b")["interval_s"] == 30 * DAY_S
+    assert after(db_row(), "http://h/b")["interval_s"] == 7 * DAY_S
+    assert updated_row(state, log_row("fetch_retry", reason="timeout"))["redirect"] == "http://h/b"
+    assert updated_row(state, log_row("fetch_success", payload_digest="sha1:A"))["redirect"] == ""
 
 
-def test_a_seed_with_an_interval_of_its_own_keeps_it():
-    for log in (tried("fetch_notmodified"), tried("fetch_success", payload_digest="sha1:B"), tried("fetch_redir_perm")):
-        row = one(known(), log, interval_s=3600)
+def test_a_seed_with_its_own_interval_keeps_it():
+    for log in (
+        log_row("fetch_notmodified"),
+        log_row("fetch_success", payload_digest="sha1:B"),
+        log_row("fetch_redir_perm"),
+    ):
+        row = updated_row(db_row(), log, interval_s=3600)
         assert (row["interval_s"], row["next_due"]) == (3600, T1 + timedelta(hours=1))
-    assert one(known(), tried("fetch_gone", reason="http_404"), interval_s=3600)["interval_s"] == 30 * DAY_S
-    assert one(known(), tried("fetch_retry", reason="timeout"), interval_s=3600)["next_due"] == T1 + timedelta(days=1)
+    assert updated_row(db_row(), log_row("fetch_gone", reason="http_404"), interval_s=3600)["interval_s"] == 30 * DAY_S
+    assert updated_row(db_row(), log_row("fetch_retry", reason="timeout"), interval_s=3600)[
+        "next_due"
+    ] == T1 + timedelta(days=1)
 
 
-def test_a_duplicate_waits_as_a_page_with_another_address_and_keeps_what_was_captured_before():
-    log = tried("fetch_duplicate", reason="duplicate", payload_digest="sha1:B", record_id=f"urn:uuid:{SECOND}")
-    row = one(known(), log)
+def test_a_duplicate_gets_the_interval_of_a_non_canonical_page_and_keeps_its_capture():
+    log = log_row("fetch_duplicate", reason="duplicate", payload_digest="sha1:B", record_id=f"urn:uuid:{SECOND}")
+    row = updated_row(db_row(), log)
     assert (row["status"], row["reason"], row["interval_s"]) == (crawldb.DUPLICATE, "duplicate", 30 * DAY_S)
     assert (row["payload_digest"], row["warc_path"]) == ("sha1:A", "s/warc/1")
 
 
-def test_a_changed_page_is_looked_at_sooner():
-    row = one(
-        known(),
-        tried(
+def test_a_changed_page_gets_a_shorter_interval():
+    row = updated_row(
+        db_row(),
+        log_row(
             "fetch_success", payload_digest="sha1:B", record_id=f"urn:uuid:{SECOND}", warc_file="warc/2", warc_offset=20
         ),
     )
@@ -145,56 +154,62 @@ def test_a_changed_page_is_looked_at_sooner():
     ("digest", "interval", "bounded"),
     [("sha1:A", 25 * DAY_S, 30 * DAY_S), ("sha1:B", DAY_S, DAY_S), ("sha1:B", int(1.5 * DAY_S), DAY_S)],
 )
-def test_intervals_stay_within_a_day_and_thirty(digest, interval, bounded):
-    assert one(known(interval_s=interval), tried("fetch_success", payload_digest=digest))["interval_s"] == bounded
+def test_intervals_are_between_one_and_thirty_days(digest, interval, bounded):
+    assert (
+        updated_row(db_row(interval_s=interval), log_row("fetch_success", payload_digest=digest))["interval_s"]
+        == bounded
+    )
 
 
-def test_a_page_that_does_not_answer_keeps_its_status_until_it_failed_five_times():
-    row = one(known(), tried("fetch_retry", reason="timeout"))
+def test_a_failing_page_keeps_its_status_until_the_fifth_failure():
+    row = updated_row(db_row(), log_row("fetch_retry", reason="timeout"))
     assert (row["status"], row["fails"], row["reason"]) == (crawldb.FETCHED, 1, "timeout")
     assert row["next_due"] == T1 + timedelta(days=1)
     assert row["payload_digest"] == "sha1:A"
-    row = one(known(fails=2), tried("fetch_retry", reason="timeout"))
+    row = updated_row(db_row(fails=2), log_row("fetch_retry", reason="timeout"))
     assert row["next_due"] == T1 + timedelta(days=4)
-    assert one(known(fails=4), tried("fetch_retry", reason="timeout"))["status"] == crawldb.GONE
-    assert one(known(fails=4), tried("fetch_success", payload_digest="sha1:A"))["fails"] == 0
+    assert updated_row(db_row(fails=4), log_row("fetch_retry", reason="timeout"))["status"] == crawldb.GONE
+    assert updated_row(db_row(fails=4), log_row("fetch_success", payload_digest="sha1:A"))["fails"] == 0
 
 
-def test_a_page_that_was_put_off_with_its_host_has_not_failed():
-    row = one(known(fails=4), tried("fetch_retry", reason="host_backoff"))
+def test_a_page_postponed_with_its_host_has_not_failed():
+    row = updated_row(db_row(fails=4), log_row("fetch_retry", reason="host_backoff"))
     assert (row["status"], row["fails"]) == (crawldb.FETCHED, 4)
-    row = one(known(), tried("fetch_retry", reason="host_backoff"))
+    row = updated_row(db_row(), log_row("fetch_retry", reason="host_backoff"))
     assert row["next_due"] == T1 + timedelta(days=1)
 
 
-def test_a_page_that_is_now_forbidden_is_gone_for_a_while_and_says_why():
-    row = one(known(), tried("fetch_gone", reason="robots_denied"))
+def test_a_newly_forbidden_page_is_gone_for_a_while_with_its_reason():
+    row = updated_row(db_row(), log_row("fetch_gone", reason="robots_denied"))
     assert (row["status"], row["reason"]) == (crawldb.GONE, "robots_denied")
     assert row["next_due"] == T1 + timedelta(days=30)
     assert row["warc_path"] == "s/warc/1"
 
 
-def test_a_page_that_is_now_forbidden_is_marked_for_takedown_until_it_is_captured_again():
+def test_a_newly_forbidden_page_is_marked_for_takedown_until_captured_again():
     for reason in ("robots_denied", "noindex", "ai_optout", "http_451"):
-        row = one(known(), tried("fetch_gone", reason=reason))
+        row = updated_row(db_row(), log_row("fetch_gone", reason=reason))
         assert row["takedown"] == reason
-    assert one(known(), tried("fetch_gone", reason="http_404"))["takedown"] == ""
-    assert one(known(warc_path="", payload_digest=""), tried("fetch_gone", reason="robots_denied"))["takedown"] == ""
-    assert one(known(takedown="noindex"), tried("fetch_retry", reason="timeout"))["takedown"] == "noindex"
-    assert one(known(takedown="noindex"))["takedown"] == "noindex"
-    assert one(known(takedown="noindex"), tried("fetch_success", payload_digest="sha1:B"))["takedown"] == ""
+    assert updated_row(db_row(), log_row("fetch_gone", reason="http_404"))["takedown"] == ""
+    assert (
+        updated_row(db_row(warc_path="", payload_digest=""), log_row("fetch_gone", reason="robots_denied"))["takedown"]
+        == ""
+    )
+    assert updated_row(db_row(takedown="noindex"), log_row("fetch_retry", reason="timeout"))["takedown"] == "noindex"
+    assert updated_row(db_row(takedown="noindex"))["takedown"] == "noindex"
+    assert updated_row(db_row(takedown="noindex"), log_row("fetch_success", payload_digest="sha1:B"))["takedown"] == ""
 
 
-def test_a_page_that_names_another_address_as_its_own_is_looked_at_once_a_month():
-    row = one(known(), tried("fetch_success", payload_digest="sha1:B", canonical="http://h/main"))
+def test_a_page_with_another_canonical_url_is_fetched_once_a_month():
+    row = updated_row(db_row(), log_row("fetch_success", payload_digest="sha1:B", canonical="http://h/main"))
     assert (row["interval_s"], row["canonical"]) == (30 * DAY_S, "http://h/main")
-    row = one(known(), tried("fetch_success", payload_digest="sha1:B", canonical=URL))
+    row = updated_row(db_row(), log_row("fetch_success", payload_digest="sha1:B", canonical=URL))
     assert row["interval_s"] == int(3.5 * DAY_S)
 
 
 def test_the_merge_is_exact():
-    links = [found(URL, 0), found("http://h/new", 2), found("http://h/new", 5), found("http://h/a", 3)]
-    rows = merged(known(), tried("fetch_notmodified"), links)
+    links = [link_row(URL, 0), link_row("http://h/new", 2), link_row("http://h/new", 5), link_row("http://h/a", 3)]
+    rows = merged(db_row(), log_row("fetch_notmodified"), links)
     news = sorted((key(url), url, depth) for url, depth in (("http://h/new", 2), ("http://h/a", 3)))
     assert [(row["url"], row["status"], row["depth"]) for row in rows] == [
         (URL, crawldb.NOT_MODIFIED, 1),
@@ -217,37 +232,41 @@ def test_the_merge_is_exact():
         ({"status": crawldb.UNFETCHED, "last_fetch": None}, T0, T0 + timedelta(days=20)),
     ],
 )
-def test_a_page_that_a_sitemap_calls_changed_since_it_was_fetched_is_due_at_once_but_once_a_day(changes, lastmod, due):
-    before = known(**{"next_due": T0 + timedelta(days=20), **changes})
-    older = [found(URL, 1, T0 - timedelta(days=9)), found("http://h/other", 1, T1)]
-    row = next(row for row in merged(before, links=[*older, found(URL, 1, lastmod)]) if row["url"] == URL)
+def test_a_page_changed_according_to_its_sitemap_is_due_at_once_but_only_once_a_day(changes, lastmod, due):
+    before = db_row(**{"next_due": T0 + timedelta(days=20), **changes})
+    older = [link_row(URL, 1, T0 - timedelta(days=9)), link_row("http://h/other", 1, T1)]
+    row = next(row for row in merged(before, links=[*older, link_row(URL, 1, lastmod)]) if row["url"] == URL)
     assert row["next_due"] == due
     assert row["interval_s"] == 7 * DAY_S
 
 
-def test_a_crawl_db_made_before_terms_were_kept_is_read():
-    before = known().drop_columns(["terms"])
-    row = one(before, tried("fetch_success", payload_digest="sha1:B", terms='{"robots.license": "https://h/l.xml"}'))
+def test_a_crawl_db_from_before_terms_is_readable():
+    before = db_row().drop_columns(["terms"])
+    row = updated_row(
+        before, log_row("fetch_success", payload_digest="sha1:B", terms='{"robots.license": "https://h/l.xml"}')
+    )
     assert row["terms"] == '{"robots.license": "https://h/l.xml"}'
-    assert one(before, tried("fetch_notmodified"))["terms"] == ""
-    assert one(before)["url"] == URL
+    assert updated_row(before, log_row("fetch_notmodified"))["terms"] == ""
+    assert updated_row(before)["url"] == URL
 
 
-def test_the_terms_of_a_row_are_those_of_the_capture_it_names():
-    before = known(terms='{"header.tdm-reservation": "0"}')
-    assert one(before, tried("fetch_notmodified", terms="{}"))["terms"] == before.column("terms")[0].as_py()
-    assert one(before, tried("fetch_gone", reason="payment_required", terms="{}"))["terms"].startswith('{"header')
-    assert one(before, tried("fetch_success", payload_digest="sha1:B"))["terms"] == ""
+def test_the_terms_of_a_row_are_those_of_its_capture():
+    before = db_row(terms='{"header.tdm-reservation": "0"}')
+    assert updated_row(before, log_row("fetch_notmodified", terms="{}"))["terms"] == before.column("terms")[0].as_py()
+    assert updated_row(before, log_row("fetch_gone", reason="payment_required", terms="{}"))["terms"].startswith(
+        '{"header'
+    )
+    assert updated_row(before, log_row("fetch_success", payload_digest="sha1:B"))["terms"] == ""
 
 
-def test_the_order_of_the_crawl_db_is_kept_whatever_sitemaps_say():
+def test_the_crawl_db_stays_sorted_for_any_sitemap():
     urls = [f"http://h/{n}" for n in (5, 1, 4, 2, 3)]
-    rows = [known(key=key(url), url=url) for url in urls]
-    links = [found(url, 1, T1) for url in sorted(urls)] + [found(f"http://h/new/{n}", 1, T1) for n in range(500)]
+    rows = [db_row(key=key(url), url=url) for url in urls]
+    links = [link_row(url, 1, T1) for url in sorted(urls)] + [link_row(f"http://h/new/{n}", 1, T1) for n in range(500)]
     assert [row["url"] for row in merged(pa.concat_tables(rows), links=links)][:5] == urls
 
 
-def test_a_sitemap_brings_a_changed_page_back_before_its_interval_is_over(crawl):
+def test_a_sitemap_makes_a_changed_page_due_before_its_interval_ends(crawl):
     def sitemap(_):
         rows = [f"<url><loc>{site.url(path)}</loc><lastmod>{when}</lastmod></url>" for path, when in lastmod.items()]
         return web.Response(text=f"<urlset>{''.join(rows)}</urlset>", content_type="application/xml")
@@ -260,8 +279,8 @@ def test_a_sitemap_brings_a_changed_page_back_before_its_interval_is_over(crawl)
         first = crawl(config, "c1")
         later = datetime.now(UTC) + timedelta(days=5)
         due = [T0 if row["kind"] == "sitemap" else later for row in first.urls().values()]
-        put(first.crawldb[0], "next_due", due)
-        put(first.crawldb[0], "last_fetch", [datetime.now(UTC) - timedelta(days=2)] * len(due))
+        set_column(first.crawldb[0], "next_due", due)
+        set_column(first.crawldb[0], "last_fetch", [datetime.now(UTC) - timedelta(days=2)] * len(due))
         lastmod["/b"] = datetime.now(UTC).isoformat()
         lastmod["/c"] = "2999-01-01"
         site.requests.clear()
@@ -275,7 +294,7 @@ def test_a_sitemap_brings_a_changed_page_back_before_its_interval_is_over(crawl)
         assert set(site.paths()) == {"/b"}
 
 
-def test_a_sitemap_says_nothing_of_when_pages_of_other_domains_have_changed(crawl):
+def test_dates_of_a_sitemap_are_ignored_for_other_domains(crawl):
     with Site({"/": "home"}) as other, Site({"/": "home"}) as site:
         rows = [f"<url><loc>{one}</loc><lastmod>2026-11-20</lastmod></url>" for one in (other.url(), site.url())]
         answer = f"<urlset>{''.join(rows)}</urlset>"
@@ -288,12 +307,12 @@ def test_a_sitemap_says_nothing_of_when_pages_of_other_domains_have_changed(craw
     assert {row["lastmod"] for row in links} == {None}
 
 
-def test_the_tables_hold_what_their_schemas_say():
+def test_the_tables_match_their_schemas():
     assert {*FETCH_LOG.names, "outlinks", "lastmods"} == set(Outcome._fields)
-    assert list(one(known())) == URLS.names
+    assert list(updated_row(db_row())) == URLS.names
 
 
-def put(artifact, name, values):
+def set_column(artifact, name, values):
     """Overwrites one column of a crawl DB."""
     table = artifact.table(crawldb.URLS_FILE)
     column = pa.array(values, URLS.field(name).type)
@@ -302,10 +321,10 @@ def put(artifact, name, values):
         pq.write_table(table, file)
 
 
-def revised(cycle, next_due=T0):
-    """Makes every page of a crawl DB due at one time; by default now, as the days would have it."""
+def make_due(cycle, next_due=T0):
+    """Makes every page of a crawl DB due at one time, by default now."""
     for artifact in cycle.crawldb:
-        put(artifact, "next_due", [next_due] * artifact.table(crawldb.URLS_FILE).num_rows)
+        set_column(artifact, "next_due", [next_due] * artifact.table(crawldb.URLS_FILE).num_rows)
     return cycle
 
 
@@ -318,7 +337,7 @@ def html(text, **headers):
     return web.Response(text=text, content_type="text/html", headers=headers)
 
 
-def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_revisit(crawl):
+def test_an_unchanged_page_is_requested_conditionally_and_becomes_a_revisit(crawl):
     def page(request):
         if request.headers.get("If-None-Match") == '"v1"':
             return web.Response(status=304, headers={"ETag": '"v1"'})
@@ -326,7 +345,7 @@ def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_re
 
     answers = ["first", "second"]
     with Site({"/": page, "/b": lambda _: html(answers.pop(0))}) as site:
-        first = revised(crawl(config_for(site), "c1"))
+        first = make_due(crawl(config_for(site), "c1"))
         before = first.urls()
         assert {row["status"] for row in before.values()} == {crawldb.FETCHED}
         second = crawl(config_for(site), "c2", first)
@@ -349,7 +368,7 @@ def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_re
     assert records[site.url("/b")].rec_type == "response"
 
 
-def test_the_second_cycle_of_a_site_that_stands_still_transfers_no_bodies_and_finds_what_changed(crawl):
+def test_the_second_cycle_of_a_static_site_transfers_only_changed_bodies(crawl):
     texts = {f"/{number}": f"page {number}" for number in range(20)}
 
     def serve(request):
@@ -364,10 +383,10 @@ def test_the_second_cycle_of_a_site_that_stands_still_transfers_no_bodies_and_fi
     texts["/"] = "".join(f'<a href="{path}">x</a>' for path in texts)
     sent = []
     with Site(pages) as site:
-        first = revised(crawl(config_for(site), "c1"))
+        first = make_due(crawl(config_for(site), "c1"))
         assert sorted(sent) == sorted(texts)
         sent.clear()
-        second = revised(crawl(config_for(site), "c2", first))
+        second = make_due(crawl(config_for(site), "c2", first))
         assert sent == []
         texts["/7"] += " with news"
         third = crawl(config_for(site), "c3", second)
@@ -379,10 +398,10 @@ def test_the_second_cycle_of_a_site_that_stands_still_transfers_no_bodies_and_fi
     assert rows[site.url("/7")]["status"] == crawldb.FETCHED
 
 
-def test_a_site_that_knows_no_conditions_is_read_again_and_stored_only_where_it_changed(crawl):
+def test_a_site_without_conditional_requests_is_refetched_and_only_changes_are_stored(crawl):
     pages = {"/": "<a href=/b>b</a>", "/b": "b"}
     with Site(pages) as site:
-        first = revised(crawl(config_for(site), "c1"))
+        first = make_due(crawl(config_for(site), "c1"))
         site.pages["/b"] = "b and <a href=/c>c</a>"
         site.pages["/c"] = "c"
         second = crawl(config_for(site), "c2", first)
@@ -406,7 +425,7 @@ def test_a_site_that_knows_no_conditions_is_read_again_and_stored_only_where_it_
     assert rows[site.url("/b")]["interval_s"] == int(7 * 0.5 * DAY_S)
 
 
-def test_the_files_hold_the_columns_that_their_schemas_promise(crawl):
+def test_the_files_have_the_columns_of_their_schemas(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
         cycle = crawl(config_for(site, partitions=1))
     promised = {
@@ -423,7 +442,7 @@ def test_the_files_hold_the_columns_that_their_schemas_promise(crawl):
         assert [(field.name, field.type) for field in written] == [(field.name, field.type) for field in schema], path
 
 
-def test_the_report_of_a_cycle_tells_each_domain_and_its_main_trouble(crawl):
+def test_the_report_of_a_cycle_lists_each_domain_with_its_main_problem(crawl):
     pages = {"/": "".join(f"<a href=/{n}>x</a>" for n in range(4)) + "<a href=/image>i</a>"}
     pages["/image"] = lambda _: web.Response(body=b"GIF89a", content_type="image/gif")
     with Site(pages) as site:
@@ -434,17 +453,17 @@ def test_the_report_of_a_cycle_tells_each_domain_and_its_main_trouble(crawl):
     assert cycle.warc.record.metrics["errors.http_404"] == 4
 
 
-def test_what_is_not_due_is_neither_listed_nor_fetched_when_a_page_links_to_it(crawl):
+def test_a_url_that_is_not_due_is_not_fetched_even_if_a_page_links_to_it(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "<a href=/>home</a>"}) as site:
         first = crawl(config_for(site), "c1")
         rows = first.urls()
-        only_home = revised(first, next_due=datetime.now(UTC) + timedelta(days=3))
+        only_home = make_due(first, next_due=datetime.now(UTC) + timedelta(days=3))
         (number,) = [i for i, one in enumerate(first.crawldb) if one.table(crawldb.URLS_FILE).num_rows]
         due = [T0 if url == site.url("/") else row["next_due"] for url, row in rows.items()]
-        put(first.crawldb[number], "next_due", due)
+        set_column(first.crawldb[number], "next_due", due)
         site.requests.clear()
         second = crawl(config_for(site), "c2", only_home)
-    assert site.paths() == ["/"]  # robots.txt holds for a day
+    assert site.paths() == ["/"]  # robots.txt is cached for a day
     assert set(second.log()) == {site.url("/")}
 
 
@@ -468,9 +487,9 @@ def test_links_to_the_other_partition_are_fetched_in_the_next_cycle(crawl):
     assert all(second.urls()[url]["status"] == crawldb.FETCHED for url in waiting)
 
 
-def test_a_page_that_robots_txt_forbids_later_is_listed_for_takedown(crawl):
+def test_a_page_forbidden_later_by_robots_txt_is_listed_for_takedown(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
-        first = revised(crawl(config_for(site), "c1"))
+        first = make_due(crawl(config_for(site), "c1"))
         for artifact in first.crawldb:  # a day later
             with artifact.store.write(f"{artifact.address.path}/{crawldb.ROBOTS_FILE}") as file:
                 pq.write_table(crawldb.ROBOTS.empty_table(), file)
@@ -485,11 +504,11 @@ def test_a_page_that_robots_txt_forbids_later_is_listed_for_takedown(crawl):
     assert second.warc.record.metrics["takedown"] == 1
 
 
-def test_retry_after_holds_in_the_next_cycle_too(crawl):
+def test_retry_after_applies_in_the_next_cycle_too(crawl):
     pages = {"/": "<a href=/b>b</a>", "/b": lambda _: web.Response(status=503, headers={"Retry-After": "3600"})}
     with Site(pages) as site, Site({"/": "x"}) as other:
         config = config_for(site, partitions=1, time_box_s=60, seeds=(site.url(), other.url()))
-        first = revised(crawl(config, "c1"))
+        first = make_due(crawl(config, "c1"))
         hosts = {row["host"]: row for row in first.crawldb[0].table(crawldb.HOSTS_FILE).to_pylist()}
         asked = f"127.0.0.1:{site.port}"
         assert hosts[asked]["backoff_until"] > datetime.now(UTC) + timedelta(minutes=50)
@@ -509,9 +528,9 @@ def test_a_cycle_with_nothing_due_is_published_empty_and_keeps_the_crawl_db(craw
     assert second.urls() == first.urls()
 
 
-def test_a_bad_day_of_a_site_is_no_error_once_it_was_crawled(crawl):
+def test_an_outage_of_a_crawled_site_is_not_an_error(crawl):
     with Site({"/": "x"}) as site:
-        first = revised(crawl(config_for(site), "c1"))
+        first = make_due(crawl(config_for(site), "c1"))
         site.pages["/"] = lambda _: web.Response(status=500)
         second = crawl(config_for(site), "c2", first)
     assert second.urls()[site.url("/")]["fails"] == 1

@@ -1,4 +1,4 @@
-"""Reading HTTP responses: what curl reads is read, what is in doubt is refused, however the bytes are cut up."""
+"""Parsing HTTP responses: those that curl reads are read, ambiguous ones are refused, in any segmentation."""
 
 import random
 import shutil
@@ -13,7 +13,7 @@ from tasks.stages.crawl.http.response import (
     MAX_HEAD,
     DisconnectError,
     ProtocolError,
-    Response,
+    ResponseParser,
     content_type,
     parse_head,
 )
@@ -29,7 +29,7 @@ def many(count, value=b"a"):
     return b"".join(b"X-%d: %b\r\n" % (number, value) for number in range(count))
 
 
-# Each of them holds the body "hello" for curl and for us.
+# Each of them has the body "hello" for curl and for us.
 READ = {
     "plain": OK + FIVE,
     "HTTP/1.0": b"HTTP/1.0 200 OK\r\n\r\nhello",
@@ -74,7 +74,7 @@ READ = {
     "chunks with zeros": CHUNKED + b"0005\r\nhello\r\n000\r\n\r\n",
     "chunks with trailers": CHUNKED + b"2\r\nhe\r\n3\r\nllo\r\n0\r\nX: y\r\nZ: w\r\n\r\n",
 }
-# Read by nobody.
+# Refused by both.
 REFUSED = {
     "nothing": b"",
     "HTTP/0.9": b"<html>hello</html>",
@@ -109,7 +109,7 @@ REFUSED = {
     "chunk of 17 digits": CHUNKED + b"0" * 16 + CHUNKS,
     "field of 103 KB": OK + b"X: " + b"a" * 105_000 + b"\r\n" + FIVE,
 }
-# Read by curl, and refused here: nobody knows where they end, or what they hold.
+# Read by curl, and refused here because their end or content is ambiguous.
 DOUBTFUL = {
     "two lengths": OK + b"Content-Length: 6\r\n" + FIVE,
     "two lengths in one line": OK + FIVE.replace(b"5", b"5, 6"),
@@ -126,7 +126,7 @@ DOUBTFUL = {
 
 
 def read(data, step=0, **options):
-    response = Response(LIMIT, **options)
+    response = ResponseParser(LIMIT, **options)
     for start in range(0, len(data), step or len(data) or 1):
         response.feed(data[start : start + (step or len(data))])
         if response.done:
@@ -141,14 +141,14 @@ def feed_all(response, pieces):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_curl_reads_is_read_however_it_is_cut_up(name):
+def test_responses_that_curl_reads_are_read_in_any_segmentation(name):
     for step in (0, 1, 2, 3, 7) if len(READ[name]) < 1000 else (0, 1009):
         found = read(READ[name], step)
         assert (found.status, found.body, found.truncated) == (200, b"hello", "")
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *DOUBTFUL])
-def test_what_is_in_doubt_is_refused_however_it_is_cut_up(name):
+def test_ambiguous_responses_are_refused_in_any_segmentation(name):
     data = {**REFUSED, **DOUBTFUL}[name]
     for step in (0, 1, 2, 3, 7) if len(data) < 1000 else (0, 1009):
         with pytest.raises(ProtocolError):
@@ -174,12 +174,12 @@ def test_curl_reads_and_refuses_the_same(tmp_path):
         url = f"http://127.0.0.1:{server.server_address[1]}"
 
         def ask(*numbers):
-            wanted = "".join(f'url = "{url}/{number}"\noutput = "{tmp_path}/{number}"\n' for number in numbers)
+            body_limit = "".join(f'url = "{url}/{number}"\noutput = "{tmp_path}/{number}"\n' for number in numbers)
             settings = 'silent\nmax-time = 20\nno-keepalive\nwrite-out = "%{exitcode} "\n'
-            done = subprocess.run([curl, "-q", "-K", "-"], input=settings + wanted, capture_output=True, text=True)
+            done = subprocess.run([curl, "-q", "-K", "-"], input=settings + body_limit, capture_output=True, text=True)
             return [code == "0" for code in done.stdout.split()]
 
-        # Some of the last make curl go on to no other.
+        # Some of the last ones make curl close the connection.
         several = len(names) - len(REFUSED)
         taken = ask(*range(several)) + [ask(number) == [True] for number in range(several, len(names))]
         server.shutdown()
@@ -190,7 +190,7 @@ def test_curl_reads_and_refuses_the_same(tmp_path):
             assert (tmp_path / str(number)).read_bytes() == b"hello", name
 
 
-def test_a_lone_cr_becomes_a_blank_and_folded_lines_one():
+def test_a_bare_cr_becomes_a_space_and_folded_lines_are_joined():
     _, _, _, headers = parse_head(b"HTTP/1.1 200 OK\r\nX:  a\rSet-Cookie: b \r\nY : c\r\n  d\r\n\te")
     assert headers == (("X", "a Set-Cookie: b"), ("Y", "c d e"))
 
@@ -211,27 +211,27 @@ def test_a_lone_cr_becomes_a_blank_and_folded_lines_one():
         (b"HTTP/1.1 204 No Content\r\n\r\nx", False),
     ],
 )
-def test_a_connection_goes_on_only_behind_a_whole_response(data, reusable):
+def test_a_connection_is_reused_only_after_a_complete_response(data, reusable):
     assert read(data).reusable is reusable
 
 
 @pytest.mark.parametrize("step", [0, 1, 7])
 @pytest.mark.parametrize("data", [OK + b"Content-Length: 9\r\n\r\nhello", CHUNKED + b"9\r\nhello"])
-def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
-    response = Response(LIMIT)
+def test_the_received_part_of_a_truncated_body_is_available(data, step):
+    response = ResponseParser(LIMIT)
     feed_all(response, [data[at : at + (step or len(data))] for at in range(0, len(data), step or len(data))])
     with pytest.raises(DisconnectError):
         response.end()
-    assert response.cut()
+    assert response.truncate()
     assert (response.done, response.body, response.truncated) == (True, b"hello", "disconnect")
     assert not response.reusable
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200 OK\r\nX", OK + b"Content-Length: 9\r\n\r\n", OK + FIVE])
-def test_of_a_response_that_breaks_before_its_body_or_is_whole_nothing_is_cut(data):
-    response = Response(LIMIT)
+def test_only_a_response_that_ends_within_its_body_is_truncated(data):
+    response = ResponseParser(LIMIT)
     response.feed(data)
-    assert not response.cut()
+    assert not response.truncate()
     assert response.truncated == ""
 
 
@@ -248,18 +248,18 @@ def test_of_a_response_that_breaks_before_its_body_or_is_whole_nothing_is_cut(da
         (["nonsense"], "nonsense"),
     ],
 )
-def test_of_several_content_types_the_last_that_names_one_counts(values, counts):
+def test_the_last_valid_of_several_content_types_applies(values, counts):
     assert content_type(tuple(("Content-Type", value) for value in values)) == counts
 
 
-def test_a_hostile_content_type_is_read_in_time_that_grows_with_its_length():
+def test_a_hostile_content_type_is_parsed_in_linear_time():
     begin = time.process_time()
     for piece in ('"', ",", '",', 'a"', "a/b,"):
         content_type((("Content-Type", piece * (100_000 // len(piece))),))
-    assert time.process_time() - begin < 5  # in square time it would take minutes
+    assert time.process_time() - begin < 5  # quadratic time would take minutes
 
 
-def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for():
+def test_a_body_is_truncated_at_the_limit_and_an_unwanted_one_is_not_read():
     for head in (OK + b"\r\n", OK + b"Content-Length: 3000000\r\n\r\n"):
         found = read(head + b"x" * 2_000_000)
         assert (len(found.body), found.truncated, found.reusable) == (LIMIT, "length", False)
@@ -269,10 +269,10 @@ def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for(
         asked.append((status, dict(headers)["Content-Type"]))
         return False
 
-    response = Response(LIMIT, unwanted)
+    response = ResponseParser(LIMIT, unwanted)
     response.feed(OK + b"Content-Length: 50000\r\n\r\n")
     assert (response.done, response.body, response.reusable) == (True, b"", False)
-    short = read(OK + FIVE, wanted=unwanted)
+    short = read(OK + FIVE, body_limit=unwanted)
     assert (short.done, short.body, short.reusable) == (True, b"", True)
     assert asked == [(200, "text/html")] * 2
 
@@ -282,22 +282,22 @@ def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for(
     [b"X: a\r\n" * 100, b"\r" * 1000, b"\n " * 500, b"a" * 1000, b"X: \r" * 300, b" " * 1000],
     ids=["fields", "CR", "folds", "a", "lone CR", "blanks"],
 )
-def test_a_head_without_end_is_refused_in_time_that_grows_with_its_length(piece):
-    response, begin = Response(LIMIT), time.process_time()
+def test_an_endless_head_is_refused_in_linear_time(piece):
+    response, begin = ResponseParser(LIMIT), time.process_time()
     response.feed(OK + b"X: a")
     with pytest.raises(ProtocolError):
         feed_all(response, [piece] * (MAX_HEAD // len(piece) + 1))
-    assert time.process_time() - begin < 5  # a hundred times what it takes; in square time it would take hours
+    assert time.process_time() - begin < 5  # a hundred times its time; quadratic time would take hours
 
 
-def test_chunks_of_one_byte_are_refused_when_they_are_most_of_what_comes():
-    response = Response(LIMIT)
+def test_a_body_of_mostly_one_byte_chunks_is_refused():
+    response = ResponseParser(LIMIT)
     feed_all(response, [CHUNKED, *[b"1\r\nx\r\n" * 1000] * 20])
     with pytest.raises(ProtocolError, match="chunked coding"):
         feed_all(response, [b"1\r\nx\r\n" * 1000] * 200)
 
 
-def test_whatever_is_changed_in_a_response_it_is_read_or_refused():
+def test_any_corrupted_response_is_read_or_refused():
     chance = random.Random(20261122)
     seeds = [data for data in [*READ.values(), *REFUSED.values()] if len(data) < 1000]
     parts = [

@@ -1,4 +1,4 @@
-"""When URLs are tried: hosts go at their own pace, whatever others do. In virtual time, so that seconds are exact."""
+"""Times of requests: hosts keep their pace independently of others. In virtual time, so that seconds are exact."""
 
 import asyncio
 import selectors
@@ -10,8 +10,8 @@ from tasks.formats.web.domain import link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler, Visit
+from tasks.stages.crawl.frontier.order import UrlOrder
+from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler, VisitResult
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome
@@ -33,7 +33,7 @@ class Jump(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while anything can run, and jumps to the next timer when nothing can."""
+    """An event loop whose clock stops while callbacks are ready, and otherwise jumps to the next timer."""
 
     def __init__(self):
         self._jump = Jump()
@@ -44,11 +44,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class Web:
-    """Hosts by the seconds that their answers take; None never answers. Every page links to the next ones of its host.
+    """Hosts by response time in seconds; None never responds. Every page links to the next ones of its host.
 
     Attributes:
-        times: when each host was answered.
-        under_way: most visits at one time.
+        times: response times of each host.
+        under_way: maximum number of concurrent visits.
     """
 
     def __init__(self, latency, pages=PAGES):
@@ -65,7 +65,7 @@ class Web:
     async def crawl(self, loop, concurrency=16, deadline_s=100_000.0, **settings):
         config = CrawlConfig(delay_s=1.0, partitions=1, max_pages=100_000, **settings)
         start = [Candidate(f"http://{host}/0", 0, seed=True) for host in self.latency]
-        order = Order(config, 0, config.max_pages, Scope(list(self.latency)), start)
+        order = UrlOrder(config, 0, config.max_pages, Scope(list(self.latency)), start)
         politeness = Politeness(config)
         tries = {}
 
@@ -84,20 +84,20 @@ class Web:
                 politeness.failed(host, None)
                 tries[url] = tries.get(url, 0) + 1
                 if tries[url] < 3:
-                    return Visit.AGAIN
+                    return VisitResult.AGAIN
                 outcome = outcome._replace(status=RETRY, outlinks=())
             else:
                 politeness.succeeded(host)
                 self.times[host.authority].append(loop.time())
             order.note(candidate, outcome)
-            return Visit.DONE
+            return VisitResult.DONE
 
         scheduler = Scheduler(
             order,
             politeness,
             visit,
             concurrency=concurrency,
-            most_open=concurrency + WAITING,
+            max_visits=concurrency + WAITING,
             deadline=loop.time() + deadline_s,
         )
         return await scheduler.run()
@@ -114,7 +114,7 @@ def loop(monkeypatch):
 
 
 def crawled(loop, others, **settings):
-    """Crawls the good hosts beside others; returns the web."""
+    """Crawls the good hosts together with others; returns the web."""
     web = Web({**dict.fromkeys(GOOD, 0.05), **others})
     assert loop.run_until_complete(web.crawl(loop, **settings))
     return web
@@ -135,7 +135,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
-def test_a_good_host_keeps_its_pace_whatever_the_others_do(loop, others):
+def test_a_good_host_keeps_its_pace_regardless_of_others(loop, others):
     begin = loop.time()
     alone = last(crawled(loop, {})) - begin
     begin = loop.time()
@@ -146,12 +146,12 @@ def test_a_good_host_keeps_its_pace_whatever_the_others_do(loop, others):
     assert all(count == PAGES for count in slow)
 
 
-def test_hosts_that_have_not_answered_yet_leave_half_of_the_places_to_those_that_have(loop):
+def test_untried_hosts_leave_half_of_the_slots_to_responsive_ones(loop):
     web = crawled(loop, {f"host{number}.test": 0.5 for number in range(40)}, concurrency=8)
     assert web.under_way <= 8
 
 
-def test_at_the_deadline_nothing_new_is_begun(loop):
+def test_no_request_starts_after_the_deadline(loop):
     web = Web(dict.fromkeys(GOOD, 0.05))
     begin = loop.time()
     assert not loop.run_until_complete(web.crawl(loop, deadline_s=10.0))

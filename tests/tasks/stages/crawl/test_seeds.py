@@ -1,4 +1,4 @@
-"""Seeds from recipe and files: a wrong line of a list is set aside and listed, a wrong seed of the recipe an error."""
+"""Seeds from recipe and files: invalid lines of a list are skipped and reported, those of a recipe are errors."""
 
 import logging
 
@@ -35,7 +35,7 @@ def test_seeds_are_read_from_files_line_by_line(inject):
     assert made.table("rejected.parquet").num_rows == 0
 
 
-def test_bad_lines_of_a_long_list_are_skipped_and_listed(inject, tmp_path, caplog):
+def test_invalid_lines_of_a_long_list_are_skipped_and_reported(inject, tmp_path, caplog):
     lines = [f"https://site{number}.example.com/" for number in range(20_000)]
     bad = {
         7: ("nonsense", "url"),
@@ -63,7 +63,7 @@ def test_bad_lines_of_a_long_list_are_skipped_and_listed(inject, tmp_path, caplo
     assert "secret" not in caplog.text + str(rows)
 
 
-def test_fields_of_nutch_are_read_and_what_else_stands_behind_a_tab_is_refused_by_its_line(inject):
+def test_fields_of_nutch_are_read_and_others_are_refused_with_their_line(inject):
     lines = [
         "http://a.example.com/\tnutch.score=10\tnutch.fetchInterval=86400",
         "http://b.example.com/ \t nutch.score=0.25\t# mine",
@@ -90,14 +90,14 @@ def test_fields_of_nutch_are_read_and_what_else_stands_behind_a_tab_is_refused_b
         inject(["https://example.com/"], version="recipe", seeds=("http://example.com/\tnutch.score=10",))
 
 
-def test_lines_that_are_no_utf8_are_set_aside(inject):
+def test_lines_that_are_not_utf8_are_quarantined(inject):
     made = inject(b"\xef\xbb\xbfhttps://a.example.com/\nhttps://b.example.com/\xff\nhttps://c.example.com/\n")
     assert urls(made) == ["https://a.example.com/", "https://c.example.com/"]
     assert made.table("rejected.parquet").column("reason").to_pylist() == ["encoding"]
 
 
-def test_a_file_that_holds_no_seed_or_mostly_other_things_is_refused(inject):
-    with pytest.raises(InputError, match=r"no seed is left: 2 lines.*url 2.*line 1: 'a'"):
+def test_a_file_with_no_seed_or_mostly_invalid_lines_is_refused(inject):
+    with pytest.raises(InputError, match=r"no seed is usable: 2 lines.*url 2.*line 1: 'a'"):
         inject(["a", "b"])
     mostly = ["id,address", "1,a", "2,b", "https://example.com/"]
     with pytest.raises(InputError, match=r"3 lines of seed files.*4 lines were read.*max_bad_seeds"):
@@ -105,14 +105,14 @@ def test_a_file_that_holds_no_seed_or_mostly_other_things_is_refused(inject):
     assert urls(inject(mostly, version="meant", max_bad_seeds=1.0)) == ["https://example.com/"]
 
 
-def test_a_wrong_seed_of_the_recipe_is_an_error_beside_a_good_file(inject):
+def test_an_invalid_seed_in_the_recipe_is_an_error_despite_a_good_file(inject):
     with pytest.raises(InputError, match=r"http://10\.0\.0\.1/.*\[crawl\] seeds.*private_address"):
         inject(["https://example.com/"], seeds=("http://10.0.0.1/",))
     with pytest.raises(InputError, match=r"example\.org.*is not covered by the crawl"):
         inject(["https://example.com/"], seeds=("https://example.org/",), include_hosts=("example.com",))
 
 
-def test_a_file_that_cannot_be_read_and_a_public_seed_without_contact_are_refused(inject, run_stage, tmp_path):
+def test_an_unreadable_file_and_a_public_seed_without_contact_are_refused(inject, run_stage, tmp_path):
     with pytest.raises(InputError, match="seed_files"):
         run_stage("tasks.stages.crawl.inject", CrawlConfig(seed_files=(str(tmp_path / "none"),)), version="none")
     with pytest.raises(InputError, match=r"contact is missing.*example\.com.*line 1"):

@@ -1,4 +1,4 @@
-"""Many sites whose robots.txt and tdmrep.json lie on one host: that host keeps its pause, whoever asks it."""
+"""Many sites whose robots.txt and tdmrep.json redirect to one host: its pause applies to all requests."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from tests.tasks.stages.crawl.site import Site, linked
 
 CENTRAL = "central.localhost"
 SITES = 8
-# The server notes the end of an answer a moment after its last byte has left.
+# The server records the end of a response slightly after its last byte was sent.
 NOTED_S = 0.01
 
 
@@ -21,9 +21,9 @@ class Town(Site):
 
     Attributes:
         central_robots: the central host's own robots.txt, or a handler.
-        latency_s: seconds that the central host takes for an answer.
+        latency_s: response time of the central host in seconds.
         shared: whether all sites redirect to the same files.
-        busy: status of the first answers of the central host to redirected requests, each once.
+        busy: status codes of the first responses of the central host to redirected requests, each once.
     """
 
     def __init__(self, robots="User-agent: *\nCrawl-delay: 0.3\n", *, latency_s=0.0, shared=False, busy=()):
@@ -78,7 +78,7 @@ def reasons(cycle, town, path):
 
 
 @pytest.mark.parametrize("crawled", [False, True], ids=["only redirected to", "crawled, too"])
-def test_a_host_that_many_sites_redirect_to_is_asked_at_its_own_crawl_delay(crawl, crawled):
+def test_a_host_that_many_sites_redirect_to_is_requested_at_its_crawl_delay(crawl, crawled):
     with Town() as town:
         own = [town.central(f"/{number}") for number in range(4)] if crawled else []
         cycle = crawl(config_for(town, *own))
@@ -92,14 +92,14 @@ def test_a_host_that_many_sites_redirect_to_is_asked_at_its_own_crawl_delay(craw
         assert {cycle.log()[url]["reason"] for url in own} <= {""}
 
 
-def test_a_file_that_all_sites_share_is_asked_for_once(crawl):
+def test_a_shared_robots_file_is_requested_once(crawl):
     with Town(shared=True) as town:
         cycle = crawl(config_for(town))
         assert [path for *_, path in town.at(CENTRAL)] == ["/robots.txt", "/robots/all", "/tdm/all"]
         assert reasons(cycle, town, "/private") == {"robots_denied"}
 
 
-def test_a_pause_that_grows_with_slow_answers_holds_for_those_who_are_sent_there(crawl):
+def test_an_adaptive_pause_applies_to_redirects_from_other_hosts(crawl):
     with Town("", latency_s=0.15) as town:
         crawl(config_for(town, delay_s=0.02, latency_factor=2.0, ai_optouts=("robots",)))
         asked = town.at(CENTRAL)
@@ -107,7 +107,7 @@ def test_a_pause_that_grows_with_slow_answers_holds_for_those_who_are_sent_there
         assert min(gaps(asked)) >= 0.3 - NOTED_S
 
 
-def test_a_host_that_asks_one_site_for_a_pause_gets_it_from_all(crawl):
+def test_a_retry_after_sent_to_one_site_applies_to_all(crawl):
     with Town("", busy=(1,)) as town:
         cycle = crawl(config_for(town, delay_s=0.02, ai_optouts=("robots",)))
         asked = town.at(CENTRAL)
@@ -119,26 +119,26 @@ def test_a_host_that_asks_one_site_for_a_pause_gets_it_from_all(crawl):
         assert reasons(cycle, town, "/") == {"robots_unavailable"}
 
 
-def test_a_host_whose_own_robots_txt_is_not_to_be_had_is_asked_for_no_other(crawl):
+def test_a_host_without_its_own_robots_txt_gets_no_request_for_others(crawl):
     with Town(lambda _: web.Response(status=500)) as town, Site(linked(1)) as good:
         cycle = crawl(config_for(town, good.url(), max_backoff_s=0.2))
         assert [path for *_, path in town.at(CENTRAL)] == ["/robots.txt"] * 3
         assert reasons(cycle, town, "/") == {"robots_unavailable"}
 
 
-def test_sites_that_wait_for_a_shared_host_hold_nobody_up(crawl):
+def test_sites_waiting_for_a_shared_host_delay_no_other(crawl):
     with Town("User-agent: *\nCrawl-delay: 1\n") as town, Site(linked(6)) as good:
         pages = [good.url(path) for path in linked(6)]
         config = config_for(town, *pages, concurrency=2, ai_optouts=("robots",), delay_s=0.02)
         crawl(config)
         assert len(good.requests) == 7
-        # One after the other the shared host takes SITES seconds.
+        # Sequential requests to the shared host take SITES seconds.
         shared = town.at(CENTRAL)
         assert max(end for _, end, *_ in good.requests) < shared[SITES // 2][0]
 
 
 @pytest.mark.parametrize("target", ["/robots.txt", "/other.txt"])
-def test_sites_that_redirect_to_each_other_are_left_soon(crawl, target):
+def test_sites_that_redirect_to_each_other_are_abandoned_soon(crawl, target):
     class Ring(Site):
         async def _respond(self, request):
             number = int(request.host[4])

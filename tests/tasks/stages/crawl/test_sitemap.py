@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_ENTRIES, Entry, read_feed, read_sitemap
+from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_ENTRIES, SitemapEntry, read_feed, read_sitemap
 from tests.tasks.stages.crawl.page_cases import memory
 
 URL = "https://h.example/sitemap.xml"
@@ -38,9 +38,9 @@ def test_a_sitemap_gives_canonical_urls_once_each_with_their_dates():
     assert read.kind == "urlset"
     assert read.left_out == ""
     assert read.entries == (
-        Entry("https://h.example/a?x=1", datetime(2026, 1, 2, tzinfo=UTC)),
-        Entry("https://h.example/b?x=1&y=2", datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC)),
-        Entry("https://other.example/c", None),
+        SitemapEntry("https://h.example/a?x=1", datetime(2026, 1, 2, tzinfo=UTC)),
+        SitemapEntry("https://h.example/b?x=1&y=2", datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC)),
+        SitemapEntry("https://other.example/c", None),
     )
 
 
@@ -48,7 +48,7 @@ def test_a_sitemap_gives_canonical_urls_once_each_with_their_dates():
     ("text", "date"),
     [("2026", datetime(2026, 1, 1, tzinfo=UTC)), ("2026-05", datetime(2026, 5, 1, tzinfo=UTC)), ("2026-13", None)],
 )
-def test_dates_may_be_as_short_as_a_year(text, date):
+def test_dates_can_be_only_a_year(text, date):
     body = urlset(f"<url><loc>https://h.example/</loc><lastmod>{text}</lastmod></url>")
     assert read_sitemap(body, URL).entries[0].lastmod == date
 
@@ -59,7 +59,7 @@ def test_an_index_names_sitemaps():
     assert (read.kind, [entry.url for entry in read.entries]) == ("index", ["https://h.example/s1.xml.gz"])
 
 
-def test_images_and_translations_of_a_page_are_not_taken_for_pages():
+def test_images_and_translations_of_a_page_are_not_pages():
     body = urlset(
         '<url xmlns:image="i" xmlns:xhtml="x"><image:image><image:loc>https://h.example/i.png</image:loc></image:image>'
         '<xhtml:link href="https://h.example/de"/><loc>https://h.example/a</loc></url>'
@@ -80,26 +80,26 @@ def test_text_gzip_and_other_encodings_are_read():
     "body",
     [b"", b"<!doctype html><html><body>https://h/</body></html>", b"<rss/>", b"{}", bytes(range(256)), b"\x1f\x8b\x08"],
 )
-def test_what_is_no_sitemap_is_none(body):
+def test_other_xml_is_not_a_sitemap(body):
     assert read_sitemap(body, URL) is None
 
 
-def test_a_broken_sitemap_gives_what_stands_before_the_break():
+def test_a_broken_sitemap_gives_its_entries_before_the_error():
     cut = read_sitemap(urlset("<url><loc>https://h.example/a</loc></url>")[:-12] + b"<url><lo", URL)
     assert [entry.url for entry in cut.entries] == ["https://h.example/a"]
-    assert cut.left_out == "it is no whole XML"
+    assert cut.left_out == "its XML is incomplete"
     bare = urlset("<url><loc>https://h.example/a?x=1&y=2&reg=3</loc></url>", "<url><loc>/b</loc></url>")
     assert urls(bare) == ["https://h.example/a?x=1&y=2&reg=3", "https://h.example/b"]
 
 
-def test_more_entries_than_allowed_are_left_out_and_said():
+def test_excess_entries_are_dropped_and_reported():
     body = urlset(*(f"<url><loc>https://h.example/{number}</loc></url>" for number in range(5)))
     assert read_sitemap(body, URL, limit=5).left_out == ""
     read = read_sitemap(body, URL, limit=3)
     assert (len(read.entries), read.left_out) == (3, "it has more than 3 entries")
     text = read_sitemap(b"https://h/1\nhttps://h/2", URL, limit=1)
     assert (len(text.entries), text.left_out) == (1, "it has more than 1 entries")
-    assert read_sitemap(gzip.compress(body)[:-40], URL).left_out == "it is cut off, or has more than 50 MB"
+    assert read_sitemap(gzip.compress(body)[:-40], URL).left_out == "it is truncated, or has more than 50 MB"
 
 
 @pytest.mark.parametrize(("kind", "packed"), [("xml", True), ("text", False)])
@@ -122,24 +122,24 @@ def test_a_large_sitemap_is_read_in_little_memory(kind, packed):
 
 
 @pytest.mark.soak
-def test_a_sitemap_as_large_as_the_protocol_allows_is_read_whole():
+def test_a_sitemap_of_the_maximum_size_is_read_in_full():
     body = urlset(*(f"<url><loc>https://h.example/{number:06}{'x' * 900}</loc></url>" for number in range(MAX_ENTRIES)))
     assert 45_000_000 < len(body) < MAX_BYTES
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     for packed in (body, gzip.compress(body, 1)):
         read = read_sitemap(packed, URL)
-        # 50,000 of 900 characters are more than is held of one sitemap.
-        assert read.left_out == "its addresses have more than 32 M characters"
+        # 50,000 URLs of 900 characters exceed the limit for one sitemap.
+        assert read.left_out == "its URLs have more than 32 M characters"
         assert len(read.entries) > 35_000
     assert memory("VmHWM") - before < 300
 
 
-def test_addresses_end_where_they_would_fill_the_memory():
+def test_the_total_size_of_urls_is_bounded():
     long = "x" * 4000
     body = urlset(*(f"<url><loc>https://h.example/{number}/{long}</loc></url>" for number in range(10_000)))
     read = read_sitemap(body, URL)
-    assert read.left_out == "its addresses have more than 32 M characters"
+    assert read.left_out == "its URLs have more than 32 M characters"
     assert 8000 < len(read.entries) < 9000
     text = read_sitemap(b"https://h/" + b"a" * 10_000 + b"\nhttps://h/b", URL)
     assert [entry.url for entry in text.entries] == ["https://h/b"]
@@ -152,7 +152,7 @@ def laughs(attribute=""):
     )
 
 
-# Made when they are asked for: together they take 150 MB.
+# Created lazily: together they take 150 MB.
 @pytest.mark.parametrize(
     "body",
     [
@@ -186,7 +186,7 @@ def laughs(attribute=""):
     ],
     ids=range(16),
 )
-def test_hostile_xml_names_no_page_and_costs_little(body):
+def test_hostile_xml_gives_no_page_and_takes_little_time(body):
     made = body()
     begin = time.process_time()
     read = read_sitemap(made, URL)
@@ -217,7 +217,7 @@ PIECES += ["<sitemapindex>", "<sitemap>", "xmlns='a'", "<", ">", '"', "\n", '<!E
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join), st.sampled_from(["utf-8", "utf-16", "latin-1"]))
-def test_whatever_a_sitemap_holds_its_urls_are_canonical(text, encoding):
+def test_urls_of_any_sitemap_are_canonical(text, encoding):
     read = read_sitemap(text.encode(encoding), URL)
     assert read is None or all(canonical(entry.url) == entry.url for entry in read.entries)
 
@@ -267,11 +267,11 @@ def test_a_feed_gives_the_pages_of_its_entries(body, paths):
     ],
     ids=["nothing", "html", "json", "braces", "list", "entities"],
 )
-def test_what_is_no_feed_is_none(body):
+def test_other_xml_is_not_a_feed(body):
     assert read_feed(body, FEED_URL) is None
 
 
-def test_a_feed_that_is_cut_or_endless_gives_what_was_read():
+def test_a_truncated_or_endless_feed_gives_the_entries_read_so_far():
     assert read_feed(RSS[: RSS.index(b"<item><guid isP")], FEED_URL) == ("https://h.example/1", "https://h.example/2")
     endless = b"<rss>" + b"".join(b"<item><link>/%d</link></item>" % number for number in range(6000))
     assert len(read_feed(endless, FEED_URL)) == 5000
@@ -309,6 +309,6 @@ FEED_PIECES += [
 
 
 @given(st.lists(st.sampled_from(FEED_PIECES), max_size=30).map("".join))
-def test_whatever_a_feed_holds_its_links_are_canonical(text):
+def test_links_of_any_feed_are_canonical(text):
     links = read_feed(text.encode(), FEED_URL)
     assert links is None or all(canonical(link) == link for link in links)

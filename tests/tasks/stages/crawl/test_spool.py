@@ -1,4 +1,4 @@
-"""Captures on their way to the store: order, a store that is away, a full buffer, kills, and attempts that overtake."""
+"""Uploads of captures: order, store outages, a full buffer, kills, and concurrent attempts."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ from tasks.core.store import Store
 from tasks.formats.warc import archive
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.resume import logged_outcomes
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
-from tasks.stages.crawl.storage.segment import ORDER, Segment
+from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import MANIFEST, Buffer, Spool
 
 pytestmark = pytest.mark.real_time
@@ -35,11 +35,11 @@ CONFIG = CrawlConfig(warc_pages_per_file=2, partitions=1, buffer_bytes=1 << 20)
 
 
 class Moody(Store):
-    """A store that can be made to fail, and that notes what it was given.
+    """A store with scripted failures that records writes.
 
     Attributes:
         error: raised by every write while it is set.
-        given: paths in the order in which they were written.
+        given: written paths in order.
     """
 
     def __init__(self, root):
@@ -78,12 +78,12 @@ class Attempt:
         self.output = Output(store, ADDRESS, "f" * 64)
         self.spool = Spool(self.output, config.buffer_bytes, ORDER)
         self.held = [outcome.url for part in logged_outcomes(self.output, self.spool) for outcome in part]
-        self.segment = Segment(self.spool, config, "sluice")
+        self.segment = SegmentWriter(self.spool, config, "sluice")
 
     def capture(self, *numbers, size=100):
         for number in numbers:
             url = f"http://127.0.0.1/{number}"
-            answer = Answer(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), "", "", b"GET /", 0.01)
+            answer = Response(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), "", "", b"GET /", 0.01)
             outcome = Outcome(key(url), url, "127.0.0.1", 0, SUCCESS, requested=True, fetched_at=datetime.now(UTC))
             self.segment.note(self.segment.capture(Candidate(url, 0), answer, outcome))
 
@@ -91,7 +91,7 @@ class Attempt:
         asyncio.run(self.segment.close(limit_s))
 
     def die(self):
-        """Ends as a kill would: nothing is closed, nothing is said."""
+        """Simulates a kill: nothing is closed or logged."""
         self.spool.end()
 
     def stored(self):
@@ -103,10 +103,10 @@ class Attempt:
 
 
 class _Nothing:
-    """A spool of a machine on which no attempt has left anything."""
+    """A spool on a machine without files of earlier attempts."""
 
     class buffer:
-        found = staticmethod(list)
+        take_over_parts = staticmethod(list)
 
 
 def wait_for(condition):
@@ -131,28 +131,34 @@ def test_files_are_stored_before_the_log_and_the_log_before_the_record(store):
     assert attempt.stored() == [1, 2, 3, 4]
 
 
-def test_what_is_stored_leaves_the_local_disk(store):
+def test_uploaded_files_are_removed_from_the_local_disk(store):
     attempt = Attempt(store)
     attempt.capture(1, 2)
     attempt.close()
     assert files_in(attempt.output) == []
 
 
-def test_while_the_store_is_away_captures_wait_and_the_log_says_where_and_how_many(store, caplog):
+def test_during_a_store_outage_captures_wait_and_the_log_states_where_and_how_many(store, caplog):
     caplog.set_level("INFO", logger="sluice.crawl")
     attempt = Attempt(store)
     store.error = TransientError("the store did not answer for file:///x (connection refused)")
     attempt.capture(1, 2, 3, 4, 5, 6)
     wait_for(lambda: attempt.spool.outages)
     alert = next(record for record in caplog.records if record.levelname == "WARNING")
-    for said in ("does not take captures", "connection refused", store.root, str(attempt.output.scratch), "room for"):
+    for said in (
+        "does not accept captures",
+        "connection refused",
+        store.root,
+        str(attempt.output.scratch),
+        "space for",
+    ):
         assert said in alert.message
     assert "MB not stored yet" in attempt.segment.buffered
     store.error = None
     attempt.close()
-    assert [record.levelname for record in caplog.records if "has taken all that waited" in record.message] == [
-        "WARNING"
-    ]
+    assert [
+        record.levelname for record in caplog.records if "has accepted all buffered captures" in record.message
+    ] == ["WARNING"]
     assert attempt.stored() == [1, 2, 3, 4, 5, 6]
     figures = attempt.segment.metrics()
     assert figures["store_outages"] == 1
@@ -160,7 +166,7 @@ def test_while_the_store_is_away_captures_wait_and_the_log_says_where_and_how_ma
     assert attempt.segment.buffered == ""
 
 
-def test_a_fault_of_the_connection_is_waited_for_like_an_outage(store):
+def test_a_connection_error_is_handled_like_an_outage(store):
     attempt = Attempt(store)
     store.error = ConnectionResetError("reset")
     attempt.capture(1, 2)
@@ -170,7 +176,7 @@ def test_a_fault_of_the_connection_is_waited_for_like_an_outage(store):
     assert attempt.stored() == [1, 2]
 
 
-def test_a_store_that_says_nothing_for_long_is_told_of_before_its_client_gives_up(store, monkeypatch, caplog):
+def test_a_silent_store_is_reported_before_its_client_times_out(store, monkeypatch, caplog):
     monkeypatch.setattr("tasks.stages.crawl.storage.spool._SLOW_S", 0.05)
     answer = threading.Event()
     monkeypatch.setattr(store, "_fail", lambda: answer.wait(20))
@@ -178,16 +184,16 @@ def test_a_store_that_says_nothing_for_long_is_told_of_before_its_client_gives_u
     attempt.capture(1, 2)
     time.sleep(0.1)
     for _ in range(3):
-        asyncio.run(attempt.segment.room())
-    assert caplog.text.count("does not take captures (no answer for 0 s)") == 1
+        asyncio.run(attempt.segment.wait_for_space())
+    assert caplog.text.count("does not accept captures (no answer for 0 s)") == 1
     answer.set()
     attempt.close()
-    assert "has taken all that waited" in caplog.text
+    assert "has accepted all buffered captures" in caplog.text
     assert attempt.spool.outages == 1
     assert attempt.stored() == [1, 2]
 
 
-def test_an_outage_in_the_middle_of_a_part_stores_no_file_twice(store):
+def test_an_outage_within_a_part_uploads_no_file_twice(store):
     attempt = Attempt(store)
     plain = Store.publish
     failed = []
@@ -206,7 +212,7 @@ def test_an_outage_in_the_middle_of_a_part_stores_no_file_twice(store):
     assert attempt.stored() == [1, 2]
 
 
-def test_a_full_buffer_lets_nobody_in_until_it_has_drained(store, caplog):
+def test_a_full_buffer_blocks_until_it_has_drained(store, caplog):
     attempt = Attempt(store)
     store.error = TransientError("away")
 
@@ -215,15 +221,15 @@ def test_a_full_buffer_lets_nobody_in_until_it_has_drained(store, caplog):
         while True:
             try:
                 async with asyncio.timeout(0.3):
-                    await attempt.segment.room()
+                    await attempt.segment.wait_for_space()
             except TimeoutError:
                 break
             attempt.capture(number, size=100_000)
             number += 1
         assert 8 <= number <= 14
-        # The answer that was let in last, and the logs, may go beyond.
+        # The last admitted response, and the logs, may exceed it.
         assert attempt.spool.buffered_bytes <= CONFIG.buffer_bytes + 150_000
-        waiting = [asyncio.ensure_future(attempt.segment.room()) for _ in range(3)]
+        waiting = [asyncio.ensure_future(attempt.segment.wait_for_space()) for _ in range(3)]
         await asyncio.sleep(0.05)
         assert not any(one.done() for one in waiting)
         store.error = None
@@ -239,7 +245,7 @@ def test_a_full_buffer_lets_nobody_in_until_it_has_drained(store, caplog):
     assert attempt.stored() == list(range(number))
 
 
-def test_a_file_is_closed_before_it_alone_could_fill_the_buffer(store):
+def test_a_file_is_closed_before_it_fills_the_buffer(store):
     attempt = Attempt(store, CONFIG.model_copy(update={"warc_pages_per_file": 1000}))
     attempt.capture(*range(10), size=100_000)
     attempt.segment.commit()
@@ -248,16 +254,16 @@ def test_a_file_is_closed_before_it_alone_could_fill_the_buffer(store):
 
 
 @pytest.mark.parametrize("while_waiting", [False, True])
-def test_a_store_that_refuses_ends_the_task_and_the_message_says_where_the_captures_are(store, while_waiting):
+def test_a_refusing_store_ends_the_task_with_the_location_of_the_captures(store, while_waiting):
     attempt = Attempt(store)
     store.error = TransientError("away") if while_waiting else StoreError("no right to write x", "grant it")
-    with contextlib.suppress(StoreError):  # told at once if the thread is quick
+    with contextlib.suppress(StoreError):  # raised at once if the thread is fast
         attempt.capture(1, 2)
     store.error = StoreError("no right to write x", "grant it")
-    with pytest.raises(StoreError, match=r"no right to write x; captures not stored yet: .*room for.* Grant it"):
+    with pytest.raises(StoreError, match=r"no right to write x; captures not stored yet: .*space for.* Grant it"):
         attempt.close()
     with pytest.raises(StoreError):
-        asyncio.run(attempt.segment.room())
+        asyncio.run(attempt.segment.wait_for_space())
     assert len(files_in(attempt.output, MANIFEST)) == 1
     store.error = None
     again = Attempt(store)
@@ -266,13 +272,13 @@ def test_a_store_that_refuses_ends_the_task_and_the_message_says_where_the_captu
     assert again.stored() == [1, 2]
 
 
-def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from_the_local_disk(store):
+def test_a_long_outage_ends_the_task_and_the_next_attempt_resumes_from_local_disk(store):
     first = Attempt(store)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
     store.error = TransientError("away")
     first.capture(3, 4, 5, 6)
-    with pytest.raises(TransientError, match=r"has not taken the last captures: .* MB in /"):
+    with pytest.raises(TransientError, match=r"has not accepted the last captures: .* MB in /"):
         first.close(0.2)
     second = Attempt(store)
     assert len(second.held) == 6
@@ -288,9 +294,9 @@ def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from
     assert files_in(third.output) == []
 
 
-def test_a_part_that_was_stored_but_not_removed_before_the_kill_is_not_stored_twice(store, monkeypatch):
+def test_a_part_stored_but_not_removed_before_a_kill_is_not_stored_twice(store, monkeypatch):
     first = Attempt(store)
-    monkeypatch.setattr("tasks.stages.crawl.storage.spool.Closed.remove", lambda self: None)
+    monkeypatch.setattr("tasks.stages.crawl.storage.spool.ClosedPart.remove", lambda self: None)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
     monkeypatch.undo()
@@ -302,7 +308,7 @@ def test_a_part_that_was_stored_but_not_removed_before_the_kill_is_not_stored_tw
     assert second.stored() == [1, 2]
 
 
-def test_captures_that_were_made_again_on_another_machine_meanwhile_count_once(store, tmp_path, monkeypatch):
+def test_captures_repeated_on_another_machine_count_once(store, tmp_path, monkeypatch):
     here = Attempt(store)
     store.error = TransientError("away")
     here.capture(1, 2, 3, 4)
@@ -321,7 +327,7 @@ def test_captures_that_were_made_again_on_another_machine_meanwhile_count_once(s
     assert back.stored() == [1, 2, 3, 4]
 
 
-def test_a_damaged_part_is_left_out_and_its_pages_are_to_be_fetched_again(store, caplog):
+def test_a_damaged_part_is_skipped_and_its_pages_are_fetched_again(store, caplog):
     first = Attempt(store)
     store.error = TransientError("away")
     first.capture(1, 2, 3, 4)
@@ -348,7 +354,7 @@ def test_a_file_that_was_open_at_the_kill_is_removed_by_the_next_attempt(store):
     assert second.stored() == [1, 2]
 
 
-def test_the_buffer_of_an_attempt_that_lives_is_left_alone(store, tmp_path):
+def test_the_buffer_of_a_live_attempt_is_not_touched(store, tmp_path):
     first = Attempt(store)
     folder = Path(first.output.scratch) / "buffer"
     first.die()
@@ -368,11 +374,11 @@ def test_the_buffer_of_an_attempt_that_lives_is_left_alone(store, tmp_path):
     assert not (folder / "other").exists()
 
 
-def test_of_two_attempts_that_store_the_same_part_one_ends_as_overtaken(store):
+def test_of_two_attempts_that_store_a_part_one_ends_as_superseded(store):
     first, second = Attempt(store), Attempt(store)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
-    with contextlib.suppress(TransientError):  # told at once if the thread is quick
+    with contextlib.suppress(TransientError):  # raised at once if the thread is fast
         second.capture(1, 2)
     with pytest.raises(TransientError, match="another attempt"):
         second.close()
@@ -380,7 +386,7 @@ def test_of_two_attempts_that_store_the_same_part_one_ends_as_overtaken(store):
     assert first.stored() == [1, 2]
 
 
-def test_an_attempt_that_outlives_the_artifact_stores_nothing_into_it(store):
+def test_an_attempt_stores_nothing_into_a_committed_artifact(store):
     late = Attempt(store)
     store.publish(f"{ADDRESS.path}/.artifact.json", b"{}")
     with contextlib.suppress(TransientError):
@@ -390,7 +396,7 @@ def test_an_attempt_that_outlives_the_artifact_stores_nothing_into_it(store):
     assert store.list(ADDRESS.path) == [f"{ADDRESS.path}/.artifact.json"]
 
 
-def test_files_are_compressed_and_named_as_the_recipe_says(store):
+def test_files_are_compressed_and_named_as_configured(store):
     attempt = Attempt(store, CONFIG.model_copy(update={"warc_compression": "zstd"}))
     attempt.capture(1, 2)
     attempt.close()
@@ -414,7 +420,7 @@ def test_rows_without_a_capture_are_stored_without_a_file(store):
     assert not [entry for entry in record.files if entry.path.startswith("warc/")]
 
 
-def test_a_local_disk_that_is_full_is_told_as_such(store, monkeypatch):
+def test_a_full_local_disk_is_reported(store, monkeypatch):
     attempt = Attempt(store)
 
     def full(*_, **__):
@@ -427,7 +433,7 @@ def test_a_local_disk_that_is_full_is_told_as_such(store, monkeypatch):
     attempt.die()
 
 
-def test_the_thread_ends_with_the_attempt(store):
+def test_the_upload_thread_ends_with_the_attempt(store):
     before = threading.active_count()
     attempt = Attempt(store)
     attempt.capture(1, 2)
@@ -435,8 +441,8 @@ def test_the_thread_ends_with_the_attempt(store):
     assert threading.active_count() == before
 
 
-def test_an_attempt_whose_scratch_folder_another_one_has_cleared_is_to_be_tried_again(tmp_path):
+def test_an_attempt_whose_scratch_folder_was_removed_is_retryable(tmp_path):
     late = Buffer(str(tmp_path / "scratch"), "late")
     shutil.rmtree(tmp_path / "scratch")
-    with pytest.raises(TransientError, match="another attempt of this task has ended"):
-        late.found()
+    with pytest.raises(TransientError, match="another attempt of this task has finished"):
+        late.take_over_parts()

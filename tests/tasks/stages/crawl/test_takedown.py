@@ -1,4 +1,4 @@
-"""Contract of the crawl with a takedown: nothing of it is requested again, whatever leads to it."""
+"""Contract of the crawl with a takedown: it is not requested again from any source of URLs."""
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +13,8 @@ from tests.tasks.stages.crawl.cycle import Cycle
 from tests.tasks.stages.crawl.site import Site
 
 
-class Obeying(Cycle):
-    """A cycle with a takedown, which every stage reads that the catalogue gives it to."""
+class TakedownCycle(Cycle):
+    """A cycle with a takedown, which is an input of generate, fetch and update."""
 
     def __init__(self, run_stage, config, takedown, **options):
         self.takedown = takedown
@@ -31,7 +31,7 @@ def config_for(site, **more):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_no_seed_link_or_redirect_leads_to_a_page_that_is_taken_down(crawl, run_stage, tmp_path, known):
+def test_no_seed_link_or_redirect_reaches_a_page_taken_down(crawl, run_stage, tmp_path, known):
     pages = {"/": "<a href=/b>b</a> <a href=/c>c</a>", "/b": "b", "/c": "<a href=/b?utm_source=x>b</a>", "/seed": "s"}
     with Site(pages) as site:
         config = config_for(site)
@@ -40,32 +40,32 @@ def test_no_seed_link_or_redirect_leads_to_a_page_that_is_taken_down(crawl, run_
         site.requests.clear()
         if known:
             make_due(first)
-        second = Obeying(run_stage, config, takedown, version="c2", previous=first).finish()
+        second = TakedownCycle(run_stage, config, takedown, version="c2", previous=first).finish()
         paths = site.paths()
     assert {"/", "/c"} <= set(paths)
     assert not {"/b", "/seed"} & set(paths)
     rows = second.urls()
     for path in ("/b", "/seed"):
         row = rows.get(site.url(path))
-        if row:  # a link that nothing else knows of may not be there at all
+        if row:  # a link that is known only from here may be missing
             assert (row["status"], row["reason"], row["next_due"]) == (crawldb.GONE, "takedown", None)
             assert row["takedown"] == ("takedown" if known else "")
     assert known <= (site.url("/b") in rows)
 
 
-def test_what_is_lifted_is_due_in_the_next_cycle_and_bears_no_mark(crawl, run_stage, tmp_path):
+def test_a_lifted_page_is_due_in_the_next_cycle_without_a_mark(crawl, run_stage, tmp_path):
     pages = {"/": "<a href=/b>b</a>", "/b": "b", "/seed": "s"}
     with Site(pages) as site:
         config = config_for(site)
         both = [site.url("/b"), site.url("/seed")]
         taken = take_down(tmp_path, "t1", urls="\n".join(both))
         first = crawl(config, "c1")
-        second = Obeying(run_stage, config, taken, version="c2", previous=first).finish()
+        second = TakedownCycle(run_stage, config, taken, version="c2", previous=first).finish()
         assert [second.urls()[url]["next_due"] for url in both] == [None, None]
         lifting = take_down(tmp_path, "t2", taken, lift="\n".join(both))
         site.requests.clear()
         one_each = config.model_copy(update={"max_pages": 1})
-        third = Obeying(run_stage, one_each, lifting, version="c3", previous=second).finish()
+        third = TakedownCycle(run_stage, one_each, lifting, version="c3", previous=second).finish()
         (asked,) = [path for path in site.paths() if path != "/robots.txt"]
     tried, waiting = sorted((third.urls()[url] for url in both), key=lambda row: row["url"] != site.url(asked))
     assert (tried["status"], waiting["status"]) == (crawldb.NOT_MODIFIED, crawldb.FETCHED)
@@ -73,24 +73,24 @@ def test_what_is_lifted_is_due_in_the_next_cycle_and_bears_no_mark(crawl, run_st
     assert waiting["next_due"] < tried["next_due"]
 
 
-def test_a_domain_that_is_taken_down_is_not_asked_at_all(run_stage, tmp_path):
+def test_a_domain_taken_down_gets_no_request(run_stage, tmp_path):
     with Site({"/": "home"}) as site:
         takedown = take_down(tmp_path, domains=authority(site.url()).partition(":")[0])
-        Obeying(run_stage, config_for(site), takedown).fetch_all()
+        TakedownCycle(run_stage, config_for(site), takedown).fetch_all()
         assert site.requests == []
 
 
 def test_why_names_the_takedown_first(tmp_path):
     take_down(tmp_path, urls="http://a.net/x", reason="the author asked for it")
     config = CrawlConfig(seeds=("http://a.net/",), contact="https://a.net/")
-    found = why(Store(str(tmp_path)), "test", config, "https://www.a.net/x")
-    assert found["obstacles"][0]["by"] == "takedown"
-    assert "test/takedown@t1 of 2026-11-21T09:30:00+00:00 (the author asked for it)" in found["verdict"]
+    facts = why(Store(str(tmp_path)), "test", config, "https://www.a.net/x")
+    assert facts["obstacles"][0]["by"] == "takedown"
+    assert "test/takedown@t1 of 2026-11-21T09:30:00+00:00 (the author asked for it)" in facts["verdict"]
     assert why(Store(str(tmp_path)), "test", config, "http://a.net/y")["obstacles"] == []
 
 
 def make_due(cycle):
-    """Lets all pages of a cycle be due now."""
+    """Makes all pages of a cycle due."""
     for artifact in cycle.crawldb:
         table = artifact.table(crawldb.URLS_FILE)
         at = table.schema.get_field_index("next_due")

@@ -1,4 +1,4 @@
-"""A site's tdmrep.json in a crawl: who is asked for it, when, and what becomes of the pages that it reserves."""
+"""A site's tdmrep.json in a crawl: when it is requested, and the handling of reserved pages."""
 
 import asyncio
 import gzip
@@ -53,7 +53,7 @@ def status(code, **headers):
     return lambda _: web.Response(status=code, headers=headers)
 
 
-def test_a_page_that_the_file_reserves_ends_as_one_whose_header_does(crawl):
+def test_a_page_reserved_by_the_file_is_handled_like_one_reserved_by_header(crawl):
     def closed(_):
         return web.Response(text=PAGES["/closed/a"], content_type="text/html", headers={"tdm-reservation": "1"})
 
@@ -68,7 +68,7 @@ def test_a_page_that_the_file_reserves_ends_as_one_whose_header_does(crawl):
     assert (row["status"], row["reason"], row["requested"]) == ("fetch_gone", "ai_optout", True)
 
 
-def test_what_is_nearer_to_the_page_overrides_the_file(crawl):
+def test_header_and_meta_tag_override_the_file(crawl):
     pages = {
         "/": "".join(f"<a href=/{name}>x</a>" for name in ("meta", "header", "text", "none"))
         + '<meta name="tdm-reservation" content="0">',
@@ -84,7 +84,7 @@ def test_what_is_nearer_to_the_page_overrides_the_file(crawl):
     assert set(reasons.values()) == {"ai_optout"}
 
 
-def test_a_site_is_asked_once_behind_its_robots_txt_and_before_its_pages(crawl):
+def test_the_file_is_requested_once_after_robots_txt_and_before_pages(crawl):
     with site_with(CLOSED) as one, site_with(status(404)) as two:
         crawl(config_for(one, two, concurrency=16))
         for site in (one, two):
@@ -92,24 +92,24 @@ def test_a_site_is_asked_once_behind_its_robots_txt_and_before_its_pages(crawl):
             assert site.paths().count(TDMREP) == 1
 
 
-def test_the_delay_of_a_host_holds_for_its_file_too(crawl):
+def test_the_delay_of_a_host_applies_to_its_file_too(crawl):
     with site_with(CLOSED) as slow, site_with(CLOSED, robots="User-agent: *\nCrawl-delay: 0.3") as asking:
         crawl(config_for(slow, asking, delay_s=0.15))
         for site, delay in ((slow, 0.15), (asking, 0.3)):
             times = sorted(site.requests)
             assert TDMREP in [path for *_, path in times]
             gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
-            assert min(gaps) >= delay - 0.01  # the end of an answer is noted a moment after its last byte has left
+            assert min(gaps) >= delay - 0.01  # the end of a response is recorded slightly after its last byte was sent
 
 
-def test_a_crawl_whose_policy_leaves_tdm_out_asks_nobody_and_keeps_everything(crawl):
+def test_without_tdm_in_the_policy_no_file_is_requested_and_every_page_is_kept(crawl):
     with site_with(CLOSED) as site:
         cycle = crawl(config_for(site, ai_optouts=("robots", "header", "meta")))
         assert TDMREP not in site.paths()
         assert site.url("/closed/a") in captured(cycle)
 
 
-def test_a_host_of_which_no_page_is_fetched_is_not_asked(crawl):
+def test_a_host_without_pages_to_fetch_gets_no_request(crawl):
     shut = "User-agent: *\nDisallow: /"
     unwilling = "User-agent: GPTBot\nDisallow: /"
     with site_with(CLOSED) as fine, site_with(CLOSED, robots=shut) as one, site_with(CLOSED, robots=unwilling) as two:
@@ -123,7 +123,7 @@ def test_a_file_that_robots_txt_forbids_is_not_fetched_and_its_pages_are(crawl, 
         cycle = crawl(config_for(site))
         assert TDMREP not in site.paths()
         assert site.url("/closed/a") in captured(cycle)
-    assert f"{site.url('')} reserves nothing: its tdmrep.json cannot be had (robots.txt forbids" in caplog.text
+    assert f"{site.url('')} reserves nothing: its tdmrep.json cannot be fetched (robots.txt forbids" in caplog.text
 
 
 async def reset(request):
@@ -140,9 +140,9 @@ BOMB = gzip.compress(HUGE * 40)
     [
         pytest.param(status(404), "", id="404"),
         pytest.param(status(403), "", id="403"),
-        pytest.param(status(500), "cannot be had (status 500)", id="500"),
-        pytest.param(status(503), "cannot be had (status 503)", id="503"),
-        pytest.param(reset, "cannot be had (protocol", id="reset"),
+        pytest.param(status(500), "cannot be fetched (status 500)", id="500"),
+        pytest.param(status(503), "cannot be fetched (status 503)", id="503"),
+        pytest.param(reset, "cannot be fetched (protocol", id="reset"),
         pytest.param(b"[{", "cannot be read (it is no JSON", id="broken"),
         pytest.param(b"", "cannot be read (it is no JSON", id="empty"),
         pytest.param(b"<html>Not found</html>", "cannot be read (it is no JSON", id="a page"),
@@ -166,23 +166,21 @@ BOMB = gzip.compress(HUGE * 40)
         pytest.param(status(301), "without a usable Location", id="nowhere"),
     ],
 )
-def test_a_file_that_cannot_be_had_or_read_reserves_nothing_says_why_and_costs_its_host_no_page(
-    crawl, caplog, file, said
-):
+def test_a_missing_or_invalid_file_reserves_nothing_and_is_reported(crawl, caplog, file, said):
     caplog.set_level("INFO", logger="sluice")
     with site_with(file) as site:
         cycle = crawl(config_for(site, timeout_s=20.0))
         assert captured(cycle) == {site.url(path) for path in (*PAGES, "/beyond")}
-        # Over a kept connection that is closed at once, the client sends a request a second time.
-        assert site.paths().count(TDMREP) == {"more than 5 redirects": 2, "cannot be had (protocol": 2}.get(said, 1)
-    # Of the crawler's own log: the server writes the same path into its log.
+        # Over a pooled connection that is closed at once, the client sends a request again.
+        assert site.paths().count(TDMREP) == {"more than 5 redirects": 2, "cannot be fetched (protocol": 2}.get(said, 1)
+    # Only of the crawler's log: the server logs the same path.
     ours = [record.message for record in caplog.records if record.name.startswith("sluice")]
     lines = [message for message in ours if "tdmrep.json" in message]
     assert len(lines) == bool(said)
     assert all(line.startswith(f"{site.url('')} reserves nothing") and said in line for line in lines)
 
 
-def test_a_file_that_never_comes_costs_its_time_and_no_more(crawl):
+def test_an_unanswered_request_for_the_file_costs_only_its_timeout(crawl):
     async def never(_):
         await asyncio.sleep(20)
 
@@ -191,7 +189,7 @@ def test_a_file_that_never_comes_costs_its_time_and_no_more(crawl):
         assert [path for path, _ in site.headers].count(TDMREP) == 1
 
 
-def test_the_file_is_followed_to_another_host_that_its_robots_txt_does_not_close(crawl):
+def test_a_redirect_of_the_file_is_followed_if_robots_txt_of_the_target_allows(crawl):
     def there(_):
         return web.json_response(CLOSED)
 
@@ -206,7 +204,7 @@ def test_the_file_is_followed_to_another_host_that_its_robots_txt_does_not_close
         assert site.url("/closed/a") in captured(cycle)
 
 
-def test_a_redirect_to_a_host_that_wants_a_long_pause_is_not_waited_for(crawl, caplog):
+def test_a_redirect_to_a_host_with_a_long_pause_is_not_awaited(crawl, caplog):
     caplog.set_level("INFO", logger="sluice")
     with Site({"/": "x"}, "User-agent: *\nCrawl-delay: 3600") as other:
         with site_with(status(301, Location=other.url("/t"))) as site:
@@ -217,7 +215,7 @@ def test_a_redirect_to_a_host_that_wants_a_long_pause_is_not_waited_for(crawl, c
     assert "must not be requested for a while" in caplog.text
 
 
-def test_a_pause_that_the_host_asks_for_binds_also_where_it_was_asked_for_the_file(crawl):
+def test_a_retry_after_on_the_file_applies_to_the_host(crawl):
     with (
         site_with(status(429, **{"Retry-After": "1"})) as short,
         site_with(status(503, **{"Retry-After": "3600"})) as long,
@@ -259,7 +257,7 @@ def held(cycle):
 
 
 @pytest.mark.parametrize(("file", "kept"), [(CLOSED, json.dumps(CLOSED).encode()), (b"broken", b""), (None, b"")])
-def test_the_file_is_known_for_a_day_as_robots_txt_is(crawl, file, kept):
+def test_the_file_is_cached_for_a_day_like_robots_txt(crawl, file, kept):
     with site_with(status(404) if file is None else file) as site:
         first = due(crawl(config_for(site), "c1"))
         assert [row.tdm for row in held(first)] == [kept]
@@ -273,7 +271,7 @@ def test_the_file_is_known_for_a_day_as_robots_txt_is(crawl, file, kept):
         assert site.paths()[:2] == ["/robots.txt", TDMREP]
 
 
-def test_a_file_that_could_not_be_had_is_asked_for_again_by_the_next_cycle(crawl):
+def test_an_unavailable_file_is_requested_again_by_the_next_cycle(crawl):
     answers = [status(503)]
     with site_with(lambda request: answers.pop()(request) if answers else web.json_response(CLOSED)) as site:
         first = due(crawl(config_for(site), "c1"))
@@ -286,7 +284,7 @@ def test_a_file_that_could_not_be_had_is_asked_for_again_by_the_next_cycle(crawl
         assert (row["url"], row["reason"]) == (site.url("/closed/a"), "ai_optout")
 
 
-def test_a_page_that_is_reserved_later_is_taken_down_though_the_server_calls_it_unchanged(crawl):
+def test_a_page_reserved_later_is_taken_down_even_on_a_304(crawl):
     def page(request):
         if request.headers.get("If-None-Match"):
             return web.Response(status=304)
@@ -308,7 +306,7 @@ def test_a_page_that_is_reserved_later_is_taken_down_though_the_server_calls_it_
         ({"Content-Signal": "ai-train=no"}, "ai_optout"),
     ],
 )
-def test_an_unchanged_page_whose_headers_opt_out_by_now_is_taken_down(crawl, header, reason):
+def test_an_unchanged_page_with_new_opt_out_headers_is_taken_down(crawl, header, reason):
     def page(request):
         if request.headers.get("If-None-Match"):
             return web.Response(status=304, headers=header)
@@ -322,7 +320,7 @@ def test_an_unchanged_page_whose_headers_opt_out_by_now_is_taken_down(crawl, hea
         assert second.urls()[site.url()]["takedown"] == reason
 
 
-def test_a_crawl_db_from_before_the_file_was_read_is_gone_on_with(crawl):
+def test_a_crawl_db_from_before_the_file_was_supported_is_usable(crawl):
     with site_with(CLOSED) as site:
         first = due(crawl(config_for(site), "c1"))
         for artifact in first.crawldb:

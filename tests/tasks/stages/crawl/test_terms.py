@@ -1,4 +1,4 @@
-"""Terms of use that sites state: kept with the capture as they stood, whatever is decided by them."""
+"""Stated terms of use: stored unchanged with the capture, independent of decisions."""
 
 import io
 import json
@@ -11,8 +11,8 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.formats.web.robots import Reservations, Robots
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.page.links import Page, read_page
-from tasks.stages.crawl.page.terms import also, header_terms, kept, opted_out
+from tasks.stages.crawl.page.links import ParsedPage, parse_page
+from tasks.stages.crawl.page.terms import header_terms, merge_terms, opted_out, terms_json
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.crawl.site import Site
 
@@ -41,19 +41,19 @@ def test_robots_txt_states_terms_for_a_page(path, usage):
     assert Robots(b"User-agent: *\nDisallow: /a", "sluice").terms("http://h/") == []
 
 
-def test_a_file_full_of_terms_is_gone_through_as_far_as_pages_can_pay_for():
+def test_a_file_full_of_terms_is_read_within_bounds():
     lines = [f"Content-Usage: /{n} train-ai=n\nLicense: https://a.example/{n}" for n in range(5000)]
     robots = Robots("\n".join(["User-agent: *", *lines]).encode(), "sluice")
     assert len(robots.terms("http://h/1")) == 51
-    assert robots.ai_optout("http://h/4999/a")  # what decides is read to the end
+    assert robots.ai_optout("http://h/4999/a")  # directives are read to the end
 
 
-def test_a_license_belongs_to_no_group_and_ends_none():
+def test_a_license_line_belongs_to_no_group_and_ends_none():
     robots = Robots(b"User-agent: sluice\nLicense: https://a.example/l.xml\nUser-agent: b\nDisallow: /x", "sluice")
     assert not robots.allows("http://h/x")
 
 
-def test_tdmrep_states_reservation_and_policy_of_the_rule_that_holds():
+def test_tdmrep_gives_reservation_and_policy_of_the_matching_rule():
     rules = [
         {"location": "/free", "tdm-reservation": 0},
         {"location": "/", "tdm-reservation": 1, "tdm-policy": "https://a.example/policy.json"},
@@ -91,7 +91,7 @@ def test_a_page_states_terms_in_its_head():
         b'<meta name="tdm-reservation" content="1"><meta name="robots" content="noai, nofollow"></head>'
         b'<body><link rel="license" href="/comment.xml">'
     )
-    page = read_page(html, "http://h/a/b", "sluice", Directives())
+    page = parse_page(html, "http://h/a/b", "sluice", Directives())
     assert sorted(page.terms) == [
         ("license", "http://h/l.xml"),
         ("robots", "noai, nofollow"),
@@ -100,14 +100,13 @@ def test_a_page_states_terms_in_its_head():
     ]
 
 
-def test_what_is_kept_is_bounded_and_plain():
-    assert kept() == kept(header=[], page=[("license", " ")]) == ""
-    assert kept(header=[("a", "x\r\ny: \x00z")]) == '{"header.a": "x y:  z"}'
-    many = json.loads(kept(header=[(f"n{n}", "v" * 5000) for n in range(100)]))
+def test_stored_terms_are_bounded_plain_text():
+    assert terms_json() == terms_json(header=[], page=[("license", " ")]) == ""
+    assert terms_json(header=[("a", "x\r\ny: \x00z")]) == '{"header.a": "x y:  z"}'
+    many = json.loads(terms_json(header=[(f"n{n}", "v" * 5000) for n in range(100)]))
     assert (len(many), {len(value) for value in many.values()}) == (20, {1000})
-    assert (
-        also(kept(robots=[("license", "l")]), page=[("license", "p")]) == '{"page.license": "p", "robots.license": "l"}'
-    )
+    merged = merge_terms(terms_json(robots=[("license", "l")]), page=[("license", "p")])
+    assert merged == '{"page.license": "p", "robots.license": "l"}'
 
 
 PAGE = (
@@ -144,7 +143,7 @@ def cycle(crawl):
     return made
 
 
-def test_terms_are_kept_in_log_archive_and_crawl_db(cycle):
+def test_terms_are_stored_in_log_archive_and_crawl_db(cycle):
     stated = {
         "header.content-usage": "train-ai=y",
         "page.license": cycle.site.url("/cc"),
@@ -163,7 +162,7 @@ def test_terms_are_kept_in_log_archive_and_crawl_db(cycle):
     assert json.loads(fields["statedTerms"]) == stated
 
 
-def test_402_is_an_answer_that_is_not_tried_again(cycle):
+def test_status_402_is_not_retried(cycle):
     assert cycle.site.paths().count("/paid") == 1
     row = cycle.log()[cycle.site.url("/paid")]
     assert (row["status"], row["reason"], row["http_status"]) == ("fetch_gone", "payment_required", 402)
@@ -173,7 +172,7 @@ def test_402_is_an_answer_that_is_not_tried_again(cycle):
     assert cycle.segments[0].record.rejected == {"payment_required": 1}
 
 
-def test_documents_are_joined_to_the_terms_of_their_capture_by_its_record(cycle, run_stage):
+def test_documents_have_the_terms_of_their_capture(cycle, run_stage):
     extracted = run_stage("tasks.stages.extract.stage", ExtractConfig(), {"warc": cycle.warc})
     rows = [row for path in extracted.files("documents/") for row in extracted.table(path).to_pylist()]
     logged = {row["record_id"]: row["terms"] for row in cycle.log().values()}
@@ -186,7 +185,7 @@ ALL = ("robots", "header", "meta", "tdm")
 
 def decided(policy=ALL, headers=(), html="", reserved=False):
     said = directives([value for name, value in headers if name == "X-Robots-Tag"], "sluice")
-    page = read_page(html.encode(), "http://h/", "sluice", said) if html else Page()
+    page = parse_page(html.encode(), "http://h/", "sluice", said) if html else ParsedPage()
     return opted_out(policy, headers, said, page, reserved=reserved)
 
 
@@ -213,11 +212,11 @@ def decided(policy=ALL, headers=(), html="", reserved=False):
         ("tdm-policy", "https://h/policy.json", ""),
     ],
 )
-def test_a_response_header_that_refuses_training_is_heard(name, value, reason):
+def test_a_response_header_that_refuses_training_is_respected(name, value, reason):
     assert decided(headers=[("Content-Type", "text/html"), (name, value)]) == reason
 
 
-def test_the_recipe_says_which_opt_outs_bind():
+def test_the_recipe_selects_the_opt_outs():
     headers = [("X-Robots-Tag", "noai"), ("TDM-Reservation", "1")]
     html = '<meta name="robots" content="noai"><meta name="TDM-reservation" content="1">'
     assert decided(headers=headers, html=html) == "header"
@@ -239,7 +238,7 @@ def test_the_recipe_says_which_opt_outs_bind():
         ('<meta name="tdm-reservation" content="yes">', ""),
     ],
 )
-def test_a_page_that_refuses_training_is_heard(html, reason):
+def test_a_page_that_refuses_training_is_respected(html, reason):
     assert decided(html=html) == reason
 
 
@@ -255,7 +254,7 @@ def test_a_page_that_refuses_training_is_heard(html, reason):
         (None, None, False, ""),
     ],
 )
-def test_of_tdm_reservations_the_one_nearest_to_the_page_counts(meta, header, site, reason):
+def test_the_tdm_reservation_nearest_to_the_page_applies(meta, header, site, reason):
     headers = [] if header is None else [("tdm-reservation", header)]
     html = "<p>" if meta is None else f'<meta name="tdm-reservation" content="{meta}">'
     assert decided(headers=headers, html=html, reserved=site) == reason
@@ -285,7 +284,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
         ("max-image-preview:large, index", False),
     ],
 )
-def test_a_crawlers_name_holds_up_to_the_next_and_a_day_that_is_over_means_noindex(value, noindex):
+def test_an_agent_name_applies_up_to_the_next_and_a_past_date_means_noindex(value, noindex):
     assert directives([value], "Sluice", NOW).noindex is noindex
 
 

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.traps import MAX_BARE_DATES, MAX_COPIES, MAX_DATES, Traps
+from tasks.stages.crawl.frontier.traps import MAX_COPIES, MAX_DATES, MAX_EMPTY_DATES, Traps
 from tasks.stages.crawl.page.reading import is_soft_404
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 
 
 def traps(**settings):
     return Traps(CrawlConfig(**settings), today=date(2026, 11, 21))
 
 
-def told(one, urls):
-    """The answers for `urls`, told one after the other; relative to one host."""
-    return [one.refuses(link(canonical(url, "https://h.example/"))) for url in urls]
+def reasons(detector, urls):
+    """Returns the results of `refuses` for URLs of one host, in order."""
+    return [detector.refuses(link(canonical(url, "https://h.example/"))) for url in urls]
 
 
 def months(first, last):
@@ -42,7 +42,7 @@ HONEST = {
     + [f"/{year}/{month:02}/" for year, month in months(2001, 2026)]
     + [f"/{year}/{month:02}/{day:02}/post-{day}/" for year, month in months(2001, 2026) for day in (1, 9, 28)],
     "shop": [f"/shop?facet{number}=value" for number in range(50)]
-    + [f"/shop?facet{one}=value&facet{two}=value" for one, two in combinations(range(14), 2)]
+    + [f"/shop?facet{a}=value&facet{b}=value" for a, b in combinations(range(14), 2)]
     + [f"/product/{number}?variant={variant}" for number in range(400) for variant in ("s", "m", "l")],
     "forum": [f"/viewtopic.php?f={number % 20}&t={number}" for number in range(900)]
     + [f"/viewtopic.php?f=3&t=77&start={start}" for start in range(0, 2000, 25)],
@@ -69,23 +69,23 @@ HONEST = {
 
 
 @pytest.mark.parametrize("site", HONEST)
-def test_a_sane_site_is_crawled_whole(site):
-    assert set(told(traps(), HONEST[site])) == {""}
+def test_an_ordinary_site_is_crawled_completely(site):
+    assert set(reasons(traps(), HONEST[site])) == {""}
 
 
 def test_fewer_than_one_in_200_links_of_real_pages_is_refused(shared_data):
     file = str(shared_data / "urls" / "real_links.jsonl.zst")
     rows = [json.loads(line) for line in pa.input_stream(file, compression="zstd").read().splitlines()]
     urls = dict.fromkeys(url for row in rows if (url := canonical(row["href"], row["base"])))
-    one = traps()
-    refused = [url for url in urls if one.refuses(link(url))]
+    detector = traps()
+    refused = [url for url in urls if detector.refuses(link(url))]
     assert len(urls) > 5000
     assert len(refused) < len(urls) / 200
 
 
-def test_a_path_that_grows_is_refused_at_its_third_repetition():
+def test_a_growing_path_is_refused_at_its_third_repetition():
     urls = ["/docs/" + "guide/" * times for times in range(1, 6)]
-    assert told(traps(), urls) == ["", "", "trap_path", "trap_path", "trap_path"]
+    assert reasons(traps(), urls) == ["", "", "trap_path", "trap_path", "trap_path"]
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_a_path_that_grows_is_refused_at_its_third_repetition():
         "/cal?month={0}-{1:02}-01T00%3A00",
     ],
 )
-def test_a_calendar_ends_with_next_year_and_begins_in_1990(form):
-    assert set(told(traps(), [form.format(*month) for month in months(2025, 2027)])) == {""}
-    one = traps()
-    answers = told(one, [form.format(*month) for month in months(2026, 2060)])
+def test_a_calendar_is_followed_from_1990_to_next_year(form):
+    assert set(reasons(traps(), [form.format(*month) for month in months(2025, 2027)])) == {""}
+    detector = traps()
+    answers = reasons(detector, [form.format(*month) for month in months(2026, 2060)])
     assert answers.index("trap_calendar") == 24
     assert set(answers[24:]) == {"trap_calendar"}
-    assert set(told(one, [form.format(*month) for month in months(1950, 1989)])) == {"trap_calendar"}
+    assert set(reasons(detector, [form.format(*month) for month in months(1950, 1989)])) == {"trap_calendar"}
 
 
 def epoch(year, month):
@@ -138,7 +138,7 @@ def epoch(year, month):
         "/day/{year}{month:02}28/",
     ],
 )
-def test_calendars_of_every_form_end_with_next_year(form):
+def test_calendars_in_every_format_end_with_next_year(form):
     def pages(first, last):
         german = ("Januar", "Februar", "M%C3%A4rz", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober")
         german += ("November", "Dezember")
@@ -154,11 +154,11 @@ def test_calendars_of_every_form_end_with_next_year(form):
             for year, month in months(first, last)
         ]
 
-    assert set(told(traps(), pages(2025, 2027))) == {""}
-    answers = told(traps(), pages(2026, 2060))
+    assert set(reasons(traps(), pages(2025, 2027))) == {""}
+    answers = reasons(traps(), pages(2026, 2060))
     assert answers.index("trap_calendar") == 24
     assert set(answers[24:]) == {"trap_calendar"}
-    days = told(traps(max_queries_per_path=10_000), dict.fromkeys(pages(1990, 2027)))
+    days = reasons(traps(max_queries_per_path=10_000), dict.fromkeys(pages(1990, 2027)))
     assert days == [""] * min(len(days), MAX_DATES) + ["trap_calendar"] * (len(days) - MAX_DATES)
 
 
@@ -175,60 +175,60 @@ def test_calendars_of_every_form_end_with_next_year(form):
 )
 def test_offsets_from_today_end_as_dates_do(form, step, ahead):
     after = [form.format(f"+{number}") for number in range(step, 4000, step)]
-    answers = told(traps(max_queries_per_path=10_000), [form.format(-1), form.format(-2), form.format(-3), *after])
+    answers = reasons(traps(max_queries_per_path=10_000), [form.format(-1), form.format(-2), form.format(-3), *after])
     assert answers[3:].index("trap_calendar") in range(ahead // step - 1, ahead // step + 2)
     assert answers[-1] == "trap_calendar"
-    before = told(traps(), [form.format(f"-{number}") for number in range(step, 30_000, step)])
+    before = reasons(traps(), [form.format(f"-{number}") for number in range(step, 30_000, step)])
     assert before[:20] == [""] * 20
     assert before[-1] == "trap_calendar"
 
 
 def test_months_and_weeks_without_a_sign_are_offsets_beyond_a_year():
-    one = traps(max_queries_per_path=10_000)
-    assert set(told(one, [f"/cal?month={number}" for number in range(1, 18)])) == {""}
-    assert set(told(one, [f"/cal?month={number}" for number in range(40, 900)])) == {"trap_calendar"}
+    detector = traps(max_queries_per_path=10_000)
+    assert set(reasons(detector, [f"/cal?month={number}" for number in range(1, 18)])) == {""}
+    assert set(reasons(detector, [f"/cal?month={number}" for number in range(40, 900)])) == {"trap_calendar"}
 
 
-def test_a_number_that_is_no_year_of_a_calendar_is_no_date():
-    assert set(told(traps(), [f"/parts/{number}-07" for number in range(2100, 2900)])) == {""}
+def test_a_number_outside_the_years_of_a_calendar_is_not_a_date():
+    assert set(reasons(traps(), [f"/parts/{number}-07" for number in range(2100, 2900)])) == {""}
 
 
-def test_of_one_calendar_so_many_days_are_taken_and_no_more():
+def test_the_days_of_one_calendar_are_capped():
     days = [f"/events?day={year}-{month:02}-{day:02}" for year, month in months(2000, 2026) for day in range(1, 29)]
     config = {"max_queries_per_path": 10_000}
-    answers = told(traps(**config), days)
+    answers = reasons(traps(**config), days)
     assert answers[:MAX_DATES] == [""] * MAX_DATES
     assert set(answers[MAX_DATES:]) == {"trap_calendar"}
-    # The calendar next door has days of its own.
-    assert told(traps(**config), [*days[:MAX_DATES], "/concerts?day=2026-01-01"])[-1] == ""
+    # Another calendar has its own days.
+    assert reasons(traps(**config), [*days[:MAX_DATES], "/concerts?day=2026-01-01"])[-1] == ""
 
 
-def test_filters_are_combined_only_so_often():
+def test_combinations_of_filters_are_capped():
     values = [("red", "blue", "green"), ("s", "m", "l"), ("new", "old"), ("up", "down"), ("10", "50", "all")]
     urls = [f"/shop?color={a}&size={b}&state={c}&sort={d}&show={e}" for a, b, c, d, e in product(*values)]
-    one = traps(max_queries_per_path=20)
-    answers = told(one, urls)
+    detector = traps(max_queries_per_path=20)
+    answers = reasons(detector, urls)
     assert 20 <= answers.count("") <= 20 + 13  # every value once, and 20 combinations
     assert set(answers) == {"", "trap_queries"}
-    assert told(one, ["/other?color=red", "/shop?page=2"]) == ["", ""]
-    assert one.scores() == {"h.example": answers.count("trap_queries")}
+    assert reasons(detector, ["/other?color=red", "/shop?page=2"]) == ["", ""]
+    assert detector.scores() == {"h.example": answers.count("trap_queries")}
 
 
-def test_new_values_of_one_path_end_too():
-    answers = told(traps(max_queries_per_path=5), [f"/list?page={number}" for number in range(60)])
+def test_values_of_one_path_are_capped_too():
+    answers = reasons(traps(max_queries_per_path=5), [f"/list?page={number}" for number in range(60)])
     assert answers == [""] * 50 + ["trap_queries"] * 10
 
 
 LETTERS = str.maketrans("0123456789", "abcdefghij")
 
 
-def taken(one, urls, links=lambda url: (), title=lambda url: "Calendar"):
-    """How many of `urls` are taken, where each page that is taken brings its links and title before the next one."""
+def count_followed(detector, urls, links=lambda url: (), title=lambda url: "Calendar"):
+    """Returns how many of `urls` are not refused; links and title of each are learned before the next one."""
     count = 0
     for url in (canonical(url, "https://h.example/") for url in urls):
-        if not one.refuses(link(url)):
+        if not detector.refuses(link(url)):
             count += 1
-            one.learn(url, title(url), [link(canonical(to, url)) for to in links(url)])
+            detector.learn(url, title(url), [link(canonical(to, url)) for to in links(url)])
     return count
 
 
@@ -241,81 +241,85 @@ def days(form):
 
 
 @pytest.mark.parametrize("form", ["/day/{0}", "/cal?date={0}", "/cal?ts={stamp}", "/cal?from={stamp}000"])
-def test_a_calendar_whose_pages_bring_nothing_ends_soon(form):
+def test_a_calendar_with_empty_pages_is_abandoned_soon(form):
     settings, urls = {"max_queries_per_path": 10_000}, days(form)[:700]
     furniture = ["/", "/about", urls[0], urls[-1]]
-    assert taken(traps(**settings), urls, lambda url: furniture) == MAX_BARE_DATES + 1
+    assert count_followed(traps(**settings), urls, lambda url: furniture) == MAX_EMPTY_DATES + 1
     dated = (f"On Monday 5th of May 2026: {number}" for number in range(len(urls)))
-    assert taken(traps(**settings), urls, lambda url: furniture, lambda url: next(dated)) == MAX_BARE_DATES + 1
+    assert (
+        count_followed(traps(**settings), urls, lambda url: furniture, lambda url: next(dated)) == MAX_EMPTY_DATES + 1
+    )
 
 
-def test_a_calendar_whose_pages_bring_links_or_titles_of_their_own_is_taken_as_before():
+def test_a_calendar_with_new_links_or_titles_is_crawled_up_to_the_cap():
     urls = days("/day/{0}")[:700]
-    assert taken(traps(), urls, lambda url: [f"/story{url[-8:].translate(LETTERS)}"]) == MAX_DATES
-    assert taken(traps(), urls, title=lambda url: f"A day {url[-8:].translate(LETTERS)}") == MAX_DATES
+    assert count_followed(traps(), urls, lambda url: [f"/story{url[-8:].translate(LETTERS)}"]) == MAX_DATES
+    assert count_followed(traps(), urls, title=lambda url: f"A day {url[-8:].translate(LETTERS)}") == MAX_DATES
     # An event a month is enough.
-    assert taken(traps(), urls, lambda url: [f"/event{url[-8:-2].translate(LETTERS)}"]) == MAX_DATES
+    assert count_followed(traps(), urls, lambda url: [f"/event{url[-8:-2].translate(LETTERS)}"]) == MAX_DATES
 
 
 @pytest.mark.parametrize("value", ["a1b2c3d4", "ABCDEF1234567890", "x7_zz-81", "1234567890"])
 @pytest.mark.parametrize("name", ["sid", "session_id", "sess", "visitor_id"])
-def test_a_session_by_name_and_value_is_taken_with_one_value(name, value):
-    one = traps()
+def test_a_session_parameter_is_crawled_with_one_value(name, value):
+    detector = traps()
     urls = [f"/page/{page}?{name}={value}{number:02}&lang=en" for number in range(40) for page in range(3)]
-    assert told(one, urls).count("") == 3
-    assert told(one, ["/page/9?lang=en"]) == [""]
+    assert reasons(detector, urls).count("") == 3
+    assert reasons(detector, ["/page/9?lang=en"]) == [""]
 
 
-def test_a_stamp_against_caches_is_taken_with_one_value():
+def test_a_cache_busting_parameter_is_crawled_with_one_value():
     for form in ("/news?_={}", "/news?nocache={}", "/news?ts={}&a=1", "/news?rnd=0.{}"):
         urls = [form.format(1_790_000_000 + 7 * number) for number in range(90)]
-        assert told(traps(), urls).count("") == 1
+        assert reasons(traps(), urls).count("") == 1
 
 
 def test_stories_and_topics_with_short_numbers_called_sid_are_pages():
     urls = [f"/article.php?sid={number}" for number in range(1, 900)]
     urls += [f"/index.php?session={word}" for word in ("spring", "autumn", "keynote")]
-    assert set(told(traps(), urls)) == {""}
+    assert set(reasons(traps(), urls)) == {""}
 
 
 def test_the_same_fields_in_another_order_are_the_same_page():
     fields = ("a=1", "b=2", "c=3", "d=4")
-    answers = told(traps(), [f"/list?{'&'.join(order)}" for order in permutations(fields)])
+    answers = reasons(traps(), [f"/list?{'&'.join(order)}" for order in permutations(fields)])
     assert answers == [""] + ["trap_queries"] * 23
     # Fields of one name are a list, in its own order.
-    assert told(traps(), ["/list?f=1&f=2", "/list?f=2&f=1", "/list?f=1&g=2&f=2"]) == ["", "", ""]
+    assert reasons(traps(), ["/list?f=1&f=2", "/list?f=2&f=1", "/list?f=1&g=2&f=2"]) == ["", "", ""]
 
 
 def visits(number):
-    """A site that hands every visitor an id of its own, and writes it into all links of each page it gives."""
+    """A site that assigns a session id to every visitor, and writes it into all links."""
     return [f"/page/{page}?visit={number:012x}deadbeef4711&lang=en" for page in range(30)]
 
 
-def test_ids_of_visits_are_seen_by_what_they_are_carried_along():
-    one = traps()
-    answers = [answer for number in range(100) for answer in told(one, visits(number))]
+def test_session_ids_are_detected_by_their_propagation():
+    detector = traps()
+    answers = [answer for number in range(100) for answer in reasons(detector, visits(number))]
     assert answers.count("") < 15 * 30
     assert set(answers[-1000:]) == {"trap_session"}
-    # What has not been taken under any id is taken once.
-    assert told(one, ["/page/99?visit=0123456789abcdef0123", "/page/99?visit=f123456789abcdef0123"]) == [
+    # A page that was not fetched under any id is fetched once.
+    assert reasons(detector, ["/page/99?visit=0123456789abcdef0123", "/page/99?visit=f123456789abcdef0123"]) == [
         "",
         "trap_session",
     ]
 
 
-def test_ids_of_visits_in_the_path_are_seen_too():
-    one = traps()
+def test_session_ids_in_the_path_are_detected_too():
+    detector = traps()
     urls = [f"/(S({number:024x}))/page{page}.aspx" for number in range(50) for page in range(12)]
-    answers = told(one, urls)
+    answers = reasons(detector, urls)
     assert set(answers[-300:]) == {"trap_session"}
 
 
-def test_a_parameter_that_leaves_the_page_as_it_is_is_taken_with_one_value():
-    one = traps()
+def test_a_parameter_without_effect_is_crawled_with_one_value():
+    detector = traps()
     urls = [f"https://h.example/a?ref={number}&page=1" for number in range(8)]
-    told(one, urls)
-    assert [one.note(url, "sha1:SAME").follow for url in urls[:4]] == [True] * MAX_COPIES + [False]
-    assert told(one, ["/a?ref=77&page=1", "/a?ref=78&page=1", "/a?ref=79&page=2", "/a?ref=80&page=2", "/b?ref=1"]) == [
+    reasons(detector, urls)
+    assert [detector.note(url, "sha1:SAME").follow for url in urls[:4]] == [True] * MAX_COPIES + [False]
+    assert reasons(
+        detector, ["/a?ref=77&page=1", "/a?ref=78&page=1", "/a?ref=79&page=2", "/a?ref=80&page=2", "/b?ref=1"]
+    ) == [
         "",
         "trap_session",
         "",
@@ -324,27 +328,27 @@ def test_a_parameter_that_leaves_the_page_as_it_is_is_taken_with_one_value():
     ]
 
 
-def test_hosts_of_a_domain_end():
-    one = traps(max_hosts_per_domain=3)
+def test_hosts_of_a_domain_are_capped():
+    detector = traps(max_hosts_per_domain=3)
     hosts = ["a", "b", "a", "c", "d", "b", "e"]
-    answers = [one.refuses(link(f"https://{host}.example.org/{place}")) for place, host in enumerate(hosts)]
+    answers = [detector.refuses(link(f"https://{host}.example.org/{place}")) for place, host in enumerate(hosts)]
     assert answers == ["", "", "", "", "trap_hosts", "", "trap_hosts"]
-    assert one.refuses(link("https://other.example.com/")) == ""
-    assert one.scores() == {"a.example.org": 2}
+    assert detector.refuses(link("https://other.example.com/")) == ""
+    assert detector.scores() == {"a.example.org": 2}
 
 
-def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
-    one = traps()
-    first = Earlier("https://h.example/0", datetime(2026, 11, 24, tzinfo=UTC), "urn:uuid:1", "sha1:A")
-    answers = [one.note(first.url, "sha1:A")]
-    one.keep(first)
-    answers += [one.note(f"https://h.example/{number}", "sha1:A") for number in range(1, 5)]
+def test_a_payload_repeated_at_many_urls_of_a_host_is_not_a_page():
+    detector = traps()
+    first = EarlierCapture("https://h.example/0", datetime(2026, 11, 24, tzinfo=UTC), "urn:uuid:1", "sha1:A")
+    answers = [detector.note(first.url, "sha1:A")]
+    detector.keep(first)
+    answers += [detector.note(f"https://h.example/{number}", "sha1:A") for number in range(1, 5)]
     assert answers == [("", True), ("duplicate", True), ("duplicate", True), ("duplicate", False), ("duplicate", False)]
-    assert one.original("https://h.example/4", "sha1:A") == first
-    assert one.original(first.url, "sha1:A") is None
-    assert one.note("https://other.example/", "sha1:A").reason == ""
-    assert one.note("https://h.example/x", "sha1:B").reason == ""
-    assert {one.note(f"https://h.example/{number}", "").reason for number in range(9)} == {""}
+    assert detector.original("https://h.example/4", "sha1:A") == first
+    assert detector.original(first.url, "sha1:A") is None
+    assert detector.note("https://other.example/", "sha1:A").reason == ""
+    assert detector.note("https://h.example/x", "sha1:B").reason == ""
+    assert {detector.note(f"https://h.example/{number}", "").reason for number in range(9)} == {""}
 
 
 @pytest.mark.parametrize(
@@ -376,7 +380,7 @@ def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
         "Không tìm thấy trang",
     ],
 )
-def test_a_short_page_that_is_titled_not_found_is_none(title):
+def test_a_short_page_titled_not_found_is_a_soft_404(title):
     assert is_soft_404(title, 200)
     assert traps().note("https://h.example/", "sha1:A", title, 200) == ("soft_404", False)
     assert not is_soft_404(title, 1024)
@@ -387,24 +391,27 @@ def test_a_short_page_that_is_titled_not_found_is_none(title):
     "title",
     ["", "Peugeot 404", "Room 404", "Lost and Found", "How to handle 404s", "Bus line 404 timetable", "Foundation"],
 )
-def test_a_short_page_with_another_title_is_one(title):
+def test_a_short_page_with_another_title_is_a_page(title):
     assert not is_soft_404(title, 10)
 
 
-def test_what_is_remembered_of_a_host_is_bounded():
-    one = traps(max_pages_per_host=1)
+def test_memory_per_host_is_bounded():
+    detector = traps(max_pages_per_host=1)
     for number in range(30_000):
-        one.refuses(link(f"https://h.example/p{number}?x{number}={number:020}&b=2026-01-01"))
-        one.note(f"https://h.example/{number}?a", f"sha1:{number}")
-        one.keep(Earlier(f"https://h.example/{number}", datetime(2026, 11, 24, tzinfo=UTC), "", f"sha1:{number}"))
-        one.learn(f"https://h.example/p{number % 7}?b=2026-01-01", f"{number}".translate(LETTERS), ())
-    (host,) = one._hosts.values()
-    held = sum(
-        len(part) for part in (host.paths, host.dates, host.ids, host.taken, host.copies, host.originals, host.first)
+        detector.refuses(link(f"https://h.example/p{number}?x{number}={number:020}&b=2026-01-01"))
+        detector.note(f"https://h.example/{number}?a", f"sha1:{number}")
+        detector.keep(
+            EarlierCapture(f"https://h.example/{number}", datetime(2026, 11, 24, tzinfo=UTC), "", f"sha1:{number}")
+        )
+        detector.learn(f"https://h.example/p{number % 7}?b=2026-01-01", f"{number}".translate(LETTERS), ())
+    (host,) = detector._hosts.values()
+    entries = sum(
+        len(part)
+        for part in (host.paths, host.dates, host.ids, host.sessionless, host.copies, host.originals, host.first)
     )
-    held += sum(len(calendar.brought) for calendar in host.dates.values())
-    held += sum(len(path.orders) for path in host.paths.values())
-    assert held + sum(len(path.values) for path in host.paths.values()) <= 20_000
+    entries += sum(len(calendar.content) for calendar in host.dates.values())
+    entries += sum(len(path.orders) for path in host.paths.values())
+    assert entries + sum(len(path.values) for path in host.paths.values()) <= 20_000
 
 
 PIECES = [
@@ -429,15 +436,15 @@ PIECES = [
 
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=12))
-def test_every_url_is_judged(paths):
-    one = traps(max_queries_per_path=1, max_hosts_per_domain=1)
+def test_any_url_gets_a_decision(paths):
+    detector = traps(max_queries_per_path=1, max_hosts_per_domain=1)
     for url in dict.fromkeys(canonical(f"http://h.example/{path}") for path in paths):
-        assert one.refuses(link(url)) in ("", "trap_path", "trap_calendar", "trap_queries", "trap_session")
-        assert one.note(url, url[-3:]).reason in ("", "duplicate")
+        assert detector.refuses(link(url)) in ("", "trap_path", "trap_calendar", "trap_queries", "trap_session")
+        assert detector.note(url, url[-3:]).reason in ("", "duplicate")
 
 
-def test_the_answers_depend_on_the_order_alone():
+def test_decisions_depend_only_on_the_order_of_urls():
     urls = [url for site in HONEST.values() for url in site[:300]] + [
         url for number in range(20) for url in visits(number)
     ]
-    assert told(traps(max_queries_per_path=10), urls) == told(traps(max_queries_per_path=10), urls)
+    assert reasons(traps(max_queries_per_path=10), urls) == reasons(traps(max_queries_per_path=10), urls)

@@ -1,5 +1,5 @@
-"""Contract of tasks.stages.crawl.storage.warc: files that other readers take, digests that hold, an index that leads
-back."""
+"""Contract of tasks.stages.crawl.storage.warc: files readable by others, correct digests, an index with correct
+offsets."""
 
 import bisect
 import gzip
@@ -15,8 +15,8 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.warc.archive import capture_at, captures, index_entry
 from tasks.formats.warc.record import payload_digest
-from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.http.client import Response
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter, suffix, surt
 
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -29,7 +29,7 @@ def answer(body=b"<p>hello</p>", status=200, headers=(("Content-Type", "text/htm
         "request": b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
         "seconds": 0.5,
     }
-    return Answer(status=status, reason=reason, headers=tuple(headers), body=body, **{**fields, **more})
+    return Response(status=status, reason=reason, headers=tuple(headers), body=body, **{**fields, **more})
 
 
 def open_writer(compression="gzip"):
@@ -45,7 +45,7 @@ def written(*answers, url="http://h/", compression="gzip", notes=None):
 
 
 def records(file):
-    """What warcio reads; it compares every digest."""
+    """The records read by warcio, which verifies every digest."""
     file.seek(0)
     return [
         (record.rec_type, record.rec_headers, record.http_headers, record.content_stream().read())
@@ -54,7 +54,7 @@ def records(file):
 
 
 def verified(file):
-    """What FastWARC reads, with its own opinion of the block digests; it reads zstd, which warcio does not."""
+    """The records read by FastWARC with its check of block digests; unlike warcio it reads zstd."""
     file.seek(0)
     found = []
     for record in fastwarc.ArchiveIterator(file, parse_http=False):
@@ -67,7 +67,7 @@ def header(row, name):
     return row[1].get(name)
 
 
-def test_every_record_is_a_gzip_member_of_its_own():
+def test_every_record_is_a_gzip_member():
     file, places, _ = written(answer(), answer(b"second"))
     data = file.getvalue()
     for place in places:
@@ -75,7 +75,7 @@ def test_every_record_is_a_gzip_member_of_its_own():
         assert [record.rec_type for record in ArchiveIterator(part)] == ["response"]
 
 
-def test_every_record_is_a_zstd_frame_of_its_own():
+def test_every_record_is_a_zstd_frame():
     file, places, _ = written(answer(), answer(b"second"), compression="zstd")
     data = file.getvalue()
     for place, body in zip(places, (b"<p>hello</p>", b"second"), strict=True):
@@ -84,8 +84,8 @@ def test_every_record_is_a_zstd_frame_of_its_own():
     assert data.count(b"\x28\xb5\x2f\xfd") == 7  # warcinfo, and three records per capture
 
 
-def test_a_zstd_frame_says_how_long_it_is_and_keeps_a_body_that_came_compressed_as_it_is():
-    """Frames of unknown length need tables of a megabyte each, which took twenty times as long as the record."""
+def test_a_zstd_frame_states_its_size_and_keeps_compressed_bodies_as_they_are():
+    """Frames of unknown length need tables of a megabyte each, which takes twenty times as long as the record."""
     body = random.Random(0).randbytes(20_000)
     file, (place, _), _ = written(gzip_answer(body), answer(b"second" * 1000), compression="zstd")
     data = file.getvalue()
@@ -98,7 +98,7 @@ def test_a_zstd_frame_says_how_long_it_is_and_keeps_a_body_that_came_compressed_
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
-def test_all_digests_hold_for_both_compressions(compression):
+def test_digests_are_correct_for_both_compressions(compression):
     file, writer = open_writer(compression)
     writer.capture("http://h/", WHEN, answer(), {"hopsFromSeed": "0"})
     writer.capture("http://h/z", WHEN, answer(gzip.compress(b"z"), headers=[("Content-Encoding", "gzip")]), {})
@@ -119,7 +119,7 @@ def gzip_answer(body):
     return answer(gzip.compress(body), headers=[("Content-Encoding", "GZIP"), ("Content-Type", "a/b")])
 
 
-def test_bodies_that_came_compressed_are_not_compressed_again():
+def test_compressed_bodies_are_not_compressed_again():
     packed = gzip_answer(b"<p>packed</p>")
     file, _, _ = written(answer(b"as it is"), packed, answer(b"third"), packed)
     rows = records(file)
@@ -141,7 +141,7 @@ def test_stored_bodies_of_every_size_are_whole_gzip_members(size):
     assert next(captures(file)).payload == body
 
 
-def test_a_body_that_came_compressed_is_stored_as_it_came():
+def test_a_compressed_body_is_stored_as_received():
     body = gzip.compress(b"<p>packed</p>" * 100)
     file, _, _ = written(answer(body, headers=[("Content-Encoding", "gzip")]))
     file.seek(0)
@@ -160,11 +160,11 @@ def test_every_record_is_warc_1_1(compression):
     assert b"format: WARC File Format 1.1\r\n" in data
 
 
-def test_the_name_of_a_file_tells_its_compression():
+def test_the_file_name_states_the_compression():
     assert (suffix("gzip"), suffix("zstd")) == (".warc.gz", ".warc.zst")
 
 
-def test_a_conversion_names_the_capture_it_was_made_from():
+def test_a_conversion_record_refers_to_its_capture():
     file, writer = open_writer()
     captured = writer.capture("http://h/", WHEN, answer(), {})
     made = writer.conversion(
@@ -189,7 +189,7 @@ def test_a_conversion_names_the_capture_it_was_made_from():
     assert (entry["mime"], int(entry["offset"]), int(entry["length"])) == ("text/html", made.offset, made.length)
 
 
-def test_a_record_says_what_was_received_and_when():
+def test_a_record_has_the_received_bytes_and_their_time():
     (_, headers, http, body) = next(row for row in records(written(answer())[0]) if row[0] == "response")
     assert headers.protocol == "WARC/1.1"
     assert headers.get_header("WARC-Date") == "2026-11-21T12:30:15.250000Z"
@@ -227,7 +227,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 @pytest.mark.parametrize("options", HOSTILE)
-def test_nothing_that_a_server_sends_forges_a_header(options, compression):
+def test_server_input_cannot_forge_a_warc_header(options, compression):
     file, _, lines = written(answer(**options), answer(b"next"), compression=compression)
     rows = verified(file)
     assert [row[0] for row in rows] == ["warcinfo", *("response", "request", "metadata") * 2]
@@ -243,7 +243,7 @@ def test_nothing_that_a_server_sends_forges_a_header(options, compression):
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 @pytest.mark.parametrize("notes", [{"via": FORGED}, {"via": "http://a/\r\nhopsFromSeed: 9"}, {f"n\r\n{FORGED}": "x"}])
-def test_notes_forge_neither_a_record_nor_another_note(notes, compression):
+def test_metadata_values_cannot_forge_a_record_or_field(notes, compression):
     file, _, _ = written(answer(), answer(b"next"), compression=compression, notes=notes)
     rows = verified(file)
     assert [row[0] for row in rows] == ["warcinfo", *("response", "request", "metadata") * 2]
@@ -253,7 +253,7 @@ def test_notes_forge_neither_a_record_nor_another_note(notes, compression):
     assert b"\n" not in lines[1]
 
 
-def test_a_conversion_forges_nothing_either():
+def test_a_conversion_cannot_forge_a_record_either():
     file, writer = open_writer()
     writer.conversion(f"http://h/{FORGED}", WHEN, FORGED.encode(), FORGED, f"urn:uuid:0{FORGED}", {"via": FORGED})
     rows = records(file)
@@ -273,16 +273,16 @@ def test_headers_that_no_longer_describe_the_body_are_renamed():
     assert body == b"<p>hello</p>"
 
 
-def test_a_body_that_was_cut_off_is_marked():
+def test_a_truncated_body_is_marked():
     file, _, _ = written(answer(truncated="disconnect"), answer())
     file.seek(0)
     assert [capture.truncated for capture in captures(file)] == [True, False]
 
 
-def test_a_revisit_names_the_capture_it_repeats():
+def test_a_revisit_record_refers_to_its_capture():
     file = io.BytesIO()
     writer = WarcWriter(file, "one.warc.gz", "sluice", "sluice")
-    earlier = Earlier("http://h/", WHEN, "urn:uuid:0", "sha1:A")
+    earlier = EarlierCapture("http://h/", WHEN, "urn:uuid:0", "sha1:A")
     writer.revisit("http://h/", WHEN, answer(b"", 304, reason="Not Modified"), earlier, {})
     headers = next(row[1] for row in records(file) if row[0] == "revisit")
     assert headers.get_header("WARC-Refers-To") == "<urn:uuid:0>"
@@ -316,12 +316,12 @@ def index_of(urls, compression="gzip"):
     return file, writer.finish()
 
 
-def test_index_lines_have_the_fields_that_pywb_writes():
+def test_index_lines_have_the_fields_of_pywb():
     _, writer = open_writer()
     typed = answer(headers=[("Content-Type", "Text/HTML; charset=utf-8")])
     place = writer.capture("http://h/a", WHEN, typed, {})
     writer.capture("http://h/b", WHEN, answer(headers=[]), {})
-    earlier = Earlier("http://h/a", WHEN, place.record_id, place.payload_digest)
+    earlier = EarlierCapture("http://h/a", WHEN, place.record_id, place.payload_digest)
     writer.revisit("http://h/c", WHEN, answer(b"", 304, reason="Not Modified"), earlier, {})
     captured, untyped, revisit = writer.finish()
     head, _, fields = captured.partition("{")

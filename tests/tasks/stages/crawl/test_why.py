@@ -1,4 +1,4 @@
-"""Why a URL is crawled, or is not: after real cycles over a real site, through the shell and by hand."""
+"""Why a URL is crawled or not: after real cycles over a real site, through the shell and the API."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from tasks.core.errors import InputError
-from tasks.formats.web.robots import Robots, ai_optout_by, decided_by
+from tasks.formats.web.robots import Robots, ai_optout_rule, deciding_rule
 from tasks.run import shell
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
@@ -56,14 +56,14 @@ Disallow: /noai
 
 def pages():
     links = "<a href=/private/a>x</a><a href=/noai/b>x</a><a href=/gone>x</a><a href=/paid>x</a><a href=/sick>x</a>"
-    found = {
+    by_path = {
         "/": links + "".join(f"<a href=/p/{n}>x</a>" for n in range(5)),
         "/p/1": '<link rel=license href="/cc">one',
     }
-    found |= {f"/p/{n}": f"page {n}" for n in (0, 2, 3, 4)}
-    found["/paid"] = lambda _: web.Response(status=402)
-    found["/sick"] = lambda _: web.Response(status=500)
-    return found
+    by_path |= {f"/p/{n}": f"page {n}" for n in (0, 2, 3, 4)}
+    by_path["/paid"] = lambda _: web.Response(status=402)
+    by_path["/sick"] = lambda _: web.Response(status=500)
+    return by_path
 
 
 def run(recipe, version, stages=("inject", "rank", "generate", "fetch", "render", "update", "publish")):
@@ -74,7 +74,7 @@ def run(recipe, version, stages=("inject", "rank", "generate", "fetch", "render"
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A recipe after a whole cycle; its `site` and `folder` are known by the recipe's settings."""
+    """A recipe after a whole cycle; its settings have the `site` and `folder`."""
     folder = tmp_path_factory.mktemp("why")
     with Site(pages(), ROBOTS) as site:
         text = RECIPE.format(seed=site.url(), folder=folder, port=site.port)
@@ -95,21 +95,21 @@ def ask(asked):
     return lambda url, now=None, version="": why(open_store(recipe), recipe.name, recipe.crawl, url, version, now)
 
 
-def test_a_captured_page_tells_when_it_comes_again_and_where_its_capture_lies(ask, asked):
-    found = ask(asked[1].url("/p/1"))
-    assert found["verdict"].startswith("not now: not due: it was fetched")
-    assert found["known"]["status"] == "db_fetched"
-    assert found["known"]["warc_path"].startswith("asked/segment/p0/c1/warc/")
-    assert found["tried"]["http_status"] == 200
-    assert found["found_on"] == [asked[1].url("/")]
-    assert found["pace"]["cap"] == 40
-    assert found["pace"]["reasons"]["captured"] == 6
-    assert found["policy"]["headers"] == ["Accept-Language", "X-Key"]
-    assert found["artifacts"] == {kind: f"asked/{name}@c1" for kind, name in KINDS.items()}
-    text = render(found)
+def test_a_captured_page_has_its_next_due_time_and_capture_location(ask, asked):
+    facts = ask(asked[1].url("/p/1"))
+    assert facts["verdict"].startswith("not now: not due: it was fetched")
+    assert facts["known"]["status"] == "db_fetched"
+    assert facts["known"]["warc_path"].startswith("asked/segment/p0/c1/warc/")
+    assert facts["tried"]["http_status"] == 200
+    assert facts["found_on"] == [asked[1].url("/")]
+    assert facts["pace"]["cap"] == 40
+    assert facts["pace"]["reasons"]["captured"] == 6
+    assert facts["policy"]["headers"] == ["Accept-Language", "X-Key"]
+    assert facts["artifacts"] == {kind: f"asked/{name}@c1" for kind, name in KINDS.items()}
+    text = render(facts)
     assert "page.license" in text
     assert "at byte" in text
-    assert "s3cret" not in text + json.dumps(found, default=str)
+    assert "s3cret" not in text + json.dumps(facts, default=str)
     later = ask(asked[1].url("/p/1"), now=datetime.now(UTC) + timedelta(days=8))
     assert later["verdict"].startswith("due since")
 
@@ -123,19 +123,19 @@ KINDS = {"seeds": "seeds", "fetchlist": "fetchlist/p0", "segment": "segment/p0",
         ("/private/a", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
         ("/private/never/seen", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
         ("/noai/b", "no: ai_optout: robots.txt, line 7, for gptbot: Disallow: /noai"),
-        ("/gone", "not now: http_404: so ended its last try"),
-        ("/paid", "not now: payment_required: so ended its last try"),
+        ("/gone", "not now: http_404: that was the result of its last try"),
+        ("/paid", "not now: payment_required: that was the result of its last try"),
         ("/sick", "not now: http_500: it failed once"),
-        ("/a.zip", "no: scope: exclude_pattern is found in it"),
+        ("/a.zip", "no: scope: it matches exclude_pattern"),
         ("/x/x/x/x", "no: trap_path"),
-        ("/private/open", "unknown: no page, sitemap or feed that was read leads to it"),
+        ("/private/open", "unknown: no page, sitemap or feed that was read links to it"),
         ("/never/seen?utm_source=x", "unknown: no page"),
     ],
 )
-def test_the_verdict_names_what_a_cycle_would_meet_first(ask, asked, path, verdict):
-    found = ask(asked[1].url(path))
-    assert found["verdict"].startswith(verdict), found["verdict"]
-    assert verdict in render(found)
+def test_the_verdict_is_the_first_obstacle_of_a_cycle(ask, asked, path, verdict):
+    facts = ask(asked[1].url(path))
+    assert facts["verdict"].startswith(verdict), facts["verdict"]
+    assert verdict in render(facts)
 
 
 @pytest.mark.parametrize(
@@ -145,44 +145,42 @@ def test_the_verdict_names_what_a_cycle_would_meet_first(ask, asked, path, verdi
         ("http://elsewhere.localhost/", "no: scope: include_hosts does not name elsewhere.localhost"),
         ("http://10.0.0.1/", "no: scope: "),
         ("http://far.localhost/", "unknown: "),
-        ("mailto:a@b.example", "never: it is no http or https URL"),
+        ("mailto:a@b.example", "never: it is not an http or https URL"),
         ("nonsense", "no: scope: include_hosts does not name nonsense"),
     ],
 )
-def test_what_no_cycle_has_seen_is_judged_by_the_recipe(ask, url, verdict):
+def test_an_unknown_url_is_checked_against_the_recipe(ask, url, verdict):
     assert ask(url)["verdict"].startswith(verdict)
 
 
-def test_an_address_without_a_scheme_is_taken_for_the_one_that_is_known(ask, asked):
+def test_a_url_without_a_scheme_matches_the_known_one(ask, asked):
     known = asked[1].url("/p/1")
     assert ask(known.removeprefix("http://"))["known"] == ask(known)["known"]
     assert ask("unknown.example/a?u=http://b.example/")["url"] == "https://unknown.example/a?u=http://b.example/"
     assert ask("mailto:a@b.example")["url"] is None
 
 
-def test_all_obstacles_are_told_in_the_order_in_which_a_cycle_meets_them(ask):
-    found = ask("http://10.0.0.1:8080/a.zip")
-    assert [one["by"] for one in found["obstacles"]] == ["scope", "port"]
-    assert "also: port" in render(found)
+def test_all_obstacles_are_listed_in_the_order_of_a_cycle(ask):
+    facts = ask("http://10.0.0.1:8080/a.zip")
+    assert [one["by"] for one in facts["obstacles"]] == ["scope", "port"]
+    assert "also: port" in render(facts)
 
 
-def test_lines_of_seed_files_that_were_set_aside_are_found_again(ask, asked):
-    found = ask("http://10.0.0.1/")
-    assert (found["set_aside"]["line"], found["set_aside"]["reason"]) == (3, "private_address")
-    assert "seeds.txt, line 3" in render(found)
+def test_quarantined_lines_of_seed_files_are_found(ask, asked):
+    facts = ask("http://10.0.0.1/")
+    assert (facts["set_aside"]["line"], facts["set_aside"]["reason"]) == (3, "private_address")
+    assert "seeds.txt, line 3" in render(facts)
     assert ask(asked[1].url("/seeded"))["seed"]
 
 
-def test_a_cycle_under_way_shows_the_place_in_its_list(asked, ask, tmp_path):
+def test_a_running_cycle_shows_the_position_in_its_list(asked, ask, tmp_path):
     recipe, site = asked
     moved = recipe.override({"name": "moved"})
     run(moved, "c1", ("inject", "rank", "generate"))
-    found = why(open_store(moved), "moved", moved.crawl, site.url("/p/0"))
-    assert found["verdict"].startswith("listed, place ")
-    assert found["listed"]["of"] == 3
-    assert why(open_store(moved), "moved", moved.crawl, site.url("/p/3"))["verdict"].startswith(
-        "no cycle has come to its"
-    )
+    facts = why(open_store(moved), "moved", moved.crawl, site.url("/p/0"))
+    assert facts["verdict"].startswith("listed, place ")
+    assert facts["listed"]["of"] == 3
+    assert why(open_store(moved), "moved", moved.crawl, site.url("/p/3"))["verdict"].startswith("no cycle is complete")
     fresh = recipe.override({"name": "fresh"})
     assert why(open_store(fresh), "fresh", fresh.crawl, site.url("/p/3"))["artifacts"] == {}
     assert ask(site.url("/p/0"), version="c1")["known"]
@@ -190,15 +188,15 @@ def test_a_cycle_under_way_shows_the_place_in_its_list(asked, ask, tmp_path):
         ask(site.url("/p/0"), version="c9")
 
 
-def test_where_the_hosts_file_cannot_be_read_the_fetch_list_tells_who_was_denied(asked):
+def test_denials_come_from_the_fetch_list_if_the_hosts_file_is_unreadable(asked):
     recipe, _ = asked
     away = recipe.override({"crawl.hosts_file": "/nowhere/hosts.toml"})
-    found = why(open_store(away), away.name, away.crawl, "http://denied.localhost/a")
-    assert found["obstacles"][0]["by"] == "host_denied"
-    assert "cannot be read here; as asked/fetchlist/p0@c1 holds it" in found["policy"]["from"]
+    facts = why(open_store(away), away.name, away.crawl, "http://denied.localhost/a")
+    assert facts["obstacles"][0]["by"] == "host_denied"
+    assert "cannot be read here; the copy in asked/fetchlist/p0@c1" in facts["policy"]["from"]
 
 
-def test_a_host_in_back_off_and_a_host_at_its_cap_are_told(run_stage, tmp_path):
+def test_hosts_in_back_off_and_at_their_cap_are_reported(run_stage, tmp_path):
     limited = {"/": "".join(f"<a href=/{n}>x</a>" for n in range(30)), **linked(30)}
     limited["/"] = "".join(f"<a href=/{n}>x</a>" for n in range(30))
     busy = lambda _: web.Response(status=503, headers={"Retry-After": "3600"})  # noqa: E731
@@ -214,13 +212,13 @@ def test_a_host_in_back_off_and_a_host_at_its_cap_are_told(run_stage, tmp_path):
         run(recipe, "c1")
         ask = lambda url: why(open_store(recipe), recipe.name, recipe.crawl, url)  # noqa: E731
         full = ask(site.url("/29"))
-        assert full["verdict"] == "not now: cap: its host got all 5 requests that it may get in a cycle"
+        assert full["verdict"] == "not now: cap: its host has used all 5 requests of a cycle"
         backed_off = ask(away.url("/b"))
         assert [one["by"] for one in backed_off["obstacles"]] == ["http_503", "host_backoff"]
-        assert "to be left alone until" in render(backed_off)
+        assert "backed off until" in render(backed_off)
 
 
-def test_the_shell_answers_in_words_and_in_json(asked, capsys):
+def test_the_shell_prints_text_and_json(asked, capsys):
     recipe, site = asked
     file = str(Path(recipe.crawl.hosts_file).with_name("asked.toml"))
     assert shell.main(["why", "--recipe", file, site.url("/private/a")]) == 0
@@ -230,14 +228,14 @@ def test_the_shell_answers_in_words_and_in_json(asked, capsys):
     assert shell.main(["why", "--recipe", file, "--version", "c9", site.url("/p/1")]) == 2
 
 
-def test_a_recipe_without_a_crawl_is_told_so(asked):
+def test_a_recipe_without_a_crawl_is_reported(asked):
     recipe, _ = asked
     off = recipe.crawl.model_copy(update={"enabled": False})
     with pytest.raises(InputError, match="does not crawl"):
         why(open_store(recipe), recipe.name, off, "http://a.localhost/")
 
 
-def test_what_was_taken_down_and_lifted_is_due(tmp_path):
+def test_a_lifted_url_is_due(tmp_path):
     with Site({"/": "<a href=/a>a</a>", "/a": "a"}) as site:
         text = f'name = "back"\n[crawl]\nseeds = ["{site.url()}"]\nallow_loopback = true\ndelay_s = 0.0\n'
         text += f'latency_factor = 0.0\npartitions = 1\nrecrawl = true\n[place]\nstore = "{tmp_path}/store"\n'
@@ -253,8 +251,8 @@ def test_what_was_taken_down_and_lifted_is_due(tmp_path):
     assert said[1].startswith("due since its takedown was lifted: the next cycle lists it")
 
 
-def test_the_rule_that_is_named_decides_as_the_crawler_does(shared_data):
-    """Over real robots.txt files: who says which rule decides says the same as who decides."""
+def test_the_reported_rule_agrees_with_the_crawler(shared_data):
+    """On real robots.txt files the reported rule agrees with the decision."""
     paths = (
         "/",
         "/a",
@@ -272,14 +270,14 @@ def test_the_rule_that_is_named_decides_as_the_crawler_does(shared_data):
             robots = Robots(body, agent)
             for path in paths:
                 url = f"http://h{path}"
-                found = decided_by(body, agent, url)
-                assert found.allowed == robots.allows(url), (row["host"], agent, path)
-                assert bool(found.line) == bool(found.rule)
-                if found.line:
+                rule = deciding_rule(body, agent, url)
+                assert rule.allowed == robots.allows(url), (row["host"], agent, path)
+                assert bool(rule.line) == bool(rule.rule)
+                if rule.line:
                     decided += 1
-                    line = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[found.line - 1]
-                    assert found.rule.split(": ", 1)[1].encode() in line, (row["host"], found)
-                if not ai_optout_by(body, url).allowed:
+                    line = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[rule.line - 1]
+                    assert rule.rule.split(": ", 1)[1].encode() in line, (row["host"], rule)
+                if not ai_optout_rule(body, url).allowed:
                     assert robots.ai_optout(url)
-                    assert ai_optout_by(body, url).group
+                    assert ai_optout_rule(body, url).group
     assert decided > 200

@@ -1,6 +1,6 @@
-"""Real evaluation sets in real text: Wikipedia's passages that BoolQ asks about are found, other domains are clean.
+"""Real evaluation sets in real text: Wikipedia passages used by BoolQ are found, other domains are clean.
 
-Change how items are matched or counted as common, and run the soak part.
+Run the soak tests after a change of how items are matched or counted as common.
 """
 
 from pathlib import Path
@@ -52,7 +52,7 @@ def flagged(made: Artifact) -> dict[str, int]:
     return {name: len(ids) for name, ids in found.items()}
 
 
-def test_passages_of_boolq_are_flagged_with_their_items_and_other_domains_are_not(
+def test_passages_of_boolq_are_matched_to_their_items_and_other_domains_are_not(
     shared_data: Path, tmp_path: Path
 ) -> None:
     wiki = domain(shared_data, "wiki", 400)
@@ -67,7 +67,7 @@ def test_passages_of_boolq_are_flagged_with_their_items_and_other_domains_are_no
     texts = {row["id"]: row["text"] for row in wiki}
     whole = [row | row[CONTAMINATED] for row in _beside(made) if row[CONTAMINATED]]
     whole = [row for row in whole if row["share"] > 0.5]  # the question after the passage is not in Wikipedia
-    for row in whole:  # the item that is named is the one whose passage this is
+    for row in whole:  # the named item is the one with this passage
         assert texts[row["id"]][row["begin"] : row["end"]][:40] in passages[row["item"]]
     assert len(whole) > 0.97 * len(wiki)
     print(f"boolq: {found['wiki']} of {len(wiki)} passages flagged, {len(whole)} with more than half of an item;")

@@ -1,4 +1,4 @@
-"""Contract of decontamination: what contains an evaluation item is named with it, and common phrases are not."""
+"""Decontamination: documents that contain an evaluation item are reported with it; common phrases are not."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION
 from tasks.formats.documents.text import normalise
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
-from tasks.stages.decontaminate.passes import word_places
+from tasks.stages.decontaminate.passes import word_positions
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
@@ -58,7 +58,7 @@ def matches(made: Artifact) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
-def test_items_are_found_however_they_are_written_and_named_with_share_and_place(tmp_path: Path) -> None:
+def test_items_are_found_in_any_formatting_with_share_and_position(tmp_path: Path) -> None:
     config = sets(tmp_path, [{"query": QUESTION}, {"query": SHORT}, {"query": TOO_SHORT}])
     shouted = QUESTION.upper().replace(";", " --").replace(",", " ,\n").replace(".", "!")
     texts = {
@@ -93,7 +93,7 @@ def test_items_are_found_however_they_are_written_and_named_with_share_and_place
     assert "1 items are too short" in made.record.note
 
 
-def test_every_document_has_a_row_with_its_largest_item(tmp_path: Path) -> None:
+def test_every_document_has_a_row_with_its_best_match(tmp_path: Path) -> None:
     config = sets(tmp_path, [{"query": f"{QUESTION} {SHORT}"}, {"query": QUESTION}])
     made = looked_at(tmp_path, config, {"one": QUESTION})
     found = [row[CONTAMINATED] for row in rows_of(made, f"{CONTAMINATION}/")]
@@ -101,25 +101,25 @@ def test_every_document_has_a_row_with_its_largest_item(tmp_path: Path) -> None:
     assert (len(found), only["set"], only["item"], only["share"], only["items"]) == (5, "quiz", "quiz.jsonl:2", 1.0, 2)
 
 
-def test_a_phrase_of_many_texts_is_common_and_a_popular_item_is_not(tmp_path: Path) -> None:
+def test_a_phrase_in_many_texts_is_ignored_and_a_popular_item_is_not(tmp_path: Path) -> None:
     config = sets(tmp_path, [{"query": f"{PROVERB}, but {QUESTION}"}, {"query": PROVERB}], common=3)
     texts = {f"says-{number}": f"{number} times I said: {PROVERB}." for number in range(4)}
     texts |= {f"copy-{number}": f"Page {number}. {PROVERB}, but {QUESTION}" for number in range(5)}
     made = looked_at(tmp_path / "many", config, texts)
     assert matches(made) == {f"copy-{number}": [("quiz.jsonl:1", 1.0)] for number in range(5)}
     (row,) = made.table("sets.parquet").to_pylist()
-    assert (row["common"], row["found"]) == (1, 1)  # of the item that is the proverb alone nothing is left
+    assert (row["common"], row["found"]) == (1, 1)  # nothing is left of the item that consists only of the proverb
 
     few = {name: text for name, text in texts.items() if name != "says-0"}
     assert {item for found in matches(looked_at(tmp_path / "few", config, few)).values() for item, _ in found} == {
         "quiz.jsonl:1", "quiz.jsonl:2",
     }  # fmt: skip
-    # A page that was captured a hundred times says nothing about how common its words are.
+    # A hundred captures of one page do not make its words common.
     again = {f"says-{number}": f"I said: {PROVERB}." for number in range(9)}
     assert len(matches(looked_at(tmp_path / "again", config, again))) == 9
 
 
-def test_the_bytes_do_not_depend_on_the_workers_nor_what_is_found_on_the_parts(tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_workers_and_matches_not_on_parts(tmp_path: Path) -> None:
     config = sets(tmp_path, [{"query": f"{PROVERB}, but {QUESTION}"}, {"query": SHORT}], common=3)
     texts = {f"says-{number}": f"{number} times I said: {PROVERB}." for number in range(5)}
     texts |= {f"copy-{number}": f"{QUESTION} {number} {SHORT}" for number in range(5)}
@@ -130,7 +130,7 @@ def test_the_bytes_do_not_depend_on_the_workers_nor_what_is_found_on_the_parts(t
     assert whole.read("report.html") == one.read("report.html")
 
 
-def test_the_page_shows_items_and_documents_and_runs_nothing_of_them(tmp_path: Path) -> None:
+def test_the_page_shows_items_and_documents_escaped(tmp_path: Path) -> None:
     config = sets(tmp_path, [{"query": f"<script>alert(1)</script> {QUESTION}"}])
     page = looked_at(tmp_path, config, {"<script>": QUESTION}).read("report.html").decode()
     assert "<script" not in page
@@ -138,7 +138,7 @@ def test_the_page_shows_items_and_documents_and_runs_nothing_of_them(tmp_path: P
     assert "https://example.org/&lt;script&gt;" in page
 
 
-def test_ids_texts_and_kinds_are_as_the_settings_say(tmp_path: Path) -> None:
+def test_ids_texts_and_kinds_follow_the_settings(tmp_path: Path) -> None:
     rows = [{"key": 7, "asked": [QUESTION, SHORT], "more": None}, {"key": 8, "asked": [FILLER], "more": "x"}]
     path = tmp_path / "quiz.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -147,7 +147,7 @@ def test_ids_texts_and_kinds_are_as_the_settings_say(tmp_path: Path) -> None:
     assert matches(made)["page"] == [("7", 1.0)]
 
 
-def test_items_that_are_all_too_short_are_counted_and_nothing_is_found(tmp_path: Path) -> None:
+def test_items_that_are_too_short_are_counted_and_not_searched(tmp_path: Path) -> None:
     made = looked_at(
         tmp_path, sets(tmp_path, [{"query": TOO_SHORT}, {"query": ""}]), {"page": f"{TOO_SHORT} {QUESTION}"}
     )
@@ -163,7 +163,7 @@ def test_no_item_is_found_across_two_documents(tmp_path: Path) -> None:
     assert matches(run_stage_in(tmp_path, STAGE, config, inputs)) == {}
 
 
-def test_the_place_of_an_item_is_its_longest_run(tmp_path: Path) -> None:
+def test_the_position_of_an_item_is_its_longest_run(tmp_path: Path) -> None:
     beginning = " ".join(QUESTION.split()[:20])
     text = f"{beginning} as I said before: {QUESTION} Or, again, {beginning}?"
     (row,) = rows_of(looked_at(tmp_path, sets(tmp_path, [{"query": QUESTION}]), {"page": text}), "matches/")
@@ -171,7 +171,7 @@ def test_the_place_of_an_item_is_its_longest_run(tmp_path: Path) -> None:
     assert (row["share"], row["words"]) == (1, len(QUESTION.split()))
 
 
-def test_a_page_with_a_whole_set_lists_the_items_of_the_largest_share(
+def test_a_page_with_a_whole_set_lists_the_items_with_the_largest_shares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.stages.decontaminate.passes.MOST_ITEMS", 3)
@@ -185,9 +185,9 @@ def test_a_page_with_a_whole_set_lists_the_items_of_the_largest_share(
 
 @settings(max_examples=50)
 @given(st.text(st.sampled_from("aZ \n\t.'-½ﬁée\u0301\u200b\u00ad漢字กำ\u2028\x00İ_"), max_size=60))
-def test_each_word_stands_where_it_is_said_to(text: str) -> None:
+def test_word_offsets_are_correct(text: str) -> None:
     split = normalise(text).split()
-    begins, ends = word_places(text, len(split))
+    begins, ends = word_positions(text, len(split))
     for word, begin, end in zip(split, begins, ends, strict=True):
         assert word in normalise(text[begin:end]).split()
 
@@ -205,13 +205,13 @@ def test_sets_on_an_object_store_are_read_there(s3: S3Server, tmp_path: Path) ->
     ("content", "said"),
     [
         ('{"query": "a"}\n{"query": \n', r"quiz\.jsonl, line 2: not JSON"),
-        ('{"query": "a"}\n\n["b"]\n', r"quiz\.jsonl, line 3: no JSON object"),
-        ('{"question": "a", "n": 1}\n', r'line 1: no field "query" \(there are: n, question\)'),
+        ('{"query": "a"}\n\n["b"]\n', r"quiz\.jsonl, line 3: not a JSON object"),
+        ('{"question": "a", "n": 1}\n', r'line 1: no field "query" \(fields: n, question\)'),
         ('{"query": {"text": "a"}}\n', r'line 1: the field "query" is neither a text nor a list of texts'),
         ("\n", r'the evaluation set "quiz" has no item: .*quiz\.jsonl is empty'),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(tmp_path: Path, content: str, said: str) -> None:
+def test_an_unreadable_row_is_named_with_its_line(tmp_path: Path, content: str, said: str) -> None:
     config = sets(tmp_path, [])
     (tmp_path / "quiz.jsonl").write_text(content)
     with pytest.raises(InputError, match=said):

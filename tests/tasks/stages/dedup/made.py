@@ -1,4 +1,4 @@
-"""Small corpora written straight into a store, as extract and annotate would have written them."""
+"""Small corpora written directly into a store in the format of extract and annotate."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.filters.catalogue import annotator
-from tasks.formats.documents.document import DOCUMENT, LAYOUT, document_id, marked
+from tasks.formats.documents.document import DOCUMENT, LAYOUT, document_id, with_ids_digest
 from tasks.formats.documents.text import digest128
 
 ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
@@ -33,9 +33,9 @@ class Settings(Config):
 
 
 def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
-    """One document with what was measured of it; `more` overrides any of it.
+    """One document with its measurements; `more` overrides any field.
 
-    `poor` makes it fail as `gopher_quality_few_words`; `error` is what made an annotator fail; `paged`: it is a PDF.
+    `poor` makes it fail as `gopher_quality_few_words`; `error` is the error of a failed annotator.
     """
     url = f"https://example.org/{name or digest128(text)}"
     row = {
@@ -66,7 +66,7 @@ def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
 
 
 def _measured(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns what each annotator has found."""
+    """Returns the findings of each annotator."""
     found: dict[str, dict[str, Any]] = {
         "language": {"label": row["language"], "score": row["language_score"]},
         "gopher_quality": _POOR if row["poor"] else _PROSE,
@@ -81,13 +81,13 @@ def _measured(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group(name: str, rows: list[dict[str, Any]]) -> pa.Table:
-    """Returns what an annotator has measured of some documents, as annotate writes it."""
+    """Returns an annotator's measurements of documents in the format of annotate."""
     schema = pa.schema([("error", pa.string()), (name, annotator(name, {}).type())])
     failed = [row["error"] if name == FAILS else None for row in rows]
     found = [
         {"error": error, name: None if error else _measured(row)[name]} for row, error in zip(rows, failed, strict=True)
     ]
-    return marked(pa.Table.from_pylist(found, schema=schema), pa.chunked_array([[row["id"] for row in rows]]))
+    return with_ids_digest(pa.Table.from_pylist(found, schema=schema), pa.chunked_array([[row["id"] for row in rows]]))
 
 
 def write(
@@ -109,7 +109,7 @@ def write(
 
 
 def write_groups(folder: Path, parts: dict[str, list[dict[str, Any]]], version: str = "dev") -> dict[str, Artifact]:
-    """Commits what annotators have measured of documents, by part; returns the inputs of dedup and consolidate."""
+    """Commits the annotators' measurements of documents by part; returns the inputs of dedup and consolidate."""
     groups = {
         name: write(
             *(folder, f"{KIND}/{name}", {part: {KIND: _group(name, rows)} for part, rows in parts.items()}),
@@ -133,7 +133,7 @@ def corpus(
     version: str = "dev",
     **more: list[dict[str, Any]],
 ) -> dict[str, Artifact]:
-    """Writes `extracted` and what was measured, with the rows dealt out over parts, each part sorted by id.
+    """Writes `extracted` and the measurements, with rows distributed over parts, each part sorted by id.
 
     `more` are further parts by name, with a hyphen in place of an underscore.
     """
@@ -167,7 +167,7 @@ def rows_of(artifact: Artifact, folder: str) -> list[dict[str, Any]]:
 
 
 def found_in(attributes: Artifact) -> list[dict[str, Any]]:
-    """Returns one row per document: `id`, `error` of the first annotator that failed, and what each has found."""
+    """Returns one row per document: `id`, `error` of the first failed annotator, and the findings of each."""
     (ref,) = (ref for ref in attributes.record.inputs if ref.role == "extracted")
     extracted = Artifact.open_at(attributes.store, ArtifactId.parse(ref.address))
     rows: list[dict[str, Any]] = [{"id": row["id"], "error": None} for row in rows_of(extracted, "documents/")]

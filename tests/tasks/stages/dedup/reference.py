@@ -1,7 +1,7 @@
-"""The same verdicts by the plain way: all documents in one process, numbered by one order of preference.
+"""Reference implementation of the verdicts: all documents in one process, numbered by one order of preference.
 
-This is what the stage did before it was divided into buckets: one lexsort for the order, one union of the pairs of
-all bands, components by propagation of the smallest label. What the passes find is compared with it.
+This was the stage before the division into buckets: one lexsort for the order, one union of the pairs of
+all bands, components by propagation of the smallest label. Tests compare the passes with it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tasks.stages.dedup.signatures import sign
 
 
 class Expected(NamedTuple):
-    """`verdicts`: of each id what `duplicates/` has of it, but for its bucket. `pairs`: better, worse, similarity."""
+    """`verdicts`: by id, the row of `duplicates/` without its bucket. `pairs`: better, worse, similarity."""
 
     verdicts: dict[str, tuple[str | None, str | None, float | None, str | None, str | None, int | None]]
     pairs: set[tuple[str, str, float]]

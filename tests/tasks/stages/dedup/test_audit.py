@@ -1,4 +1,4 @@
-"""The audit of duplicates: what a person judges them by is there, bounded, and the same however the work is divided."""
+"""The audit of duplicates: has the data for a person's judgement, is bounded and independent of partitioning."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return dedup(tmp_path_factory.mktemp("around"), around_the_threshold(), DedupConfig(minhash=SURE))
 
 
-def test_pairs_just_below_and_just_above_the_threshold_are_counted_and_some_are_named(artifact: Artifact) -> None:
+def test_pairs_near_the_threshold_are_counted_and_sampled(artifact: Artifact) -> None:
     found = audit_of(artifact)
     assert (found.below.pairs, found.above.pairs) == (25, 25)
     metrics = artifact.record.metrics
@@ -55,13 +55,13 @@ def test_pairs_just_below_and_just_above_the_threshold_are_counted_and_some_are_
     assert all(pair.clusters == (None, None) for pair in found.below.shown)
 
 
-def test_the_audit_does_not_depend_on_how_the_work_is_divided(artifact: Artifact, tmp_path: Path) -> None:
+def test_the_audit_does_not_depend_on_parts_or_buckets(artifact: Artifact, tmp_path: Path) -> None:
     fine = DedupConfig(minhash=SURE, pairs_per_part=10, records_per_bucket=1000)
     divided = dedup(tmp_path, around_the_threshold(), fine)
     assert divided.read(AUDIT_FILE) == artifact.read(AUDIT_FILE)
 
 
-def test_clusters_are_counted_by_size_and_the_largest_are_shown_by_different_texts(tmp_path: Path) -> None:
+def test_clusters_are_counted_by_size_and_the_largest_show_distinct_texts(tmp_path: Path) -> None:
     rows = [document(" ".join(prose(1)) + "!" * copy, f"same/{copy}") for copy in range(9)]
     words = prose(2, 200)
     near = [document(edited(words, range(place, place + 1), "x"), f"near/{place}") for place in range(8)]
@@ -87,13 +87,13 @@ def test_duplicates_are_counted_by_registered_domain_and_by_source_where_there_i
     assert [(one.name, one.share) for one in found.sources] == [("books", 0.5), ("web", 2 / 6)]
 
 
-def test_it_names_documents_and_shows_no_text_and_no_address(artifact: Artifact) -> None:
+def test_the_audit_names_documents_by_id_without_text_or_url(artifact: Artifact) -> None:
     data = artifact.read(AUDIT_FILE).decode()
     assert "example.org/" not in data
     assert prose(0)[50] not in data
 
 
-def test_where_nothing_is_compared_there_is_nothing_to_show(tmp_path: Path) -> None:
+def test_without_comparisons_the_audit_is_empty(tmp_path: Path) -> None:
     found = audit_of(dedup(tmp_path, couple(1, 2), DedupConfig(near=False)))
     assert (found.sizes, found.largest, found.above.shown, found.below.shown) == ((), (), (), ())
     assert [one.duplicates for one in found.domains] == [0]

@@ -1,4 +1,4 @@
-"""What the passes find in buckets is what one process finds that has all documents (`reference`)."""
+"""The passes over buckets give the same results as one process with all documents (`reference`)."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from tasks.formats.documents.text import mix
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import distinct, equal_links, pairs, shared_texts
 from tasks.stages.dedup.preference import order, preferences
-from tasks.stages.dedup.verdicts import both_ways, labels_of, large_star, small_star
+from tasks.stages.dedup.verdicts import both_directions, labels_of, large_star, small_star
 from tasks.stages.dedup.workspace import EDGE, PAIR, packed, pair_key
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
@@ -31,7 +31,7 @@ FINE = {"pairs_per_part": 25, "records_per_bucket": 120}
 
 
 def edited(source: int, change: int, drawn: np.random.Generator) -> str:
-    """Returns a text of 60 words in which some are replaced; equal arguments but for `drawn` give near copies."""
+    """Returns a text of 60 words, some replaced; arguments that differ only in `drawn` give near copies."""
     words = [f"w{source}x{index}" for index in range(60)]
     for place in drawn.integers(0, 60, change):
         words[place] = f"e{drawn.integers(1 << 40)}"
@@ -39,7 +39,7 @@ def edited(source: int, change: int, drawn: np.random.Generator) -> str:
 
 
 def mixed(seed: int, count: int = 120) -> list[dict[str, Any]]:
-    """Copies, near copies and chains of them, alike in quality and time often enough for ids to decide."""
+    """Copies, near copies and chains of them, with enough ties in quality and time for ids to decide."""
     drawn = np.random.default_rng(seed)
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -90,7 +90,7 @@ def test_a_long_chain_over_many_buckets_is_one_cluster(tmp_path: Path) -> None:
     assert (made.record.metrics["clusters"], made.record.metrics["largest_cluster"]) == (1, 80)
 
 
-def test_only_what_is_read_later_stays_in_the_artifact(tmp_path: Path) -> None:
+def test_only_files_read_later_remain_in_the_artifact(tmp_path: Path) -> None:
     made = run_stage_in(tmp_path, DEDUP, DedupConfig(**FINE), corpus(tmp_path, mixed(3)))
     kept = {"bands", "captures", "duplicates", "pairs", "parts.json", "preference", "sizes", "sources", "texts"}
     kept |= {"audit.json", "domains", "domains.parquet", "largest", "verdicts"}
@@ -129,7 +129,7 @@ def components(edges: NDArray[np.void], count: int) -> tuple[NDArray[np.void], i
             nodes, others = (np.concatenate([found[side] for found, _ in made]) for side in (0, 1))
             moved += sum(changed for _, changed in made)
             one_way = packed(EDGE, key=mix(nodes), node=nodes, other=others)
-            edges = both_ways(nodes, others) if step is small_star else one_way
+            edges = both_directions(nodes, others) if step is small_star else one_way
         rounds += 1
         if not moved:
             return edges, rounds
@@ -139,20 +139,20 @@ def components(edges: NDArray[np.void], count: int) -> tuple[NDArray[np.void], i
 def test_stars_lead_to_the_smallest_node_of_the_component(graph: set[tuple[int, int]], count: int) -> None:
     linked = np.array(sorted(graph), np.int64).reshape(-1, 2)
     one, other = linked.T.astype(np.uint64)
-    stars, _ = components(both_ways(one, other), count)
+    stars, _ = components(both_directions(one, other), count)
     assert labels_of(np.arange(31, dtype=np.uint64), stars).tolist() == reference.components(31, linked).tolist()
 
 
 def test_a_chain_of_thousands_takes_few_rounds() -> None:
     nodes = np.random.default_rng(5).permutation(5000).astype(np.uint64)
-    stars, rounds = components(both_ways(nodes[1:], nodes[:-1]), 3)
+    stars, rounds = components(both_directions(nodes[1:], nodes[:-1]), 3)
     assert not labels_of(nodes, stars).any()
     assert rounds <= 15
 
 
 @pytest.mark.parametrize("block", [1, 5, 1000])
 @given(st.data())
-def test_every_member_meets_the_first_ones_of_its_group_once(block: int, data: st.DataObject) -> None:
+def test_every_member_is_paired_once_with_the_first_ones_of_its_group(block: int, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(2, 9), max_size=5))
     most = data.draw(st.integers(2, 10))
     starts = np.repeat(np.cumsum([0, *sizes])[:-1], sizes).astype(np.int64)
@@ -218,7 +218,7 @@ def test_equal_texts_are_linked_to_the_first_of_them() -> None:
     assert len(equal_links(texts[:0])) == 0
 
 
-def test_a_pair_of_several_buckets_is_left_once() -> None:
+def test_a_pair_from_several_buckets_is_deduplicated() -> None:
     one, other = np.array([3, 1, 3, 1], np.uint64), np.array([8, 2, 8, 9], np.uint64)
     found = distinct(packed(PAIR, key=pair_key(one, other), left=one, right=other))
     assert sorted(found[["left", "right"]].tolist()) == [(1, 2), (1, 9), (3, 8)]

@@ -1,4 +1,4 @@
-"""Recall and precision against 4,861 real pairs with their exact similarity."""
+"""Recall and precision on 4,861 real pairs with known exact similarity."""
 
 import io
 import json
@@ -67,7 +67,7 @@ def plain_jaccard(left: str, right: str) -> float:
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 
-def test_no_pair_is_called_near_that_is_not(gold: Gold) -> None:
+def test_no_pair_is_a_false_positive(gold: Gold) -> None:
     exact = {frozenset((pair["a"], pair["b"])): pair["jaccard5"] for pair in gold.pairs}
     found = found_pairs(gold)
     doubtful = [sorted(pair) for pair in found if exact.get(pair, 0) < 0.8]
@@ -77,7 +77,7 @@ def test_no_pair_is_called_near_that_is_not(gold: Gold) -> None:
     assert not [(a, b) for a, b in doubtful if plain_jaccard(gold.texts[a], gold.texts[b]) < 0.8]
 
 
-def test_every_document_that_goes_is_near_the_one_that_stays(gold: Gold) -> None:
+def test_every_dropped_document_is_near_its_keeper(gold: Gold) -> None:
     rows = {row["id"]: row for row in rows_of(gold.artifact, "duplicates/")}
     gone = [row for row in rows.values() if row["duplicate_of"]]
     assert len(gone) > 700
@@ -87,7 +87,7 @@ def test_every_document_that_goes_is_near_the_one_that_stays(gold: Gold) -> None
         assert plain_jaccard(*texts) == pytest.approx(row["jaccard"], abs=0.01)
 
 
-def test_clusters_hold_one_page_each_but_for_stories_that_several_sites_carry(gold: Gold) -> None:
+def test_clusters_have_one_page_each_except_for_syndicated_stories(gold: Gold) -> None:
     pages: dict[str, set[str]] = {}
     for row in rows_of(gold.artifact, "duplicates/"):
         if row["cluster"]:

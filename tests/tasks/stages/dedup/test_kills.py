@@ -1,9 +1,9 @@
-"""A run that is killed in any pass resumes where it was and ends with the same bytes.
+"""A run that is killed in any pass resumes and writes the same bytes.
 
 Run as a program it finds duplicates, and kills itself with SIGKILL when the second part of a pass is to be committed:
 its files are there, its record is not.
 
-Change a pass, or what it commits, and run the soak part.
+Run the soak tests after a change of a pass or its commits.
 """
 
 import signal
@@ -65,7 +65,7 @@ def test_a_run_killed_in_a_pass_resumes_and_ends_with_the_same_bytes(
 
 
 class _Overtaken(Engine):
-    """Before the pairs are verified, another attempt does all the work and clears away what is between."""
+    """Before the pairs are verified, another attempt does all the work and deletes the intermediate files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,13 +76,13 @@ class _Overtaken(Engine):
         return super().map(fn, items)
 
 
-def test_an_attempt_that_is_overtaken_ends_as_superseded_and_harms_nothing(
+def test_an_overtaken_attempt_ends_as_superseded_without_damage(
     tmp_path: Path, undisturbed: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus(tmp_path, mixed(7), 4)
     engines = iter([_Overtaken(tmp_path), Engine()])
     monkeypatch.setattr("tests.conftest.open_engine", lambda **_: nullcontext(next(engines)))
-    with pytest.raises(SupersededError, match="another attempt has committed it"):
+    with pytest.raises(SupersededError, match="another attempt has already committed it"):
         made(tmp_path)
     artifact = made(tmp_path)
     assert artifact.record.content == undisturbed.record.content

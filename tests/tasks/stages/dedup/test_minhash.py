@@ -17,7 +17,7 @@ def sign(texts: list[np.ndarray], permutations: int = 128, seed: int = 1) -> np.
     return MinHasher(permutations, seed).signatures(np.concatenate(texts), np.array([len(text) for text in texts]))
 
 
-def test_signatures_are_those_of_datasketch_value_for_value() -> None:
+def test_signatures_equal_those_of_datasketch() -> None:
     texts = [hashes("short", 1), hashes("a", 700), hashes("long", 150_000), hashes("b", 3)]
     made = sign(texts, 128, seed=7)
     for text, signature in zip(texts, made, strict=True):
@@ -45,7 +45,7 @@ def test_a_signature_depends_neither_on_its_neighbours_nor_on_repeats() -> None:
     assert set(among[2]) == {np.iinfo(np.uint32).max}
 
 
-def test_band_keys_are_equal_exactly_where_all_rows_of_the_band_are() -> None:
+def test_band_keys_are_equal_exactly_if_all_rows_of_the_band_are() -> None:
     one = sign([hashes("t", 50)], 32)
     two = one.copy()
     two[0, 9] ^= 1

@@ -1,4 +1,4 @@
-"""Pairs are found as often as the theory says: 1 - (1 - s^rows)^bands for a true Jaccard similarity of s."""
+"""Recall of pairs matches theory: 1 - (1 - s^rows)^bands for a true Jaccard similarity of s."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ CHANGES = (27, 20, 16, 11, 6)
 
 
 @pytest.mark.parametrize(("bands", "rows"), [(16, 8), (20, 6)])
-def test_the_share_of_pairs_that_are_found_is_that_of_the_theory(tmp_path: Path, bands: int, rows: int) -> None:
+def test_recall_follows_the_minhash_formula(tmp_path: Path, bands: int, rows: int) -> None:
     texts = []
     for seed in range(PAIRS * len(CHANGES)):
         words = prose(seed, 104)

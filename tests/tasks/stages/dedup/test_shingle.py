@@ -20,7 +20,7 @@ def per_text(texts: Sequence[str], size: int) -> list[list[int]]:
 
 
 @given(TEXTS, st.integers(1, 6))
-def test_runs_of_words_are_equal_here_exactly_when_they_are_in_the_definition(texts: list[str], size: int) -> None:
+def test_shingles_agree_with_their_definition(texts: list[str], size: int) -> None:
     ours = [value for one in per_text(texts, size) for value in one]
     defined = [value for one in texts for value in text.shingles(one.split(), size).tolist()]
     assert len(ours) == len(defined)
@@ -28,7 +28,7 @@ def test_runs_of_words_are_equal_here_exactly_when_they_are_in_the_definition(te
 
 
 @given(TEXTS, st.integers(1, 6))
-def test_a_text_has_the_same_shingles_alone_and_among_others(texts: list[str], size: int) -> None:
+def test_the_shingles_of_a_text_do_not_depend_on_its_batch(texts: list[str], size: int) -> None:
     assert per_text(texts, size) == [per_text([one], size)[0] for one in texts]
 
 
@@ -47,7 +47,7 @@ def test_hashes_of_ordinary_words_do_not_collide_and_are_spread_evenly() -> None
     assert abs(np.mean((hashes >> np.uint64(32)) & np.uint64(1)) - 0.5) < 0.006
 
 
-def test_texts_are_taken_in_runs_of_bounded_length_and_none_is_left_out() -> None:
+def test_texts_are_processed_in_batches_of_bounded_size() -> None:
     texts = ["a" * 5, "b" * 4, "c" * 20, "", "d"]
     assert [list(run) for run in batches(texts, 9)] == [texts[:2], texts[2:3], texts[3:]]
     assert list(batches([], 9)) == []

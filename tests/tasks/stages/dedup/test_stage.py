@@ -55,7 +55,7 @@ def test_equal_texts_are_exact_duplicates_whatever_their_case_and_punctuation(tm
     assert found == {keeper: (None, None), copy: (keeper, "exact"), other["id"]: (None, None)}
 
 
-def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:
+def test_texts_without_words_are_not_duplicates(tmp_path: Path) -> None:
     found = verdicts(dedup(tmp_path, [document("...", "a"), document("---", "b"), document("", "c")]))
     assert set(found.values()) == {(None, None)}
 
@@ -77,7 +77,7 @@ def test_the_keeper_is_the_best_then_the_earliest_then_the_smallest_id(
     assert verdicts(dedup(tmp_path, [copy, keeper]))[copy["id"]] == (keeper["id"], "exact")
 
 
-def test_a_near_copy_names_its_keeper_and_their_true_similarity(tmp_path: Path) -> None:
+def test_a_near_duplicate_names_its_keeper_and_exact_similarity(tmp_path: Path) -> None:
     words = prose(1, 100)
     first = document(" ".join(words), "first", prose_score=0.9)
     near = document(edited(words, range(4), "x"), "near")
@@ -99,12 +99,12 @@ def test_a_chain_of_near_copies_never_drops_a_text_that_is_not_near_its_keeper(t
     assert {row["id"]: row["duplicate_of"] for row in rows.values()} == {
         chain[0]["id"]: None,
         chain[1]["id"]: chain[0]["id"],
-        chain[2]["id"]: None,  # near chain[1], which goes, but not near chain[0], which stays
+        chain[2]["id"]: None,  # near chain[1], which is dropped, but not near chain[0], which is kept
         chain[3]["id"]: chain[2]["id"],
     }
 
 
-def test_two_texts_of_one_topic_below_the_threshold_both_stay(tmp_path: Path) -> None:
+def test_two_texts_below_the_threshold_are_both_kept(tmp_path: Path) -> None:
     words = prose(3)
     rows = [document(" ".join(words), "a"), document(edited(words, range(20), "x"), "b")]
     assert set(verdicts(dedup(tmp_path, rows)).values()) == {(None, None)}
@@ -137,7 +137,7 @@ def test_every_document_gets_one_row_in_the_order_of_the_documents(tmp_path: Pat
         assert artifact.table(path.replace("documents/", "duplicates/")).column("id").to_pylist() == ids
 
 
-def test_exact_and_near_can_be_switched_off_each(tmp_path: Path) -> None:
+def test_exact_and_near_can_each_be_disabled(tmp_path: Path) -> None:
     rows = mixed_corpus()
     only_near = dedup(tmp_path / "near", rows, DedupConfig(exact=False))
     only_exact = dedup(tmp_path / "exact", rows, DedupConfig(near=False))
@@ -177,12 +177,12 @@ def test_attributes_of_other_documents_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="do not hold the same documents in the same order"):
         run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": other["prose_score"]})
     fewer = write(tmp_path, "fewer", {"part-00000-of-00009": {KIND: pa.table({"error": [None]})}})
-    with pytest.raises(InputError, match="other parts"):
+    with pytest.raises(InputError, match="have different parts"):
         run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": fewer}, kind="b")
 
 
-def test_bands_that_need_more_permutations_than_there_are_are_refused() -> None:
-    with pytest.raises(ValueError, match="20 bands x 8 rows need 160 permutations, there are 128"):
+def test_bands_that_need_more_permutations_than_configured_are_refused() -> None:
+    with pytest.raises(ValueError, match="20 bands x 8 rows need 160 permutations, but there are 128"):
         DedupConfig(minhash={"bands": 20, "rows": 8})
 
 

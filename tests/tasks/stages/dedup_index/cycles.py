@@ -1,4 +1,4 @@
-"""Version after version of made-up documents, by the stages themselves. Not a test module."""
+"""Consecutive versions of synthetic documents, made by the stages. Not a test module."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ Rows = list[dict[str, Any]]
 
 
 class Cycles:
-    """Runs what extract does of documents that come back, dedup, consolidate and dedup_index, version after version."""
+    """Runs extract (for returning documents), dedup, consolidate and dedup_index for consecutive versions."""
 
     def __init__(self, folder: Path, config: DedupConfig | None = None, **index: Any) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Cycles:
         self.requests = 0
 
     def run(self, rows: Rows, parts: int = 2, workers: int = 0) -> dict[str, Artifact]:
-        """Makes one version; `extracted` has the given documents, and those that come back."""
+        """Makes one version; `extracted` has the given documents and the returning ones."""
         version = f"c{len(self.indexes) + 1}"
         self.held |= {row["id"]: row for row in rows}
         before: dict[str, Any] = {"index": self.indexes[-1]} if self.indexes else {}
@@ -62,7 +62,7 @@ class Cycles:
         return self.made[-1]
 
     def add_to_index(self, made: dict[str, Artifact], version: str, workers: int = 0) -> Artifact:
-        """Makes the index of a version after the newest one, under the takedowns that are in force."""
+        """Makes the index of a version after the newest one, with the active takedowns."""
         given: dict[str, Any] = {**made, **({"index": self.indexes[-1]} if self.indexes else {})}
         given |= {"takedowns": self.takedowns} if self.takedowns else {}
         options: Any = {"version": version, "workers": workers}
@@ -90,11 +90,11 @@ class Cycles:
         return Tombstones.read([one.folder for one in self.takedowns])
 
     def take_down(self, *ids: str) -> None:
-        """Takes documents down, from the next version on, beside those that are."""
+        """Adds takedowns, effective from the next version."""
         self.in_force([*((DOCUMENT, one) for one in self.tombstones().documents), *((DOCUMENT, one) for one in ids)])
 
     def in_force(self, stones: list[tuple[str, str]]) -> None:
-        """Makes these takedowns, (kind, value), all that are in force; what else was in force is lifted."""
+        """Replaces the active takedowns by these (kind, value); others are lifted."""
         self.requests += 1
         made = [Tombstone(*one, "asked", "a@example.org", "2026-01-01", "form", "test@1") for one in stones]
         output = Output(Store(str(self.folder)), ArtifactId("test/takedown", f"t{self.requests}"), str(self.requests))
@@ -103,11 +103,11 @@ class Cycles:
         self.takedowns = [commit(output, "takedown", 1, DedupConfig(), [], Report())] if stones else []
 
     def kept(self, number: int = -1) -> list[str]:
-        """Returns the ids of what a version keeps, sorted; one that it keeps twice is there twice."""
+        """Returns the sorted ids of the kept documents of a version; one that is kept twice appears twice."""
         return sorted(row["id"] for row in rows_of(self.made[number]["documents"], "kept/"))
 
     def returned(self) -> list[str]:
-        """Returns the ids of what came back in the newest version, sorted."""
+        """Returns the sorted ids of the documents that came back in the newest version."""
         extracted = self.made[-1]["extracted"]
         paths = extracted.files("documents/returned-")
         return sorted(row["id"] for path in paths for row in extracted.table(path).to_pylist())
@@ -127,7 +127,7 @@ class Cycles:
         return sorted(((row["id"], row["duplicate_of"]) for row in rows), key=str)
 
     def rejected(self) -> dict[str, tuple[str, str | None]]:
-        """Returns reason and keeper of what the newest version does not keep, by id."""
+        """Returns reason and keeper of the documents that the newest version does not keep, by id."""
         rows = rows_of(self.made[-1]["documents"], "rejected/")
         return {row["id"]: (row["reason"], row["duplicate_of"]) for row in rows}
 

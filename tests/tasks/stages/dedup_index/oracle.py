@@ -1,6 +1,6 @@
-"""What `docs/dedup.md` says of versions that follow one another, in plain Python over sets. Not a test module.
+"""The rules of `docs/dedup.md` for consecutive versions, in plain Python over sets. Not a test module.
 
-Every document is compared with every other one, and nothing is remembered but what was published and what went for it.
+Compares every document with every other one; remembers only published documents and those they replaced.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ class Published(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A document that went as a duplicate, which one it went for (None: that one is no longer known), and why."""
+    """A dropped duplicate, its keeper (None: no longer known), and the reason."""
 
     row: Row
     keeper: str | None
@@ -27,7 +27,7 @@ class Gone(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What a version does: ids that it keeps and that came back; verdicts on what it rejects and what it replaces."""
+    """Result of a version: ids that it keeps and that came back; verdicts on rejected and replaced documents."""
 
     kept: set[str]
     returned: set[str]
@@ -42,7 +42,7 @@ class _Entry(NamedTuple):
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Splits made-up texts: words of letters and digits in any case."""
+    """Splits synthetic texts into words of letters and digits in any case."""
     return tuple("".join(one if one.isalnum() else " " for one in text.lower()).split())
 
 
@@ -56,7 +56,7 @@ def page(row: Row) -> str | None:
 
 
 class Oracle:
-    """The index as two dictionaries, by id: what is published, and what went as a duplicate.
+    """The index as two dictionaries by id: published documents and dropped duplicates.
 
     Args:
         prefer: as `[dedup] prefer`.
@@ -73,7 +73,7 @@ class Oracle:
         self._known: dict[str, tuple[tuple[str, ...], frozenset[tuple[str, ...]]]] = {}
 
     def run(self, rows: list[Row], taken: Callable[[Row], bool]) -> Version:
-        """Makes one version of some documents; `taken` says what is taken down."""
+        """Makes one version of some documents; `taken` is true for those taken down."""
         back = self._returning({row["id"] for row in rows}, taken)
         every = {row["id"]: (row, self.versions) for row in rows} | {
             row["id"]: (row, self.versions - 1) for row in back
@@ -99,7 +99,7 @@ class Oracle:
         return [row for row in free if row["id"] not in there]
 
     def _older(self, entries: Iterable[_Entry]) -> dict[str, Verdict]:
-        """Of each page all captures but the newest; or, where that says what is published, but the published one."""
+        """All captures of each page except the newest, or except the published one if their texts are equal."""
         pages: dict[str, list[_Entry]] = {}
         for entry in sorted(entries, key=lambda one: (-_time(one.row, -1e12), one.row["id"])):
             if (of := page(entry.row)) is not None:
@@ -114,7 +114,7 @@ class Oracle:
         return found
 
     def _copies(self, entries: list[_Entry]) -> dict[str, Verdict]:
-        """In order of preference: what says the same as, or nearly what, one before it says that stays."""
+        """In order of preference: documents equal or nearly equal to an earlier one that is kept."""
         stay: list[_Entry] = []
         found: dict[str, Verdict] = {}
         for entry in sorted(entries, key=self._preference):
@@ -147,7 +147,7 @@ class Oracle:
             if name in replaced or name in went:
                 continue
             if one.keeper in replaced:
-                # An older capture went for a newer one, and that one for a still newer one.
+                # An older capture was dropped for a newer one, and that one for an even newer one.
                 by_page = one.kind == replaced[one.keeper].kind == "page"
                 gone[name] = one._replace(keeper=replaced[one.keeper].keeper if by_page else None)
             elif one.keeper not in published and one.keeper not in gone:

@@ -1,4 +1,4 @@
-"""Versions that follow one another publish what one version with all of their documents would, and forget on demand.
+"""Consecutive versions publish the same as one version with all documents, and forget on demand.
 
 Run as a program it makes four versions, and kills itself with SIGKILL in a pass of the last one. The kills in other
 passes, and more workers, are soak: run them when dedup, dedup_index or the resolution in consolidate change.
@@ -50,15 +50,15 @@ def capture(name: str, words: str, day: int, scheme: str = "https://", **more: A
 
 
 def filler(number: int) -> dict[str, Any]:
-    """A document that has to do with no other one, so that a version has something to publish."""
+    """A document unrelated to all others, so that a version has something to publish."""
     return document(text(500 + number), f"filler {number}")
 
 
 def as_one(folder: Path, cycles: list[Rows]) -> list[str]:
-    """Returns what one version with all documents keeps that prefers those of earlier cycles."""
+    """Returns the kept documents of one version with all documents that prefers those of earlier cycles."""
     first = datetime(2026, 1, 1, tzinfo=UTC)
     ranked = [
-        # An order of preference by cycle, then by quality: what `prefer = "first"` says of versions.
+        # Order of preference: by cycle, then by quality, as `prefer = "first"` over versions.
         {**row, "prose_score": 0.5 - number / 10 + row["prose_score"] / 100, "fetched_at": first}
         for number, rows in enumerate(cycles)
         for row in rows
@@ -69,7 +69,7 @@ def as_one(folder: Path, cycles: list[Rows]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", soak_but({0}, [1, 2, 3]))
-def test_cycles_keep_exactly_what_one_run_with_the_same_preference_keeps(tmp_path: Path, seed: int) -> None:
+def test_cycles_keep_the_same_documents_as_one_run_with_the_same_preference(tmp_path: Path, seed: int) -> None:
     rows = poor_sometimes([{**row, "fetched_at": datetime(2026, 1, 1, tzinfo=UTC)} for row in mixed(seed, 150)])
     cycles = in_cycles(rows, [60, 50, 40])
     made = Cycles(tmp_path / "cycles")
@@ -86,7 +86,7 @@ def test_cycles_keep_exactly_what_one_run_with_the_same_preference_keeps(tmp_pat
     assert min(told) > 0
 
 
-def test_a_published_document_stays_the_keeper_though_a_better_copy_is_found(tmp_path: Path) -> None:
+def test_a_published_document_stays_the_keeper_even_if_a_better_copy_appears(tmp_path: Path) -> None:
     poor, better = document(text(1), "a", prose_score=0.2), document(text(1), "b", prose_score=0.9)
     made = Cycles(tmp_path / "first")
     made.run([poor, filler(1)])
@@ -115,7 +115,7 @@ def test_the_newest_capture_of_a_page_replaces_the_older_one_and_the_change_is_r
     assert made.published() == sorted([new["id"], filler(1)["id"]])
 
 
-def test_of_two_captures_in_one_version_the_newest_that_passes_stays(tmp_path: Path) -> None:
+def test_of_two_captures_in_one_version_the_newest_passing_one_is_kept(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     rows = [capture("page", text(1), 1), capture("page", text(2), 3), capture("page", text(3), 4, poor=True)]
     made.run([*rows, capture("elsewhere", text(4), 1)])
@@ -126,11 +126,11 @@ def test_of_two_captures_in_one_version_the_newest_that_passes_stays(tmp_path: P
     assert both.kept() == sorted([rows[0]["id"], rows[1]["id"]])
 
 
-def test_a_page_is_published_again_only_when_it_says_something_else(tmp_path: Path) -> None:
+def test_a_page_is_published_again_only_if_its_text_changed(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     said = [text(1), text(1).upper(), text(1), text(2), text(3), text(1)]
     for day, words in enumerate(said):
-        # The same words in other bytes, then other words, and at last the first bytes once more.
+        # The same words in other bytes, then other words, and finally the first bytes again.
         row = capture("page", words, 0 if day == 5 else day)
         made.run([{**row, "fetched_at": capture("", "", day)["fetched_at"]}, filler(day)])
     made.run([filler(9)])
@@ -138,12 +138,12 @@ def test_a_page_is_published_again_only_when_it_says_something_else(tmp_path: Pa
     published = [[one for one in made.kept(number) if one in ids] for number in range(7)]
     assert published == [[ids[0]], [], [], [ids[1]], [ids[2]], [ids[0]], []]
     assert made.published().count(ids[0]) == 1
-    # Nothing of the page comes back version after version: what it said before went for what it says now.
+    # No earlier capture of the page comes back: all were dropped for its current text.
     assert made.returned() == []
     assert {keeper for _, keeper in made.copies()} == {ids[0]}
 
 
-def test_a_document_that_is_read_again_is_kept_again_and_in_the_index_once(tmp_path: Path) -> None:
+def test_a_document_that_is_read_again_is_kept_again_and_indexed_once(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     source = [document(text(number), f"file{number}", source="code") for number in range(4)]
     source.append(document("...", "no words", source="code"))
@@ -159,7 +159,7 @@ def test_a_document_that_is_read_again_is_kept_again_and_in_the_index_once(tmp_p
     assert len(made.published()) == 7
 
 
-def test_captures_that_every_version_reads_are_remembered_once_and_come_back_once(tmp_path: Path) -> None:
+def test_captures_that_every_version_reads_are_indexed_once_and_return_once(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     keeper, copy = capture("keeper", text(1), 1, prose_score=0.9), capture("copy", text(1), 1)
     for number in range(3):
@@ -171,7 +171,7 @@ def test_captures_that_every_version_reads_are_remembered_once_and_come_back_onc
     assert made.copies() == []
 
 
-def test_a_forgotten_document_leaves_no_trace_and_its_former_duplicate_comes_back(tmp_path: Path) -> None:
+def test_a_forgotten_document_leaves_no_trace_and_its_duplicate_returns(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     keeper = capture("keeper", text(1), 1, prose_score=0.9)
     copy, near = capture("copy", text(1), 1), capture("near", text(1, 1), 1)
@@ -181,7 +181,7 @@ def test_a_forgotten_document_leaves_no_trace_and_its_former_duplicate_comes_bac
     made.take_down(keeper["id"])
     mirror = document(text(1).upper(), "mirror")
     made.run([filler(3), mirror])
-    # Of what came back the best is kept, and what is new is compared with it.
+    # The best of the returning documents is kept, and new ones are compared with it.
     (kept,) = {*made.kept()} & {copy["id"], near["id"]}
     assert made.rejected()[mirror["id"]][1] == kept
     raw = bytes.fromhex(keeper["id"])
@@ -189,19 +189,19 @@ def test_a_forgotten_document_leaves_no_trace_and_its_former_duplicate_comes_bac
     assert not [path for path, data in held.items() if keeper["id"].encode() in data or raw in data]
     made.run([filler(4)])
     assert made.kept() == [filler(4)["id"]], "what came back once does not come back again"
-    # The one that came back is forgotten as well: then it is the turn of the other, from the part that it came back in.
+    # The returning one is forgotten as well: then the other one returns, from the same part.
     made.take_down(kept)
     made.run([filler(5)])
     (other,) = {copy["id"], near["id"]} - {kept}
     assert made.kept() == sorted([other, filler(5)["id"]])
-    # Lifted and captured again, the first one is a copy now, of what is published.
+    # Lifted and captured again, the first one is now a copy of the published one.
     made.in_force([(DOCUMENT, kept)])
     made.run([{**keeper, "fetched_at": capture("", "", 9)["fetched_at"]}, filler(6)])
     assert made.rejected()[keeper["id"]][1] == other
 
 
 def newest_files(made: Cycles) -> list[Path]:
-    """Returns the files that the newest version has written, and those that its index is made of."""
+    """Returns the files of the newest version and those of its index."""
     root = Path(made.indexes[-1].store.root)
     index = DedupIndex.open(made.indexes[-1])
     held = [root / made.made[-1][name].folder.path for name in ("documents", "duplicates", "index")]
@@ -216,7 +216,7 @@ def newest_files(made: Cycles) -> list[Path]:
     return [*named, *(path for folder in held for path in folder.rglob("*") if path.is_file())]
 
 
-def test_a_takedown_between_two_stages_of_a_version_is_obeyed_by_its_index(tmp_path: Path) -> None:
+def test_a_takedown_between_two_stages_applies_to_the_index(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     keeper, copy = capture("keeper", text(1), 1), capture("copy", text(1), 2)
     made.run([keeper, filler(1)])
@@ -234,7 +234,7 @@ def test_a_takedown_between_two_stages_of_a_version_is_obeyed_by_its_index(tmp_p
     assert made.kept() == sorted([copy["id"], mirror["id"], filler(3)["id"]])
 
 
-def test_a_capture_whose_successor_is_a_copy_comes_back_when_that_is_forgotten(tmp_path: Path) -> None:
+def test_a_capture_returns_when_its_duplicate_successor_is_forgotten(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     elsewhere, old = capture("elsewhere", text(2), 1), capture("page", text(1), 1)
     made.run([elsewhere, old])
@@ -248,7 +248,7 @@ def test_a_capture_whose_successor_is_a_copy_comes_back_when_that_is_forgotten(t
 
 
 @pytest.mark.parametrize("kind", soak_but({0}, [URL, DOMAIN]))
-def test_pages_and_hosts_are_forgotten_in_the_middle_of_a_merge(tmp_path: Path, kind: str) -> None:
+def test_pages_and_hosts_can_be_forgotten_during_a_merge(tmp_path: Path, kind: str) -> None:
     made = Cycles(tmp_path, merge=2)
     for number in range(4):
         made.run([capture(f"{number}", text(number), 1), capture(f"mirror{number}", text(number), 2)], parts=1)
@@ -266,7 +266,7 @@ def test_pages_and_hosts_are_forgotten_in_the_middle_of_a_merge(tmp_path: Path, 
 
 
 @pytest.mark.soak
-def test_small_parts_are_merged_and_nothing_changes_for_it(tmp_path: Path) -> None:
+def test_merging_small_parts_changes_no_result(tmp_path: Path) -> None:
     rows = poor_sometimes([{**row, "fetched_at": datetime(2026, 1, 1, tzinfo=UTC)} for row in mixed(4, 160)])
     plain, merged = Cycles(tmp_path / "plain", merge=100), Cycles(tmp_path / "merged", merge=3)
     for part in in_cycles(rows, [40, 40, 40, 40]):
@@ -278,7 +278,7 @@ def test_small_parts_are_merged_and_nothing_changes_for_it(tmp_path: Path) -> No
     assert plain.published() == merged.published()
 
 
-def test_an_index_whose_earlier_parts_or_texts_are_gone_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_index_with_missing_parts_or_texts_is_refused_by_name(tmp_path: Path) -> None:
     made = Cycles(tmp_path)
     for number in range(2):
         made.run([filler(number)], parts=1)
@@ -303,9 +303,7 @@ def test_an_index_whose_earlier_parts_or_texts_are_gone_is_refused_by_name(tmp_p
         ({"near": False}, ""),
     ],
 )
-def test_settings_under_which_nothing_of_the_index_would_be_found_are_refused(
-    tmp_path: Path, changed: dict[str, Any], said: str
-) -> None:
+def test_settings_incompatible_with_the_index_are_refused(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
     made = Cycles(tmp_path)
     made.run([filler(1)], parts=1)
     made.config = DedupConfig(**changed)
@@ -317,7 +315,7 @@ def test_settings_under_which_nothing_of_the_index_would_be_found_are_refused(
         assert len(made.kept()) == 1 + (not made.config.near and not made.config.exact)
 
 
-def test_near_copies_are_not_lost_to_versions_that_did_not_look_for_them(tmp_path: Path) -> None:
+def test_near_duplicates_survive_versions_without_near_deduplication(tmp_path: Path) -> None:
     made = Cycles(tmp_path, DedupConfig(near=False))
     made.run([filler(1)], parts=1)
     made.config = DedupConfig()
@@ -359,7 +357,7 @@ def test_a_version_killed_in_a_pass_resumes_and_ends_with_the_same_bytes(tmp_pat
 
 
 def four(folder: Path, workers: int = 0) -> dict[str, Artifact]:
-    """Makes four versions, the last one after a takedown, with documents that come back; returns what it has made."""
+    """Makes four versions with returning documents, the last one after a takedown; returns their files."""
     rows = poor_sometimes([capture(f"p{n % 100}", row["text"], n) for n, row in enumerate(mixed(6, 150))])
     made = Cycles(folder, merge=3)
     cycles = in_cycles(rows, [50, 50, 30, 20])

@@ -1,4 +1,4 @@
-"""Versions at random do what `docs/dedup.md` says: each of them, and all that is remembered after it.
+"""Random versions and the index after each follow the rules of `docs/dedup.md`.
 
 Pages are added, edited, mirrored and captured again with the same and with other bytes; files come and go; documents,
 pages and hosts are taken down and lifted; parts are merged. `make soak` draws twenty times as many.
@@ -47,7 +47,7 @@ class Web:
         crawled = [row for row in self.seen if row["warc_file"]]
         for old in draw.sample(crawled, min(len(crawled), draw.randrange(7))):
             again = self._capture(old["url"], draw.choice([old["text"], old["text"], self._text()]), month)
-            # The same bytes, and with them the same id, half of the time: a page that goes back to what it said.
+            # Half of the time the same bytes and therefore the same id: a page that returns to an earlier text.
             found.append({**old, "fetched_at": again["fetched_at"]} if draw.random() < 0.4 else again)
         for _ in range(draw.randrange(3)):
             url = f"https://files.local/{draw.randrange(5)}"
@@ -61,7 +61,7 @@ class Web:
         return found
 
     def takedowns(self, before: set[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Some more of what was seen, or one less."""
+        """Adds some of the seen values, or removes one."""
         draw, stones = self.draw, set(before)
         if stones and draw.random() < 0.3:
             stones.remove(draw.choice(sorted(stones)))
@@ -105,7 +105,7 @@ def covering(stones: set[tuple[str, str]]) -> Callable[[dict[str, Any]], bool]:
     st.integers(0, 2**32), st.sampled_from(["first", "quality"]), st.sampled_from(["newest", "newest", "all"]),
     st.sampled_from([(True, True)] * 4 + [(True, False), (False, True), (False, False)]), st.sampled_from([2, 3, 99]),
 )  # fmt: skip
-def test_each_version_and_what_is_remembered_after_it_are_as_the_documentation_says(
+def test_random_versions_and_their_index_follow_the_documentation(
     seed: int, prefer: str, pages: str, compared: tuple[bool, bool], merge: int
 ) -> None:
     exact, near = compared
@@ -136,7 +136,7 @@ def test_each_version_and_what_is_remembered_after_it_are_as_the_documentation_s
 
 @contextmanager
 def _without_pictures() -> Iterator[None]:
-    """Leaves the two figures undrawn: they take most of the time of so small a version."""
+    """Skips the two figures: they take most of the time of such a small version."""
     nothing: Any = {"draw": lambda *_: b""}
     with patch.multiple(DEDUP, **nothing), patch.multiple(CONSOLIDATE, **nothing):
         yield

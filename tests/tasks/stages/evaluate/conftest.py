@@ -1,4 +1,4 @@
-"""Token shards, a plan, a tokenizer and a trained model that all tests of this folder share."""
+"""Token shards, a plan, a tokenizer and a trained model, shared by all tests of this folder."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.tasks.trainer.small_run import small_config
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """As in a run's own process: more threads than free cores wait for one another."""
+    """As in the process of a run: more threads than free cores would wait for each other."""
     torch.set_num_threads(1)
 
 
@@ -39,7 +39,7 @@ def model_folder(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPat
 
 
 def as_model_folder(folder: Path, made: Made, trained: Artifact, step: int) -> Path:
-    """Makes a folder as that of a registered model, with the weights after a step."""
+    """Makes a folder like that of a registered model, with the weights after a step."""
     (folder / "model.safetensors").write_bytes(trained.read(f"checkpoints/step-{step:08d}/model.safetensors"))
     (folder / "model.json").write_bytes(trained.read("model.json"))
     (folder / "tokenizer.json").write_bytes(made.tokenizer.read("tokenizer.json"))

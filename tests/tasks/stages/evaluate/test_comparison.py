@@ -1,4 +1,4 @@
-"""Two models on the same documents and items: what is compared, with which interval, and that a kill costs nothing."""
+"""Two models on the same documents and items: comparisons, their intervals, and resumption after a kill."""
 
 import json
 import math
@@ -16,11 +16,11 @@ from tasks.core.store import Store
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.evaluate import stage
 from tasks.stages.tokens import TokenizerConfig
-from tasks.trainer.data.heldout import Heldout
+from tasks.trainer.data.heldout import HeldoutDocument
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Compared, Contender, compare, encoded, texts_of
+from tasks.trainer.evaluation.comparison import Comparison, Contender, compare, encode_texts, texts_of
 from tasks.trainer.evaluation.config import EvaluateConfig
-from tasks.trainer.evaluation.paired import Estimate
+from tasks.trainer.evaluation.paired import PairedDifference
 from tests.conftest import run_stage_in
 from tests.corpora import Made, kept_document, tokens_in
 from tests.tasks.stages.evaluate.conftest import as_model_folder
@@ -36,7 +36,7 @@ def held_out(made: Made) -> dict[str, list]:
     return texts_of(ShardSet.open(made.shards), made.tokenizer.read("tokenizer.json").decode(), 10**9)
 
 
-def by_name(found: Sequence[Compared]) -> dict[str, Compared]:
+def by_name(found: Sequence[Comparison]) -> dict[str, Comparison]:
     return {one.name: one for one in found}
 
 
@@ -46,7 +46,7 @@ def young(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactor
     return as_model_folder(tmp_path_factory.mktemp("young"), made, trained, 50)
 
 
-def test_a_longer_training_is_better_by_what_the_stage_measures_and_by_each_item(
+def test_a_longer_training_is_better_in_total_and_by_item(
     made: Made, trained: Artifact, young: Path, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
@@ -95,7 +95,7 @@ def test_a_model_of_another_tokenizer_is_compared_on_the_text(made: Made, traine
     scored = run_stage_in(folder, "tasks.stages.evaluate.stage", EvaluateConfig(),
                           {"checkpoint": model, "shards": other.shards, "tokenizer": other.tokenizer})  # type: ignore[arg-type]  # fmt: skip
     scores = json.loads(scored.read("scores.json"))
-    # Documents are held out by their id, so both encodings have held out the same ones.
+    # Documents are held out by id, so both encodings hold out the same ones.
     assert {name: one.first for name, one in found.items()} == {
         name: score["bpb"] for name, score in scores["sources"].items()
     }
@@ -110,13 +110,15 @@ def test_a_document_is_encoded_as_the_shards_have_it_special_tokens_in_its_text_
     made = tokens_in(tmp_path, rows)
     shards = ShardSet.open(made.shards)
     texts = held_out(made)["web"]
-    found: list[Heldout] = list(encoded(texts, made.tokenizer.read("tokenizer.json").decode(), shards.format.eos_id))
+    found: list[HeldoutDocument] = list(
+        encode_texts(texts, made.tokenizer.read("tokenizer.json").decode(), shards.format.eos_id)
+    )
     for (uid, tokens, n_bytes), one, plain in zip(shards.heldout("web"), found, texts, strict=True):
         assert (one.uid, one.tokens.tolist(), one.n_bytes) == (uid, tokens.tolist(), n_bytes)
         assert plain.text.startswith(text)
 
 
-def test_what_was_scored_before_a_kill_is_not_scored_again(
+def test_scores_from_before_a_kill_are_reused(
     made: Made, trained: Artifact, young: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
@@ -141,7 +143,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(
     assert files[0] == files[1]
 
 
-def test_the_interval_of_documents_contains_the_true_difference_as_often_as_it_says() -> None:
+def test_the_interval_over_documents_has_its_nominal_coverage() -> None:
     draw = np.random.default_rng(1)
     hits = 0
     for _ in range(500):
@@ -151,8 +153,8 @@ def test_the_interval_of_documents_contains_the_true_difference_as_often_as_it_s
     assert 0.92 <= hits / 500 <= 0.975
 
 
-def test_means_and_added_variances_widen_as_independent_errors_do() -> None:
-    one, two = Estimate(0.1, 0.04, 9), Estimate(0.3, 0.04, 9)
+def test_combined_variances_add_like_independent_errors() -> None:
+    one, two = PairedDifference(0.1, 0.04, 9), PairedDifference(0.3, 0.04, 9)
     both = paired.mean([one, two])
     assert (both.value, both.variance, both.freedom) == pytest.approx((0.2, 0.02, 18))
     wide = paired.widened(both, [(0.02, 1)])
@@ -162,13 +164,13 @@ def test_means_and_added_variances_widen_as_independent_errors_do() -> None:
 
 
 @pytest.mark.parametrize("differences", [[0.5], [1.0, 1.0, 1.0], [0.1, 0.1, 0.1]])
-def test_what_shows_no_spread_gives_no_interval(differences: list[float]) -> None:
+def test_zero_spread_gives_no_interval(differences: list[float]) -> None:
     assert paired.of_items(differences).interval(0.95) == (-math.inf, math.inf)
 
 
 def test_a_model_without_its_tokenizer_is_refused(trained: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no tokenizer of its own"):
+    with pytest.raises(InputError, match="contains no tokenizer"):
         Contender.of_artifact("one", trained)
-    with pytest.raises(InputError, match=r"holds no model\.json, model\.safetensors, tokenizer\.json"):
+    with pytest.raises(InputError, match=r"has no model\.json, model\.safetensors, tokenizer\.json"):
         Contender.of_folder("one", tmp_path)
     assert stage.milestones(trained) == [50, 100, 150]

@@ -1,4 +1,4 @@
-"""The scores of tasks are those of lm-eval on the same model, where it is installed."""
+"""Scores of tasks equal those of lm-eval on the same model (if lm-eval is installed)."""
 
 import random
 from pathlib import Path
@@ -15,7 +15,7 @@ ITEMS = 200
 
 
 def tasks_in(folder: Path) -> list[TaskConfig]:
-    """Tasks of all kinds, in words of the model's; some prompts are longer than its context, some end with a space."""
+    """Tasks of all kinds, in words known to the model; some prompts exceed its context, some end with a space."""
     draw = random.Random(3)
 
     def words(most: int) -> str:
@@ -43,7 +43,7 @@ def test_without_lm_eval_the_error_names_the_extra(model_folder: Path, monkeypat
 
 
 @pytest.mark.oracle("lm_eval")
-def test_scores_are_those_of_lm_eval(model_folder: Path, tmp_path: Path) -> None:
+def test_scores_equal_those_of_lm_eval(model_folder: Path, tmp_path: Path) -> None:
     from benchmarks.exports import compared, ours, theirs
 
     tasks = tasks_in(tmp_path)

@@ -1,4 +1,4 @@
-"""The stage evaluate, and the model that is served, on a model that was really trained."""
+"""The stage evaluate and the served model, with a really trained model."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def test_another_tokenizer_is_refused(made: Made, trained: Artifact, tmp_path: P
         evaluate(made, trained, tmp_path, other)
 
 
-def test_the_served_model_continues_prompts_however_they_are_handed_over(model_folder: Path) -> None:
+def test_the_served_model_accepts_prompts_in_every_input_format(model_folder: Path) -> None:
     served = _load_pyfunc(str(model_folder))
     prompts = ["water river", "return import the"]
     greedy = served.predict(prompts)
@@ -74,5 +74,5 @@ def test_the_served_model_continues_prompts_however_they_are_handed_over(model_f
 
 
 def test_a_folder_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"has no tokenizer\.json"):
         _load_pyfunc(str(tmp_path))

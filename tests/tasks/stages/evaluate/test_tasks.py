@@ -1,4 +1,4 @@
-"""Tasks: what the scores are, by computing them from the model token by token; and that they survive a kill."""
+"""Tasks: scores equal those computed token by token from the model, also after a kill."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def evaluated(made: Made, trained: Artifact, folder: Path, *tasks: TaskConfig, *
 
 @torch.no_grad()
 def by_hand(scorer: Scorer, prompt: str, answer: str) -> float:
-    """ln p of an answer, one token after the other, without batches."""
+    """ln p of an answer, token by token, without batches."""
     tokens = scorer.encode(prompt + answer)
     before = len(scorer.encode(prompt))
     total = 0.0
@@ -80,12 +80,12 @@ def by_hand(scorer: Scorer, prompt: str, answer: str) -> float:
 
 
 def generated(scorer: Scorer, prompt: str) -> list[int]:
-    """The tokens of a prompt, and four that greedy decoding adds."""
+    """The tokens of a prompt and four added by greedy decoding."""
     tokens = scorer.encode(prompt)
     return [*tokens, *continuation(scorer.model, tokens, scorer.eos_id, 32, Sampling(max_tokens=4))]
 
 
-def test_a_choice_is_scored_by_its_likelihood_its_length_and_its_bytes(
+def test_a_choice_is_scored_by_likelihood_and_normalized_by_tokens_and_bytes(
     made: Made, trained: Artifact, tmp_path: Path
 ) -> None:
     task = choices(rows_in(tmp_path, QUESTIONS))
@@ -107,9 +107,11 @@ def test_a_choice_is_scored_by_its_likelihood_its_length_and_its_bytes(
     assert (score["decision_metric"], score["contamination"]) == ("bpb", None)
 
 
-def test_a_cloze_answer_counts_where_greedy_decoding_gives_it(made: Made, trained: Artifact, tmp_path: Path) -> None:
+def test_a_cloze_answer_is_correct_if_greedy_decoding_produces_it(
+    made: Made, trained: Artifact, tmp_path: Path
+) -> None:
     scorer = scorer_of(made, trained)
-    # Only texts that are read as the tokens that were generated: of others greedy decoding gives another form.
+    # Only texts that encode to the generated tokens: of others, greedy decoding gives another form.
     texts = [
         "the river",
         "stone light valley",
@@ -159,7 +161,7 @@ def test_greedy_text_is_the_same_alone_and_in_a_batch(made: Made, trained: Artif
     assert scorer.greedy(prompts, 10, ["t"]) == [scorer.greedy([prompt], 10, ["t"])[0] for prompt in prompts]
 
 
-def test_examples_are_the_first_rows_that_are_not_the_item_itself(tmp_path: Path) -> None:
+def test_few_shot_examples_are_the_first_rows_other_than_the_item(tmp_path: Path) -> None:
     rows = [{"query": f"q{number}", "choices": ["no", "yes"], "gold": number % 2} for number in (0, 0, 1, 2)]
     task = choices(rows_in(tmp_path, rows), prompt="{{query}}:", shots=2)
     assert [item.prompt for item in read(task)] == [
@@ -204,7 +206,7 @@ def test_the_last_milestones_are_scored_and_shown_by_step(made: Made, trained: A
     assert kept.steps[100] != kept.steps[150]
 
 
-def test_a_killed_evaluation_goes_on_at_the_first_part_that_is_missing(
+def test_a_killed_evaluation_resumes_at_the_first_missing_part(
     made: Made, trained: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "ITEMS_PER_PART", 2)
@@ -236,22 +238,20 @@ def test_a_killed_evaluation_goes_on_at_the_first_part_that_is_missing(
     [
         ({"query": "q", "choices": ["a"]}, {}, 'rows.jsonl:2 of the task "quiz": no field "gold"'),
         ({"query": "q", "choices": ["a"], "gold": 1}, {}, '"gold" is 1, which is none of 1 choices'),
-        ({"query": "q", "choices": "ab", "gold": 1}, {}, '"choices" has something else than text'),
+        ({"query": "q", "choices": "ab", "gold": 1}, {}, '"choices" has a value that is not text'),
         ({"question": "q", "choices": ["a"], "gold": 0}, {}, "'query' is undefined"),
-        ({"query": "q", "choices": ["a"], "gold": 0}, {"prompt": "{{query"}, "is no Jinja template"),
+        ({"query": "q", "choices": ["a"], "gold": 0}, {"prompt": "{{query"}, "is not a Jinja template"),
         ({"query": "q", "choices": ["a"], "gold": 0}, {"shots": 2}, "has 1 rows to take 2 examples from"),
     ],
 )
-def test_a_row_that_cannot_be_read_is_named(
-    tmp_path: Path, row: dict[str, Any], more: dict[str, Any], said: str
-) -> None:
+def test_an_unreadable_row_is_named(tmp_path: Path, row: dict[str, Any], more: dict[str, Any], said: str) -> None:
     path = rows_in(tmp_path, [{"query": "p", "choices": ["a", "b"], "gold": 1}, row])
     with pytest.raises(InputError) as caught:
         list(read(choices(path, **more)))
     assert said in str(caught.value)
 
 
-def test_an_answer_that_cannot_be_scored_is_named(made: Made, trained: Artifact, tmp_path: Path) -> None:
+def test_an_unscorable_answer_is_named(made: Made, trained: Artifact, tmp_path: Path) -> None:
     task = choices(rows_in(tmp_path, [{"query": "q", "choices": ["a", "b " * 50], "gold": 0}]))
     with pytest.raises(InputError, match=r'rows.jsonl:1 of the task "quiz": .* and the context 32'):
         evaluated(made, trained, tmp_path, task)
@@ -271,7 +271,7 @@ def test_an_answer_that_cannot_be_scored_is_named(made: Made, trained: Artifact,
         ({"extract": "("}, "not a regular expression"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         choices("/rows.jsonl") and choices(**{"path": "/rows.jsonl", **settings})
 
@@ -285,6 +285,6 @@ def test_the_settings_in_the_documentation_are_valid() -> None:
     assert [task.kind for task in found[0][1].tasks] == ["multiple_choice", "cloze", "generate"]  # type: ignore[attr-defined]
 
 
-def test_a_small_model_is_judged_by_bits_per_byte_and_a_large_one_by_what_it_gets_right() -> None:
+def test_a_small_model_is_compared_by_bits_per_byte_and_a_large_one_by_accuracy() -> None:
     assert decisive("multiple_choice", 749_999_999) == "bpb"
     assert decisive("multiple_choice", 750_000_000) == "acc_norm"

@@ -1,4 +1,4 @@
-"""WARC files made byte by byte, and a committed `warc` artifact that holds them."""
+"""WARC files made byte by byte, and a committed `warc` artifact with them."""
 
 import gzip
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def record(
 def conversion(
     body: bytes, mime: str = "text/html", extra: str = "", url: str = "http://a.example/", ident: str = "c"
 ) -> bytes:
-    """The bytes of a WARC record that holds what was made of a capture."""
+    """The bytes of a WARC conversion record."""
     head = (
         f"WARC/1.1\r\nWARC-Type: conversion\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2026-11-20T10:00:00Z\r\n"
         f"WARC-Record-ID: <urn:uuid:{ident}>\r\nWARC-Refers-To: <urn:uuid:r>\r\nContent-Type: {mime}\r\n{extra}"

@@ -1,4 +1,4 @@
-"""PDF files made by hand, with every object in its place; some are broken, or made to hang or crash their reader."""
+"""Hand-made PDF files; some are broken, or hang or crash their reader."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ def show(x: float, y: float, text: str, size: float = 10, font: str = "F1", mode
 
 
 def lines(x: float, y: float, texts: Sequence[str], size: float = 10, font: str = "F1") -> str:
-    """Lines below one another."""
+    """Lines, one below the other."""
     return "".join(show(x, y - 1.2 * size * number, text, size, font) for number, text in enumerate(texts))
 
 
@@ -26,7 +26,7 @@ def stream(data: bytes, entries: str = "", *, packed: bool = False) -> bytes:
 
 
 def assembled(objects: Mapping[int, bytes], trailer: str = "") -> bytes:
-    """A file of the objects by number, of which 1 is the catalog."""
+    """A file of numbered objects; 1 is the catalog."""
     out = bytearray(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n")
     places = {}
     for number, body in sorted(objects.items()):
@@ -56,7 +56,7 @@ def pdf(
     packed: bool = False,
     trailer: str = "",
 ) -> bytes:
-    """A file with these contents of pages.
+    """A file with these page contents.
 
     `others` are further objects by number, from 1000 on; `resources`, `fonts` and `page` further entries of all pages.
     """
@@ -94,7 +94,7 @@ ANY = "/FU 1100 0 R"
 
 
 class Letters:
-    """A font of any letters, each of them a box half a size wide, and what is written with it."""
+    """A font of any letters, each a box half a size wide, and operators that write with it."""
 
     def __init__(self, letters: str) -> None:
         self._codes = {letter: code for code, letter in enumerate(sorted(set(letters)), 0x21)}
@@ -120,7 +120,7 @@ class Letters:
         }
 
     def show(self, x: float, y: float, text: str, size: float = 10) -> str:
-        """The operators that show a line of letters as they stand from left to right; spaces are left out."""
+        """The operators that show a line of letters from left to right, without spaces."""
         return "".join(
             f"BT /FU {size} Tf {x + 0.5 * size * at} {y} Td <{self._codes[letter]:02x}> Tj ET\n"
             for at, letter in enumerate(text)
@@ -163,7 +163,7 @@ def _false_count() -> bytes:
 
 @cache
 def _spaces(size: int) -> bytes:
-    """A deflated stream of spaces, made of one block that is repeated: its checksum is wrong, which nobody minds."""
+    """A deflated stream of spaces made of one repeated block; readers ignore its wrong checksum."""
     packer = zlib.compressobj(9)
     head = packer.compress(b" " * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(b" " * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -189,7 +189,7 @@ def _many_objects(count: int) -> bytes:
 
 
 def _object_stream(count: int) -> bytes:
-    """A million objects in a compressed stream, with a table of them that is compressed, too."""
+    """A million objects in a compressed stream, with a compressed table."""
     places = b" ".join(b"%d %d" % (10 + number, 2 * number) for number in range(count)) + b" "
     held = stream(places + b"1 " * count, f"/Type /ObjStm /N {count} /First {len(places)}", packed=True)
     head = b"%PDF-1.5\n"

@@ -1,4 +1,4 @@
-"""Contract of the `blocks` extractor: which blocks of a page stay, the same on every machine."""
+"""The `blocks` extractor: the kept blocks of a page, equal on every machine."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,15 @@ from benchmarks.train_blocks import TARGET, Example, examples, folds, weights_of
 from tasks.stages.extract import blocks as trees_module
 from tasks.stages.extract import page_blocks
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import MAX_DEPTH, SCALE, blocks_text, candidates, joined, judges, parsed
+from tasks.stages.extract.blocks import (
+    MAX_DEPTH,
+    SCALE,
+    blocks_text,
+    candidates,
+    default_classifier,
+    join_blocks,
+    parse_trees,
+)
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
@@ -45,19 +53,19 @@ def measured_blocks(html: str) -> dict[str, list[float]]:
     return dict(zip(COLUMNS, features(blocks_of(html), "the harbour").tolist(), strict=True))
 
 
-def test_the_extractor_that_a_recipe_gets_without_a_word_is_this_one() -> None:
+def test_blocks_is_the_default_extractor() -> None:
     assert ExtractConfig().extractor == "blocks"
     page = f"<body><article>{STORY}<p><a href=/x>Ten harbours you must see</a></p></article></body>"
     assert read_page(page).text == read_page(page, BLOCKS).text
 
 
-def test_segments_of_real_pages_are_found_and_those_around_the_text_are_not(shared_data: Path) -> None:
+def test_main_text_of_real_pages_is_extracted_without_boilerplate(shared_data: Path) -> None:
     pages = read_segments(shared_data / "extraction_segments")[::3]
     scored = segment_score([found_segments(page, read_page(page.html, BLOCKS).text) for page in pages])
-    assert scored.f1 >= 0.95  # the trees were trained on these pages; on hosts that they have not seen 0.943
+    assert scored.f1 >= 0.95  # the trees were trained on these pages; 0.943 on unseen hosts
 
 
-def test_an_element_is_not_needed_to_begin_a_block() -> None:
+def test_text_without_an_element_is_a_block() -> None:
     page = (
         "<div>one <b>bold</b> word<p>two &amp; <i>a half</i></p>three<br>still<br> <br>four<hr>five"
         "<ul><li>six<li>seven</ul></div>"
@@ -65,15 +73,15 @@ def test_an_element_is_not_needed_to_begin_a_block() -> None:
     assert texts_of(page) == ["one bold word", "two & a half", "three\nstill", "four", "five", "six", "seven"]
 
 
-def test_cells_lines_and_paragraphs_are_kept_apart_and_what_is_dropped_between_leaves_the_wider_gap() -> None:
+def test_cells_lines_and_paragraphs_are_separated_with_the_wider_gap_around_drops() -> None:
     page = blocks_of("<p>a</p><table><tr><td>b<td>c<tr><td>d</table><ul><li>e<li>f</ul><p>g</p>")
     everything = np.ones(len(page), np.bool_)
-    assert joined(page, everything) == "a\n\nb\tc\nd\n\ne\nf\n\ng"
+    assert join_blocks(page, everything) == "a\n\nb\tc\nd\n\ne\nf\n\ng"
     everything[[2, 3]] = False
-    assert joined(page, everything) == "a\n\nb\n\ne\nf\n\ng"
+    assert join_blocks(page, everything) == "a\n\nb\n\ne\nf\n\ng"
 
 
-def test_what_no_reader_sees_and_menus_footers_and_controls_are_no_blocks() -> None:
+def test_invisible_elements_menus_footers_and_controls_are_not_blocks() -> None:
     hidden = (
         "<script>if (a<b) '<p>x</p>'</script><style>p>a{}</style><!-- <p>x</p> --><noscript><p>x</p></noscript>"
         "<nav><div>x</div></nav><footer><p>x</p></footer><button>x</button><select><option>x</select><svg><text>x</text></svg>"
@@ -84,12 +92,12 @@ def test_what_no_reader_sees_and_menus_footers_and_controls_are_no_blocks() -> N
     assert texts_of("<p>one <b>two</b> <i>three</i><button>x</button></p>") == ["one two three"]
 
 
-def test_attributes_may_hold_what_looks_like_tags() -> None:
+def test_attributes_can_contain_tags() -> None:
     page = """<p title='a > b "q" <p>'>one <a href="/x?a<b" title="> <i>">two</a></p><p data-x='"'>three</p>"""
     assert texts_of(page) == ["one two", "three"]
 
 
-def test_blocks_know_their_elements() -> None:
+def test_blocks_have_their_elements() -> None:
     page = blocks_of(f"<body><article class='story'><h1>T</h1><div id=box>{STORY}</div></article><p>behind</p></body>")
     tags = [tag.split()[0].strip("<>") for tag in page.tags]
     assert tags == ["body", "article", "h1", "div", *["p"] * 8, "p"]
@@ -98,7 +106,7 @@ def test_blocks_know_their_elements() -> None:
     assert page.element.tolist() == [2, *range(4, 12), 12]
 
 
-def test_what_is_measured_of_a_block() -> None:
+def test_features_of_a_block() -> None:
     found = measured_blocks(
         "<h1>The Harbour!</h1><p>Boats, (two) and 3 more.</p>"
         '<div class="share-box">Share on <a href="https://www.facebook.com/x">Facebook</a> or <a href="/y">y</a></div>'
@@ -118,14 +126,14 @@ def test_what_is_measured_of_a_block() -> None:
     assert found["since_h1"] == [0, 1, 2]
 
 
-def test_long_tags_are_read_and_not_remembered() -> None:
+def test_long_tags_are_read_and_not_cached() -> None:
     before = page_blocks._short_tag.cache_info().currsize
     page = blocks_of(f"<div class='comments {'x' * 10_000}'><p>one</p></div>")
     assert features(page, "")[COLUMNS.index("named_comment"), 0] == 1
     assert page_blocks._short_tag.cache_info().currsize <= before + 2  # of body and p
 
 
-def test_what_the_neighbours_are_taken_for_is_measured() -> None:
+def test_predictions_for_neighbors_are_features() -> None:
     page = blocks_of(f"<body><div>{STORY}</div><aside>one</aside></body>")
     odds = np.array([*[3.0] * 4, -1.0, *[3.0] * 3, -4.0])
     found = dict(zip(CONTEXT, context(page, features(page, ""), odds).tolist(), strict=True))
@@ -138,7 +146,7 @@ def test_what_the_neighbours_are_taken_for_is_measured() -> None:
 @pytest.mark.parametrize(
     "html", ["\u0661\u0662", "|||", "x" * 10_000, "\u200b", "\U0001f600" * 3_000, "&nbsp;", "\u3042"]
 )
-def test_measures_are_finite_for_any_text(html: str) -> None:
+def test_features_are_finite_for_any_text(html: str) -> None:
     page = read_blocks(HTMLTree.parse(f"<p>{html}</p><h1>{html}</h1>{html}"))
     if page is not None:
         measured = features(page, "")
@@ -147,7 +155,7 @@ def test_measures_are_finite_for_any_text(html: str) -> None:
         assert np.isfinite(context(page, measured, np.zeros(len(page)))).all()
 
 
-def test_odds_are_those_of_one_block_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_odds_equal_those_of_single_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     held = json.loads(TARGET.read_text())["first"]
     rows = features(blocks_of(f"<body><h1>T</h1><div>{STORY}</div><p><a href=/x>Share</a></p></body>"), "t")
     expected = []
@@ -158,18 +166,18 @@ def test_odds_are_those_of_one_block_after_the_other(monkeypatch: pytest.MonkeyP
             above = [block[COLUMNS.index(name)] > at for name, at in zip(tree["columns"], limits, strict=True)]
             odds += tree["leaves"][int("".join(map(str, map(int, above))), 2)]
         expected.append(odds / SCALE)
-    assert judges().first.odds(rows).tolist() == expected
+    assert default_classifier().first.odds(rows).tolist() == expected
     monkeypatch.setattr(trees_module, "_AT_ONCE", 3)
-    assert judges().first.odds(rows).tolist() == expected
+    assert default_classifier().first.odds(rows).tolist() == expected
 
 
-def test_all_that_is_summed_up_is_whole_and_the_number_of_a_leaf_is_a_byte() -> None:
+def test_leaf_values_are_integers_and_leaf_indices_are_bytes() -> None:
     held = json.loads(TARGET.read_text())
     assert all(isinstance(leaf, int) for of in held.values() for tree in of["trees"] for leaf in tree["leaves"])
-    assert max(judges().first.columns.shape[0], judges().second.columns.shape[0]) <= MAX_DEPTH
+    assert max(default_classifier().first.columns.shape[0], default_classifier().second.columns.shape[0]) <= MAX_DEPTH
 
 
-def test_trees_grown_by_catboost_give_the_same_odds_here() -> None:
+def test_catboost_trees_give_the_same_odds() -> None:
     split = {"float_feature_index": 0, "border": 2.0}, {"float_feature_index": 1, "border": 0.5}
     model = {
         "scale_and_bias": [1, [0.5]],
@@ -179,7 +187,7 @@ def test_trees_grown_by_catboost_give_the_same_odds_here() -> None:
         ],
     }
     names = ("words", "length")
-    found = parsed(weights_of(model, names), names).odds(np.array([[0, 3, 0, 3], [0, 0, 1, 1]], np.float32))
+    found = parse_trees(weights_of(model, names), names).odds(np.array([[0, 3, 0, 3], [0, 0, 1, 1]], np.float32))
     assert found.tolist() == [1.5, 2.5, 13.5, 14.5]
 
 
@@ -188,7 +196,7 @@ def example_of(host: str) -> Example:
     return examples([page], lambda _: [])[0]
 
 
-def test_no_host_is_on_both_sides_of_a_fold_and_each_is_held_out_once() -> None:
+def test_folds_are_disjoint_by_host_and_hold_out_each_host_once() -> None:
     of = [example_of(f"{n % 7}.example") for n in range(20)]
     held = []
     for seen, held_out in folds(of, 3):
@@ -197,7 +205,7 @@ def test_no_host_is_on_both_sides_of_a_fold_and_each_is_held_out_once() -> None:
     assert sorted(map(id, held)) == sorted(map(id, of))
 
 
-def test_blocks_with_a_segment_have_its_label_and_the_others_what_most_extractors_say() -> None:
+def test_blocks_have_the_label_of_their_segment_or_of_most_extractors() -> None:
     html = f"<body><div>{STORY}</div><p>Posted in boats, tagged wind</p><p>Neither of them says so.</p></body>"
     page = SegmentPage("http://a.example/", html.encode(), ("On day 3",), ("tagged wind",), {})
     (one,) = examples([page], lambda _: [STORY.replace("<p>", "").replace("</p>", "\n"), ""])
@@ -213,7 +221,7 @@ def test_blocks_of_a_page_with_its_whole_text_are_labelled_by_it() -> None:
     assert one.labels.tolist() == [*[1.0] * 8, 0.0]
 
 
-def test_an_interval_draws_hosts_with_all_their_pages() -> None:
+def test_the_bootstrap_resamples_hosts_with_all_their_pages() -> None:
     scored = [(1.0, 1.0)] * 5 + [(0.0, 0.0)] * 5
     hosts = ["a"] * 5 + ["b"] * 5
     low, high = interval(scored, hosts, shingle_score)
@@ -222,7 +230,7 @@ def test_an_interval_draws_hosts_with_all_their_pages() -> None:
     assert 0.0 < apart[0] < apart[1] < 1.0
 
 
-def test_notices_and_a_headline_that_is_the_title_go_and_the_story_stays() -> None:
+def test_notices_and_a_repeated_headline_are_dropped_and_the_story_is_kept() -> None:
     page = (
         "<html><head><title>The harbour</title></head><body><div><h1>The harbour</h1>"
         f"<p><a href=/tags>Boats</a> <a href=/wind>Wind</a></p><div>{STORY}</div>"
@@ -234,7 +242,7 @@ def test_notices_and_a_headline_that_is_the_title_go_and_the_story_stays() -> No
     assert not any(gone in text for gone in ("Facebook", "Ten harbours", "\nShare"))
 
 
-def test_a_short_question_between_paragraphs_of_a_story_stays() -> None:
+def test_a_short_question_between_paragraphs_is_kept() -> None:
     asked = STORY.replace("<p>On day 4", "<p>And on the fourth day?</p><p>On day 4")
     page = f"<body><h1>The harbour</h1><div class=entry>{asked}</div><div class=sidebar><p>And more?</p></div></body>"
     text = read_page(page, BLOCKS).text
@@ -242,7 +250,7 @@ def test_a_short_question_between_paragraphs_of_a_story_stays() -> None:
     assert "And more?" not in text
 
 
-def test_short_links_are_never_judged() -> None:
+def test_short_links_are_not_classified() -> None:
     page = blocks_of("<p><a href=/x>Ten harbours to see</a></p><p><a href=/x>Ten</a> harbours</p>")
     assert candidates(features(page, "")).tolist() == [False, True]
 
@@ -256,7 +264,7 @@ def test_manuals_are_kept_whole() -> None:
     assert "Ten harbours" not in read_page(page % "<p>See <code>wind()</code>.</p>", BLOCKS).text
 
 
-def test_comments_of_readers_stay_where_a_recipe_wants_them() -> None:
+def test_reader_comments_are_kept_if_the_recipe_says_so() -> None:
     said = "<div id=comments><h3>Comments</h3><p>I was there that day, and it blew from the north.</p></div>"
     page = f"<body><article><h1>The harbour</h1>{STORY}</article>{said}</body>"
     assert "I was there" not in read_page(page, BLOCKS).text
@@ -264,7 +272,7 @@ def test_comments_of_readers_stay_where_a_recipe_wants_them() -> None:
     assert "I was there" in read_page(page, with_comments).text
 
 
-def test_a_page_of_which_no_paragraph_is_found_is_read_by_resiliparse() -> None:
+def test_a_page_without_paragraphs_is_extracted_by_resiliparse() -> None:
     page = "<body><h1>Harbours</h1><ul>" + "<li>Quiet harbour</li>" * 12 + "</ul></body>"
     assert blocks_text(HTMLTree.parse(page), "") == ""
     assert read_page(page, BLOCKS).text.count("Quiet harbour") == 12
@@ -276,18 +284,18 @@ def test_preformatted_text_keeps_its_layout() -> None:
     assert "def f():\n    return 1 < 2 && x" in read_page(page, BLOCKS).text
 
 
-def test_markup_that_a_page_shows_as_text_is_text() -> None:
+def test_escaped_markup_is_text() -> None:
     shown = STORY.replace("the wind", "the tag &lt;b&gt; &amp;lt; wind")
     assert "the tag <b> &lt; wind" in read_page(f"<body><article>{shown}</article></body>", BLOCKS).text
 
 
-def test_a_page_unlike_all_that_were_trained_on_is_kept_whole() -> None:
+def test_a_page_unlike_the_training_pages_is_kept_whole() -> None:
     links = "".join(f"<p><a href=/{n}>Entry number {n}</a></p>" for n in range(60))
     text = read_page(f"<html><body><article>{links}</article></body></html>", BLOCKS).text
     assert text.count("Entry number") == 60
 
 
-def test_a_page_of_very_many_blocks_is_not_judged() -> None:
+def test_a_page_with_very_many_blocks_is_not_classified() -> None:
     text = read_page("<body><article>" + "<p>Share" * 20_001 + "</article></body>", BLOCKS).text
     assert text.count("Share") == 20_001
     assert "lines" in read_page("<body><pre>" + "\n" * 50_000 + "lines</pre></body>", BLOCKS).text
@@ -305,5 +313,5 @@ def test_odd_pages_pass(html: str) -> None:
     assert isinstance(read_page(html, BLOCKS).text, str)
 
 
-def test_the_tree_of_an_empty_page_has_no_story() -> None:
+def test_an_empty_page_has_no_main_text() -> None:
     assert blocks_text(HTMLTree.parse(""), "") == ""

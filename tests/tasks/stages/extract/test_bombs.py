@@ -1,5 +1,5 @@
-"""Contract of tasks.stages.extract.html: cheap bounds let honest pages pass, and refuse what going tag by tag
-refuses."""
+"""Contract of tasks.stages.extract.html: cheap bounds accept honest pages and refuse the same pages as a
+count of every tag."""
 
 import random
 
@@ -10,7 +10,7 @@ from tasks.stages.extract.row import Rejected
 
 
 def reason(html: str) -> str:
-    """The reason for which a page is refused, or ""."""
+    """The reason for a refusal of a page, or ""."""
     try:
         refuse_bombs(html.encode())
     except Rejected as refused:
@@ -19,7 +19,7 @@ def reason(html: str) -> str:
 
 
 def exact(html: str) -> str:
-    """The same without the bounds."""
+    """The same, without the bounds."""
     try:
         _refuse_tags(html.encode())
     except Rejected as refused:
@@ -27,7 +27,7 @@ def exact(html: str) -> str:
     return ""
 
 
-def test_a_long_index_of_closed_elements_is_no_bomb() -> None:
+def test_a_long_index_of_closed_elements_is_not_a_bomb() -> None:
     entry = '<li><a href="x.html"><code>name</code> <em>in</em> <span>module</span></a></li>'
     assert reason(f"<ul>{entry * 12_000}</ul>") == ""
 
@@ -37,7 +37,7 @@ def test_elements_left_open_among_closed_ones_are_found(name: str) -> None:
     assert reason(f"<p><b>a</b></p><{name}>" * 4_100) == "nesting"
 
 
-def test_an_end_tag_of_another_name_closes_nothing() -> None:
+def test_an_end_tag_with_another_name_closes_nothing() -> None:
     assert reason("<div></span>" * 4_100) == "nesting"
 
 
@@ -45,15 +45,15 @@ def test_formatting_elements_left_open_before_many_paragraphs_are_found() -> Non
     assert reason("<B>" * 150 + "<p>a</p>" * 8_000) == "formatting"
 
 
-def test_options_in_any_case_are_counted() -> None:
+def test_options_are_counted_in_upper_and_lower_case() -> None:
     assert reason("<select>" + "<oPtIon>a" * 10_001) == "options"
 
 
-def test_names_hidden_by_nothing_but_their_number_are_found() -> None:
+def test_rare_open_elements_among_many_are_found() -> None:
     assert reason("<i></i>" * 150_000 + "<div>" * 4_100) == "nesting"
 
 
-def test_no_page_passes_that_going_tag_by_tag_refuses() -> None:
+def test_every_page_refused_by_a_tag_by_tag_count_is_refused() -> None:
     chance = random.Random(11)
     names = [
         "div",
@@ -80,12 +80,12 @@ def test_no_page_passes_that_going_tag_by_tag_refuses() -> None:
 
 
 @pytest.mark.parametrize("html", ["<optgroups>", "<COLGROUP2>", "<fieldset1></fieldset>", "<blockquote>"])
-def test_a_name_that_only_begins_like_another_is_another(html: str) -> None:
+def test_a_tag_name_prefix_is_another_name(html: str) -> None:
     assert reason(html * 4_100) == "nesting"
 
 
 @pytest.mark.parametrize("space", [" ", "\t", "\n", "\f", "\r", "  \n"])
-def test_attributes_are_counted_at_the_white_space_of_html(space: str) -> None:
+def test_attributes_are_counted_at_html_white_space(space: str) -> None:
     assert reason(f"<p {f'ab{space}' * 10_001}>") == "attributes"
     assert reason(f"<p {f'ab{space}' * 9_990}>") == ""
 
@@ -95,7 +95,7 @@ def test_attributes_are_split_at_no_other_white_space() -> None:
 
 
 @pytest.mark.parametrize(("name", "count", "expected"), [("div", 4_000, ""), ("div", 4_001, "nesting")])
-def test_limits_are_the_last_number_that_passes(name: str, count: int, expected: str) -> None:
+def test_limits_are_inclusive(name: str, count: int, expected: str) -> None:
     assert reason(f"<{name}>" * count) == expected
     assert reason("<select>" + "<option>" * 10_000) == ""
 
@@ -117,7 +117,7 @@ def attributes(count: int) -> str:
     ],
     ids=range(7),
 )
-def test_attributes_of_what_is_left_open_count_too(html: str) -> None:
+def test_attributes_of_open_elements_count_too(html: str) -> None:
     assert len(html) < 60_000
     assert reason(html) == "formatting"
 

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.captures and media: captures are rows, refusals have reasons, damage is passed."""
+"""tasks.stages.extract.captures and media: captures are rows, refusals have reasons, damaged records are skipped."""
 
 import gzip
 import io
@@ -14,23 +14,23 @@ import brotli
 import pytest
 
 from tasks.formats.warc.record import payload_digest
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import mime_reason
-from tasks.stages.extract.row import Rejected, Row
+from tasks.stages.extract.row import InputRow, Rejected
 from tests.tasks.stages.extract.conftest import conversion
 
 CONFIG = ExtractConfig()
 Make = Callable[..., bytes]
 
 
-def rows(data: bytes, config: ExtractConfig = CONFIG) -> list[Row]:
+def rows(data: bytes, config: ExtractConfig = CONFIG) -> list[InputRow]:
     return list(read_warc(io.BytesIO(data), "x.warc.gz", "web", config))
 
 
-def outcome(row: Row) -> str:
+def outcome(row: InputRow) -> str:
     if row.refused:
         return row.refused
     try:
@@ -50,11 +50,11 @@ def test_a_capture_keeps_its_provenance(warc: Make) -> None:
     assert first.content().language_hint == "en"
 
 
-def test_the_digest_is_computed_from_the_payload_as_it_came(warc: Make) -> None:
+def test_the_digest_is_computed_from_the_received_payload(warc: Make) -> None:
     body = gzip.compress(b"<html>hello", mtime=0)
     (row,) = rows(warc(body=body, http="Content-Type: text/html\r\nContent-Encoding: gzip\r\n"))
     assert row.payload_digest == payload_digest(body)
-    # The value of the WARC specification's own examples: SHA-1 of nothing, in Base32.
+    # From the examples of the WARC specification: SHA-1 of nothing, in Base32.
     assert payload_digest(b"") == "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 
 
@@ -111,19 +111,19 @@ def test_every_capture_has_an_outcome(warc: Make, options: dict[str, object], ex
         {"http": f"Content-Type: text/html;{'charset' * 30_000}\r\n"},
     ],
 )
-def test_hostile_headers_and_beginnings_take_no_time(warc: Make, options: dict[str, object]) -> None:
+def test_hostile_headers_and_prefixes_take_little_time(warc: Make, options: dict[str, object]) -> None:
     begun = time.process_time()
     for row in rows(warc(**options)):
         outcome(row)
     assert time.process_time() - begun < 2
 
 
-def test_a_page_without_media_type_is_known_by_its_beginning(warc: Make, html: Make) -> None:
+def test_the_type_of_a_page_without_media_type_is_sniffed(warc: Make, html: Make) -> None:
     (row,) = rows(warc(http="", body=b" \n<!-- one --> <!-- two -->\n" + html()))
     assert outcome(row) == "document"
 
 
-def test_noindex_in_the_page_is_honoured_unless_switched_off(warc: Make, html: Make) -> None:
+def test_noindex_in_the_page_is_respected_unless_disabled(warc: Make, html: Make) -> None:
     data = warc(body=html(head='<meta name="robots" content="noindex">'))
     assert outcome(rows(data)[0]) == "noindex"
     assert outcome(rows(data, ExtractConfig(honour_noindex=False))[0]) == "document"
@@ -191,23 +191,23 @@ def test_the_number_of_media_type_reasons_is_bounded() -> None:
 @pytest.mark.parametrize(
     "bad", [b"garbage that is no record\r\n\r\n", b"\x1f\x8b\x08 not gzip at all\r\n", b"WARC/1.0 no header\r\n"]
 )
-def test_reading_goes_on_behind_damage(warc: Make, compressed: bool, bad: bytes) -> None:
+def test_reading_continues_after_damage(warc: Make, compressed: bool, bad: bytes) -> None:
     good = [warc(f"http://a.example/{i}", compressed=compressed) for i in range(4)]
     found = rows(b"".join([*good[:2], bad, *good[2:]]))
     assert [row.url for row in found if not row.refused] == [f"http://a.example/{i}" for i in range(4)]
     assert [row.refused for row in found if row.refused] == ["warc_damaged"]
-    # What is known for sure is the last good capture before it.
+    # Only the last good capture before it is known for sure.
     assert next(row for row in found if row.refused).warc_offset == len(good[0])
 
 
-def test_a_file_cut_off_inside_a_record_says_so(warc: Make) -> None:
+def test_a_file_truncated_inside_a_record_is_reported(warc: Make) -> None:
     whole = warc("http://a.example/1") + warc("http://a.example/2", body=bytes(range(256)) * 40)
     found = [outcome(row) for row in rows(whole[:-40])]
     assert found[0] == "document"
     assert found[1:] in (["warc_truncated"], ["warc_damaged"])
 
 
-# File, captures that reading must still find, what is said of the rest. Counts of intact captures are the manifest's.
+# File, captures that must still be found, message about the rest. Counts of intact captures are from the manifest.
 REAL = [
     ("dolma__sample-0000.warc.gz", 22, {}),
     ("derived-a.warc.zst", 22, {}),
@@ -242,14 +242,14 @@ def test_real_files_good_and_broken_give_documents_or_reasons(
     assert sum(found[reason] for reason in ("document", "empty", "noindex")) == captures
 
 
-def test_damage_is_told_with_its_file_and_place(warc: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_reported_with_file_and_offset(warc: Make, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", "sluice.extract"):
         _, damage = rows(warc() + b"no record")
-    assert "x.warc.gz: warc_damaged at byte 0 or behind it" in caplog.text
+    assert "x.warc.gz: warc_damaged at or after byte 0" in caplog.text
     assert (damage.url, damage.damaged) == ("x.warc.gz#0", True)
 
 
-def test_a_page_that_a_browser_has_drawn_is_extracted_like_a_captured_one(warc: Make, html: Make) -> None:
+def test_a_rendered_page_is_extracted_like_a_captured_one(warc: Make, html: Make) -> None:
     data = warc() + conversion(html(), "text/html; charset=utf-8")
     captured, drawn = rows(data)
     assert drawn.content() == captured.content()
@@ -259,12 +259,12 @@ def test_a_page_that_a_browser_has_drawn_is_extracted_like_a_captured_one(warc: 
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
-def test_what_the_crawl_writes_is_what_extraction_reads(html: Make, compression: Compression) -> None:
+def test_extraction_reads_the_files_of_the_crawl(html: Make, compression: Compression) -> None:
     file, when = io.BytesIO(), datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
     writer = WarcWriter(file, "a" + suffix(compression), "sluice/0.1", "sluice/0.1", compression)
     sent = (("Content-Type", "text/html"), ("Content-Encoding", "gzip"))
     body = gzip.compress(html())
-    answer = Answer(200, "OK", sent, body, "", "192.0.2.1", b"GET / HTTP/1.1\r\n\r\n", 0.1)
+    answer = Response(200, "OK", sent, body, "", "192.0.2.1", b"GET / HTTP/1.1\r\n\r\n", 0.1)
     places = [writer.capture("http://a.example/", when, answer, {}) for _ in range(2)]
     places.append(writer.conversion("http://a.example/", when, html(), "text/html", places[0].record_id, {}))
     writer.finish()
@@ -320,7 +320,7 @@ SITEMAP = (
         ("text/xml", b'<rdf:RDF xmlns="http://purl.org/rss/1.0/">', "feed"),
     ],
 )
-def test_sitemaps_and_feeds_are_rejected_as_what_they_are(
+def test_sitemaps_and_feeds_are_rejected_with_their_own_reasons(
     warc: Make, mime: str, body: bytes, expected: str, packed: bool
 ) -> None:
     data = warc(body=gzip.compress(body) if packed else body, http=f"Content-Type: {mime}\r\n")
@@ -339,7 +339,7 @@ def test_sitemaps_and_feeds_are_rejected_as_what_they_are(
         ("application/rss+xml", b"no feed at all", "mime_application_rss_xml"),
     ],
 )
-def test_what_only_looks_like_a_sitemap_or_feed_is_judged_by_its_type(
+def test_a_page_that_resembles_a_sitemap_or_feed_is_handled_by_media_type(
     warc: Make, mime: str, body: bytes, expected: str
 ) -> None:
     assert [outcome(row) for row in rows(warc(body=body, http=f"Content-Type: {mime}\r\n"))] == [expected]

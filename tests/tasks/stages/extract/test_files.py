@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.files: which files a source takes, and their rows."""
+"""Contract of tasks.stages.extract.files: the files of a source and their rows."""
 
 import bz2
 import gzip
@@ -17,7 +17,7 @@ from tasks.core.store import Store
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
 from tasks.stages.extract.partitioning import find_files
-from tasks.stages.extract.row import Rejected, Row
+from tasks.stages.extract.row import InputRow, Rejected
 from tests.s3_server import S3Server
 from tests.tasks.stages.extract.conftest import record
 
@@ -28,7 +28,7 @@ def source(folder: Path, pattern: str = "**/*", kind: str = "text", **options: o
     return FileSource(name="src", kind=kind, path=f"{folder}/{pattern}", **options)
 
 
-def rows(found: FileSource) -> list[Row]:
+def rows(found: FileSource) -> list[InputRow]:
     return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
 
 
@@ -45,14 +45,14 @@ def test_files_are_found_in_name_order_without_the_excluded(tmp_path: Path) -> N
     assert [file.name for file in found] == ["a", "b/z"]
 
 
-def test_placeholders_stand_for_the_running_python() -> None:
+def test_placeholders_refer_to_the_running_python() -> None:
     library = FileSource(name="code", kind="text", path="{stdlib}/json/*.py")
     assert "json/decoder.py".removeprefix("json/") in [file.name for file in find_files(library)]
     packages = FileSource(name="packages", kind="metadata", path="{site_packages}/pydantic-*.dist-info/METADATA")
     assert len(find_files(packages)) == 1
 
 
-def test_a_sample_is_spread_over_the_tree_and_the_same_everywhere(tmp_path: Path) -> None:
+def test_a_sample_is_spread_over_the_tree_and_reproducible(tmp_path: Path) -> None:
     left, right = tmp_path / "one", tmp_path / "two" / "deeper"
     for folder in (left, right):
         put(folder, **{f"{letter}__{number}": 10 for letter in "abcd" for number in range(25)})
@@ -68,7 +68,7 @@ def test_a_pattern_without_files_is_an_error_that_names_it(tmp_path: Path) -> No
         find_files(source(tmp_path, "*.txt"))
 
 
-def test_texts_have_urls_that_do_not_name_the_machine(tmp_path: Path) -> None:
+def test_urls_of_texts_do_not_contain_local_paths(tmp_path: Path) -> None:
     put(tmp_path, **{"a b__c": 5})
     (row,) = rows(source(tmp_path))
     assert row.url == "file://src/a%20b/c"
@@ -96,7 +96,7 @@ def test_large_and_binary_files_have_reasons(tmp_path: Path) -> None:
         binary.content()
 
 
-def test_package_descriptions_hold_summary_and_body(tmp_path: Path) -> None:
+def test_package_descriptions_have_summary_and_body(tmp_path: Path) -> None:
     (tmp_path / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: toy\nSummary: Builds boats – small ones\nLicense: MIT\n\n# Toy\n\n    code\n",
         "utf-8",
@@ -131,7 +131,7 @@ def test_compressed_texts_and_descriptions_are_unpacked(tmp_path: Path, ending: 
     assert rows(source(tmp_path, "METADATA*", "metadata"))[0].content().text == "Builds boats"
 
 
-def test_a_text_that_is_too_large_unpacked_or_badly_packed_has_a_reason(tmp_path: Path) -> None:
+def test_a_text_too_large_after_decompression_or_damaged_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"a" * 5000))
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"some text")[:-9])
     (tmp_path / "c.bz2").write_bytes(b"no such compression")
@@ -141,7 +141,7 @@ def test_a_text_that_is_too_large_unpacked_or_badly_packed_has_a_reason(tmp_path
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".bz2"])
-def test_json_lines_are_rows_with_reasons_for_the_broken(tmp_path: Path, ending: str) -> None:
+def test_json_lines_become_rows_and_broken_ones_have_reasons(tmp_path: Path, ending: str) -> None:
     lines = [{"text": "one", "url": "http://a.example/"}, {"text": "two"}, {"no": 1}, {"text": 5}, [1]]
     data = "\n".join([*map(json.dumps, lines), "{broken", "", json.dumps({"text": "last \ud83d\ude00"})]).encode()
     path = tmp_path / f"d.jsonl{ending}"
@@ -152,13 +152,13 @@ def test_json_lines_are_rows_with_reasons_for_the_broken(tmp_path: Path, ending:
     assert found[-1].content().text == "last \U0001f600"
 
 
-def test_a_warc_file_whose_name_is_no_text_is_read(tmp_path: Path) -> None:
+def test_a_warc_file_with_a_non_utf8_name_is_read(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.warc.gz")).write_bytes(record())
     (row,) = rows(source(tmp_path, "*.gz", "warc"))
     assert row.warc_file == "src/caf%E9.warc.gz"
 
 
-def test_an_address_without_end_is_refused_before_anything_is_done_with_it(tmp_path: Path) -> None:
+def test_an_overlong_url_is_refused_before_processing(tmp_path: Path) -> None:
     endless = "http://a.example/" + "a\u0301\u0316" * 500_000
     held = [{"text": "a", "url": endless}, {"text": "b", "url": "http://b.example/"}]
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
@@ -169,7 +169,7 @@ def test_an_address_without_end_is_refused_before_anything_is_done_with_it(tmp_p
     ]
 
 
-def test_rows_of_parquet_that_unpack_to_gigabytes_are_read_one_by_one(tmp_path: Path) -> None:
+def test_parquet_rows_that_decompress_to_gigabytes_are_read_one_at_a_time(tmp_path: Path) -> None:
     texts = pa.array(["x" * 4_000_000, "y" * 4_000_001]).take(pa.array([0] * 200 + [1, 0]))
     pq.write_table(pa.table({"text": texts}), tmp_path / "d.parquet", dictionary_pagesize_limit=1 << 26)
     assert (tmp_path / "d.parquet").stat().st_size < 1_000_000
@@ -200,7 +200,7 @@ def test_parquet_rows_are_read_by_the_named_columns(tmp_path: Path) -> None:
         rows(source(tmp_path, "*.parquet", "parquet"))
 
 
-def test_foreign_warc_files_keep_the_place_of_each_record(tmp_path: Path, warc) -> None:  # type: ignore[no-untyped-def]
+def test_foreign_warc_files_keep_the_offset_of_each_record(tmp_path: Path, warc) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "cc.warc.gz").write_bytes(warc("http://a.example/1") + warc("http://a.example/2"))
     found = rows(source(tmp_path, "*.warc.gz", "warc"))
     assert [row.url for row in found] == ["http://a.example/1", "http://a.example/2"]
@@ -209,7 +209,7 @@ def test_foreign_warc_files_keep_the_place_of_each_record(tmp_path: Path, warc) 
     assert found[1].warc_offset
 
 
-def test_foreign_warc_files_may_be_in_bzip2_or_not_compressed(tmp_path: Path, warc) -> None:  # type: ignore[no-untyped-def]
+def test_foreign_warc_files_can_be_bzip2_or_uncompressed(tmp_path: Path, warc) -> None:  # type: ignore[no-untyped-def]
     data = warc("http://a.example/1", compressed=False) + warc("http://a.example/2", compressed=False)
     (tmp_path / "a.warc").write_bytes(data)
     (tmp_path / "b.warc.bz2").write_bytes(bz2.compress(data))
@@ -220,7 +220,7 @@ def test_foreign_warc_files_may_be_in_bzip2_or_not_compressed(tmp_path: Path, wa
         rows(source(tmp_path, "c*", "warc"))
 
 
-def test_files_on_an_object_store_are_taken_by_the_same_patterns(s3: S3Server, warc) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_patterns_select_files_on_an_object_store(s3: S3Server, warc) -> None:  # type: ignore[no-untyped-def]
     url = "s3://sluice/test_files/dumps"
     store = Store(url)
     texts = {"a.jsonl.gz": gzip.compress(b'{"text": "one"}\n{"text": "two"}'), "deep/er/b.jsonl": b'{"text": "three"}'}
@@ -240,7 +240,7 @@ def test_files_on_an_object_store_are_taken_by_the_same_patterns(s3: S3Server, w
         find_files(FileSource(name="src", kind="text", path=f"{url}/*.md"))
 
 
-def test_an_object_that_is_read_is_a_local_path_to_whoever_pins_it(s3: S3Server) -> None:
+def test_an_object_is_pinned_as_a_local_path(s3: S3Server) -> None:
     url = "s3://sluice/test_files/one"
     with Store(url).write("a.txt") as file:
         file.write(b"plain words")
@@ -249,12 +249,12 @@ def test_an_object_that_is_read_is_a_local_path_to_whoever_pins_it(s3: S3Server)
     assert found.local() == found.local()
 
 
-def test_a_url_of_no_store_is_an_error_that_says_so() -> None:
+def test_a_url_with_an_unsupported_scheme_is_an_error() -> None:
     with pytest.raises(StoreError, match="https://"):
         find_files(FileSource(name="src", kind="text", path="https://a.example/*.txt"))
 
 
-def test_folders_and_dangling_links_are_no_files(tmp_path: Path) -> None:
+def test_folders_and_dangling_links_are_not_files(tmp_path: Path) -> None:
     put(tmp_path, a=1, d__b=1)
     os.symlink(tmp_path / "gone", tmp_path / "link")
     assert [file.name for file in find_files(source(tmp_path))] == ["a", "d/b"]

@@ -1,6 +1,6 @@
-"""Pages made to harm: each is read, rejected or set aside with a reason, and the page beside it is kept.
+"""Hostile pages: each is read, rejected or set aside with a reason, and the page next to it is kept.
 
-Change a parser, a limit or the guard of a worker, and run the soak part.
+Run the soak tests after a change of a parser, a limit or the guard of a worker.
 """
 
 import json
@@ -31,7 +31,7 @@ READ = {
     "a_surrogate_in_json_ld": b'<script type="application/ld+json">{"datePublished": 1, "license": "\\ud800"}</script>'
     + PROSE.encode() * 4,
     "a_flood_of_zero_width_characters": b"<p>" + "\u200b\u200d\ufeff".encode() * 300_000 + PROSE.encode() * 4,
-    # Normalisation sorts the marks of a letter by insertion.
+    # Normalization uses insertion sort for the marks of a letter.
     "a_flood_of_combining_marks": b"<p>a" + "\u0301\u0316".encode() * 300_000 + PROSE.encode() * 4,
     "nuls": b"<p>" + b"\0" * 5_000_000 + PROSE.encode() * 4,
     "a_billion_laughs": LAUGHS + b"]><html><body><p>&a9;</p>" + PROSE.encode() * 4,
@@ -50,7 +50,7 @@ REFUSED = {
 
 @pytest.fixture
 def outcome(run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make) -> Callable[[bytes], Artifact]:
-    """Extracts one page beside a good one."""
+    """Extracts one page next to a good one."""
 
     def run(body: bytes, **settings: object) -> Artifact:
         captured = warc_artifact([warc("http://a.example/hostile", body), warc("http://b.example/good")])
@@ -75,7 +75,7 @@ def test_a_page_that_only_looks_dangerous_is_read(outcome: Callable[..., Artifac
 
 
 @pytest.mark.parametrize(("reason", "body"), REFUSED.items(), ids=REFUSED)
-def test_a_page_made_to_harm_is_rejected_with_its_reason(
+def test_a_malicious_page_is_rejected_with_its_reason(
     outcome: Callable[..., Artifact], reason: str, body: Callable[[], bytes]
 ) -> None:
     made = outcome(body())
@@ -87,12 +87,12 @@ def test_a_page_made_to_harm_is_rejected_with_its_reason(
     ("body", "cpu_s", "expected"),
     [
         (b"<table>" + b"<td>x" * 3_000_000, 60.0, "memory|crash|error"),
-        # Each paragraph costs as much as there are elements around it.
+        # The cost of each paragraph is proportional to its number of ancestors.
         (b"<div>" * 3_900 + b"<p>y</p>" * 30_000 + PROSE.encode() * 4, 1.0, "timeout"),
     ],
     ids=["all_memory", "all_time"],
 )
-def test_a_page_that_takes_too_much_is_set_aside(
+def test_a_page_that_exceeds_its_limits_is_quarantined(
     outcome: Callable[..., Artifact], body: bytes, cpu_s: float, expected: str
 ) -> None:
     made = outcome(body, max_page_cpu_s=cpu_s)
@@ -103,7 +103,7 @@ def test_a_page_that_takes_too_much_is_set_aside(
 
 
 @pytest.mark.soak
-def test_a_worker_stays_below_1500_megabytes_whatever_it_reads(
+def test_a_worker_stays_below_1500_megabytes_for_any_input(
     warc_artifact: Callable[..., Artifact], warc: Make, tmp_path: Path
 ) -> None:
     big = [b"<p>" + b"lorem ipsum %d " % n * 850_000 for n in range(4)]
@@ -116,8 +116,8 @@ def test_a_worker_stays_below_1500_megabytes_whatever_it_reads(
         "warc = Artifact.open_at(Store(sys.argv[1]), ArtifactId('test/warc', 'dev'));"
         "made = run_stage_in(sys.argv[1], 'tasks.stages.extract.stage', ExtractConfig(), {'warc': warc},"
         "max_bad_share=0.5);"
-        "from tasks.stages.extract import guard; guard.end_all();"
-        # Not its own ru_maxrss, which counts the process that it was forked from.
+        "from tasks.stages.extract import guard; guard.end_idle_children();"
+        # Not its own ru_maxrss, which includes the process it was forked from.
         "(own,) = [line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')];"
         "print(made.record.rows_in, own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )

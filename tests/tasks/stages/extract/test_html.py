@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.html: the main text of a page, and what the page says about itself."""
+"""Contract of tasks.stages.extract.html: the main text and the metadata of a page."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ PARAGRAPH = "<p>The harbour was quiet that morning, and the boats lay still unti
 @pytest.mark.parametrize(
     ("extractor", "floor"), [("resiliparse", 0.948), ("blocks", 0.975), ("trafilatura", 0.970), ("visible", 0.67)]
 )
-def test_the_text_of_gold_pages_reaches_the_bar(shared_data: Path, extractor: str, floor: float) -> None:
+def test_extraction_of_gold_pages_reaches_the_required_f1(shared_data: Path, extractor: str, floor: float) -> None:
     if extractor == "trafilatura":
         pytest.importorskip("trafilatura", reason="the extra `careful` is not installed")
     pages = read_pages(shared_data / "extraction_html")
@@ -25,7 +25,7 @@ def test_the_text_of_gold_pages_reaches_the_bar(shared_data: Path, extractor: st
     assert score(pages, [read_page(page.html, config).text for page in pages]).f1 >= floor
 
 
-def test_trafilatura_leaves_out_what_resiliparse_takes_and_what_it_finds_nothing_in_is_read_by_the_other() -> None:
+def test_trafilatura_is_stricter_and_pages_without_its_text_are_read_by_resiliparse() -> None:
     pytest.importorskip("trafilatura", reason="the extra `careful` is not installed")
     careful = ExtractConfig(extractor="trafilatura")
     story = "".join(
@@ -39,7 +39,7 @@ def test_trafilatura_leaves_out_what_resiliparse_takes_and_what_it_finds_nothing
     assert "Item 39" in read_page(listed, careful).text
 
 
-def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
+def test_navigation_and_comments_are_removed_and_layout_is_kept() -> None:
     page = read_page(
         "<html lang='en-GB'><head><title> The  harbour\n </title></head><body>"
         "<nav><a href=/>Home</a> <a href=/x>News</a></nav>"
@@ -48,8 +48,8 @@ def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
         "<figure><img src=x alt=Drawing><figcaption>A drawing</figcaption></figure>"
         "<div class=related-posts><p>Read this one too</p></div><footer>Imprint</footer></body></html>"
     )
-    assert page.about.title == "The harbour"
-    assert page.about.language == "en-GB"
+    assert page.metadata.title == "The harbour"
+    assert page.metadata.language == "en-GB"
     assert "def f():\n    return 1" in page.text
     assert page.text.count("The harbour was quiet") == 3
     assert "Home" not in page.text
@@ -72,7 +72,7 @@ def test_table_layout_without_marks_keeps_its_content() -> None:
     assert page.text.count("The harbour was quiet") == 5
 
 
-def test_a_page_whose_main_text_is_not_found_gives_all_that_is_visible() -> None:
+def test_a_page_without_main_text_gives_all_visible_text() -> None:
     menu = "<html><body><nav>" + PARAGRAPH * 10 + "</nav><p>ok</p></body></html>"
     page = read_page(menu)
     assert page.whole
@@ -80,7 +80,7 @@ def test_a_page_whose_main_text_is_not_found_gives_all_that_is_visible() -> None
     assert not read_page(menu, ExtractConfig(min_main_share=0.0)).whole
 
 
-def test_all_that_is_visible_can_be_asked_for() -> None:
+def test_all_visible_text_can_be_requested() -> None:
     html = f"<html><body><nav>Home News</nav><article>{PARAGRAPH}</article><script>x</script><footer>Imprint</footer>"
     text = read_page(html, ExtractConfig(extractor="visible")).text
     assert "Home News" in text
@@ -129,12 +129,12 @@ def test_odd_but_harmless_pages_pass(html: str) -> None:
 
 
 @pytest.mark.parametrize("html", ["<di\0v>" * 5_000, "\0<\0d\0i\0v\0>" * 5_000])
-def test_nuls_hide_no_tag_whether_or_not_the_bytes_are_given(html: str) -> None:
+def test_nul_characters_hide_no_tag(html: str) -> None:
     for source in (None, html.encode()):
         with pytest.raises(Rejected, match="nesting"):
             read_page(html, source=source)
 
 
-def test_the_bytes_of_a_page_change_nothing_of_what_is_read() -> None:
+def test_passing_the_bytes_of_a_page_does_not_change_the_result() -> None:
     html = f"<html><title>Gr\0öße</title><body>\0{PARAGRAPH * 3}<p>\U0001f600 \ufffd \u00e9"
     assert read_page(html, source=html.encode()) == read_page(html)

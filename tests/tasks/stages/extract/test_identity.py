@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.identity: the index of a crawl stands for a first reading of its WARC files."""
+"""Contract of tasks.stages.extract.identity: the index of a crawl replaces a first reading of its WARC files."""
 
 import io
 from collections import Counter
@@ -18,13 +18,13 @@ from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.formats.web.url import MAX_CAPTURED_URL
-from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.http.client import Response
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.identity import identities, indexed_identities, unit_identities
-from tasks.stages.extract.partitioning import Unit
+from tasks.stages.extract.partitioning import InputUnit
 from tests.tasks.stages.extract.conftest import page, record
 
 MODULE = "tasks.stages.extract.stage"
@@ -33,9 +33,9 @@ Files = list[tuple[bytes, list[str]]]
 Publish = Callable[..., Artifact]
 
 
-def answer(body: bytes, status: int = 200, kind: str = "text/html") -> Answer:
+def answer(body: bytes, status: int = 200, kind: str = "text/html") -> Response:
     headers = (("Content-Type", kind), ("Transfer-Encoding", "chunked"))
-    return Answer(status, "words", headers, body, "", "", b"GET / HTTP/1.1\r\n\r\n", 0.1)
+    return Response(status, "words", headers, body, "", "", b"GET / HTTP/1.1\r\n\r\n", 0.1)
 
 
 def written(number: int, fill: Callable[[WarcWriter], object]) -> tuple[bytes, list[str]]:
@@ -47,7 +47,7 @@ def written(number: int, fill: Callable[[WarcWriter], object]) -> tuple[bytes, l
 
 
 def captures(writer: WarcWriter) -> None:
-    """Captures of all kinds that a crawl stores, some of them twice, in an order that no index keeps."""
+    """Captures of all kinds that a crawl stores, some of them twice, in random order."""
     for url, held in (
         ("http://z.example/", answer(page())),
         ("http://a.example/", answer(page())),
@@ -62,12 +62,12 @@ def captures(writer: WarcWriter) -> None:
         ("http://ä.example/ö", answer(page())),
     ):
         writer.capture(url, WHEN, held, {})
-    earlier = Earlier("http://a.example/", WHEN, "urn:uuid:1", "sha1:" + "A" * 32)
+    earlier = EarlierCapture("http://a.example/", WHEN, "urn:uuid:1", "sha1:" + "A" * 32)
     writer.revisit("http://a.example/", WHEN, answer(b"", 304), earlier, {})
 
 
 def drawn(writer: WarcWriter) -> None:
-    """Two pages as a browser has drawn them, one of them too large."""
+    """Two pages as rendered by a browser, one of them too large."""
     for url, body in (("http://z.example/", page("Drawn. " * 60)), ("http://a.example/", page() + b" " * 20_000)):
         writer.conversion(url, WHEN, body, "text/html; charset=utf-8", "urn:uuid:1", {})
 
@@ -100,17 +100,17 @@ def publish(tmp_path: Path) -> Publish:
     return make
 
 
-def test_identities_by_index_are_those_of_the_rows() -> None:
+def test_identities_from_the_index_equal_those_of_the_rows() -> None:
     data, lines = written(0, captures)
     small = ExtractConfig()  # nothing is too large for it
     rows = read_warc(io.BytesIO(data), "x", "web", small)
-    read = identities([unit_identities(Unit(SourceFile("x", "x", 1)), rows)])
+    read = identities([unit_identities(InputUnit(SourceFile("x", "x", 1)), rows)])
     listed = indexed_identities(io.BytesIO("\n".join(lines).encode()), len(lines))
     assert listed is not None
     assert (identities([listed]) == read).all()
 
 
-def test_an_index_that_does_not_tell_is_not_believed() -> None:
+def test_an_incomplete_index_is_not_used() -> None:
     _, lines = written(0, captures)
     _, conversions = written(1, drawn)
     assert indexed_identities(io.BytesIO("\n".join(lines[1:]).encode()), len(lines)) is None
@@ -140,7 +140,7 @@ def test_documents_and_reasons_are_the_same_with_an_index_and_without(
         run_stage(MODULE, config, {"warc": publish(files, indexed=indexed)}, version=f"i{indexed}")
         for indexed in (True, False)
     ]
-    # The digest that a capture declares in one, a computed one in the other.
+    # A declared digest in one, a computed one in the other.
     assert made[0].record.content == made[1].record.content
     assert made[0].record.rejected == made[1].record.rejected
     assert made[0].record.rejected["duplicate_capture"] == 4
@@ -149,7 +149,7 @@ def test_documents_and_reasons_are_the_same_with_an_index_and_without(
 
 
 @pytest.mark.parametrize(("indexed", "times"), [(True, 1), (False, 2)])
-def test_a_crawl_with_an_index_is_read_once(
+def test_captures_with_an_index_are_read_once(
     run_stage: Callable[..., Artifact],
     publish: Publish,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,8 +169,6 @@ def test_a_crawl_with_an_index_is_read_once(
     assert opened["test/warc/dev/00000.warc.gz"] == times
 
 
-def test_an_index_of_other_length_than_was_published_is_passed_over(
-    run_stage: Callable[..., Artifact], publish: Publish
-) -> None:
+def test_an_index_with_an_unexpected_length_is_ignored(run_stage: Callable[..., Artifact], publish: Publish) -> None:
     made = run_stage(MODULE, CONFIG, {"warc": publish([written(0, captures)], indexed=True, cut=2)})
     assert made.record.rejected["duplicate_capture"] == 1

@@ -1,4 +1,4 @@
-"""Files of rows that are not what their source says stop the stage, with what, where and what to do."""
+"""Row files that do not match their source stop the stage with a message: what, where and what to do."""
 
 import gzip
 import io
@@ -53,7 +53,7 @@ def put(folder: Path, **files: bytes) -> None:
     ],
     ids=["utf-16", "utf-16 without mark", "zip", "packed array", "indented array", "indented objects"],
 )
-def test_what_is_plainly_meant_gives_all_its_documents(tmp_path: Path, data: bytes) -> None:
+def test_slightly_malformed_files_give_all_documents(tmp_path: Path, data: bytes) -> None:
     put(tmp_path, d=data)
     made = run_stage_in(tmp_path, MODULE, config(tmp_path))
     assert (made.record.rows_in, made.record.rows_out, made.record.rejected) == (4, 4, {})
@@ -62,16 +62,16 @@ def test_what_is_plainly_meant_gives_all_its_documents(tmp_path: Path, data: byt
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"d": LINES.encode("utf-16").replace(b"{\0", b"(\0")}, "3 of 3 rows are no JSON objects"),
+        ({"d": LINES.encode("utf-16").replace(b"{\0", b"(\0")}, "3 of 3 rows are not JSON objects"),
         ({"d": b"a,b\n1,2\n", "e": LINES.encode()}, r"src/d of the file source \"src\": 2 of 2 rows .*Expecting value"),
         ({"d": '{"text": "caf\u00e9"}\n'.encode("latin-1") * 2}, "can't decode byte 0xe9"),
-        ({"d": b"[1, 2, 3]"}, "row 0 is no object: b'1'"),
-        ({"d": json.dumps({"count": 3, "data": ROWS}).encode()}, r"one JSON object around a list, \"data\""),
+        ({"d": b"[1, 2, 3]"}, "row 0 is not an object: b'1'"),
+        ({"d": json.dumps({"count": 3, "data": ROWS}).encode()}, r"one JSON object with a list \"data\""),
         ({"d": json.dumps([{"body": "x", "n": 1}]).encode()}, r"text in the field \"text\" \(the first .* body, n\)"),
         ({"d": b"PAR1 and so on"}, r"it is a Parquet file\. Set kind"),
     ],
 )
-def test_a_file_that_is_something_else_stops_the_stage(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+def test_a_file_of_another_format_stops_the_stage(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
     put(tmp_path, **files)
     with pytest.raises(InputError, match=said):
         run_stage_in(tmp_path, MODULE, config(tmp_path))
@@ -84,7 +84,7 @@ def test_rows_that_are_malformed_in_part_are_rejections(tmp_path: Path) -> None:
     assert made.record.rows_in == made.record.rows_out + sum(made.record.rejected.values())
 
 
-def test_most_rows_are_those_of_the_whole_file_and_not_of_a_part(tmp_path: Path) -> None:
+def test_the_share_of_bad_rows_is_computed_over_the_whole_file(tmp_path: Path) -> None:
     put(tmp_path, d=b"x\n" * 40 + LINES.encode() * 15)
     assert len(run_stage_in(tmp_path, MODULE, config(tmp_path)).parts) == 4
 
@@ -95,7 +95,7 @@ def test_a_parquet_source_of_another_format_is_named(tmp_path: Path) -> None:
         run_stage_in(tmp_path, MODULE, config(tmp_path, "parquet"))
 
 
-def test_a_parquet_source_without_a_single_text_is_told(tmp_path: Path) -> None:
+def test_a_parquet_source_without_any_text_is_reported(tmp_path: Path) -> None:
     put(tmp_path)
     pq.write_table(pa.table({"text": pa.array([None], pa.string()), "body": ["x"]}), tmp_path / "src" / "d")
     with pytest.raises(InputError, match='no row of the file source "src" has a text'):

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.page_metadata: what a page says of itself is read where it is said, and never
+"""Contract of tasks.stages.extract.page_metadata: metadata of a page is read where the page declares it, and never
 guessed."""
 
 from datetime import UTC, datetime
@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 import pytest
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.page_metadata import About, absolute, moment, read_about
+from tasks.stages.extract.page_metadata import PageMetadata, absolute_url, parse_time, read_page_metadata
 
 DAY = datetime(2019, 11, 20, tzinfo=UTC)
 JSON_LD = '<script type="application/ld+json">'
 CC = "https://creativecommons.org/licenses/by-sa/4.0/"
 
 
-def about(head: str = "", body: str = "", root: str = "", url: str = "") -> About:
-    return read_about(HTMLTree.parse(f"<html {root}><head>{head}</head><body>{body}</body></html>"), url)
+def about(head: str = "", body: str = "", root: str = "", url: str = "") -> PageMetadata:
+    return read_page_metadata(HTMLTree.parse(f"<html {root}><head>{head}</head><body>{body}</body></html>"), url)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_date_is_never_guessed(head: str, body: str) -> None:
     ],
 )
 def test_the_date_of_a_page_without_one_is_that_of_its_url(url: str, expected: datetime | None) -> None:
-    assert read_about(HTMLTree.parse("<p>text"), url).published == expected
+    assert read_page_metadata(HTMLTree.parse("<p>text"), url).published == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_authors_are_read_from_markup_and_bylines(head: str, body: str, expected
     assert about(head, body).author == expected
 
 
-def test_of_several_dates_the_better_known_name_wins_and_an_article_before_its_site() -> None:
+def test_of_several_dates_the_most_specific_property_and_the_article_win() -> None:
     two = '<meta name="date" content="2001-01-01"><meta property="article:published_time" content="2019-11-20">'
     assert about(two).published == DAY
     site, article = (
@@ -124,8 +124,8 @@ def test_of_several_dates_the_better_known_name_wins_and_an_article_before_its_s
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "", "x" * 1000, "\0"])
-def test_times_beyond_all_calendars_are_none(text: str) -> None:
-    assert moment(text) is None
+def test_times_outside_the_calendar_are_none(text: str) -> None:
+    assert parse_time(text) is None
 
 
 @pytest.mark.parametrize(
@@ -140,16 +140,16 @@ def test_times_beyond_all_calendars_are_none(text: str) -> None:
         ("", "<p>licensed to kill</p>", ""),
     ],
 )
-def test_the_licence_is_what_the_page_links_or_names(head: str, body: str, expected: str) -> None:
+def test_the_license_is_read_from_links_and_text(head: str, body: str, expected: str) -> None:
     assert about(head, body).licence == expected
 
 
-def test_a_link_that_says_licence_wins_over_one_that_only_leads_to_a_licence() -> None:
+def test_a_link_with_rel_license_wins_over_other_license_links() -> None:
     other = "https://creativecommons.org/publicdomain/zero/1.0/"
     assert about("", f"<a href='{other}'>photo</a> <a rel=license href='{CC}'>text</a>").licence == CC
 
 
-def test_the_canonical_link_is_read_in_the_head_only_and_made_absolute() -> None:
+def test_the_canonical_link_is_read_only_in_the_head_and_made_absolute() -> None:
     head, evil = "<base href='/docs/'><link rel='canonical' href='a?b=1'>", "<link rel=canonical href=/evil>"
     found = about(head, evil, url="https://a.example/x/y")
     assert found.canonical == "https://a.example/docs/a?b=1"
@@ -157,11 +157,11 @@ def test_the_canonical_link_is_read_in_the_head_only_and_made_absolute() -> None
 
 
 @pytest.mark.parametrize("address", ["", "javascript:void(0)", "mailto:a@b.example", "http://[", "/" + "a" * 3000])
-def test_an_address_that_leads_to_no_page_is_none(address: str) -> None:
-    assert absolute(address, "", "https://a.example/") == ""
+def test_an_invalid_canonical_url_is_none(address: str) -> None:
+    assert absolute_url(address, "", "https://a.example/") == ""
 
 
-def test_the_language_is_that_of_the_root_or_of_a_meta_tag() -> None:
+def test_the_language_is_read_from_the_root_or_a_meta_tag() -> None:
     meta = '<meta http-equiv="Content-Language" content="de">'
     assert about(meta, root="lang=en-GB").language == "en-GB"
     assert about(meta).language == "de"
@@ -187,17 +187,17 @@ def test_the_title_is_without_the_name_of_the_site(head: str, body: str, title: 
     assert about(head, body).title == title
 
 
-def test_the_title_is_that_of_the_head_and_not_of_a_drawing() -> None:
+def test_the_title_is_read_from_the_head_and_not_from_svg() -> None:
     assert about("<title> A\n page </title>", "<svg><title>Arrow</title></svg>").title == "A page"
     assert about("", "<svg><title>Arrow</title></svg>").title == ""
 
 
-def test_a_robots_tag_counts_wherever_it_stands() -> None:
+def test_a_robots_tag_applies_anywhere_in_the_page() -> None:
     assert about("", "<p>x</p><meta name=robots content='noindex'>").robots == ("noindex",)
     assert about("<meta name=' Robots ' content='A'><meta name=robots-x content=B>").robots == ("A",)
 
 
-def test_thousands_of_times_that_tell_of_something_else_hide_nothing_behind_them() -> None:
+def test_thousands_of_unrelated_time_elements_do_not_hide_the_date() -> None:
     comments = "<p><time datetime='2001-01-01'>then</time>" * 2_500
     robots, marked = "<meta name=robots content=noindex>", "<time class=entry-date datetime='2019-11-20'>"
     found = about("", comments + robots + marked + f"<a rel=license href='{CC}'>this</a>")
@@ -205,7 +205,7 @@ def test_thousands_of_times_that_tell_of_something_else_hide_nothing_behind_them
 
 
 @pytest.mark.parametrize("value", ["entry-date\u00a0x", "entry-date\x0bx", "Entry-Date", "entry-dates", "x-entry-date"])
-def test_a_class_is_what_stands_between_the_white_space_of_html(value: str) -> None:
+def test_classes_are_separated_by_html_white_space(value: str) -> None:
     time = "<time class='{}' datetime='2019-11-20'>the battle</time>"
     assert about("", time.format(value)).published is None
     assert about("", time.format(f"\n{value}\t\fentry-date\r")).published == DAY
@@ -214,5 +214,7 @@ def test_a_class_is_what_stands_between_the_white_space_of_html(value: str) -> N
 @pytest.mark.parametrize(
     "before", ["<!-- c -->", "<!doctype html>", "\ufeff <?xml version='1.0'?>\n<!doctype html><!-- -->"]
 )
-def test_the_root_is_found_behind_whatever_stands_before_it(before: str) -> None:
-    assert read_about(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"
+def test_the_root_is_found_after_any_preceding_markup(before: str) -> None:
+    assert (
+        read_page_metadata(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"
+    )

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.part_files: documents come back in the order of their ids, however much text they
+"""Contract of tasks.stages.extract.part_files: documents are read in the order of their ids, however much text they
 hold."""
 
 import random
@@ -17,7 +17,7 @@ def document(number: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("held", [1, 500, 5_000, 1 << 20])
-def test_documents_come_back_in_order_from_memory_and_from_disk(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+def test_documents_are_returned_in_order_from_memory_and_disk(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(part_files, "BUFFER_BYTES", held)
     numbers = list(range(300))
     random.Random(1).shuffle(numbers)
@@ -33,6 +33,6 @@ def test_documents_come_back_in_order_from_memory_and_from_disk(monkeypatch: pyt
     assert len(tables) == {1: 300, 1 << 20: 1}.get(held, len(tables))
 
 
-def test_no_documents_are_no_tables() -> None:
+def test_no_documents_give_no_tables() -> None:
     with OrderedDocuments() as documents:
         assert list(documents.tables()) == []

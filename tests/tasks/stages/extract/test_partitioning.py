@@ -22,8 +22,8 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import RUNS, FilePiece, Unit, arrange, cut, divide, find_files, runs
-from tasks.stages.extract.row import Row
+from tasks.stages.extract.partitioning import RUNS, FilePiece, InputUnit, arrange, cut, divide, find_files, run_names
+from tasks.stages.extract.row import InputRow
 from tests.conftest import run_stage_in
 from tests.tasks.stages.extract.test_files import compressed
 
@@ -33,7 +33,7 @@ ENDINGS = ["", ".gz", ".zst", ".bz2"]
 
 
 def lines(count: int = 400) -> bytes:
-    """JSON lines of all lengths, blank, broken and too long ones among them."""
+    """JSON lines of all lengths, including blank, broken and too long ones."""
     draw = random.Random(count)
     found = []
     for number in range(count):
@@ -48,11 +48,11 @@ def source(folder: Path, kind: str, **options: Any) -> FileSource:
     return FileSource(name="src", kind=kind, path=f"{folder}/*", **options)
 
 
-def whole(found: FileSource) -> list[Row]:
+def whole(found: FileSource) -> list[InputRow]:
     return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
 
 
-def told(rows: list[Row]) -> list[tuple[str, str, str, str]]:
+def told(rows: list[InputRow]) -> list[tuple[str, str, str, str]]:
     return [(row.url, row.refused, row.payload_digest, row.metadata) for row in rows]
 
 
@@ -63,7 +63,7 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> FileSource:
 
 
 @pytest.mark.parametrize("size", [1, 500, 7_000, 1 << 18, 1 << 30])
-def test_pieces_of_json_lines_hold_the_rows_of_the_file(packed: FileSource, size: int) -> None:
+def test_slices_of_json_lines_have_the_rows_of_the_file(packed: FileSource, size: int) -> None:
     (file,) = find_files(packed)
     expected = told(whole(packed))
     pieces = cut(file, "jsonl", size)
@@ -80,16 +80,16 @@ def test_pieces_of_json_lines_hold_the_rows_of_the_file(packed: FileSource, size
     ]
 
 
-def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consecutive_slices_decompress_a_file_once(packed: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
     (file,) = find_files(packed)
     pieces = cut(file, "jsonl", 20_000)
     opened = []
-    text_of = partitioning.text_of
-    monkeypatch.setattr(partitioning, "text_of", lambda *how: opened.append(how) or text_of(*how))
+    open_text = partitioning.open_text
+    monkeypatch.setattr(partitioning, "open_text", lambda *how: opened.append(how) or open_text(*how))
     for one in pieces:
         list(read_file(file, packed, CONFIG, piece=one))
     assert len(opened) == (1 if file.is_packed else len(pieces))
-    # Another file takes its place, and a piece that is left in the middle is not gone on with.
+    # Another file replaces it, and an unfinished piece is not continued.
     rows = read_file(file, packed, CONFIG, piece=pieces[1])
     next(rows)
     rows.close()
@@ -99,7 +99,9 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("size", [1, 700, 1 << 30])
-def test_pieces_of_an_array_hold_the_rows_of_the_file(tmp_path: Path, encoding: str, indent: int, size: int) -> None:
+def test_slices_of_a_json_array_have_the_rows_of_the_file(
+    tmp_path: Path, encoding: str, indent: int, size: int
+) -> None:
     values = [{"text": f"row {number} [" + "{x}" * (number % 90), "more": [[number], {}]} for number in range(60)]
     (tmp_path / "d.json").write_bytes(json.dumps(values, indent=indent).encode(encoding))
     found = source(tmp_path, "jsonl")
@@ -116,19 +118,19 @@ def test_pieces_of_an_array_hold_the_rows_of_the_file(tmp_path: Path, encoding: 
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\n\n\n", b'{"text": "one"}', b'{"text": "one"}\n{"text": "two"}\n'])
-def test_files_without_a_line_and_lines_without_an_end_are_cut(tmp_path: Path, data: bytes) -> None:
+def test_files_without_lines_and_unterminated_lines_are_sliced(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "d.jsonl").write_bytes(data)
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
     pieces = cut(file, "jsonl", 1)
     assert told([row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]) == told(whole(found))
     assert sum(one.weight for one in pieces) == len(data)
-    unit = Unit(file, found)
+    unit = InputUnit(file, found)
     assert divide([unit], ExtractConfig(parts=9), Engine()) or not data
 
 
 @pytest.mark.parametrize("size", [1, 4_000, 1 << 30])
-def test_pieces_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
+def test_slices_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
     table = pa.table({"text": [f"row {number} " * 9 for number in range(100)], "n": list(range(100))})
     pq.write_table(table, tmp_path / "d.parquet", row_group_size=8, compression="none", use_dictionary=False)
     found = source(tmp_path, "parquet")
@@ -140,55 +142,55 @@ def test_pieces_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
     assert [row.url for row in rows] == [f"file://src/d.parquet#{number}" for number in range(100)]
 
 
-def test_a_damaged_file_is_named_when_it_is_cut(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_during_slicing(tmp_path: Path) -> None:
     data = gzip.compress(random.Random(1).randbytes(200_000))
     (tmp_path / "d.jsonl.gz").write_bytes(data[:-5_000])
     (tmp_path / "e.jsonl").write_bytes(b"{}\n")
     found = source(tmp_path, "jsonl")
-    units = [Unit(file, found) for file in find_files(found)]
+    units = [InputUnit(file, found) for file in find_files(found)]
     with pytest.raises(InputError, match=r'd\.jsonl\.gz of the file source "src" cannot be read'):
         divide(units, ExtractConfig(parts=8), Engine())
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_file_that_has_become_shorter_is_told(tmp_path: Path, ending: str) -> None:
+def test_a_file_that_became_shorter_is_reported(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"d.jsonl{ending}"
     path.write_bytes(compressed(lines(), ending))
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
     *_, last = cut(file, "jsonl", 1_000)
     path.write_bytes(compressed(lines()[:5_000], ending))
-    with pytest.raises(InputError, match="has become shorter while it was read"):
+    with pytest.raises(InputError, match="became shorter while it was read"):
         list(read_file(file, found, CONFIG, piece=last))
 
 
-def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselves() -> None:
-    def unit(path: str, piece: FilePiece | None) -> Unit:
+def test_parts_of_a_compressed_file_are_processed_in_few_runs() -> None:
+    def unit(path: str, piece: FilePiece | None) -> InputUnit:
         from tasks.formats.documents.external_files import SourceFile
 
-        return Unit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), piece=piece)
+        return InputUnit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), piece=piece)
 
     parts = [[unit("/x/a.jsonl", None)]]
     parts += [[unit("/x/b.jsonl.gz", FilePiece(at, at, at + 1, 1, streamed=True))] for at in range(50)]
     parts += [[unit("/x/c.jsonl", FilePiece(at, at, at + 1, 1))] for at in range(3)]
-    named = runs(parts)
+    named = run_names(parts)
     assert named[0] == ""
     assert named[51:] == [""] * 3
     in_b = named[1:51]
     assert sorted(in_b, key=in_b.index) == in_b, "a run is made of neighbours"
     assert len(set(in_b)) <= RUNS
     assert max(map(in_b.count, in_b)) == 3
-    assert runs([[unit("/x/b.jsonl.gz", FilePiece(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
+    assert run_names([[unit("/x/b.jsonl.gz", FilePiece(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
         "/x/b.jsonl.gz 0"
     ]
 
 
-def test_neighbouring_pieces_of_a_part_are_read_as_one(tmp_path: Path) -> None:
+def test_adjacent_slices_of_a_part_are_read_as_one(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_bytes(lines())
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
     config = ExtractConfig(parts=3)
-    units = divide([Unit(file, found)], config, Engine())
+    units = divide([InputUnit(file, found)], config, Engine())
     assert len(units) >= 9
     parts = arrange(units, config)
     assert [len(part) for part in parts] == [1, 1, 1]
@@ -202,7 +204,7 @@ def documents(artifact: Artifact) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ending", "several"), [("", 2), (".gz", 3)])
-def test_one_file_goes_into_several_parts_with_the_same_bytes_on_any_number_of_workers(
+def test_one_file_is_split_into_parts_with_the_same_bytes_on_any_number_of_workers(
     tmp_path: Path, ending: str, several: int
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -221,7 +223,7 @@ def test_one_file_goes_into_several_parts_with_the_same_bytes_on_any_number_of_w
     assert alone.record.rejected == made[0].record.rejected
 
 
-def test_a_killed_stage_goes_on_in_the_middle_of_a_compressed_file(
+def test_a_killed_stage_resumes_in_the_middle_of_a_compressed_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -295,7 +297,7 @@ def test_other_fields_of_json_lines_are_metadata_and_odd_ones_stay_json(tmp_path
     assert deep.refused or json.loads(deep.metadata)
 
 
-def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -> None:
+def test_metadata_is_kept_through_all_stages_with_personal_data_masked(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     prose = "The ship went to sea with a crew of nine, and none of them had seen the ice before that winter. "
     rows = [
@@ -350,12 +352,12 @@ def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -
 SOURCE = FileSource(name="src", kind="text", path="/x/*")
 
 
-def units(*sizes: int) -> list[Unit]:
-    return [Unit(SourceFile(f"/x/{i}", str(i), size), SOURCE) for i, size in enumerate(sizes)]
+def units(*sizes: int) -> list[InputUnit]:
+    return [InputUnit(SourceFile(f"/x/{i}", str(i), size), SOURCE) for i, size in enumerate(sizes)]
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=60), st.integers(0, 20))
-def test_every_unit_goes_into_one_part_in_order_and_no_part_is_empty(sizes: list[int], parts: int) -> None:
+def test_every_unit_is_in_one_part_in_order_and_no_part_is_empty(sizes: list[int], parts: int) -> None:
     given_units = units(*sizes)
     arranged = arrange(given_units, ExtractConfig(parts=parts))
     assert [unit for part in arranged for unit in part] == given_units
@@ -363,7 +365,7 @@ def test_every_unit_goes_into_one_part_in_order_and_no_part_is_empty(sizes: list
     assert not parts or len(arranged) <= parts
 
 
-def test_parts_weigh_about_the_same() -> None:
+def test_parts_have_similar_weights() -> None:
     weights = [sum(unit.weight for unit in part) for part in arrange(units(*[10] * 100), ExtractConfig(parts=4))]
     assert weights == [250] * 4
 
@@ -375,5 +377,5 @@ def test_automatic_parts_follow_the_input_bytes() -> None:
 
 
 def test_compressed_captures_weigh_more_than_text() -> None:
-    assert Unit(SourceFile("a", "a", 10)).weight == 40
-    assert Unit(SourceFile("a", "a", 10), SOURCE).weight == 10
+    assert InputUnit(SourceFile("a", "a", 10)).weight == 40
+    assert InputUnit(SourceFile("a", "a", 10), SOURCE).weight == 10

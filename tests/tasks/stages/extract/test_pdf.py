@@ -1,6 +1,6 @@
-"""Contract of PDF files as a source: text in reading order with its places, and pages without text are named.
+"""PDF files as a source: text in reading order with its places; pages without text are reported.
 
-Of real files the words of the gold are in the text, and two columns are in their order.
+Texts of real files have the words of the gold, and two columns in order.
 """
 
 import re
@@ -54,7 +54,7 @@ def extracted(
     run: Mapping[str, object] | None = None,
     **settings: object,
 ) -> Artifact:
-    """What the stage makes of the files with these settings of the parser."""
+    """Output of the stage for the files with these parser settings."""
     place = folder / "papers"
     place.mkdir(exist_ok=True)
     for name, data in files.items():
@@ -94,7 +94,7 @@ def test_the_left_column_is_read_before_the_right_one(run_stage: Run, tmp_path: 
     assert boxes[0][1] < boxes[1][1] == boxes[2][1]
 
 
-def test_a_paragraph_goes_on_over_columns_and_pages_and_words_are_whole(run_stage: Run, tmp_path: Path) -> None:
+def test_a_paragraph_continues_across_columns_and_pages_with_whole_words(run_stage: Run, tmp_path: Path) -> None:
     first = by_rows(column(50, 700, LEFT + " The well-known naviga-"))
     second = by_rows(
         column(50, 700, "tor stayed on board. He was a well-"), column(50, 688, "known man in every port.")
@@ -107,7 +107,7 @@ def test_a_paragraph_goes_on_over_columns_and_pages_and_words_are_whole(run_stag
     )
 
 
-def test_running_heads_and_page_numbers_are_left_out_and_footnotes_stand_last(run_stage: Run, tmp_path: Path) -> None:
+def test_running_headers_and_page_numbers_are_removed_and_footnotes_come_last(run_stage: Run, tmp_path: Path) -> None:
     def page(number: int) -> str:
         said = ("So the log of the harbour says.", "Or in the week after it.", "Only Vardo had none.")
         note = show(50, 90, f"{number} {said[number - 1]}", size=7)
@@ -123,7 +123,7 @@ def test_running_heads_and_page_numbers_are_left_out_and_footnotes_stand_last(ru
     assert "11" not in str(document["text"])
 
 
-def test_tables_are_rows_and_headings_stand_alone(run_stage: Run, tmp_path: Path) -> None:
+def test_tables_are_rows_and_headings_are_separate_lines(run_stage: Run, tmp_path: Path) -> None:
     cells = [("port", "days", "sails"), ("Bergen", "12", "3"), ("Vardo", "7", "1"), ("Hammerfest", "", "2")]
     table = "".join(
         show(x, 600 - 14 * row, cell)
@@ -155,7 +155,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_has_no_text_to_read_needs_ocr_and_has_a_score(run_stage: Run, tmp_path: Path, name: str) -> None:
+def test_pages_without_text_need_ocr_and_have_a_score(run_stage: Run, tmp_path: Path, name: str) -> None:
     data, least = UNREADABLE[name]
     made = extracted(run_stage, tmp_path, {name: data, "prose": pdf([PROSE])})
     assert rejected(made) == [(f"file://papers/{name}.pdf", "needs_ocr")]
@@ -192,12 +192,12 @@ def test_a_command_reads_the_pages_that_need_ocr(run_stage: Run, tmp_path: Path)
     assert rejected(made) == [("file://papers/a.pdf#page=3", "needs_ocr")]
 
 
-def test_a_command_that_is_not_there_stops_the_stage_by_name(run_stage: Run, tmp_path: Path) -> None:
+def test_a_missing_command_stops_the_stage_by_name(run_stage: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="page_command: /no/such/ocr cannot be run"):
         extracted(run_stage, tmp_path, {"a": pdf([SCANNED], **SCAN)}, page_command=["/no/such/ocr", "{file}"])
 
 
-def test_captures_are_read_like_files_where_the_recipe_says_so(
+def test_captures_are_read_like_files_if_the_recipe_says_so(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Callable[..., bytes]
 ) -> None:
     data = pdf([PROSE])
@@ -215,14 +215,14 @@ def test_captures_are_read_like_files_where_the_recipe_says_so(
     assert plain.files("layout/") == plain.files("pages/") == []
 
 
-def test_limits_are_those_of_the_recipe(run_stage: Run, tmp_path: Path) -> None:
+def test_limits_come_from_the_recipe(run_stage: Run, tmp_path: Path) -> None:
     files = {"long": pdf([PROSE] * 3), "short": pdf([PROSE])}
     made = extracted(run_stage, tmp_path, files, max_pages=2)
     assert rejected(made) == [("file://papers/long.pdf", "pdf_too_many_pages")]
     assert len(documents(made)) == 1
 
 
-def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, run_stage: Run) -> None:
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, run_stage: Run) -> None:
     files = {str(number): pdf([PROSE, SCANNED], **SCAN) + b"%" * number for number in range(6)}
     made = [
         extracted(run_stage, tmp_path, files, run={"workers": workers, "version": f"w{workers}"}) for workers in (0, 2)
@@ -232,7 +232,7 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, run_stage: R
     assert any(path.startswith("layout/") for path, _ in found[0])
 
 
-def test_the_settings_of_the_document_are_settings(tmp_path: Path) -> None:
+def test_the_documented_settings_are_valid(tmp_path: Path) -> None:
     found = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "pdf.md").read_text(), re.S)
     configs = [ExtractConfig.model_validate(tomllib.loads(block)["extract"]) for block in found]
     assert [config.parsers["pdf"]["max_pages"] for config in configs] == [2_000, 2_000]
@@ -252,7 +252,7 @@ def read(shared_data: Path, name: str) -> PdfText:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nearly_all_words_are_there_and_no_others(shared_data: Path, name: str) -> None:
+def test_nearly_all_words_are_extracted_and_no_others(shared_data: Path, name: str) -> None:
     found, gold = (
         words(read(shared_data, name).text),
         words((shared_data / "pdf" / "silver_text" / f"{name}.txt").read_text()),
@@ -262,7 +262,7 @@ def test_nearly_all_words_are_there_and_no_others(shared_data: Path, name: str) 
 
 def test_two_columns_of_a_paper_are_read_in_order(shared_data: Path) -> None:
     text = read(shared_data, "granite-docling").text
-    # Heads of sections, and sentences that begin at the lower end of a column and end at the upper end of the next one.
+    # Section headings, and sentences that continue from the bottom of a column to the top of the next.
     marks = [
         "Abstract",
         "1 Introduction",

@@ -1,6 +1,6 @@
-"""Whatever a PDF file does to its reader costs that file one rejected row, and its part goes on.
+"""A PDF file that breaks its reader gives one rejected row, and its part continues.
 
-A run that is killed resumes at the first part that is missing, and ends with the same bytes.
+A killed run resumes at the first missing part and writes the same bytes.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.guard import end_all
+from tasks.stages.extract.guard import end_idle_children
 from tests.conftest import run_stage_in
 from tests.kills import die_in, times_of
 from tests.tasks.stages.extract.made_pdf import HOSTILE, IMAGE, SCANNED, image, lines, pdf
@@ -29,19 +29,19 @@ ALLOWED = {
     ),
     *("empty", "needs_ocr", "poison"),
 }
-# In a process of its own, whose children are those of this stage alone.
+# In a separate process, whose only children are those of this stage.
 PROGRAM = """
 import json, resource, sys
 from pathlib import Path
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.guard import end_all
+from tasks.stages.extract.guard import end_idle_children
 from tests.conftest import run_stage_in
 
 folder = Path(sys.argv[1])
 source = {"name": "papers", "kind": "pdf", "path": f"{folder}/*.pdf", "max_file_bytes": 100_000_000}
 config = ExtractConfig.model_validate({"files": (source,), "min_chars": 1, "parts": 1})
 made = run_stage_in(folder, "tasks.stages.extract.stage", config, max_bad_share=1.0)
-end_all()
+end_idle_children()
 rows = [row for path in made.files("rejected/") for row in made.table(path).to_pylist()]
 kept = [row for path in made.files("documents/") for row in made.table(path).to_pylist()]
 print(json.dumps({
@@ -58,7 +58,7 @@ FEW = ("truncated", "password", "own_kids", "million_objects", "million_paths", 
 
 @pytest.fixture(scope="module", params=[FEW, pytest.param(tuple(HOSTILE), marks=pytest.mark.soak)], ids=["few", "all"])
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What the stage makes of them in one part, between two good files."""
+    """Output of the stage for them in one part, between two good files."""
     folder: Path = tmp_path_factory.mktemp("hostile")
     for name in request.param:
         (folder / f"{name}.pdf").write_bytes(HOSTILE[name]())
@@ -80,12 +80,12 @@ def test_each_hostile_file_is_one_rejected_row_and_the_others_are_read(outcome: 
     assert sorted(outcome["kept"]) == ["file://papers/0_first.pdf", "file://papers/z_last.pdf"]
 
 
-def test_the_process_that_reads_them_stays_below_a_gigabyte(outcome: dict) -> None:
+def test_the_process_that_reads_hostile_files_stays_below_a_gigabyte(outcome: dict) -> None:
     assert outcome["bytes"] < 1_000_000_000
 
 
 def made(folder: Path) -> Artifact:
-    """What the stage makes of six files, each with a page that needs OCR, in three parts."""
+    """Output of the stage for six files in three parts, each file with a page that needs OCR."""
     (folder / "papers").mkdir(parents=True, exist_ok=True)
     for number in range(6):
         page = lines(50, 700, [f"Line {line} of file {number} says that the door is open." for line in range(8)])
@@ -110,7 +110,7 @@ def test_a_killed_run_ends_with_the_same_documents_layouts_and_pages(tmp_path: P
     resumed = made(tmp_path / "killed")
     assert resumed.record.content == undisturbed.record.content
     assert before.items() <= times_of(artifact, undisturbed.files()).items(), "what was committed is not made again"
-    end_all()
+    end_idle_children()
 
 
 if __name__ == "__main__":

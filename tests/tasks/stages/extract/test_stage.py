@@ -1,4 +1,4 @@
-"""Contract of the extract stage: rows in are documents or reasons, and the bytes do not depend on the workers."""
+"""The extract stage: each row gives a document or a reason, and the bytes do not depend on the workers."""
 
 import gzip
 import json
@@ -82,7 +82,7 @@ def test_the_same_bytes_on_any_number_of_workers(
     assert made[0].record.rejected == {"duplicate_capture": 4, "too_short": 1}
 
 
-def test_a_page_captured_twice_is_one_document_wherever_the_captures_lie(
+def test_a_page_captured_twice_is_one_document_across_parts(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
 ) -> None:
     same, other = html(), html("Something else was written here. " * 20)
@@ -96,7 +96,7 @@ def test_a_page_captured_twice_is_one_document_wherever_the_captures_lie(
 
 
 @pytest.mark.parametrize("jsonl", [False, True])
-def test_a_capture_of_no_possible_date_costs_nobody_the_part(
+def test_a_capture_with_an_impossible_date_does_not_fail_the_part(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make, jsonl: bool
 ) -> None:
     published = html() + b"<meta property='article:published_time' content='2019-11-20'>"
@@ -112,7 +112,7 @@ def test_a_capture_of_no_possible_date_costs_nobody_the_part(
     }
 
 
-def test_a_refused_capture_does_not_shadow_a_good_one(
+def test_a_rejected_capture_does_not_shadow_a_good_one(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
 ) -> None:
     captured = warc_artifact([warc(status="503 Busy", ident="bad"), warc(ident="good"), warc(kind="revisit")])
@@ -120,10 +120,10 @@ def test_a_refused_capture_does_not_shadow_a_good_one(
     assert [row["record_id"] for row in documents(made)] == ["urn:uuid:good"]
 
 
-def test_a_page_that_takes_too_long_is_set_aside_and_the_part_goes_on(
+def test_a_page_that_takes_too_long_is_quarantined_and_the_part_continues(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
 ) -> None:
-    # As deep as a page may be: some 0.3 s, where other pages take a millisecond or two.
+    # The maximum depth: about 0.3 s, where other pages take one or two milliseconds.
     slow = html("<div>" * 3_900 + "deep" * 100)
     captured = warc_artifact([warc("http://a.example/slow", slow), warc("http://a.example/ok")])
     config = ExtractConfig(max_page_cpu_s=0.1)
@@ -133,10 +133,10 @@ def test_a_page_that_takes_too_long_is_set_aside_and_the_part_goes_on(
     assert made.record.rejected == {"poison": 1}
     assert [row["url"] for row in documents(made)] == ["http://a.example/ok"]
     assert rejected(made) == [("http://a.example/slow", "poison")]
-    assert b"Poison: timeout: it took more CPU seconds than a page may" in made.read(made.files("quarantine/")[0])
+    assert b"Poison: timeout: it exceeded the limit of CPU seconds" in made.read(made.files("quarantine/")[0])
 
 
-def test_what_a_page_says_of_itself_stands_beside_its_text(
+def test_metadata_of_a_page_is_stored_with_its_text(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
 ) -> None:
     head = (
@@ -165,7 +165,7 @@ def test_a_published_file_that_lost_captures_is_an_error_with_its_path(
         run_stage(MODULE, ExtractConfig(), {"warc": captured})
 
 
-def test_a_published_file_that_was_cut_short_is_an_error_even_if_its_last_capture_begins(
+def test_a_truncated_published_file_is_an_error_even_within_its_last_capture(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
 ) -> None:
     captured = warc_artifact([warc(), warc("http://a.example/2", bytes(range(256)) * 60)[:-60]])
@@ -178,7 +178,7 @@ def drawn(text: str, url: str, ident: str = "c") -> bytes:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_a_page_that_a_browser_has_drawn_stands_for_its_captures_wherever_they_lie(
+def test_a_rendered_page_replaces_its_captures_across_parts(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make, parts: int
 ) -> None:
     captured = warc_artifact(
@@ -196,7 +196,7 @@ def test_a_page_that_a_browser_has_drawn_stands_for_its_captures_wherever_they_l
     assert str(page["text"]).startswith("Drawn by a browser.")
 
 
-def test_a_page_that_was_drawn_to_the_very_bytes_of_its_capture_is_not_lost(
+def test_a_rendered_page_equal_to_its_capture_is_not_lost(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
 ) -> None:
     captured = warc_artifact([warc("http://a.example/", html()), conversion(html(), url="http://a.example/")])
@@ -205,7 +205,7 @@ def test_a_page_that_was_drawn_to_the_very_bytes_of_its_capture_is_not_lost(
     assert made.record.rejected == {"rendered": 1}
 
 
-def test_a_drawn_page_that_cannot_be_read_replaces_nothing(
+def test_an_unreadable_rendered_page_replaces_nothing(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
 ) -> None:
     big = conversion(b"<p>" + b"a" * 5000, url="http://a.example/")
@@ -308,14 +308,14 @@ def test_documents_are_written_as_json_lines_on_request(
     assert made.read(paths[0])[4:8] == bytes(4)  # no time of day in the header
 
 
-def test_json_lines_are_not_written_unasked(run_stage: Run, sources: tuple[FileSource, ...]) -> None:
+def test_json_lines_are_not_written_by_default(run_stage: Run, sources: tuple[FileSource, ...]) -> None:
     assert run_stage(MODULE, ExtractConfig(files=sources)).files("jsonl/") == []
 
 
-def test_nothing_to_read_and_nothing_found_are_errors(
+def test_no_inputs_and_no_documents_are_errors(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
 ) -> None:
-    with pytest.raises(InputError, match="no WARC file and no local file"):
+    with pytest.raises(InputError, match="there is no WARC file and no local file"):
         run_stage(MODULE, ExtractConfig())
     captured = warc_artifact([warc(status="404 Not Found"), warc(status="500 Oops")])
     with pytest.raises(InputError, match=r"no row gave a document \(http_404 1, http_500 1\)"):
@@ -328,9 +328,9 @@ def test_external_names_every_local_file_by_source(sources: tuple[FileSource, ..
     assert [Path(path).name for path in found["files:notes"]] == [*(f"{i}.txt" for i in range(6)), "short.txt"]
 
 
-def test_sources_need_names_of_their_own() -> None:
+def test_sources_need_unique_names() -> None:
     twice = FileSource(name="a", kind="text", path="/x/*")
-    with pytest.raises(ValueError, match="names of their own"):
+    with pytest.raises(ValueError, match="must be unique"):
         ExtractConfig(files=(twice, twice))
-    with pytest.raises(ValueError, match="names of their own"):
+    with pytest.raises(ValueError, match="must be unique"):
         ExtractConfig(files=(FileSource(name="web", kind="text", path="/x/*"),))

@@ -1,6 +1,6 @@
-"""A tiny trained base, and examples in its tokenizer.
+"""A tiny trained base model, and examples in its tokenizer.
 
-Change the stage or `tasks.trainer.tuning`, and run the soak part: the kill.
+Run the soak test (a kill) after a change of the stage or of `tasks.trainer.tuning`.
 """
 
 import json
@@ -36,7 +36,7 @@ Make = Callable[..., Artifact]
 
 @pytest.fixture(scope="session")
 def base(made: Made) -> Artifact:
-    """A checkpoint of a model that has learned a little: adapters on random weights learn nothing."""
+    """A checkpoint of a briefly trained model: adapters on random weights learn nothing."""
     folder = made.shards.store.root
     inputs = {"shards": made.shards, "plan": made.plan}
     return run_stage_in(
@@ -50,7 +50,7 @@ def base(made: Made) -> Artifact:
 
 @pytest.fixture
 def examples(made: Made, tmp_path: Path) -> Make:
-    """Makes the artifact of some rows, or lines of text."""
+    """Makes an artifact of some rows, or lines of text."""
 
     def make(rows: Sequence[object], **settings: object) -> Artifact:
         file = tmp_path / "rows.jsonl"

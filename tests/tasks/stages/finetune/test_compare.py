@@ -1,4 +1,4 @@
-"""A fine-tuned model beside its base: the scores are those of both on the same things, and the model is registered."""
+"""Compares a fine-tuned model with its base on the same examples and documents, and registers it."""
 
 import json
 import math
@@ -26,7 +26,7 @@ SHORT = {"user": {"before": "Q", "after": " "}, "assistant": {"before": "A", "af
 
 
 def beside(base: Artifact, examples: Artifact, version: str, **settings: Any) -> Artifact:
-    """A fine-tuning in the store of its base, as its record says."""
+    """A fine-tuning in the store of its base, according to its record."""
     inputs = {"base": base, "examples": examples}
     made = config(**settings)
     return run_stage_in(base.store.root, STAGE, made, inputs, kind="finetuned", version=version)
@@ -43,12 +43,12 @@ def rows_of(scores: Artifact) -> dict[str, dict[str, Any]]:
 
 
 def fits(examples: Examples) -> list[int]:
-    """The examples that the base has room for."""
+    """The examples that fit into the context of the base."""
     return [number for number in range(int(examples.firsts[-1])) if max(examples[number].lengths) <= 32]
 
 
 def bits_by_hand(model: Artifact, weights: str, examples: Examples, text: int = 0) -> list[float]:
-    """Bits of what is learned of each example, one at a time, from all logits."""
+    """Bits of the learned tokens of each example, one at a time, from all logits."""
     loaded, _ = model_file.load_model(Path(model.local("model.json")), Path(model.local(weights)))
     found = []
     for number in range(int(examples.firsts[-1])):
@@ -99,7 +99,7 @@ def test_base_and_model_are_compared_on_held_out_examples_text_and_tasks(
     assert "examples responses" in scores.record.note
 
 
-def test_of_preferences_the_share_of_pairs_in_which_the_chosen_answer_is_likelier(
+def test_preferences_are_scored_by_the_share_of_pairs_with_a_likelier_chosen_answer(
     made: Made, base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     rows = examples(PREFERENCES, kind="preferences", heldout_share=0.4, template=SHORT)
@@ -114,7 +114,7 @@ def test_of_preferences_the_share_of_pairs_in_which_the_chosen_answer_is_likelie
         assert found["examples preferences"][name] == pytest.approx((chosen < rejected).mean())
 
 
-def test_both_read_the_shorter_context_and_what_is_longer_is_left_out(
+def test_both_models_use_the_shorter_context_and_longer_examples_are_skipped(
     made: Made, base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     long = [{**row, "response": f"{row['response']}{'grey ' * (n % 9)}"} for n, row in enumerate(INSTRUCTIONS)]
@@ -126,7 +126,7 @@ def test_both_read_the_shorter_context_and_what_is_longer_is_left_out(
     assert rows_of(scores)["examples responses"]["items"] == len(fits(held)) < int(held.firsts[-1])
 
 
-def test_the_registered_folder_answers_messages_and_names_what_it_comes_from(
+def test_the_registered_model_answers_messages_and_names_its_lineage(
     made: Made, base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     rows = examples(INSTRUCTIONS, heldout_share=0.3, template=SHORT)
@@ -153,5 +153,5 @@ def test_the_registered_folder_answers_messages_and_names_what_it_comes_from(
         (untuned / path.name).write_bytes(path.read_bytes())
     described = json.loads((folder / "model.json").read_text())
     (untuned / "model.json").write_text(json.dumps({name: described[name] for name in described if name != "template"}))
-    with pytest.raises(InputError, match="was not fine-tuned, and answers no messages"):
+    with pytest.raises(InputError, match="was not fine-tuned and accepts no messages"):
         TextModel(untuned).predict([said])

@@ -1,4 +1,4 @@
-"""The stage `examples`: which tokens are learned, and that every row is accounted for."""
+"""The stage `examples`: the learned tokens, and that every row is accounted for."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.tasks.stages.finetune.conftest import Make
 
 
 def texts_of(made: Made, found: Examples) -> tuple[str, str]:
-    """The tokens of the first example that are not learned, and those that are, as text."""
+    """The unlearned and the learned tokens of the first example, as text."""
     tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
     row = found[0]
     asked, learned = (row.tokens[row.learned == flag].tolist() for flag in (False, True))
@@ -32,7 +32,7 @@ def test_the_response_and_the_end_of_text_are_learned_and_the_prompt_is_not(made
     prompt, response = texts_of(made, found)
     assert prompt == "### Instruction:\nSay <|endoftext|>.\n\n### Response:\n"
     assert response == "No.\n<|endoftext|>"
-    # In the prompt it is plain characters.
+    # In the prompt it is plain text.
     assert found[0].tokens.tolist().count(found.summary["eos_id"]) == 1
 
 
@@ -44,7 +44,7 @@ def test_every_response_of_a_conversation_is_learned(made: Made, examples: Make)
     assert all(text in prompt for text in ("Be kind.", "a?", "b?"))
 
 
-def test_of_a_preference_both_answers_follow_the_prompt(made: Made, examples: Make) -> None:
+def test_both_answers_of_a_preference_follow_the_prompt(made: Made, examples: Make) -> None:
     rows = [{"prompt": "a?", "chosen": "yes", "rejected": "never"}]
     found = Examples(examples(rows, kind="preferences", seq_len=200))
     prompt, answers = texts_of(made, found)
@@ -52,7 +52,7 @@ def test_of_a_preference_both_answers_follow_the_prompt(made: Made, examples: Ma
     assert prompt.count("a?") == len(found[0].lengths) == 2
 
 
-def test_a_row_that_is_made_to_harm_is_named_and_harms_no_other(examples: Make) -> None:
+def test_a_malicious_row_is_named_and_affects_no_other(examples: Make) -> None:
     good = {"prompt": "a", "response": "b"}
     half = json.dumps({"prompt": "a \ud800", "response": "b"})  # half of a surrogate pair, as JSON's escapes can have
     named = json.dumps({**good, "id": "\udfff"})
@@ -65,7 +65,7 @@ def test_a_row_that_is_made_to_harm_is_named_and_harms_no_other(examples: Make) 
     ]
 
 
-def test_a_row_that_cannot_be_used_is_named_or_counted(examples: Make) -> None:
+def test_an_unusable_row_is_named_or_counted(examples: Make) -> None:
     good = {"prompt": "a", "response": "b"}
     long, half = {**good, "response": "b" * 500}, {"messages": [{"role": "user"}]}
     artifact = examples([good, "{", {"prompt": "a"}, long, good, half, "", good])
@@ -78,12 +78,12 @@ def test_a_row_that_cannot_be_used_is_named_or_counted(examples: Make) -> None:
     assert [Examples(artifact)[number].origin["line"] for number in range(3)] == [1, 5, 8]
 
 
-def test_rows_without_anything_to_learn_make_no_artifact(examples: Make) -> None:
+def test_rows_without_tokens_to_learn_make_no_artifact(examples: Make) -> None:
     with pytest.raises(InputError, match="none of the 1 rows became an example to learn from"):
         examples([{"messages": [{"role": "user", "content": "a"}]}])
 
 
-def test_a_token_that_reaches_over_the_end_of_the_prompt_is_not_learned(made: Made, examples: Make) -> None:
+def test_a_token_across_the_end_of_the_prompt_is_not_learned(made: Made, examples: Make) -> None:
     tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
     both = next(token for token in tokenizer.get_vocab() if token.isascii() and token.isalpha() and len(token) > 1)
     template = {"assistant": {"before": f" {both[0]}", "after": ""}}
@@ -93,7 +93,7 @@ def test_a_token_that_reaches_over_the_end_of_the_prompt_is_not_learned(made: Ma
     assert learned == " z<|endoftext|>"
 
 
-def test_rows_with_one_prompt_are_on_one_side_and_the_draw_is_the_same_every_time(examples: Make) -> None:
+def test_rows_with_equal_prompts_are_on_one_side_of_a_deterministic_split(examples: Make) -> None:
     rows = [{"prompt": f"a{n % 30}", "response": f"b{n}"} for n in range(60)]
     artifact = examples(rows, heldout_share=0.3)
     sides = [Examples(artifact, folder) for folder in ("examples", HELDOUT)]

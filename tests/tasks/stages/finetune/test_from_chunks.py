@@ -1,4 +1,4 @@
-"""Examples from chunks: asked with title and headings, answered with the text, and traced to the page."""
+"""Examples from chunks: title and headings as prompt, text as response, and a trace to the page."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.tasks.stages.chunks.test_stage import pages, papers
 
 
 def made(folder: Path, chunks: Artifact, *, takedown: Artifact | None = None, **settings: Any) -> Artifact:
-    """The examples of all chunks, with the tokenizer that these were cut with."""
+    """The examples of all chunks, with the tokenizer of the chunks."""
     choice = {name: settings.pop(name) for name in ("sources", "tiers", "kinds", "languages") if name in settings}
     inputs = {"chunks": chunks, "tokenizer": tokenizer_of(chunks), **({"takedowns": takedown} if takedown else {})}
     config = ExamplesConfig.model_validate({"chunks": choice, "seq_len": 400, "heldout_share": 0, **settings})
@@ -32,7 +32,7 @@ def tokenizer_of(chunks: Artifact) -> Artifact:
 
 
 def texts_of(chunks: Artifact, found: Examples, number: int) -> tuple[str, str]:
-    """What is not learned of an example and what is, as text."""
+    """The unlearned and the learned part of an example, as text."""
     tokenizer = Tokenizer.from_str(tokenizer_of(chunks).read("tokenizer.json").decode())
     row = found[number]
     asked, learned = (row.tokens[row.learned == flag].tolist() for flag in (False, True))
@@ -61,7 +61,7 @@ def test_the_text_is_learned_and_title_and_headings_are_not(tmp_path: Path) -> N
         }  # fmt: skip
 
 
-def test_a_chunk_without_title_and_headings_is_the_response_alone(tmp_path: Path) -> None:
+def test_a_chunk_without_title_and_headings_is_only_a_response(tmp_path: Path) -> None:
     chunks = chunked(tmp_path, [kept_document("https://m.org/a", "The doors of the museum open at nine.")], parts=1)
     asked, learned = texts_of(chunks, Examples(made(tmp_path, chunks)), 0)
     assert (asked, learned) == ("### Response:\n", "The doors of the museum open at nine.\n<|endoftext|>")
@@ -80,7 +80,7 @@ def test_an_example_of_a_pdf_file_names_page_and_boxes(tmp_path: Path) -> None:
         assert (named["url"], named["pages"], named["boxes"]) == (document["url"], [number + 1], row["boxes"])
 
 
-def test_chunks_are_chosen_by_source_tier_and_kind_and_the_others_counted(tmp_path: Path) -> None:
+def test_chunks_are_selected_by_source_tier_and_kind_and_the_others_counted(tmp_path: Path) -> None:
     code = kept_document("file://code/1", "```\n" + "total = first + second  # of all the doors\n" * 3 + "```", "code")
     chunks = chunked(tmp_path, [*pages(), code])
     rows = rows_of(chunks)
@@ -93,7 +93,7 @@ def test_chunks_are_chosen_by_source_tier_and_kind_and_the_others_counted(tmp_pa
         made(tmp_path / "none", chunks, languages=("eo",))
 
 
-def test_documents_that_were_taken_down_after_the_chunks_were_cut_give_no_example(tmp_path: Path) -> None:
+def test_documents_taken_down_after_chunking_give_no_example(tmp_path: Path) -> None:
     chunks = chunked(tmp_path, pages())
     gone = [row for row in rows_of(chunks) if row["url"] == "https://m1.org/doors"]
     takedown = take_down(tmp_path, urls=("https://m1.org/doors",))

@@ -1,4 +1,4 @@
-"""A run that is killed resumes where it was and ends with the same bytes: examples, and every way to fine-tune."""
+"""A killed run resumes and writes the same bytes: examples, and every method of fine-tuning."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ METHODS = {
 
 
 def made_of(source: Path, folder: Path) -> Artifact:
-    """Examples of two files and of chunks, in the store `folder`; what they are made from is in `source`."""
+    """Examples of two files and of chunks, in the store `folder`; their inputs are in `source`."""
     files = []
     for number in range(2):
         path = source / f"{number}.jsonl"
@@ -62,7 +62,7 @@ def made_of(source: Path, folder: Path) -> Artifact:
 @pytest.mark.parametrize(
     "name", ["chunks-", *(pytest.param(name, marks=pytest.mark.soak) for name in ("part-", "summary"))]
 )
-def test_examples_that_were_killed_are_made_to_the_end_with_the_same_bytes(tmp_path: Path, name: str) -> None:
+def test_a_killed_examples_stage_ends_with_the_same_bytes(tmp_path: Path, name: str) -> None:
     chunked(tmp_path, pages(), parts=3)
     undisturbed = made_of(tmp_path, tmp_path / "whole")
     program = [sys.executable, "-m", __spec__.name, str(tmp_path), str(tmp_path / "killed"), name]
@@ -99,7 +99,7 @@ def test_a_killed_fine_tuning_ends_with_the_same_bytes(
 
 
 @pytest.mark.soak
-def test_a_killed_comparison_scores_only_what_is_left_and_ends_with_the_same_bytes(
+def test_a_killed_comparison_scores_only_missing_parts_and_ends_with_the_same_bytes(
     made: Made, base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     rows = examples(INSTRUCTIONS, heldout_share=0.3, template=SHORT)

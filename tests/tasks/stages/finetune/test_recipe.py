@@ -30,7 +30,7 @@ def recipe(made: Made, base: Artifact, tmp_path: Path) -> Recipe:
     return Recipe.from_text(json.dumps(settings))
 
 
-def test_a_recipe_of_nothing_but_examples_and_a_base_has_the_tokenizer_of_the_base(
+def test_a_recipe_with_only_examples_and_a_base_uses_the_tokenizer_of_the_base(
     recipe: Recipe, base: Artifact, made: Made, tmp_path: Path
 ) -> None:
     settings = {"name": "first", "examples": json.loads(recipe.text)["examples"], "place": {"store": base.store.root}}

@@ -1,4 +1,4 @@
-"""The stage: examples in, a model out that has learned them, on the machinery of the pretraining."""
+"""The stage: examples in, a model out that has learned them, with the code of pretraining."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ def test_the_loss_falls(
     found = losses(made)
     assert fmean(found[-4:]) < 0.9 * fmean(found[:4])
     if kind == "dpo":
-        assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model is its reference
+        assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model equals its reference
 
 
 def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(
@@ -73,7 +73,7 @@ def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(
 
 
 @pytest.mark.soak
-def test_a_model_is_tuned_further(base: Artifact, examples: Make, tmp_path: Path) -> None:
+def test_a_fine_tuned_model_can_be_tuned_again(base: Artifact, examples: Make, tmp_path: Path) -> None:
     taught = tune(tmp_path / "1", base, examples(INSTRUCTIONS), config(lora={"rank": 4}))
     again = tune(tmp_path / "2", taught, examples(INSTRUCTIONS), config(base="test/finetuned@dev", steps=2))
     assert losses(again)[0] < 0.9 * losses(taught)[0]
@@ -82,12 +82,12 @@ def test_a_model_is_tuned_further(base: Artifact, examples: Make, tmp_path: Path
         tune(tmp_path / "4", bare, examples(INSTRUCTIONS), config(base="test/finetuned@dev"))
 
 
-def test_the_other_kind_of_examples_is_refused(base: Artifact, examples: Make, tmp_path: Path) -> None:
+def test_examples_of_the_other_kind_are_refused(base: Artifact, examples: Make, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"reads preferences, and .* has instructions"):
         tune(tmp_path, base, examples(INSTRUCTIONS), config(loss="dpo"))
 
 
-def test_a_place_that_shares_the_model_is_refused_before_anything_is_made(
+def test_a_place_that_shards_the_model_is_refused_before_anything_runs(
     base: Artifact, examples: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LAYOUT_VARIABLE, Layout(shard=2).model_dump_json())
@@ -96,7 +96,7 @@ def test_a_place_that_shares_the_model_is_refused_before_anything_is_made(
     assert not list((tmp_path / "refused").rglob("*.json"))
 
 
-def test_a_step_names_the_rows_that_it_has_read(made: Made, base: Artifact, examples: Make, tmp_path: Path) -> None:
+def test_a_step_names_the_rows_it_read(made: Made, base: Artifact, examples: Make, tmp_path: Path) -> None:
     rows = examples(INSTRUCTIONS)
     tuned = tune(tmp_path / "store", base, rows, config())
     spec = tuning_spec(config(), Inputs({"base": base, "examples": rows}), tmp_path / "run", 0, 0)

@@ -1,4 +1,4 @@
-"""Contract of repeated paragraphs: counted exactly, kept in their first text, marked with their place elsewhere."""
+"""Repeated paragraphs: counted exactly, kept in the first text, marked with their place in others."""
 
 import random
 from collections import defaultdict
@@ -43,7 +43,7 @@ def looked_at(folder: Path, rows: list[dict[str, Any]], parts: int = 2, workers:
 
 
 def found_in(made: Artifact, rows: list[dict[str, Any]], parts: int = 2) -> dict[str, Any]:
-    """What was found in each document, by the last part of its URL; None where nothing was."""
+    """Findings in each document by the last part of its URL; None if there are none."""
     names = [row["url"].rpartition("/")[2] for start in range(parts) for row in sorted(rows[start::parts], key=_id)]
     return dict(zip(names, [row[REPEATED] for row in rows_of(made, f"{PARAGRAPHS}/")], strict=True))
 
@@ -59,7 +59,7 @@ SITES = [
 ]
 
 
-def test_all_texts_but_the_first_have_share_and_places_of_what_they_repeat(tmp_path: Path) -> None:
+def test_all_texts_but_the_first_have_share_and_positions_of_repeated_paragraphs(tmp_path: Path) -> None:
     found = found_in(looked_at(tmp_path, SITES), SITES)
     assert {name for name, value in found.items() if value} == {"a1", "a2", "a3", "b0", "b1"}  # b2 was fetched before
     share = len(FOOTER) / len(FOOTER + own("a1"))
@@ -73,7 +73,7 @@ def test_all_texts_but_the_first_have_share_and_places_of_what_they_repeat(tmp_p
     assert SITES[4]["text"][span["begin"] : span["end"]] == COPIED.upper()
 
 
-def test_what_one_site_repeats_and_what_goes_between_sites_are_told_apart(tmp_path: Path) -> None:
+def test_repeats_within_a_site_and_between_sites_are_distinguished(tmp_path: Path) -> None:
     between = found_in(looked_at(tmp_path / "between", SITES, min_domains=2), SITES)
     assert {name for name, value in between.items() if value} == {"b0", "b1"}
     within = found_in(looked_at(tmp_path / "within", SITES, max_domains=1), SITES)
@@ -92,7 +92,7 @@ def test_a_page_that_was_captured_again_repeats_nothing(tmp_path: Path) -> None:
 
 
 def made_up(seed: int, documents: int) -> list[dict[str, Any]]:
-    """Pages of lines drawn from a few, so that many are repeated, on a few domains."""
+    """Pages of random lines from a small pool (so that many repeat), on a few domains."""
     chance = random.Random(seed)
     lines = [f"Line {number} of the pool has these {number} words and some more of them." for number in range(40)]
     return [
@@ -120,7 +120,7 @@ def naive(rows: list[dict[str, Any]], least: int) -> dict[str, tuple[int, int, i
     return {line: numbers for line, numbers in counts.items() if numbers[1] >= least}
 
 
-def test_the_report_has_the_counts_of_plain_sets_whatever_the_parts_and_ranges(tmp_path: Path) -> None:
+def test_the_report_has_the_counts_of_a_plain_computation_for_any_parts_and_ranges(tmp_path: Path) -> None:
     rows = made_up(1, 60)
     expected = naive(rows, 5)
     for name, parts, bucket in (("one", 1, 1_000_000), ("many", 3, 10)):
@@ -145,7 +145,7 @@ def test_the_bytes_do_not_depend_on_the_workers(tmp_path: Path) -> None:
     assert one.record.content == two.record.content
 
 
-def test_the_page_shows_the_most_repeated_without_addresses_of_people_and_runs_nothing(tmp_path: Path) -> None:
+def test_the_page_shows_the_most_repeated_paragraphs_escaped_and_without_pii(tmp_path: Path) -> None:
     line = "<script>alert(1)</script> Write to ann@example.org if you want to reserve any of the rights."
     rows = [page(f"p{n}", own(f"p{n}"), line, domain=f"d{n}.org", day=n) for n in range(3)]
     made = looked_at(tmp_path, rows)
@@ -158,7 +158,7 @@ def test_the_page_shows_the_most_repeated_without_addresses_of_people_and_runs_n
     assert (row["documents"], row["domains"]) == (3, 3)
 
 
-def test_documents_without_paragraphs_have_a_row_and_none_at_all_is_refused(tmp_path: Path) -> None:
+def test_documents_without_paragraphs_have_a_row_and_zero_documents_are_refused(tmp_path: Path) -> None:
     rows = [page("empty", ""), page("marks", "--", "* * *"), page("text", own("text"))]
     assert found_in(looked_at(tmp_path / "few", rows), rows) == {"empty": None, "marks": None, "text": None}
     empty = write(tmp_path / "none", "extracted", {"part-0": {"rejected": REJECTED.empty_table()}})
@@ -166,6 +166,6 @@ def test_documents_without_paragraphs_have_a_row_and_none_at_all_is_refused(tmp_
         run_stage_in(tmp_path / "none", STAGE, ParagraphsConfig(enabled=True), {"extracted": empty})
 
 
-def test_limits_that_no_paragraph_can_meet_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_domains = 1 is less than min_domains = 2: raise it, or take 0"):
+def test_limits_that_no_paragraph_can_reach_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_domains = 1 is less than min_domains = 2: raise it, or set it to 0"):
         ParagraphsConfig(min_domains=2, max_domains=1)

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 
 from tasks.filters.ngram.model import NgramModel
-from tasks.stages.perplexity.estimate import Estimate, estimate
-from tasks.stages.perplexity.reference import joined, sample
+from tasks.stages.perplexity.estimate import EstimatedModel, estimate
+from tasks.stages.perplexity.reference import concatenate, to_word_ids
 
 VERSES = [
     "the cat sat on the mat .\nthe dog sat on the log .\na cat and a dog sat .",
@@ -28,12 +28,14 @@ def babble(count: int = 300, seed: int = 1) -> list[str]:
     return texts
 
 
-def learnt(texts: Sequence[str], order: int = 3, prune: Sequence[int] = (0,) * 6, vocabulary: int = 10_000) -> Estimate:
+def learnt(
+    texts: Sequence[str], order: int = 3, prune: Sequence[int] = (0,) * 6, vocabulary: int = 10_000
+) -> EstimatedModel:
     """Learns a model from texts."""
-    text = joined([sample(texts)], vocabulary)
+    text = concatenate([to_word_ids(texts)], vocabulary)
     return estimate(text.ids, text.words, order, prune)
 
 
 def model(texts: Sequence[str], order: int = 3, **more: object) -> NgramModel:
-    """Learns a model and makes it ready to score."""
+    """Learns a model and loads it for scoring."""
     return NgramModel.build(learnt(texts, order, **more).ngrams)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Contract of the documents that set the cut points: a sample by hash, drawn part by part in bounded memory."""
+"""Documents for the cut points: a sample by hash, drawn part by part in bounded memory."""
 
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity import PerplexityConfig
-from tasks.stages.perplexity.reference import CANDIDATE, different, drawn, lowest, ranks
-from tasks.stages.perplexity.stage import crawled
+from tasks.stages.perplexity.reference import CANDIDATE, distinct_texts, lowest, ranks, sample_indices
+from tasks.stages.perplexity.stage import sample_crawl
 from tests.corpora import by_hand, kept_document
 
 
 class Backwards(Engine):
-    """Results come in another order than the items."""
+    """Results arrive in another order than the items."""
 
     def map(self, fn: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See `Engine.map`."""
@@ -33,7 +33,7 @@ def extracted(folder: Path, texts: Sequence[str], parts: int) -> Artifact:
 
 
 def texts_drawn(artifact: Artifact, engine: Engine, **settings: int) -> list[str]:
-    (texts,) = crawled(PerplexityConfig.model_validate({"cut_bytes": 900, **settings}), artifact, engine).values()
+    (texts,) = sample_crawl(PerplexityConfig.model_validate({"cut_bytes": 900, **settings}), artifact, engine).values()
     return texts
 
 
@@ -53,12 +53,12 @@ def test_the_same_documents_are_drawn_from_any_number_of_parts_in_any_order(tmp_
 
 
 @pytest.mark.parametrize("units", [1, 4, 30])
-def test_folding_part_by_part_draws_what_looking_at_all_would_draw(units: int) -> None:
+def test_sampling_part_by_part_equals_sampling_all_at_once(units: int) -> None:
     random = np.random.default_rng(units)
     hashes = random.integers(0, 2**63, 400).astype(np.uint64)[random.integers(0, 400, 1000)]
     sizes = (hashes % np.uint64(50)).astype(np.int64)
-    several = different(hashes, sizes)
-    wanted = several[drawn(hashes[several], sizes[several], 1000, 7)]
+    several = distinct_texts(hashes, sizes)
+    wanted = several[sample_indices(hashes[several], sizes[several], 1000, 7)]
     rows = np.zeros(len(hashes), CANDIDATE)
     rows["rank"], rows["hash"], rows["size"] = ranks(hashes, "sample/7"), hashes, sizes
     rows["unit"] = np.sort(random.integers(0, units, len(rows)))
@@ -69,7 +69,7 @@ def test_folding_part_by_part_draws_what_looking_at_all_would_draw(units: int) -
     assert held["place"].tolist() == wanted.tolist()
 
 
-def test_memory_does_not_grow_with_the_documents_to_draw_from(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path) -> None:
     def peak(parts: int) -> int:
         artifact = extracted(tmp_path / f"{parts}", [f"Document {number}." for number in range(300 * parts)], parts)
         texts_drawn(artifact, Engine())

@@ -1,4 +1,4 @@
-"""Modified Kneser-Ney: every probability is what the formulas say, written out by hand once more."""
+"""Modified Kneser-Ney: every probability equals that of a second, literal implementation of the formulas."""
 
 import math
 from collections import Counter, defaultdict
@@ -22,7 +22,7 @@ def table(ngrams) -> dict[Gram, tuple[float, float]]:
 
 
 class Textbook:
-    """Interpolated modified Kneser-Ney by Chen & Goodman 1999, word for word, without any economy."""
+    """Interpolated modified Kneser-Ney by Chen & Goodman 1999, implemented literally without optimization."""
 
     def __init__(self, texts: list[str], order: int, prune: tuple[int, ...] = (0, 0, 0, 0)) -> None:
         sentences = [("<s>", *line, "</s>") for text in texts for line in words(text)]
@@ -55,7 +55,7 @@ class Textbook:
         return (0.0, 1 - 2 * y * t[2] / t[1], 2 - 3 * y * t[3] / t[2], 3 - 4 * y * t[4] / t[3])
 
     def weight(self, context: Gram) -> float:
-        """b(context): what the words after it do not take."""
+        """b(context): the probability mass that the words after it leave."""
         n, total = len(context), sum(self.after[context].values())
         return 1.0 - sum(
             (count - self.discounts[n][min(count, 3)]) / total
@@ -75,7 +75,7 @@ class Textbook:
 
 
 @pytest.mark.parametrize(("order", "prune"), [(2, (0, 0)), (3, (0, 0, 0)), (4, (0, 0, 1, 1)), (3, (0, 1, 2))])
-def test_every_probability_and_weight_is_that_of_the_textbook(order: int, prune: tuple[int, ...]) -> None:
+def test_every_probability_and_weight_matches_the_textbook(order: int, prune: tuple[int, ...]) -> None:
     texts = babble()
     made, book = learnt(texts, order, prune), Textbook(texts, order, prune)
     assert not any(made.fallback)
@@ -88,7 +88,7 @@ def test_every_probability_and_weight_is_that_of_the_textbook(order: int, prune:
             assert back == pytest.approx(math.log10(book.weight(gram)), abs=2e-6), gram
 
 
-def test_the_discounts_are_those_of_the_counts_of_counts() -> None:
+def test_the_discounts_follow_from_the_counts_of_counts() -> None:
     texts = babble()
     made, book = learnt(texts, 3), Textbook(texts, 3)
     for found, wanted in zip(made.discounts, book.discounts, strict=True):
@@ -96,7 +96,7 @@ def test_the_discounts_are_those_of_the_counts_of_counts() -> None:
 
 
 @pytest.mark.parametrize("prune", [(0, 0, 0), (0, 1, 1), (0, 0, 3)])
-def test_what_follows_any_context_sums_to_one(prune: tuple[int, ...]) -> None:
+def test_probabilities_after_any_context_sum_to_one(prune: tuple[int, ...]) -> None:
     found = table(learnt(babble(), 3, prune).ngrams)
     vocabulary = [gram[0] for gram in found if len(gram) == 1 and gram != ("<s>",)]
 
@@ -110,7 +110,7 @@ def test_what_follows_any_context_sums_to_one(prune: tuple[int, ...]) -> None:
         assert sum(10 ** prob((*context, word)) for word in vocabulary) == pytest.approx(1, abs=1e-4), context
 
 
-def test_words_beyond_the_vocabulary_leave_their_mass_to_no_entry() -> None:
+def test_words_outside_the_vocabulary_give_their_mass_to_no_entry() -> None:
     every, few = learnt(babble(), 3), learnt(babble(), 3, vocabulary=20)
     assert len(few.ngrams.levels[0].prob) == 23
     unknown = [[gram for gram in table(made.ngrams) if "<unk>" in gram] for made in (every, few)]
@@ -125,7 +125,7 @@ def test_the_sentence_begin_is_never_predicted_and_has_a_weight() -> None:
     assert not any("<s>" in gram[1:] or "</s>" in gram[:-1] for gram in found)
 
 
-def test_a_text_too_small_for_discounts_of_its_own_takes_usual_ones() -> None:
+def test_a_text_too_small_for_its_own_discounts_gets_defaults() -> None:
     made = learnt(["one two three"], 2)
     assert made.fallback == [True, True]
     assert made.discounts[0] == (0.5, 1.0, 1.5)

@@ -1,4 +1,4 @@
-"""The model is the one that KenLM's own lmplz learns from the same sentences, wherever lmplz is.
+"""The model equals that of KenLM's lmplz for the same sentences (if lmplz is installed).
 
 `make soak` builds it into the environment. Run it after a change of the training of n-gram models.
 """
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.skipif(not LMPLZ, reason=REASON)]
 
 
 @pytest.mark.parametrize(("order", "prune"), [(3, (0, 0, 0)), (4, (0, 0, 1, 1)), (5, (0, 0, 0, 1, 2))])
-def test_lmplz_learns_the_same_model(tmp_path: Path, order: int, prune: tuple[int, ...]) -> None:
+def test_lmplz_estimates_the_same_model(tmp_path: Path, order: int, prune: tuple[int, ...]) -> None:
     texts = babble(2000)
     lines = [" ".join(sentence) for text in texts for sentence in words(text)]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
@@ -31,7 +31,7 @@ def test_lmplz_learns_the_same_model(tmp_path: Path, order: int, prune: tuple[in
     )
     theirs, ours = table(read_arpa(str(tmp_path / "m.arpa"))), table(learnt(texts, order, prune).ngrams)
     assert theirs.keys() == ours.keys()
-    # The one difference: lmplz gives <s>, which is never predicted, the probability 1.
+    # The only difference: lmplz gives <s>, which is never predicted, the probability 1.
     del theirs[("<s>",)], ours[("<s>",)]
     for gram, (prob, back) in theirs.items():
         assert ours[gram] == pytest.approx((prob, back), abs=1e-5), gram

@@ -1,4 +1,4 @@
-"""The stage: reference text becomes models that tell prose from rubble, the same ones on any number of workers."""
+"""The stage: models from reference text separate prose from noise, and are equal for any number of workers."""
 
 import gzip
 import json
@@ -16,8 +16,8 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.filters.ngram.files import load_artifact, read_arpa
 from tasks.formats.documents.document import DOCUMENT
-from tasks.stages.perplexity import PerplexityConfig, Reference
-from tasks.stages.perplexity.reference import draw, drawn, listing, units
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
+from tasks.stages.perplexity.reference import draw, files_with_texts, listing, sample_indices
 from tasks.stages.perplexity.stage import external
 from tests.conftest import run_stage_in
 from tests.corpora import by_hand, kept_document
@@ -43,7 +43,7 @@ def json_lines(folder: Path, texts: list[str], name: str = "a.jsonl", field: str
 def babble_config(folder: Path, **more: object) -> PerplexityConfig:
     json_lines(folder / "refs", babble(), "a.jsonl")
     json_lines(folder / "refs", babble(seed=2), "b.jsonl")
-    reference = Reference(name="babble", kind="jsonl", path=f"{folder}/refs/*.jsonl")
+    reference = ReferenceText(name="babble", kind="jsonl", path=f"{folder}/refs/*.jsonl")
     return PerplexityConfig(references=(reference,), **{"order": 3, **more})  # type: ignore[arg-type]
 
 
@@ -68,13 +68,13 @@ def test_the_same_text_in_other_files_gives_the_same_model(tmp_path: Path, run_s
     (tmp_path / "more" / "x.jsonl.gz").write_bytes(gzip.compress((tmp_path / "more" / "x.jsonl.gz").read_bytes()))
     json_lines(tmp_path / "more", texts[200:], "y.jsonl.gz")
     (tmp_path / "more" / "y.jsonl.gz").write_bytes(gzip.compress((tmp_path / "more" / "y.jsonl.gz").read_bytes()))
-    reference = Reference(name="babble", kind="jsonl", path=f"{tmp_path}/more/*.gz")
+    reference = ReferenceText(name="babble", kind="jsonl", path=f"{tmp_path}/more/*.gz")
     second = run_stage(STAGE, PerplexityConfig(references=(reference,), order=3), kind="second")
     for name in ("model.json", "model.arpa.gz", "order-1.npy", "order-2.npy", "order-3.npy"):
         assert first.read(f"und/{name}") == second.read(f"und/{name}"), name
 
 
-def test_the_arpa_file_is_the_model(tmp_path: Path, run_stage: Run) -> None:
+def test_the_arpa_file_equals_the_model(tmp_path: Path, run_stage: Run) -> None:
     made = run_stage(STAGE, babble_config(tmp_path))
     path = made.local("und/model.arpa.gz")
     assert len(read_arpa(path).levels) == 3
@@ -86,7 +86,7 @@ def test_the_arpa_file_is_the_model(tmp_path: Path, run_stage: Run) -> None:
 
 def test_held_out_texts_are_kept_from_training_and_measured(tmp_path: Path, run_stage: Run) -> None:
     config = babble_config(tmp_path, heldout_share=0.2)
-    found = units(config.references, None)
+    found = files_with_texts(config.references, None)
     chosen = draw([listing(unit) for unit in found], config)
     texts = [list(unit.texts()) for unit in found]
     learnt, held = (
@@ -103,17 +103,17 @@ def test_held_out_texts_are_kept_from_training_and_measured(tmp_path: Path, run_
 
 def test_a_sample_is_drawn_up_to_its_size_and_another_seed_draws_another() -> None:
     hashes, sizes = np.arange(1000, dtype=np.uint64), np.full(1000, 10)
-    first, second = (set(drawn(hashes, sizes, 3000, seed).tolist()) for seed in (0, 1))
+    first, second = (set(sample_indices(hashes, sizes, 3000, seed).tolist()) for seed in (0, 1))
     assert len(first) == len(second) == 300
     assert 50 < len(first & second) < 150
-    assert len(drawn(hashes, sizes, 1, 0)) == 1
+    assert len(sample_indices(hashes, sizes, 1, 0)) == 1
 
 
-def test_each_language_gets_a_model_of_its_own(tmp_path: Path, run_stage: Run) -> None:
+def test_each_language_gets_its_own_model(tmp_path: Path, run_stage: Run) -> None:
     json_lines(tmp_path, babble(), "en.jsonl")
     json_lines(tmp_path, [text.replace("w", "v") for text in babble()], "de.jsonl")
     references = tuple(
-        Reference(name=name, kind="jsonl", path=f"{tmp_path}/{name}.jsonl", language=name) for name in ("en", "de")
+        ReferenceText(name=name, kind="jsonl", path=f"{tmp_path}/{name}.jsonl", language=name) for name in ("en", "de")
     )
     made = run_stage(STAGE, PerplexityConfig(references=references, order=2))
     models = load_artifact(made)
@@ -122,10 +122,10 @@ def test_each_language_gets_a_model_of_its_own(tmp_path: Path, run_stage: Run) -
     assert {"de/heldout_perplexity", "en/heldout_perplexity"} <= set(made.record.metrics)
 
 
-def test_documents_of_the_corpus_may_be_the_reference_and_set_the_cut_points(tmp_path: Path, run_stage: Run) -> None:
+def test_documents_of_the_corpus_can_be_the_reference_and_set_the_cut_points(tmp_path: Path, run_stage: Run) -> None:
     rows = [kept_document(f"https://a.org/{n}", text, "books") for n, text in enumerate(babble())]
     rows += [kept_document(f"https://b.org/{n}", text, "web") for n, text in enumerate(babble(300, seed=7))]
-    reference = Reference(name="books", kind="documents")
+    reference = ReferenceText(name="books", kind="documents")
     config = PerplexityConfig(references=(reference,), order=2)
     made = run_stage(STAGE, config, {"extracted": extracted(tmp_path, rows)})
     about = json.loads(made.read("und/about.json"))
@@ -147,22 +147,22 @@ def test_the_cut_points_of_a_language_come_from_documents_in_it_and_others_set_t
     references = []
     for language, texts in (("en", english), ("und", german)):
         path = json_lines(tmp_path, texts, f"{language}.jsonl")
-        references.append(Reference(name=language, kind="jsonl", path=path, language=language))
+        references.append(ReferenceText(name=language, kind="jsonl", path=path, language=language))
     config = PerplexityConfig(references=tuple(references), order=2)
     made = run_stage(STAGE, config, {"extracted": extracted(tmp_path, rows)})
     said = [json.loads(made.read(f"{language}/about.json"))["cuts_of"] for language in ("en", "und")]
     assert said == ['150 documents of the source "web"', '140 documents of the source "web"']
 
 
-def test_too_small_a_corpus_leaves_the_cut_points_to_what_was_held_out(tmp_path: Path, run_stage: Run) -> None:
+def test_for_a_small_corpus_the_cut_points_come_from_held_out_text(tmp_path: Path, run_stage: Run) -> None:
     rows = [kept_document(f"https://b.org/{n}", text) for n, text in enumerate(babble(20, seed=7))]
     made = run_stage(STAGE, babble_config(tmp_path), {"extracted": extracted(tmp_path, rows)})
     assert json.loads(made.read("und/about.json"))["cuts_of"] == "the texts held out"
 
 
-def test_the_card_says_what_the_model_is_made_of(tmp_path: Path, run_stage: Run) -> None:
+def test_the_card_states_the_training_data_of_the_model(tmp_path: Path, run_stage: Run) -> None:
     json_lines(tmp_path, babble())
-    reference = Reference(name="tales", kind="jsonl", path=f"{tmp_path}/a.jsonl", licence="CC-BY-4.0")
+    reference = ReferenceText(name="tales", kind="jsonl", path=f"{tmp_path}/a.jsonl", licence="CC-BY-4.0")
     made = run_stage(STAGE, PerplexityConfig(references=(reference,), order=3))
     card, metrics = made.read("und/card.md").decode(), made.record.metrics
     assert "| tales | JSON lines |" in card
@@ -172,27 +172,27 @@ def test_the_card_says_what_the_model_is_made_of(tmp_path: Path, run_stage: Run)
     assert str(tmp_path) not in card
 
 
-def test_texts_of_one_file_each_are_read_in_their_encoding(tmp_path: Path) -> None:
+def test_one_text_per_file_is_read_in_its_encoding(tmp_path: Path) -> None:
     for number, encoding in enumerate(("utf-8", "windows-1252", "utf-16")):
         (tmp_path / f"{number}.txt").write_bytes("Ein Stück, größer als üblich. Mäßig, aber schön.\n".encode(encoding))
-    found = units([Reference(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
+    found = files_with_texts([ReferenceText(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
     assert {text for unit in found for text in unit.texts()} == {"Ein Stück, größer als üblich. Mäßig, aber schön."}
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.txt").write_bytes(b"\x89PNG\0\0\0")
-    (unit,) = units([Reference(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
-    with pytest.raises(InputError, match=r"picture\.txt is no text"):
+    (unit,) = files_with_texts([ReferenceText(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
+    with pytest.raises(InputError, match=r"picture\.txt is not a text file"):
         list(unit.texts())
 
 
-def test_references_may_stand_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
+def test_references_can_be_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
     here = run_stage_in(tmp_path / "here", STAGE, babble_config(tmp_path))
     url = "s3://sluice/test_perplexity"
     for path in (tmp_path / "refs").iterdir():
         with Store(url).write(f"refs/{path.name}") as file:
             file.write(path.read_bytes())
-    reference = Reference(name="babble", kind="jsonl", path=f"{url}/refs/*.jsonl")
+    reference = ReferenceText(name="babble", kind="jsonl", path=f"{url}/refs/*.jsonl")
     config = PerplexityConfig(references=(reference,), order=3)
     there = run_stage_in(f"{url}/store", STAGE, config)
     assert there.record.content == here.record.content
@@ -204,12 +204,12 @@ def test_files_outside_the_store_are_named_so_that_their_bytes_are_pinned(tmp_pa
     assert files == {"reference:babble": [f"{tmp_path}/refs/a.jsonl", f"{tmp_path}/refs/b.jsonl"]}
 
 
-def test_an_interrupted_run_goes_on_with_the_languages_that_are_missing(tmp_path: Path, run_stage: Run) -> None:
+def test_an_interrupted_run_resumes_with_the_missing_languages(tmp_path: Path, run_stage: Run) -> None:
     json_lines(tmp_path, babble(), "ok.jsonl")
     broken = tmp_path / "zz.jsonl"
     broken.write_text("{")
     references = tuple(
-        Reference(name=name, kind="jsonl", path=f"{tmp_path}/{name}.jsonl", language=language)
+        ReferenceText(name=name, kind="jsonl", path=f"{tmp_path}/{name}.jsonl", language=language)
         for name, language in (("ok", "aa"), ("zz", "zz"))
     )
     config = PerplexityConfig(references=references, order=2)
@@ -223,24 +223,24 @@ def test_an_interrupted_run_goes_on_with_the_languages_that_are_missing(tmp_path
     assert first.stat().st_mtime_ns == made_at
 
 
-def test_a_reference_that_gives_nothing_is_named(tmp_path: Path, run_stage: Run) -> None:
+def test_an_empty_reference_is_named(tmp_path: Path, run_stage: Run) -> None:
     with pytest.raises(InputError, match="no reference text"):
         run_stage(STAGE, PerplexityConfig())
-    nowhere = Reference(name="gone", kind="text", path=f"{tmp_path}/gone/*.txt")
+    nowhere = ReferenceText(name="gone", kind="text", path=f"{tmp_path}/gone/*.txt")
     with pytest.raises(InputError, match='of the reference "gone" matches no file'):
         run_stage(STAGE, PerplexityConfig(references=(nowhere,)))
-    one = Reference(name="one", kind="jsonl", path=json_lines(tmp_path, ["only this", "only this", ""]))
-    with pytest.raises(InputError, match="hold 1 different texts"):
+    one = ReferenceText(name="one", kind="jsonl", path=json_lines(tmp_path, ["only this", "only this", ""]))
+    with pytest.raises(InputError, match="have 1 distinct texts"):
         run_stage(STAGE, PerplexityConfig(references=(one,)))
-    other = Reference(name="other", kind="jsonl", path=json_lines(tmp_path, ["a", "b"], "b.jsonl", field="body"))
-    with pytest.raises(InputError, match=r'b\.jsonl, line 1: the field "text" holds no text'):
+    other = ReferenceText(name="other", kind="jsonl", path=json_lines(tmp_path, ["a", "b"], "b.jsonl", field="body"))
+    with pytest.raises(InputError, match=r'b\.jsonl, line 1: the field "text" is not text'):
         run_stage(STAGE, PerplexityConfig(references=(other,)))
-    corpus = Reference(name="web", kind="documents")
+    corpus = ReferenceText(name="web", kind="documents")
     with pytest.raises(InputError, match="extract first"):
         run_stage(STAGE, PerplexityConfig(references=(corpus,)))
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for wrong in (
         {"prune": (1, 1)},
         {"prune": (0, 2, 1)},
@@ -254,21 +254,21 @@ def test_settings_that_make_no_sense_are_refused() -> None:
             PerplexityConfig.model_validate(wrong)
 
 
-def test_pruning_thresholds_go_on_for_longer_n_grams() -> None:
+def test_the_last_pruning_threshold_applies_to_longer_n_grams() -> None:
     assert PerplexityConfig(order=5, prune=(0, 0, 1)).thresholds == (0, 0, 1, 1, 1)
     assert PerplexityConfig(order=2, prune=(0, 0, 1)).thresholds == (0, 0)
 
 
 def better_than(low: np.ndarray, high: np.ndarray) -> float:
-    """The share of pairs in which the first is the lower one: the area under the ROC curve."""
+    """The share of pairs whose first value is lower: the area under the ROC curve."""
     return float(np.mean(low[:, None] < high[None, :]) + 0.5 * np.mean(low[:, None] == high[None, :]))
 
 
-def test_prose_is_more_usual_than_its_words_in_disorder_and_than_rubble(
+def test_prose_has_lower_perplexity_than_shuffled_words_and_noise(
     tmp_path: Path, shared_data: Path, run_stage: Run
 ) -> None:
     references = tuple(
-        Reference(name=name, kind="jsonl", path=f"{shared_data}/text_domains/{name}.jsonl.zst")
+        ReferenceText(name=name, kind="jsonl", path=f"{shared_data}/text_domains/{name}.jsonl.zst")
         for name in ("wiki", "masc", "speech")
     )
     made = run_stage(STAGE, PerplexityConfig(references=references))

@@ -1,4 +1,4 @@
-"""When a challenger is promoted: by the interval of the score, the guards, what it has read, and what seeds allow."""
+"""Promotion of a challenger: by the interval of the score, the guards, its tokens, and the variance over seeds."""
 
 import math
 from typing import Any
@@ -10,23 +10,23 @@ from tasks.core.errors import InputError
 from tasks.stages.registry.compare import figure, markdown
 from tasks.stages.registry.verdict import Verdict, judge, reason
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Compared
+from tasks.trainer.evaluation.comparison import Comparison
 
 NONE: tuple[dict, dict] = ({}, {})
 
 
-def compared(kind: Any, name: str, gain: float, spread: float = 0.01, n: int = 100, metric: str = "bpb") -> Compared:
+def compared(kind: Any, name: str, gain: float, spread: float = 0.01, n: int = 100, metric: str = "bpb") -> Comparison:
     """One source or task on which the second model is better by `gain`, with deviation `spread` over items."""
     draws = np.random.default_rng(len(name)).normal(0, 1, n)
     differences = gain + spread * (draws - draws.mean()) / draws.std(ddof=1)
-    return Compared(kind, name, metric, n, 1.0, 1.0 - gain, paired.of_items(differences))
+    return Comparison(kind, name, metric, n, 1.0, 1.0 - gain, paired.of_items(differences))
 
 
-def judged(*rows: Compared, read: dict | None = None, seeds: tuple = NONE, **more: Any) -> Verdict:
+def judged(*rows: Comparison, read: dict | None = None, seeds: tuple = NONE, **more: Any) -> Verdict:
     return judge(rows, read or {}, seeds, 0.95, **more)
 
 
-def test_tasks_decide_and_sources_are_guarded() -> None:
+def test_tasks_decide_and_sources_are_guards() -> None:
     better, worse = compared("task", "quiz", 0.01), compared("source", "web", -0.01)
     assert judged(better, compared("source", "web", 0.01)).promoted
     found = judged(better, worse)
@@ -43,7 +43,7 @@ def test_without_tasks_sources_decide() -> None:
     assert found.score.value == pytest.approx(0.0095)
 
 
-def test_a_task_that_the_challenger_has_read_counts_for_nothing_but_its_guard() -> None:
+def test_a_contaminated_task_counts_only_as_a_guard() -> None:
     seen, other = compared("task", "seen", 0.5), compared("task", "other", 0.0)
     assert judged(seen, other).promoted
     found = judged(seen, other, read={"seen": {"items": 3, "documents": 2}, "other": {"items": 0, "documents": 0}})
@@ -54,13 +54,13 @@ def test_a_task_that_the_challenger_has_read_counts_for_nothing_but_its_guard() 
     assert (lost.better, lost.worse) == (True, ("seen",))
 
 
-def test_the_interval_is_not_narrower_than_seeds_allow() -> None:
+def test_the_interval_is_at_least_as_wide_as_the_spread_of_seeds() -> None:
     row = compared("task", "quiz", 0.01)
     values = {("task", "quiz", "bpb"): [1.0, 1.02, 0.98]}
     narrow, one, both = judged(row), judged(row, seeds=(values, {})), judged(row, seeds=(values, values))
     assert narrow.promoted
     assert not one.promoted
-    # One training is compared with one: twice the variance over seeds, 0.0004, beside that over items, 1e-6.
+    # Two trainings are compared: twice the variance over seeds, 0.0004, plus that over items, 1e-6.
     assert one.score.variance == both.score.variance == pytest.approx(2 * 0.0004 + 1e-6)
     assert one.seeds == (3, 1)
     assert one.score.freedom == pytest.approx(2, rel=0.01)
@@ -74,25 +74,25 @@ def test_equal_models_of_different_seeds_are_hardly_ever_promoted() -> None:
     for _ in range(300):
         old, new, others = draw.normal(1.0, 0.02, 3), draw.normal(1.0, 0.02), draw.normal(1.0, 0.02, 2)
         items = old[0] - new + draw.normal(0, 0.02, 200)
-        row = Compared("task", "quiz", "bpb", 200, old[0], new, paired.of_items(items))
+        row = Comparison("task", "quiz", "bpb", 200, old[0], new, paired.of_items(items))
         key = ("task", "quiz", "bpb")
         promoted += judge([row], {}, ({key: [new, *others]}, {key: list(old)}), 0.95).promoted
     assert promoted / 300 <= 0.05
 
 
 def test_too_few_items_promote_nothing() -> None:
-    found = judged(Compared("task", "quiz", "acc", 1, 0.0, 1.0, paired.of_items([1.0])))
+    found = judged(Comparison("task", "quiz", "acc", 1, 0.0, 1.0, paired.of_items([1.0])))
     assert not found.promoted
     assert reason(found, "a@1", "a@2") == "a@1 stays champion: too few documents or items to tell a@2 from it"
     assert found.score.interval(0.95) == (-math.inf, math.inf)
 
 
-def test_a_guarded_name_that_was_not_compared_is_refused() -> None:
+def test_an_unknown_guard_is_refused() -> None:
     with pytest.raises(InputError, match=r'called "wib".*Did you mean "web"'):
         judged(compared("source", "web", 0.1), guarded=["wib"])
 
 
-def test_the_report_shows_what_counts_and_why() -> None:
+def test_the_report_shows_the_deciding_metrics_with_reasons() -> None:
     rows = [compared("task", "quiz", 0.1), compared("task", "acc", 0.1, metric="acc"), compared("source", "web", -0.1)]
     read = {"quiz": {"items": 2, "documents": 1}, "acc": {"items": 0, "documents": 0}}
     found = judged(*rows, read=read)

@@ -1,4 +1,4 @@
-"""Token shards of given documents, and the artifacts of spans, repeats and pack that are made of them."""
+"""Token shards of given documents, and the artifacts of spans, repeats and pack made from them."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import TokenizerConfig
-from tasks.stages.tokens.encode import Row, ShardWriter
+from tasks.stages.tokens.encode import EncodedRow, ShardWriter
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 
@@ -38,7 +38,7 @@ def shards_in(folder: Path, shards: Sequence[Documents], heldout: Documents = ((
                 uid = f"{name[0]}{index:04d}{row:04d}".encode().ljust(16)
                 tokens = np.array([*document, EOS], fmt.dtype)
                 url = f"https://www.d{index}.org/{name}/{row}"
-                writer.add(Row(uid, url, tokens, len(document), ()), "web", name)
+                writer.add(EncodedRow(uid, url, tokens, len(document), ()), "web", name)
             writer.close()
     with open_engine(workers=0) as engine:
         merge(output, engine, [record for _, record in sorted(output.committed.items())])

@@ -1,4 +1,4 @@
-"""Contract of long repeats: those, and only those, that a pass over all runs of tokens finds, whatever the division."""
+"""Long repeats: exactly those that a pass over all runs of tokens finds, for any partitioning."""
 
 import tempfile
 from collections import defaultdict
@@ -16,7 +16,7 @@ from tasks.core.errors import RecipeError
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.repeats import path_of
 from tasks.formats.tokens.shard import ShardSet
-from tasks.formats.tokens.spans import groups_of
+from tasks.formats.tokens.spans import group_names
 from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe
 from tasks.stages.repeats import mark, maximal, stage
@@ -42,7 +42,7 @@ def naive(shards: Shards) -> dict[tuple[int, ...], list[tuple[int, int, int]]]:
 
 
 def marks(shards: Shards) -> dict[tuple[int, int], tuple[set[int], set[int], dict[int, int]]]:
-    """Of each document its tokens in repeats, those that are left out, and the occurrences of the run at a token."""
+    """By document: its tokens in repeats, its omitted tokens, and the occurrences of the run at a token."""
     inside, later, first = defaultdict(set), defaultdict(set), defaultdict(set)
     counts: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     for places in naive(shards).values():
@@ -69,7 +69,7 @@ def rows_of(made: Artifact, shards: Shards) -> dict[tuple[int, int], dict]:
 
 @settings(max_examples=20)
 @given(shards_of, st.integers(1, 60), st.integers(1, 60), st.integers(1, 9))
-def test_marks_are_those_of_a_pass_over_all_runs(
+def test_marks_equal_those_of_a_brute_force_pass(
     shards: Shards, group_tokens: int, range_tokens: int, piece: int
 ) -> None:
     with (
@@ -92,7 +92,7 @@ def test_marks_are_those_of_a_pass_over_all_runs(
 
 
 def all_maximal(shards: Shards) -> set[tuple[tuple[int, ...], int]]:
-    """Runs of at least WIDTH tokens, with their occurrences, that occur less often with any token more."""
+    """Runs of at least WIDTH tokens, with their occurrences, that occur less often if extended by any token."""
     around = defaultdict(list)
     for number, tokens in enumerate(one for documents in shards for one in documents):
         for start in range(len(tokens)):
@@ -109,10 +109,10 @@ def all_maximal(shards: Shards) -> set[tuple[tuple[int, ...], int]]:
 
 @settings(max_examples=30)
 @given(shards_of, st.integers(1, 60), st.integers(4, 30))
-def test_maximal_repeats_are_those_of_a_pass_over_all_runs(shards: Shards, group_tokens: int, piece: int) -> None:
+def test_maximal_repeats_equal_those_of_a_brute_force_pass(shards: Shards, group_tokens: int, piece: int) -> None:
     with tempfile.TemporaryDirectory() as name, patch.object(maximal, "_BLOCK", 2):
         inputs = inputs_in(Path(name), shards_in(Path(name), shards), group_tokens)
-        suffixes = Suffixes(inputs["spans"].folder, len(groups_of(inputs["spans"])), ShardSet.open(inputs["shards"]))
+        suffixes = Suffixes(inputs["spans"].folder, len(group_names(inputs["spans"])), ShardSet.open(inputs["shards"]))
         found, shared = [], []
         for slab, same in suffixes.pieces(suffixes.slab(None, None), piece, WIDTH):
             runs = repeated(suffixes, slab, WIDTH, same=same)
@@ -121,11 +121,11 @@ def test_maximal_repeats_are_those_of_a_pass_over_all_runs(shards: Shards, group
                     rows.append((tuple(suffixes.text.read(position, tokens)), occurrences))
     assert len(set(found)) == len(found)
     assert set(found) == (expected := all_maximal(shards))
-    # Of a run with more than `most` occurrences only what all of them share.
+    # For a run with more than `most` occurrences, only what all of them share.
     assert set(shared) == {(run, count) for run, count in expected if count == len(naive(shards)[run[:WIDTH]])}
 
 
-def test_what_is_left_out_of_a_plan_are_all_but_the_first_of_each(tmp_path: Path) -> None:
+def test_a_plan_omits_all_occurrences_but_the_first(tmp_path: Path) -> None:
     draw = np.random.default_rng(3)
     notice, own = [200 + token for token in range(60)], draw.integers(1, 150, (6, 40)).tolist()
     shards = [[[*own[0], *notice, *own[1]], [*own[2], *notice]], [[*notice, *own[3]], list(notice), [*own[4], *own[5]]]]
@@ -144,7 +144,7 @@ def test_what_is_left_out_of_a_plan_are_all_but_the_first_of_each(tmp_path: Path
         kept = [token for _, tokens, _ in sorted(text, key=lambda piece: (piece[0], piece[2])) for token in tokens]
         whole = [*own[0], *notice, *own[1], EOS, *own[2], EOS, *own[3], EOS, *own[4], *own[5], EOS]
         assert kept == (whole[: len(whole) // 7 * 7] if method == "concat" else whole)
-        assert packed.record.metrics["repeated_tokens"] == 3 * 60 + 1  # and the end of the notice that stood alone
+        assert packed.record.metrics["repeated_tokens"] == 3 * 60 + 1  # and the end of the lone notice
         assert packed.record.rejected["repeated"] == 1
         assert packed.record.rows_in == 5
 
@@ -164,7 +164,7 @@ def test_the_report_counts_documents_and_domains_and_masks_addresses(tmp_path: P
 
 
 def made_up(seed: int) -> Shards:
-    """Documents of pieces from a small pool, so that many are repeated."""
+    """Documents of pieces from a small pool, so that many repeat."""
     draw = np.random.default_rng(seed)
     pool = [draw.integers(1, 200, size).tolist() for size in draw.integers(30, 90, 12)]
     return [
@@ -180,7 +180,7 @@ def test_the_bytes_do_not_depend_on_the_workers(tmp_path: Path) -> None:
     assert one.record.metrics["again_share"] > 0.5
 
 
-def test_a_recipe_that_looks_for_repeats_has_suffix_arrays_and_packs_after_it() -> None:
+def test_a_recipe_with_repeats_has_suffix_arrays_and_packs_afterwards() -> None:
     recipe = find_recipe("demo").override({"repeats.enabled": True, "pack.leave_out_repeats": True})
     assert recipe.stages("tokens") == ("tokenizer", "encode", "spans", "repeats", "pack")
     assert upstream("repeats") == ("spans",)

@@ -1,4 +1,4 @@
-"""The suffix arrays of the stage `spans` find every run that a pass over the documents finds, and no other."""
+"""The suffix arrays of the stage `spans` find exactly the runs that a pass over the documents finds."""
 
 import tempfile
 from pathlib import Path
@@ -71,7 +71,7 @@ document = st.lists(tokens, max_size=12)
     st.integers(1, 60),
     st.sampled_from([1, 2, 3, 512]),
 )
-def test_a_run_is_found_where_it_stands_within_a_document(
+def test_a_run_of_tokens_is_found_at_its_positions_in_documents(
     shards: list[Documents], text: list[int], group_tokens: int, every: int
 ) -> None:
     with tempfile.TemporaryDirectory() as name, patch.object(spans, "SAMPLED_EVERY", every):
@@ -96,7 +96,7 @@ def test_suffixes_are_sorted_by_token_and_not_by_byte(vocab_size: int) -> None:
     assert sorted_suffixes([text[:150], text[150:]], len(text), vocab_size).tolist() == expected
 
 
-def test_a_run_longer_than_one_comparison_is_found_across_the_batches_of_a_shard(tmp_path: Path) -> None:
+def test_a_long_run_is_found_across_batches_of_a_shard(tmp_path: Path) -> None:
     draw = np.random.default_rng(1)
     documents = [[1 + row % 5] for row in range(9_000)]  # more documents than a batch has rows
     documents[8_195] = draw.integers(1, 5, 2_000).tolist()
@@ -122,11 +122,11 @@ def test_suffix_arrays_of_other_shards_are_refused(tmp_path: Path) -> None:
     made = shards_in(tmp_path / "a", [[[1, 2]]], heldout=[])
     spans = spans_of(tmp_path / "a", made, 100)
     other = shards_in(tmp_path / "b", [[[1, 2, 3]]], heldout=[])
-    with pytest.raises(InputError, match="was made from other shards"):
+    with pytest.raises(InputError, match="was built from other shards"):
         SpanIndex(spans, ShardSet.open(other))
 
 
-def test_it_runs_after_encode_where_the_recipe_wants_it() -> None:
+def test_spans_runs_after_encode_if_the_recipe_enables_it() -> None:
     recipe = find_recipe("demo")
     assert "spans" in recipe.stages("tokens")
     assert upstream("spans") == ("encode",)

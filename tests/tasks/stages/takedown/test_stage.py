@@ -1,4 +1,4 @@
-"""Contract of the stage `takedown`: it adds to what is in force, refuses what is unusable, and reports what it met."""
+"""The stage `takedown`: adds to the active takedowns, refuses unusable requests, reports matches."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Artifa
     return folder, made, run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
 
 
-def test_the_report_names_documents_artifacts_and_exactly_the_steps_that_read_them(trained: tuple) -> None:
+def test_the_report_names_documents_artifacts_and_the_exact_steps_that_read_them(trained: tuple) -> None:
     folder, made, checkpoint = trained
     wanted = [row for row in ROWS if "//h1.org/" in row["url"]] + [ROWS[0]]
     takedown = take_down(folder, "met", domains="h1.org", urls=f"{ROWS[0]['url']}\nhttp://never.net/", reason="asked")
@@ -71,7 +71,7 @@ def test_the_report_names_documents_artifacts_and_exactly_the_steps_that_read_th
     assert [entry["url"] for entry in found["copies"]] == [COPY["url"]]
 
 
-def test_a_page_that_was_dropped_as_a_copy_leads_to_the_document_that_is_published_in_its_place(trained: tuple) -> None:
+def test_a_page_that_was_dropped_as_a_copy_leads_to_the_published_document(trained: tuple) -> None:
     folder, *_ = trained
     takedown = take_down(folder, "copied", documents=COPY["id"], reason="asked")
     (published,) = report_of(takedown)["published_copies"]
@@ -83,7 +83,7 @@ def test_a_page_that_was_dropped_as_a_copy_leads_to_the_document_that_is_publish
     assert report_of(both)["published_copies"] == []
 
 
-def test_the_audit_names_the_models_that_have_read_it_and_the_report_those_that_have_not_ended(trained: tuple) -> None:
+def test_the_audit_names_affected_models_and_the_report_unfinished_ones(trained: tuple) -> None:
     folder, _, checkpoint = trained
     store = Store(str(folder))
     with store.write("test/checkpoint/running/.epochs/000001.json") as file:
@@ -97,9 +97,7 @@ def test_the_audit_names_the_models_that_have_read_it_and_the_report_those_that_
     assert "test/checkpoint@running: they leave these out" in before.read("report.html").decode()
 
 
-def test_a_page_that_was_made_of_something_that_is_gone_is_reported_as_not_known(
-    trained: tuple, tmp_path: Path
-) -> None:
+def test_a_page_with_deleted_lineage_is_reported_as_unknown(trained: tuple, tmp_path: Path) -> None:
     made = tokens_in(tmp_path, ROWS)
     made.shards.remove()
     found = report_of(take_down(tmp_path, domains="h1.org"))
@@ -109,7 +107,7 @@ def test_a_page_that_was_made_of_something_that_is_gone_is_reported_as_not_known
     ]
 
 
-def test_a_takedown_contains_all_before_it_and_keeps_when_and_by_whom_they_were_asked_for(tmp_path: Path) -> None:
+def test_a_takedown_contains_all_earlier_ones_with_requester_and_date(tmp_path: Path) -> None:
     first = take_down(tmp_path, "t1", urls="HTTP://Example.org:80/a/../b#x\n\nhttp://c.net/", requested_by="Ann")
     again = {
         "urls": "http://example.org/b",
@@ -126,7 +124,7 @@ def test_a_takedown_contains_all_before_it_and_keeps_when_and_by_whom_they_were_
     assert second.record.rows_in == second.record.rows_out == 3
 
 
-def test_a_lift_ends_what_it_names_on_record_and_a_later_request_is_in_force_again(tmp_path: Path) -> None:
+def test_a_lift_is_recorded_and_a_later_request_is_in_force_again(tmp_path: Path) -> None:
     first = take_down(tmp_path, "t1", urls="http://a.net/x", domains="wrong.net\nb.net", documents="ab" * 16)
     lines = "HTTP://A.net:80/x\nWRONG.net\n" + "AB" * 16
     second = take_down(tmp_path, "t2", first, lift=lines, reason="a slip", requested_by="Ann")
@@ -151,40 +149,40 @@ def test_a_lift_ends_what_it_names_on_record_and_a_later_request_is_in_force_aga
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        ({"urls": "http://a.net/\n\nnot a url"}, r'takedown\.urls, line 3: "not a url" is no http or https URL'),
-        ({"urls": "ftp://a.net/"}, "line 1: .* is no http or https URL"),
+        ({"urls": "http://a.net/\n\nnot a url"}, r'takedown\.urls, line 3: "not a url" is not an http or https URL'),
+        ({"urls": "ftp://a.net/"}, "line 1: .* is not an http or https URL"),
         ({"urls": "http://me:secret@a.net/"}, "line 1: .* without user name"),
         ({"domains": "a.net\ncom"}, r'takedown\.domains, line 2: "com" is a public suffix'),
         ({"domains": "co.uk"}, "is a public suffix"),
         ({"domains": "https://a.net/"}, "without scheme, port and path"),
         ({"domains": "a.net:80"}, "without scheme, port and path"),
-        ({"domains": "*.a.net"}, "all names below a domain go with it"),
-        ({"domains": "a b.net"}, "is no host name"),
-        ({"domains": "a\x1b[2J.net" + "x" * 200}, r'line 1: "a\?\[2J\.netx+\.\.\." is no host name'),
-        ({"documents": "123"}, r'takedown\.documents, line 1: "123" is no document id'),
-        ({}, "the takedown names nothing"),
-        ({"urls": " \n "}, "the takedown names nothing"),
+        ({"domains": "*.a.net"}, "a domain includes all names below it"),
+        ({"domains": "a b.net"}, "is not a host name"),
+        ({"domains": "a\x1b[2J.net" + "x" * 200}, r'line 1: "a\?\[2J\.netx+\.\.\." is not a host name'),
+        ({"documents": "123"}, r'takedown\.documents, line 1: "123" is not a document id'),
+        ({}, "the takedown is empty"),
+        ({"urls": " \n "}, "the takedown is empty"),
         ({"from_crawl": True}, "no crawl cycle of the recipe has been completed"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_its_line(tmp_path: Path, request_: dict, said: str) -> None:
+def test_an_invalid_entry_is_refused_with_its_line(tmp_path: Path, request_: dict, said: str) -> None:
     with pytest.raises(InputError, match=said):
         take_down(tmp_path, **request_)
     assert not (tmp_path / "test" / "takedown" / "t1" / ".artifact.json").exists()
 
 
-def test_a_request_has_bounds_that_are_said() -> None:
+def test_the_size_of_a_request_is_bounded_with_a_clear_error() -> None:
     recipe = find_recipe("demo")
     assert len(recipe.override({"takedown.urls": "x\n" * 10_000}).takedown.urls) == 10_000
     with pytest.raises(RecipeError, match=r"takedown\.urls: 10,001 lines are more than 10,000"):
         recipe.override({"takedown.urls": "x\n" * 10_001})
-    with pytest.raises(RecipeError, match=r"takedown\.reason: it has a line break, or another character"):
+    with pytest.raises(RecipeError, match=r"takedown\.reason: it has a line break or another unprintable character"):
         recipe.override({"takedown.reason": "plain\x1b[2J"})
     with pytest.raises(RecipeError, match="line 2 has 6,000 characters: at most 5,000"):
         recipe.override({"takedown.domains": "a.net\n" + "x" * 6_000})
 
 
-def test_the_page_escapes_what_strangers_have_written(tmp_path: Path) -> None:
+def test_the_page_escapes_crawled_content(tmp_path: Path) -> None:
     text = "<script>alert(1)</script>"
     url = "http://a.net/'\"><img src=x onerror=alert(1)>"
     page = take_down(tmp_path, urls=url, reason=text, requested_by=text).read("report.html").decode()
@@ -193,7 +191,7 @@ def test_the_page_escapes_what_strangers_have_written(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_what_a_crawl_lists_as_withdrawn_is_taken_down_with_its_reason(tmp_path: Path) -> None:
+def test_pages_withdrawn_according_to_a_crawl_are_taken_down_with_their_reason(tmp_path: Path) -> None:
     rows = [
         {"url": "http://a.net/x", "reason": "robots_denied"},
         {"url": "http://a.net/y", "reason": "noindex"},

@@ -1,4 +1,4 @@
-"""The tokenizer: same bytes every time, nothing lost, fertility per language."""
+"""The tokenizer: deterministic bytes, lossless, fertility per language."""
 
 import hashlib
 import json
@@ -20,13 +20,13 @@ from tests.corpora import documents_in, kept_document, tokens_in
 EOS = "<|endoftext|>"
 
 
-def test_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_any_text_survives_a_round_trip(tmp_path: Path) -> None:
     tokenizer = load(tokens_in(tmp_path).tokenizer)
     for text in ("", " ", "plain", "naïve 数据 строка", "\t\n  x", "e\u0301", "🜚 𓀀", "\x00\x7f"):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
-def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_a_text(tmp_path: Path) -> None:
+def test_the_end_of_text_token_is_the_first_entry_and_never_produced_by_text(tmp_path: Path) -> None:
     tokenizer = load(tokens_in(tmp_path).tokenizer)
     assert 0 not in tokenizer.encode(f"a{EOS}b").ids
     assert tokenizer.token_to_id(EOS) == 0
@@ -62,7 +62,7 @@ def test_training_gives_the_same_bytes_in_any_process(environment: dict[str, str
     assert there.stdout.strip() == hashlib.sha256(here.encode()).hexdigest()
 
 
-def test_the_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path: Path, run_stage: Callable) -> None:
+def test_the_training_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path: Path, run_stage: Callable) -> None:
     rows = [kept_document(f"https://a.org/{index}", f"{index} " * 100) for index in range(200)]
     documents = documents_in(tmp_path, rows, parts=4)
     size = sum(len(row["text"]) for row in rows) // 4
@@ -72,7 +72,7 @@ def test_the_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path: Path, r
     assert 40 <= artifact.parts[0].metrics["sample_documents"] <= 65
 
 
-def test_weights_decide_how_much_of_the_sample_each_source_gives(tmp_path: Path) -> None:
+def test_weights_determine_the_share_of_each_source_in_the_sample(tmp_path: Path) -> None:
     rows = [kept_document(f"https://a.org/{i}", "web " * 100, "web") for i in range(300)]
     rows += [kept_document(f"https://b.org/{i}", "code" * 100, "code") for i in range(50)]
     documents = documents_in(tmp_path, rows, parts=3)

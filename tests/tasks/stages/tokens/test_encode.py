@@ -1,4 +1,4 @@
-"""Encoding: every document once, losslessly, in the same bytes on any number of workers."""
+"""Encoding: every document once, losslessly, in the same bytes with any number of workers."""
 
 import importlib
 import pickle
@@ -89,7 +89,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
 
 
 class Backwards(Engine):
-    """Does everything in the reverse order, each item through pickle, as if on another machine."""
+    """Processes items in reverse order, each through pickle, as if on another machine."""
 
     def map(self, fn: Callable, items: Sequence) -> Iterator:
         for index in reversed(range(len(items))):
@@ -115,7 +115,7 @@ def test_bytes_do_not_depend_on_the_order_in_which_parts_arrive(tmp_path: Path) 
         assert {e.path: e.sha256 for part in output.committed.values() for e in part.files} == contents(expected)
 
 
-def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus(tmp_path: Path) -> None:
+def test_the_split_of_a_document_does_not_depend_on_the_corpus(tmp_path: Path) -> None:
     rows = [kept_document(f"https://a.org/{index}", f"text number {index} of many") for index in range(400)]
     encode = EncodeConfig(heldout_share=0.1, heldout_min=0)
     all_rows = rows_of(ShardSet.open(tokens_in(tmp_path, rows, parts=3, encode=encode).shards))
@@ -136,7 +136,7 @@ def test_a_small_source_still_has_held_out_documents(tmp_path: Path) -> None:
     assert n_bytes > 0
 
 
-def test_a_full_shard_is_closed_and_the_next_begun(tmp_path: Path) -> None:
+def test_a_full_shard_is_closed_and_the_next_one_is_opened(tmp_path: Path) -> None:
     made = tokens_in(tmp_path, encode=EncodeConfig(shard_tokens=500))
     shards = ShardSet.open(made.shards)
     names = shards.names("web")
@@ -175,13 +175,13 @@ def test_a_shard_of_many_batches_is_read_at_any_row(tmp_path: Path) -> None:
         assert shard.n_bytes[row] == row % 7
 
 
-def test_a_shard_set_crosses_processes(tmp_path: Path) -> None:
+def test_a_shard_set_can_be_pickled(tmp_path: Path) -> None:
     shards = ShardSet.open(tokens_in(tmp_path).shards)
     shards.n_tokens("web")
     assert rows_of(pickle.loads(pickle.dumps(shards))) == rows_of(shards)
 
 
-def test_a_part_without_a_kept_document_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_part_without_kept_documents_is_skipped(tmp_path: Path) -> None:
     rows = [row for row in corpus() if int(row["id"], 16) % 3 != 1]
     made = tokens_in(tmp_path, rows, parts=3)
     assert made.shards.parts[1].rows_out == 0
@@ -193,7 +193,7 @@ def test_a_part_without_a_kept_document_is_no_obstacle(tmp_path: Path) -> None:
         assert part_number(entry.shard) != 1
 
 
-def test_a_cut_shard_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_a_truncated_shard_is_refused_with_its_path(tmp_path: Path) -> None:
     shards = tokens_in(tmp_path).shards
     path = shards.local(shards.files("shards/")[0])
     cut = tmp_path / "cut.arrow"
@@ -202,7 +202,7 @@ def test_a_cut_shard_is_refused_with_its_path(tmp_path: Path) -> None:
         Shard(str(cut))
 
 
-def test_no_kept_document_is_an_error_with_the_address(tmp_path: Path, run_stage: Callable) -> None:
+def test_zero_kept_documents_are_an_error_with_the_address(tmp_path: Path, run_stage: Callable) -> None:
     with pytest.raises(InputError, match="test/documents@dev has no kept document"):
         run_stage("tasks.stages.tokens.bpe", TokenizerConfig(), {"documents": documents_in(tmp_path, [])})
 
@@ -217,7 +217,7 @@ def test_a_vocabulary_above_two_bytes_is_stored_in_four(tmp_path: Path) -> None:
 
 
 class Dies(Engine):
-    """Makes one part and is killed."""
+    """Makes one part, then is killed."""
 
     def map(self, fn: Callable, items: Sequence) -> Iterator:
         if not isinstance(fn, partial) or fn.func is not make_run:  # looking at documents is not making parts
@@ -227,7 +227,7 @@ class Dies(Engine):
         raise KeyboardInterrupt
 
 
-def test_a_killed_run_goes_on_at_the_next_part_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_at_the_next_part_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     inputs = Inputs({"documents": made.documents, "tokenizer": made.tokenizer})
     where = (made.shards.store, ArtifactId("test/killed", "dev"), "print")

@@ -1,4 +1,4 @@
-"""A tokenizer that was made elsewhere is taken as it is, or refused with what it lacks."""
+"""An external tokenizer is used unchanged, or refused with the missing property."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def test_an_imported_tokenizer_is_copied_and_encodes(tmp_path: Path) -> None:
     assert shards.shard(name).slice(0, 0, int(shards.shard(name).lengths[0]))[-1] == last
 
 
-def test_the_bytes_of_the_file_count_in_the_fingerprint(tmp_path: Path) -> None:
+def test_the_bytes_of_the_file_are_in_the_fingerprint(tmp_path: Path) -> None:
     config = TokenizerConfig(file=made_elsewhere(tmp_path / "theirs.json"))
     before = list(external_refs(bpe, config))
     assert [ref.role for ref in before] == ["tokenizer"]
@@ -73,10 +73,10 @@ def with_a_gap(path: str) -> str:
     [
         ("<|endoftext|>", lambda made: None, r"has no special token <\|endoftext\|>.*its special tokens are: <eot>"),
         ("water", lambda made: None, r"has no special token water"),
-        ("<eot>", compose, r"is not byte-level: .* comes back as"),
+        ("<eot>", compose, r"is not byte-level: .* is decoded as"),
     ],
 )
-def test_a_tokenizer_that_changes_text_or_ends_it_otherwise_is_refused(
+def test_a_lossy_tokenizer_or_one_without_end_of_text_is_refused(
     tmp_path: Path, run_stage: Callable, end_of_text: str, change: Callable[[Tokenizer], None], said: str
 ) -> None:
     config = TokenizerConfig(file=made_elsewhere(tmp_path / "theirs.json", change), end_of_text=end_of_text)
@@ -84,14 +84,14 @@ def test_a_tokenizer_that_changes_text_or_ends_it_otherwise_is_refused(
         run_stage(BPE, config, {"documents": documents_in(tmp_path, corpus(3))})
 
 
-def test_what_is_no_tokenizer_or_has_gaps_is_refused(tmp_path: Path, run_stage: Callable) -> None:
+def test_an_invalid_tokenizer_or_one_with_gaps_is_refused(tmp_path: Path, run_stage: Callable) -> None:
     documents = documents_in(tmp_path, corpus(3))
     path = tmp_path / "theirs.json"
     path.write_text('{"version": "1.0"}')
-    with pytest.raises(InputError, match=r"theirs\.json is no tokenizer of Hugging Face"):
+    with pytest.raises(InputError, match=r"theirs\.json is not a Hugging Face tokenizer"):
         run_stage(BPE, TokenizerConfig(file=str(path)), {"documents": documents})
     gap = TokenizerConfig(file=with_a_gap(made_elsewhere(path)), end_of_text="<eot>")
-    with pytest.raises(InputError, match=r"theirs\.json has .* entries and the ids up to"):
+    with pytest.raises(InputError, match=r"theirs\.json has .* entries but ids up to"):
         run_stage(BPE, gap, {"documents": documents})
     with pytest.raises(InputError, match=r"nowhere\.json cannot be read"):
         run_stage(BPE, TokenizerConfig(file=str(tmp_path / "nowhere.json")), {"documents": documents})

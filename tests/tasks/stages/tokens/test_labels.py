@@ -1,4 +1,4 @@
-"""Labels: columns of the documents stand beside the tokens, spelt as names."""
+"""Labels: columns of the documents, stored next to the tokens as names."""
 
 import json
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import SPLITS, Shard, ShardBuffer, ShardSet, TokenFormat, spelt, write_shard
+from tasks.formats.tokens.shard import SPLITS, Shard, ShardBuffer, ShardSet, TokenFormat, label_values, write_shard
 from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.bpe import FERTILITY
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
@@ -27,7 +27,7 @@ def labels_of(shards: ShardSet, name: str) -> dict[str, str]:
     return found
 
 
-def test_every_document_keeps_the_values_of_the_columns_that_the_recipe_names(tmp_path: Path) -> None:
+def test_every_document_keeps_the_values_of_the_configured_columns(tmp_path: Path) -> None:
     times = [datetime(2026, month, 9, tzinfo=UTC) for month in (3, 11)]
     rows = [
         {
@@ -59,12 +59,12 @@ def test_tier_and_language_are_kept_by_default_and_other_columns_are_refused_by_
         shards.shard(shards.names("web")[0]).column("langage")
 
 
-def test_a_column_that_the_documents_have_not_is_refused(tmp_path: Path) -> None:
+def test_a_missing_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\[encode\] columns: the documents have no column topic"):
         tokens_in(tmp_path, corpus(12), encode=EncodeConfig(columns=("topic",)))
 
 
-def test_labels_of_many_batches_are_read_in_one_column(tmp_path: Path) -> None:
+def test_labels_of_many_batches_are_read_as_one_column(tmp_path: Path) -> None:
     count, path = 20_000, tmp_path / "a-train-00000-000.arrow"
     values = [f"v{row % 7}" if row < 9000 else "late" for row in range(count)]
     uids, tokens = [row.to_bytes(16, "big") for row in range(count)], [np.zeros(1, np.uint16)] * count
@@ -90,19 +90,19 @@ def test_labels_of_many_batches_are_read_in_one_column(tmp_path: Path) -> None:
         (False, "false"),
     ],
 )
-def test_a_value_is_spelt_as_a_name(value: object, name: str) -> None:
+def test_a_value_is_converted_to_a_name(value: object, name: str) -> None:
     assert label(value, "kind") == name
 
 
 @pytest.mark.parametrize("value", [1.5, ["a"], {"a": 1}, "x" * 101])
-def test_a_value_that_makes_no_name_is_refused_with_its_column(value: object) -> None:
+def test_a_value_that_gives_no_name_is_refused_with_its_column(value: object) -> None:
     with pytest.raises(InputError, match=r"\[encode\] columns: kind has "):
         label(value, "kind")
 
 
 def test_a_field_of_metadata_is_read_from_every_row() -> None:
     rows = pa.array(['{"topic": "a"}', None, '{"other": 1}', '{"topic": "b"}'])
-    assert spelt(rows, "metadata.topic") == ["a", "unknown", "unknown", "b"]
+    assert label_values(rows, "metadata.topic") == ["a", "unknown", "unknown", "b"]
 
 
 def test_fertility_of_the_shards_is_by_language_and_by_source(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_fertility_of_the_shards_is_by_language_and_by_source(tmp_path: Path) ->
     assert not any(name.startswith("fertility/") for name in metrics)
 
 
-def test_of_a_large_part_a_sample_is_measured(tmp_path: Path) -> None:
+def test_fertility_of_a_large_part_is_measured_on_a_sample(tmp_path: Path) -> None:
     rows = [kept_document(f"https://a.org/{index}", f"{index} water " * 1000) for index in range(100)]
     documents_in(tmp_path, rows, parts=1)
     fit = json.loads(tokens_in(tmp_path).shards.read(FERTILITY))

@@ -18,14 +18,14 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.tokens import EncodeConfig, PackConfig, pack
-from tasks.stages.tokens.pack import Documents, Packed, best_fit, concat
+from tasks.stages.tokens.pack import Documents, PackedSequences, best_fit, concat
 from tests.corpora import tokens_in
 
 LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_size=4)
 
 
 def documents(shards: list[list[int]]) -> Documents:
-    """Documents of some shards; those of a shard follow each other in its file, after a head of 64 tokens."""
+    """Documents of some shards, stored contiguously in the file of each shard after a header of 64 tokens."""
     rows = [
         (number, row, 64 + sum(sizes[:row]), size)
         for number, sizes in enumerate(shards)
@@ -34,7 +34,7 @@ def documents(shards: list[list[int]]) -> Documents:
     return Documents(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
 
 
-def tokens_of(packed: Packed) -> list[list[tuple[int, int]]]:
+def tokens_of(packed: PackedSequences) -> list[list[tuple[int, int]]]:
     """The tokens of each sequence as (shard, offset)."""
     ends = np.cumsum(packed.lengths).tolist()
     return [
@@ -57,7 +57,7 @@ def test_concat_joins_the_documents_and_cuts_every_seq_len_tokens(shards: list[l
 
 
 @given(LENGTHS, st.integers(2, 17))
-def test_best_fit_reads_every_token_once_and_splits_only_what_is_longer_than_a_sequence(
+def test_best_fit_reads_every_token_once_and_splits_only_documents_longer_than_a_sequence(
     shards: list[list[int]], seq_len: int
 ) -> None:
     made = documents(shards)
@@ -68,7 +68,7 @@ def test_best_fit_reads_every_token_once_and_splits_only_what_is_longer_than_a_s
     slices = Counter(packed.slices[["shard", "row"]].tolist())
     for shard, row, _, size in zip(*made, strict=True):
         assert slices[shard, row] == -(-size // seq_len)
-    # Two sequences that are half empty would have been one.
+    # Two half-empty sequences would have been one.
     assert sum(len(sequence) <= seq_len // 2 for sequence in sequences) <= 1
 
 
@@ -79,9 +79,7 @@ def test_best_fit_wastes_less_than_a_thousandth_of_usual_text() -> None:
 
 
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
-def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(
-    tmp_path: Path, method: Literal["concat", "best_fit"]
-) -> None:
+def test_the_plan_maps_sequences_to_documents_and_back(tmp_path: Path, method: Literal["concat", "best_fit"]) -> None:
     made = tokens_in(tmp_path, method=method)
     shards, plan = ShardSet.open(made.shards), Plan.open(made.plan)
     assert plan.shards == shards.all_names
@@ -101,7 +99,7 @@ def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(
     assert plan.sequences_of("web", "no-such-train-00000-000", 0) == []
 
 
-def test_a_source_is_packed_in_parts_that_do_not_depend_on_the_workers(
+def test_the_parts_of_a_packed_source_do_not_depend_on_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stage: Callable
 ) -> None:
     inputs = {"shards": tokens_in(tmp_path, parts=5, encode=EncodeConfig(shard_tokens=700)).shards}
@@ -144,7 +142,7 @@ def test_held_out_documents_are_in_no_sequence(tmp_path: Path) -> None:
     assert not any("heldout" in name for name in names)
 
 
-def test_a_plan_reads_from_a_folder_and_crosses_processes(tmp_path: Path) -> None:
+def test_a_plan_reads_from_a_folder_and_can_be_pickled(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     plan = Plan.open(made.plan)
     folder = Plan.read(str(Path(made.plan.local("plan/summary.json")).parent))
@@ -158,7 +156,7 @@ def test_a_plan_reads_from_a_folder_and_crosses_processes(tmp_path: Path) -> Non
         Plan.read("/nonexistent")
 
 
-def test_a_plan_that_is_cut_short_or_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_plan_or_one_of_another_format_is_refused(tmp_path: Path) -> None:
     folder = Path(tokens_in(tmp_path).plan.local("plan/summary.json")).parent
     for name in ("web-00000-slices.npy", "web-00000-first.npy", "web-00000-documents.npy"):
         whole = (folder / name).read_bytes()

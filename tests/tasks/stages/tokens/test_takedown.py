@@ -1,4 +1,4 @@
-"""Contract of `pack` with a takedown: a plan has none of its documents, though the shards were made before."""
+"""`pack` with a takedown: a plan has none of its documents, even if the shards are older."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ROWS = corpus(60)
 
 
 @pytest.mark.parametrize("request_", [{"domains": "h1.org"}, {"documents": "\n".join(row["id"] for row in ROWS[::7])}])
-def test_a_plan_made_after_a_takedown_has_all_other_documents_and_none_of_it(tmp_path: Path, request_: dict) -> None:
+def test_a_plan_after_a_takedown_has_exactly_the_other_documents(tmp_path: Path, request_: dict) -> None:
     made = tokens_in(tmp_path, ROWS)
     inputs = {"shards": made.shards, "takedowns": [take_down(tmp_path, **request_)]}
     after = run_stage_in(tmp_path, "tasks.stages.tokens.pack", PackConfig(seq_len=32), inputs, kind="plan", version="2")

@@ -1,4 +1,4 @@
-"""Token files from elsewhere: the same tokens, ids and pages in the shards; another tokenizer is refused."""
+"""External token files: the shards have the same tokens, ids and pages; another tokenizer is refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ Content = dict[str, tuple[str, list[int], int]]
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made]:
-    """A corpus elsewhere, and the folder of its exports."""
+    """An external corpus, and the folder of its exports."""
     folder = tmp_path_factory.mktemp("elsewhere")
     made = tokens_in(folder / "store", corpus(60))
     for kind in ("megatron", "huggingface"):
@@ -41,7 +41,7 @@ def ours(tmp_path: Path, theirs: tuple[Path, Made]) -> dict[str, Artifact]:
 
 
 def content(shards: Artifact, source: str) -> Content:
-    """Document id -> (URL, tokens, bytes of text) of a source, over both splits."""
+    """Document id -> (URL, tokens, bytes of text) of a source, in both splits."""
     files, index = ShardSet.open(shards), DocumentIndex(shards)
     found = {}
     for name in (name for split in SPLITS for name in files.names(source, split)):
@@ -57,7 +57,7 @@ def importing(path: Path, pattern: str, **more: str) -> EncodeConfig:
 
 
 @pytest.mark.parametrize(("kind", "pattern"), [("megatron", "web-*.idx"), ("huggingface", "data/*-web-*.parquet")])
-def test_what_was_exported_comes_back_with_its_ids_its_pages_and_its_tokens(
+def test_exported_tokens_are_imported_with_ids_pages_and_tokens(
     ours: dict, theirs: tuple, run_stage: Callable, kind: str, pattern: str
 ) -> None:
     config = importing(theirs[0] / kind, pattern)
@@ -72,7 +72,7 @@ def test_what_was_exported_comes_back_with_its_ids_its_pages_and_its_tokens(
     assert {Path(path).name for path in external(config)["tokens:theirs"]} == files  # they count in the fingerprint
 
 
-def test_documents_without_a_name_are_named_by_file_and_place_and_end_with_end_of_text(
+def test_unnamed_documents_are_named_by_file_and_index_and_end_with_end_of_text(
     ours: dict, theirs: tuple, run_stage: Callable, tmp_path: Path
 ) -> None:
     web = list(content(theirs[1].shards, "web").values())
@@ -106,7 +106,7 @@ def test_tokens_of_another_tokenizer_or_beyond_the_vocabulary_are_refused(
 
 def test_only_token_files_are_read(ours: dict, run_stage: Callable, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("water")
-    with pytest.raises(InputError, match=r"a\.txt is no token file. Name files that end in \.idx, \.parquet, \.arrow"):
+    with pytest.raises(InputError, match=r"a\.txt is not a token file. Name files that end in \.idx, \.parquet"):
         run_stage(ENCODE, importing(tmp_path, "*.txt"), ours, version="text")
     with pytest.raises(InputError, match="matches no file below"):
         run_stage(ENCODE, importing(tmp_path, "*.idx"), ours, version="none")

@@ -1,6 +1,6 @@
-"""Token shards and a plan that the tests of the stage share with those of the trainer.
+"""Token shards and a plan, shared by the tests of the stage and of the trainer.
 
-Change the stage, or how it passes a layout on, and run the soak part.
+Run the soak tests after a change of the stage or of how it passes a layout on.
 """
 
 from tests.tasks.trainer.conftest import made, one_thread

@@ -1,20 +1,20 @@
-"""Alerts: each kind is raised once per episode, with the step and what to do, and a steady run raises none."""
+"""Alerts: each kind is raised once per episode with the step and a remedy; a steady run raises none."""
 
 import random
 from collections.abc import Callable
 
 import pytest
 
-from tasks.stages.train.monitor import BEFORE, CALM, FIRST_S, RECENT, STALL_S, Alert, Watch
+from tasks.stages.train.monitor import BEFORE, CALM, FIRST_S, RECENT, STALL_S, Alert, AlertDetector
 
 STEP = {"loss": 2.0, "step_s": 2.0, "data_wait": 0.01, "tokens_per_s": 1000.0}
 
 
 class Run:
-    """A run whose clock is the sum of its steps."""
+    """A run with a simulated clock: the sum of its steps."""
 
     def __init__(self, first_step: int = 0) -> None:
-        self.watch, self.now, self.at = Watch(first_step, 10_000, 0.0), 0.0, first_step
+        self.watch, self.now, self.at = AlertDetector(first_step, 10_000, 0.0), 0.0, first_step
 
     def train(self, steps: int, **values: float | None) -> list[Alert]:
         return self.train_with(steps, lambda: values)
@@ -37,7 +37,7 @@ def kinds(alerts: list[Alert]) -> list[str]:
     return [alert.kind for alert in alerts]
 
 
-def test_a_run_that_makes_no_step_is_a_stall_once_until_it_goes_on() -> None:
+def test_a_run_without_steps_raises_one_stall_until_it_continues() -> None:
     run = Run()
     assert run.train(5) == []
     assert run.wait(int(STALL_S) - 1) == []
@@ -49,7 +49,7 @@ def test_a_run_that_makes_no_step_is_a_stall_once_until_it_goes_on() -> None:
     assert kinds(run.wait(61)) == ["stall"]
 
 
-def test_a_stall_of_slow_steps_is_ten_of_them() -> None:
+def test_with_slow_steps_a_stall_takes_ten_step_times() -> None:
     run = Run()
     run.train(5, step_s=20.0)
     assert run.wait(199) == []
@@ -63,15 +63,15 @@ def test_the_first_step_may_take_longer() -> None:
     assert (alert.kind, alert.step) == ("stall", 40)
 
 
-def test_a_run_that_does_not_end_after_its_last_step_is_a_stall_only_after_long() -> None:
-    watch = Watch(0, 1, 0.0)
+def test_a_run_that_does_not_end_after_its_last_step_stalls_late() -> None:
+    watch = AlertDetector(0, 1, 0.0)
     assert list(watch.step(0, STEP, 5.0)) == []
     assert list(watch.tick(5.0 + FIRST_S - 1)) == []
     (alert,) = watch.tick(5.0 + FIRST_S)
     assert "no end for 600 s since step 0" in str(alert)
 
 
-def test_skipped_steps_are_one_spike_until_the_run_is_calm() -> None:
+def test_consecutive_skipped_steps_raise_one_spike() -> None:
     run = Run()
     run.train(10)
     (alert,) = run.train(3, loss=None)
@@ -97,7 +97,7 @@ def test_waiting_for_data_is_judged_by_the_median_of_many_steps() -> None:
 
 
 @pytest.mark.parametrize(("name", "usual"), [("tokens_per_s", 1000.0), ("mfu", 0.5)])
-def test_a_fall_of_speed_is_raised_once_and_again_after_it_recovered(name: str, usual: float) -> None:
+def test_a_slowdown_is_raised_once_and_again_after_a_recovery(name: str, usual: float) -> None:
     run = Run()
     assert run.train(4 * RECENT, **{name: usual}) == []
     assert run.train(2 * RECENT, **{name: 0.85 * usual}) == []
@@ -108,27 +108,27 @@ def test_a_fall_of_speed_is_raised_once_and_again_after_it_recovered(name: str, 
     assert kinds(run.train(2 * RECENT, **{name: 0.5 * usual})) == ["slow"]
 
 
-def test_some_slow_seconds_are_no_fall() -> None:
+def test_a_few_slow_seconds_are_not_a_slowdown() -> None:
     run = Run()
     run.train(4000, step_s=0.1)
     assert run.train(2 * RECENT, step_s=0.2, tokens_per_s=500.0, data_wait=0.4) == []
 
 
-def test_steps_of_an_earlier_start_raise_nothing() -> None:
-    watch = Watch(100, 200, 0.0)
+def test_steps_of_an_earlier_start_raise_no_alert() -> None:
+    watch = AlertDetector(100, 200, 0.0)
     skipped = {name: value for name, value in STEP.items() if name != "loss"}
     assert [alert for step in range(100) for alert in watch.step(step, skipped, 1.0)] == []
     assert kinds(list(watch.step(100, skipped, 2.0))) == ["spike"]
 
 
 def test_steps_without_a_clock_count_as_steps() -> None:
-    watch = Watch(0, 9, 0.0)
+    watch = AlertDetector(0, 9, 0.0)
     assert list(watch.step(0, {"loss": 2.0, "lr": 0.1}, 1.0)) == []
     assert kinds(list(watch.tick(70.0))) == ["stall"]
 
 
 def test_fifty_clean_runs_raise_no_alert() -> None:
-    """Steps as uneven as on a shared machine: each a third longer or shorter, every tenth three times as long."""
+    """Steps with the variation of a shared machine: a third longer or shorter, every tenth tripled."""
     for seed in range(50):
         noise = random.Random(seed)
 

@@ -1,4 +1,4 @@
-"""A run whose state is sharded leaves the artifact that any other run leaves."""
+"""A run with sharded state writes the same artifact as any other run."""
 
 import hashlib
 from pathlib import Path
@@ -40,7 +40,7 @@ def place(monkeypatch: pytest.MonkeyPatch, **layout: int) -> None:
 
 
 @pytest.mark.soak
-def test_a_sharded_run_that_is_killed_and_goes_on_in_another_layout_makes_the_artifact_of_one_rank(
+def test_a_sharded_run_killed_and_resumed_in_another_layout_equals_a_single_rank(
     made: Made, alone: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, shard=2)
@@ -48,7 +48,7 @@ def test_a_sharded_run_that_is_killed_and_goes_on_in_another_layout_makes_the_ar
     place(monkeypatch, tensor=2)
     found = train(made, tmp_path, CONFIG)
     assert found.files() == alone.files()
-    # From the first step on: rounding grows with them, by Adam's division by the root of small squares.
+    # From the first step on; rounding errors grow with steps because Adam divides by the root of small squares.
     np.testing.assert_allclose(curve(found)[:, :10], curve(alone)[:, :10], atol=1e-5, rtol=0)
     np.testing.assert_allclose(curve(found), curve(alone), atol=1e-3, rtol=0)
     for step in CONFIG.milestone_steps:
@@ -65,7 +65,7 @@ def test_a_sharded_run_that_is_killed_and_goes_on_in_another_layout_makes_the_ar
 
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", [{"tensor": 2}, {"shard": 2}, {"pipeline": 2}])
-def test_ranks_of_a_layout_begin_from_the_weights_of_an_earlier_run(
+def test_ranks_of_a_layout_start_from_the_weights_of_an_earlier_run(
     made: Made, alone: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, int]
 ) -> None:
     config = CONFIG.model_copy(update={"init_from": str(alone.address), "steps": 3, "milestones": 1})
@@ -77,7 +77,7 @@ def test_ranks_of_a_layout_begin_from_the_weights_of_an_earlier_run(
     assert curve(one)[0, 0] < curve(alone)[0, 0] - 0.5
 
 
-def test_a_layout_with_other_ranks_than_the_place_is_refused(
+def test_a_layout_that_does_not_match_the_ranks_of_the_place_is_refused(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, shard=2)

@@ -1,4 +1,4 @@
-"""A run is watched: alerts are in the log, the tracker and the store; its page says at the top what became of it."""
+"""Monitoring of a run: alerts in the log, the tracker and the store; its page shows the outcome at the top."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ from tests.tasks.trainer.small_run import small_config, small_spec
 
 
 class Tracker(Listener):
-    """Keeps what a tracker receives."""
+    """A tracker that records its calls."""
 
     def __init__(self) -> None:
         self.values: list[tuple[int, str, float]] = []
@@ -58,7 +58,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_run_of_the_stage_sends_its_page_and_the_percentiles_of_its_steps(made: Made, tmp_path: Path) -> None:
+def test_a_stage_run_reports_its_page_and_step_percentiles(made: Made, tmp_path: Path) -> None:
     output, tracker = Output(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"), "f" * 64), Tracker()
     output.listen(tracker)
     config = small_config()
@@ -84,7 +84,7 @@ def test_a_run_of_the_stage_sends_its_page_and_the_percentiles_of_its_steps(made
 
 
 class Stopper(Tracker):
-    """Stops the rank at a step, as a machine that hangs, until the alert of it arrives."""
+    """Stops the rank at a step (like a hanging machine) until the alert arrives."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         super().metrics(step, values)
@@ -96,7 +96,7 @@ class Stopper(Tracker):
             self.rank.resume()
 
 
-def test_a_rank_that_hangs_is_a_stall_that_ends_with_its_next_step(
+def test_a_hanging_rank_is_a_stall_that_ends_with_its_next_step(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "STALL_S", 1.5)
@@ -105,7 +105,7 @@ def test_a_rank_that_hangs_is_a_stall_that_ends_with_its_next_step(
     config, inputs = small_config(steps=100, checkpoint_every=100), {"shards": made.shards, "plan": made.plan}
     with open_engine() as engine:
         found = stage.run(config, Inputs(inputs), output, engine)
-    # A machine under load may add stalls of its own.
+    # A machine under load may add further stalls.
     shown = [value for _, value in tracker.of("alert/stall")]
     assert shown == [1.0, 0.0] * int(found.metrics["alerts/stall"])
     assert f"Look at: alerts: {len(shown) // 2} stall." in tracker.files["report.html"]
@@ -114,7 +114,7 @@ def test_a_rank_that_hangs_is_a_stall_that_ends_with_its_next_step(
     assert not output.store.list(f"{output.address.path}/.alerts")
 
 
-def test_an_alert_is_in_the_log_the_tracker_the_store_and_the_page(
+def test_an_alert_is_written_to_log_tracker_store_and_page(
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monitor, tracker, spec = watched(made, tmp_path)
@@ -139,7 +139,7 @@ def test_an_alert_is_in_the_log_the_tracker_the_store_and_the_page(
     assert "Look at: alerts: 1 spike; skipped steps: 1 loss_spike." in page
 
 
-def test_what_the_ranks_report_is_an_alert_once_per_episode_and_each_one_is_on_the_page(
+def test_faults_reported_by_ranks_raise_one_alert_per_episode_and_are_all_on_the_page(
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monitor, tracker, spec = watched(made, tmp_path)
@@ -159,7 +159,7 @@ def test_what_the_ranks_report_is_an_alert_once_per_episode_and_each_one_is_on_t
     assert Monitor(monitor.output, spec).counts() == monitor.counts(), "a second attempt raises none of them again"
 
 
-def test_a_second_attempt_counts_the_alerts_of_the_first_and_none_of_another_run(made: Made, tmp_path: Path) -> None:
+def test_a_second_attempt_includes_alerts_of_the_first_but_not_of_other_runs(made: Made, tmp_path: Path) -> None:
     monitor, _, spec = watched(made, tmp_path)
     monitor.step(0, {"lr": 0.1})
     write(Path(spec.out) / "metrics.jsonl", lines(0, 10))
@@ -172,7 +172,7 @@ def test_a_second_attempt_counts_the_alerts_of_the_first_and_none_of_another_run
     assert Monitor(other, spec).counts() == {}
 
 
-def test_a_page_of_a_run_on_gpus_states_mfu_by_both_counts_and_the_peak(made: Made, tmp_path: Path) -> None:
+def test_the_page_of_a_gpu_run_states_mfu_by_both_conventions_and_the_peak(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path)
     start = {"step": 0, "at": "2026-11-23 10:00:00", "host": "a", "ranks": 8, "device": "NVIDIA H200"}
     start |= {"peak_flops": 989e12, "flops_per_token": 1e9, "tokens_per_step": 128}
@@ -201,7 +201,7 @@ def test_a_page_of_a_run_on_gpus_states_mfu_by_both_counts_and_the_peak(made: Ma
     assert "the last ones of mine/checkpoint@1 (sha256 5e5e5e5e5e5e5e5e)" in page
 
 
-def test_a_page_of_a_run_without_a_step_says_so(made: Made, tmp_path: Path) -> None:
+def test_the_page_of_a_run_without_steps_states_it(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path)
     page = report.page(report.content("x@1", spec, Plan.read(spec.plan), [], failure="no <memory>")).decode()
     assert "No step was trained: no &lt;memory&gt;." in page
@@ -214,7 +214,7 @@ def test_a_chart_of_many_steps_keeps_every_spike() -> None:
     assert chart("none", []) == ""
 
 
-def test_a_rank_that_is_named_for_corruption_is_an_alert_in_store_and_tracker(made: Made, tmp_path: Path) -> None:
+def test_a_corrupt_rank_is_an_alert_in_store_and_tracker(made: Made, tmp_path: Path) -> None:
     monitor, tracker, spec = watched(made, tmp_path)
     short = spec.model_copy(update={"run": small_config(steps=4), "check_every": 2})
     assert ranks_of(short, 2, share={"rank": 1, "step": 3, "bit": 0}) == [0, 0]

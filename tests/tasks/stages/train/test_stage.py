@@ -1,4 +1,4 @@
-"""The stage: what it leaves, and that a kill leaves no trace in it."""
+"""The stage: its outputs, which are the same after a kill."""
 
 import hashlib
 import io
@@ -47,7 +47,7 @@ def contents(artifact: Artifact) -> dict[str, str]:
 
 
 def kill_when(made: Made, folder: Path, config: TrainConfig, sign: str) -> None:
-    """Runs the stage in a process of its own and kills it when a file that matches `sign` is there."""
+    """Runs the stage in a separate process and kills it as soon as a file matches `sign`."""
     command = [sys.executable, "-c", RUN, made.shards.store.root, str(folder), config.model_dump_json()]
     stage = subprocess.Popen(command)
     deadline = time.monotonic() + 60
@@ -64,7 +64,7 @@ def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return train(made, tmp_path_factory.mktemp("trained"), small_config())
 
 
-def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trained: Artifact) -> None:
+def test_the_artifact_has_the_milestones_and_the_files_for_trace(made: Made, trained: Artifact) -> None:
     files = ("model.safetensors", "optimizer.safetensors", "state.json")
     milestones = [f"checkpoints/step-{step:08d}/{file}" for step in (6, 12) for file in files]
     steps = [f"{folder}/step-{step:08d}.jsonl" for folder in ("steps", "skipped") for step in (6, 12)]
@@ -75,18 +75,18 @@ def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trai
     order = Order(Plan.open(made.plan).sequences, run["weights"], run["batch_size"], run["seed"])
     assert len(order.batch(run["steps"] - 1)) == 4
     assert trained.record.metrics["steps"] == 12
-    read = order.drawn("web", 12) / order.sequences["web"]
+    read = order.count_drawn("web", 12) / order.sequences["web"]
     assert trained.record.metrics["epochs/web"] == pytest.approx(read, abs=1 / order.sequences["web"])
 
 
-def test_the_loss_table_has_a_row_per_step_and_no_clock(trained: Artifact) -> None:
+def test_the_loss_table_has_a_row_per_step_without_times(trained: Artifact) -> None:
     table = pq.read_table(io.BytesIO(trained.read("loss.parquet")))
     assert table.column_names == ["step", "loss", "lr", "grad_norm", "tokens"]
     assert table["step"].to_pylist() == list(range(12))
     assert table["loss"][-1].as_py() < table["loss"][0].as_py()
 
 
-def test_the_model_is_what_its_description_says(made: Made, trained: Artifact) -> None:
+def test_the_model_matches_its_description(made: Made, trained: Artifact) -> None:
     weights = trained.local("checkpoints/step-00000012/model.safetensors")
     model, held = model_file.load_model(Path(trained.local("model.json")), Path(weights))
     assert held["parameters"]["total"] == sum(p.numel() for p in model.parameters())
@@ -112,11 +112,11 @@ def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_p
         ({"replay": ReplayConfig(share=0.5, old=("fr",))}, r"replay\.old"),
     ],
 )
-def test_a_name_that_is_no_value_of_the_plans_column_is_refused_before_anything_runs(
+def test_a_name_missing_in_the_column_of_the_plan_is_refused_before_anything_runs(
     made: Made, tmp_path: Path, settings: dict[str, Any], field: str
 ) -> None:
     by_language = PackConfig(seq_len=32, by="language")
     plan = run_stage_in(tmp_path, "tasks.stages.tokens.pack", by_language, {"shards": made.shards}, kind="plan")
-    with pytest.raises(RecipeError, match=rf'\[train\] {field}.* no source is called "fr"\. Known are: de, en'):
+    with pytest.raises(RecipeError, match=rf'\[train\] {field}.* no source is called "fr"\. Choose from de, en'):
         train(made._replace(plan=plan), tmp_path, small_config(**settings))
     assert not list(tmp_path.rglob("spec.json")), "the run had begun"

@@ -1,4 +1,4 @@
-"""Contract of `train` with takedowns: read from the store before and during a run, obeyed, and known to trace."""
+"""`train` with takedowns: read from the store before and during a run, applied, and shown by trace."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ GONE = Tombstones(domains=frozenset([DOMAIN]))
 
 
 def trained(folder: Path, made: Made, listener: Listener | None = None, **settings: object) -> Artifact:
-    """Runs the stage as the runner does, with a listener to its live metrics."""
+    """Runs the stage like the runner, with a listener to its live metrics."""
     config, inputs = small_config(**settings), Inputs({"shards": made.shards, "plan": made.plan})
     output = Output(Store(str(folder)), ArtifactId("test/checkpoint", "dev"), "f" * 64)
     if listener:
@@ -34,7 +34,7 @@ def trained(folder: Path, made: Made, listener: Listener | None = None, **settin
     return commit(output, "train", stage.VERSION, config, refs, report)
 
 
-def test_a_plan_from_before_a_takedown_is_trained_on_without_its_documents(tmp_path: Path) -> None:
+def test_training_on_a_plan_from_before_a_takedown_withholds_its_documents(tmp_path: Path) -> None:
     rows = corpus(60)
     documents_in(tmp_path, rows, 3)
     made = tokens_in(tmp_path, rows)
@@ -53,7 +53,7 @@ def test_a_plan_from_before_a_takedown_is_trained_on_without_its_documents(tmp_p
             assert "withheld_from" not in found
 
 
-def test_a_takedown_during_a_run_is_met_at_a_checkpoint_and_reported_as_read_until_then(tmp_path: Path) -> None:
+def test_a_takedown_during_a_run_applies_at_a_checkpoint_and_earlier_reads_are_reported(tmp_path: Path) -> None:
     rows = corpus(60)
     documents_in(tmp_path, rows, 3)
     made = tokens_in(tmp_path, rows)
@@ -62,7 +62,7 @@ def test_a_takedown_during_a_run_is_met_at_a_checkpoint_and_reported_as_read_unt
         def metrics(self, step: int, values: object) -> None:
             if step == 0:
                 take_down(tmp_path, domains=f"{DOMAIN}\nh2.org")
-            # What is lifted stays blank in this run, and the takedown that it obeys is contained in another by now.
+            # Lifted documents stay blank in this run, and its active takedown is now contained in another.
             if step == 200:
                 take_down(tmp_path, "t2", *in_force(Store(str(tmp_path)), "test"), lift="h2.org")
 

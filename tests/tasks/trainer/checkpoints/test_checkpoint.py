@@ -1,4 +1,4 @@
-"""Checkpoints: the same bytes for the same state, and never a broken one taken for good."""
+"""Checkpoints: the same bytes for the same state; broken ones are never accepted."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def save(root: Path, step: int) -> Path:
     return save_whole(root, step, model, {"first.a": torch.zeros(2, 2)}, {"tokens": step * 10})
 
 
-def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_equals_the_saved_state(tmp_path: Path) -> None:
     folder = save(tmp_path, 7)
     state = checkpoint.verify(folder)
     assert (state["step"], state["tokens"]) == (7, 70)
@@ -52,8 +52,8 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path: Path
         checkpoint.verify(tmp_path / checkpoint.name_of(2))
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_at_the_first_step(tmp_path: Path) -> None:
-    """Other locations may have good ones: the next start of the stage looks there."""
+def test_a_run_with_only_damaged_checkpoints_does_not_restart_from_scratch(tmp_path: Path) -> None:
+    """Other locations may have good ones: the next start of the stage searches there."""
     assert checkpoint.newest_good(tmp_path, lambda step, error: None) is None
     for step in (1, 2):
         (save(tmp_path, step) / checkpoint.MODEL).unlink()
@@ -61,7 +61,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_at_the_first_ste
         checkpoint.newest_good(tmp_path, lambda step, error: None)
 
 
-def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_does_not_count(tmp_path: Path) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2).rename(tmp_path / f".{checkpoint.name_of(2)}")
     assert checkpoint.steps_at(tmp_path) == [1]

@@ -1,4 +1,4 @@
-"""Two attempts at one run: the later one writes, the earlier one finds out and leaves nothing, no step is missing."""
+"""Two attempts of one run: the later one writes, the earlier one detects it and ends; no step is missing."""
 
 import hashlib
 import io
@@ -64,12 +64,12 @@ def lines(run: Path, steps: list[int]) -> None:
 
 
 def saved(run: Path, step: int, logged: int | None = None) -> None:
-    """Lets a run's folder look as after `step` steps, of which the log holds the first `logged`."""
+    """Puts a run's folder into the state after `step` steps, with only the first `logged` of them in the log."""
     lines(run, list(range(step if logged is None else logged)))
     save_whole(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
 
 
-def test_the_latest_attempt_may_write_and_an_earlier_one_is_told_by_whom_it_is_replaced(tmp_path: Path) -> None:
+def test_only_the_latest_attempt_may_write_and_the_error_of_others_names_it(tmp_path: Path) -> None:
     earlier = Fence(output_in(tmp_path))
     earlier.check()
     later = Fence(output_in(tmp_path, "another recipe"))
@@ -101,8 +101,8 @@ def test_the_commit_belongs_to_the_latest_attempt_and_ends_all_others(tmp_path: 
             fence.check()
 
 
-def test_a_number_that_another_attempt_holds_by_now_is_not_ours(tmp_path: Path) -> None:
-    """The artifact was committed and deleted meanwhile, and its next attempt counts from one again."""
+def test_an_epoch_taken_by_another_attempt_is_detected(tmp_path: Path) -> None:
+    """The artifact was committed and deleted meanwhile; its next attempt has number one again."""
     forgotten = Fence(output_in(tmp_path))
     forgotten.output.store.remove(ADDRESS.path)
     assert Fence(output_in(tmp_path)).epoch == forgotten.epoch
@@ -110,7 +110,7 @@ def test_a_number_that_another_attempt_holds_by_now_is_not_ours(tmp_path: Path) 
         forgotten.check()
 
 
-def test_a_later_attempt_goes_on_in_the_folder_that_got_furthest(tmp_path: Path) -> None:
+def test_a_later_attempt_continues_in_the_most_advanced_folder(tmp_path: Path) -> None:
     fences = [Fence(output_in(tmp_path)) for _ in range(4)]
     saved(fences[0].run, 6)
     saved(fences[1].run, 9, logged=3)
@@ -120,7 +120,7 @@ def test_a_later_attempt_goes_on_in_the_folder_that_got_furthest(tmp_path: Path)
     assert [path.name for path in fences[3].run.parent.iterdir()] == ["epoch-000004"]
 
 
-def test_a_checkpoint_whose_steps_are_not_all_in_the_log_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_a_checkpoint_with_missing_log_lines_is_not_resumed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for step in (4, 8, 12):
         saved(run, step)
@@ -140,7 +140,7 @@ def test_a_milestone_is_not_committed_without_all_its_steps(tmp_path: Path, held
     assert not output.committed
 
 
-def test_a_milestone_that_was_committed_without_all_its_steps_stops_the_commit_of_the_run(tmp_path: Path) -> None:
+def test_a_milestone_with_missing_steps_blocks_the_commit_of_the_run(tmp_path: Path) -> None:
     output = output_in(tmp_path)
     with output.part("step-00000004", conserved=False) as part, part.file("steps/step-00000004.jsonl", rows=3) as file:
         file.write(b"")
@@ -149,7 +149,7 @@ def test_a_milestone_that_was_committed_without_all_its_steps_stops_the_commit_o
 
 
 class Fate(Listener):
-    """Lets something happen once, when a step is reached."""
+    """Calls a function once, at a step."""
 
     def __init__(self, step: int, happen: Callable[[], None]) -> None:
         self.step, self.happen = step, happen
@@ -172,7 +172,7 @@ def contents(artifact: Artifact) -> dict[str, str]:
     return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
 
 
-def test_an_attempt_that_wakes_up_beside_its_successor_spoils_nothing(made: Made, tmp_path: Path) -> None:
+def test_a_stale_attempt_beside_its_successor_damages_nothing(made: Made, tmp_path: Path) -> None:
     config = small_config(steps=60, checkpoint_every=10)
     shared = tmp_path / "shared"
     command = [sys.executable, "-c", EARLIER, made.shards.store.root, str(shared), config.model_dump_json()]
@@ -185,7 +185,7 @@ def test_an_attempt_that_wakes_up_beside_its_successor_spoils_nothing(made: Made
 
     def wake() -> None:
         for process in asleep:
-            with suppress(psutil.NoSuchProcess):  # a child that had ended before it was stopped
+            with suppress(psutil.NoSuchProcess):  # a child that ended before it could be stopped
                 process.send_signal(signal.SIGCONT)
         said = earlier.communicate(timeout=90)[1]
         ended.append((earlier.returncode, said))

@@ -1,4 +1,4 @@
-"""Checkpoints at three locations: the newest good one is found over locations, then steps, and no fault ends a run."""
+"""Checkpoints at three locations: the search is by location, then step; no fault ends a run."""
 
 import errno
 import io
@@ -23,7 +23,7 @@ from tasks.trainer.checkpoints import recovery as recovery_module
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import FAULTS, METRICS, read_metrics
-from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, Copies, CopyFolder
+from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, CopyFolder, CopyPolicy
 from tests.corpora import Made
 from tests.tasks.trainer.checkpoints.test_recovery import RESUME, Fate, Lost, grown, output_in, pushed, train
 from tests.tasks.trainer.gangs import contents
@@ -36,7 +36,7 @@ COPY = checkpoint.name_of(6)
 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that is no folder of this machine; scratch folders lie in the test's own."""
+    """A store that is not a local folder; scratch folders are in the folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return Store(f"memory://{tmp_path.name}")
 
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def locations(folder: Path, **more: int) -> CheckpointLocations:
-    return CheckpointLocations(folder=CopyFolder(path=str(folder), **more), store=Copies(**more))
+    return CheckpointLocations(folder=CopyFolder(path=str(folder), **more), store=CopyPolicy(**more))
 
 
 def recovery_of(remote: Store, run: Path, folder: Path, milestones: Sequence[int] = (), **more: int) -> Recovery:
@@ -95,7 +95,7 @@ def damage_at(place: str, damage: str, run: Path, folder: Path, remote: Store) -
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "unmarked"])
 @pytest.mark.parametrize("places", SOME, ids="-".join)
-def test_a_damaged_copy_is_followed_by_the_same_step_elsewhere_and_only_then_by_an_older_one(
+def test_a_damaged_copy_falls_back_to_the_same_step_elsewhere_before_an_older_one(
     remote: Store, tmp_path: Path, folder: Path, places: tuple[str, ...], damage: str
 ) -> None:
     run = tmp_path / "run"
@@ -113,7 +113,7 @@ def test_a_damaged_copy_is_followed_by_the_same_step_elsewhere_and_only_then_by_
     assert load_file(restored / checkpoint.MODEL)["w"].tolist() == [expected] * 3
     assert max(checkpoint.steps_at(run / "checkpoints")) == expected, "the damaged one is gone"
     assert [line["step"] for line in read_metrics(run / METRICS)][:expected] == list(range(expected))
-    # A location is looked at until a good copy is found; without its marker a copy does not exist.
+    # Locations are searched until a good copy is found; a copy without its marker does not exist.
     looked_at = list(itertools.takewhile(lambda place: place in places, PLACES))
     named = {"scratch": "in scratch", "folder": str(folder), "store": "in the store"}
     seen = [named[place] for place in looked_at if damage != "unmarked" or place == "scratch"]
@@ -121,9 +121,7 @@ def test_a_damaged_copy_is_followed_by_the_same_step_elsewhere_and_only_then_by_
     assert all(name in what for name, what in zip(seen, faults_of(run), strict=True))
 
 
-def test_a_damaged_copy_is_made_again_when_the_run_comes_to_its_step(
-    remote: Store, tmp_path: Path, folder: Path
-) -> None:
+def test_a_damaged_copy_is_rewritten_when_the_run_reaches_its_step(remote: Store, tmp_path: Path, folder: Path) -> None:
     run = tmp_path / "run"
     recovery = recovery_of(remote, run, folder)
     grown(run, 6)
@@ -143,9 +141,7 @@ def test_a_damaged_copy_is_made_again_when_the_run_comes_to_its_step(
 
 
 @pytest.mark.parametrize("damage", ["not JSON", '{"fingerprint": "a run"}'])
-def test_a_marker_that_cannot_be_read_is_a_damaged_copy(
-    remote: Store, tmp_path: Path, folder: Path, damage: str
-) -> None:
+def test_an_unreadable_marker_is_a_damaged_copy(remote: Store, tmp_path: Path, folder: Path, damage: str) -> None:
     run = tmp_path / "run"
     grown(run, 6)
     recovery_of(remote, run, folder).push()
@@ -153,11 +149,11 @@ def test_a_marker_that_cannot_be_read_is_a_damaged_copy(
     marker.write_text(damage)
     recovery_of(remote, tmp_path / "there", folder).restore()
     assert checkpoint.steps_at(tmp_path / "there" / "checkpoints") == [6]
-    assert "is no marker of a copy" in faults_of(tmp_path / "there")[0]
+    assert "is not the marker of a copy" in faults_of(tmp_path / "there")[0]
 
 
 @pytest.mark.parametrize("file", [METRICS, f"steps/{checkpoint.name_of(4)}.jsonl"])
-def test_the_log_of_the_steps_is_verified_too(remote: Store, tmp_path: Path, folder: Path, file: str) -> None:
+def test_the_step_log_is_verified_too(remote: Store, tmp_path: Path, folder: Path, file: str) -> None:
     run = tmp_path / "run"
     recovery = recovery_of(remote, run, folder, milestones=(4,))
     grown(run, 4)
@@ -175,7 +171,7 @@ def test_the_log_of_the_steps_is_verified_too(remote: Store, tmp_path: Path, fol
     assert "sha256" in faults_of(tmp_path / "there")[0]
 
 
-def test_a_folder_that_is_away_for_a_while_is_one_fault_and_the_store_gets_its_copies(
+def test_an_outage_of_the_folder_is_one_fault_and_the_store_gets_its_copies(
     remote: Store, tmp_path: Path, folder: Path
 ) -> None:
     run = tmp_path / "run"
@@ -199,7 +195,7 @@ def test_a_folder_that_is_away_for_a_while_is_one_fault_and_the_store_gets_its_c
     assert f"checkpoints in the folder {folder} cannot be read" in faults_of(tmp_path / "there")[0]
 
 
-def test_a_folder_that_is_full_is_a_fault_and_nothing_of_the_copy_stays(
+def test_a_full_folder_is_a_fault_and_leaves_no_partial_copy(
     remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tasks.core import store as core
@@ -225,10 +221,10 @@ def test_a_folder_that_is_full_is_a_fault_and_nothing_of_the_copy_stays(
     assert kept_in(folder) == [6]
 
 
-def test_a_store_that_does_not_answer_leaves_the_folder_its_copies_up_to_the_next_milestone(
+def test_with_a_silent_store_the_folder_gets_copies_up_to_the_next_milestone(
     remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that resumed after a milestone that is not committed would never commit it."""
+    """A run that resumed after an uncommitted milestone would never commit it."""
 
     def away(path: str) -> None:
         raise TransientError("the store does not answer")
@@ -248,9 +244,7 @@ def test_a_store_that_does_not_answer_leaves_the_folder_its_copies_up_to_the_nex
     assert list(recovery.output.committed) == [checkpoint.name_of(5)]
 
 
-def test_every_location_keeps_the_newest_and_those_of_every_sixth_step(
-    remote: Store, tmp_path: Path, folder: Path
-) -> None:
+def test_every_location_keeps_the_newest_and_every_sixth_step(remote: Store, tmp_path: Path, folder: Path) -> None:
     run = tmp_path / "run"
     recovery = recovery_of(remote, run, folder, keep=2, keep_every=6)
     for step in range(1, 17):
@@ -261,11 +255,9 @@ def test_every_location_keeps_the_newest_and_those_of_every_sixth_step(
     assert len({path.parent for path in folder.rglob(checkpoint.MODEL)}) == 4, "nor are files left of others"
 
 
-def test_a_location_is_due_after_its_own_number_of_steps_and_at_the_end(
-    remote: Store, tmp_path: Path, folder: Path
-) -> None:
+def test_a_location_is_due_at_its_own_interval_and_at_the_end(remote: Store, tmp_path: Path, folder: Path) -> None:
     run = tmp_path / "run"
-    settings = CheckpointLocations(folder=CopyFolder(path=str(folder), keep=9), store=Copies(every=5, keep=9))
+    settings = CheckpointLocations(folder=CopyFolder(path=str(folder), keep=9), store=CopyPolicy(every=5, keep=9))
     recovery = Recovery(output_in(remote), run, (), settings)
     for step in range(2, 15, 2):
         grown(run, step)
@@ -274,7 +266,7 @@ def test_a_location_is_due_after_its_own_number_of_steps_and_at_the_end(
     assert pushed(remote) == [2, 8, 14]
 
 
-def test_an_attempt_that_was_replaced_commits_no_copy(remote: Store, tmp_path: Path, folder: Path) -> None:
+def test_a_replaced_attempt_commits_no_copy(remote: Store, tmp_path: Path, folder: Path) -> None:
     run = tmp_path / "run"
     grown(run, 4)
     recovery = recovery_of(remote, run, folder)
@@ -288,7 +280,7 @@ def test_an_attempt_that_was_replaced_commits_no_copy(remote: Store, tmp_path: P
     assert kept_in(folder) == pushed(remote) == []
 
 
-def test_a_folder_that_blocks_holds_up_neither_the_run_nor_the_store_and_is_a_fault(
+def test_a_blocking_folder_is_a_fault_and_delays_neither_run_nor_store(
     remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
@@ -311,7 +303,7 @@ def test_a_folder_that_blocks_holds_up_neither_the_run_nor_the_store_and_is_a_fa
     assert (kept_in(folder), pushed(remote)) == ([], [6, 8])
     (fault,) = faults_of(run)
     assert "step 4 is not in the folder" in fault
-    assert "the copy goes on since" in fault
+    assert "the copy has not ended after" in fault
     answers.set()
     recovery.copiers[0].wait(None)
     assert kept_in(folder) == [4], "the ranks have removed it from scratch meanwhile"
@@ -320,13 +312,13 @@ def test_a_folder_that_blocks_holds_up_neither_the_run_nor_the_store_and_is_a_fa
 
 
 @pytest.mark.soak
-def test_a_run_that_loses_its_machine_goes_on_from_the_folder_to_the_bytes_of_one_that_stayed(
+def test_a_run_that_loses_its_machine_resumes_from_the_folder_with_the_same_bytes(
     made: Made, remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the way the folder is away for a while."""
+    """The folder is temporarily unavailable during the run."""
     config: TrainConfig = small_config(steps=240, checkpoint_every=5)
     scratch, away = Path(output_in(remote).scratch), tmp_path / "unmounted"
-    settings = CheckpointLocations(folder=CopyFolder(path=str(folder)), store=Copies(every=10_000), keep_every=15)
+    settings = CheckpointLocations(folder=CopyFolder(path=str(folder)), store=CopyPolicy(every=10_000), keep_every=15)
     monkeypatch.setenv(CHECKPOINTS_VARIABLE, settings.model_dump_json())
     reached: list[int] = []
 
@@ -334,7 +326,7 @@ def test_a_run_that_loses_its_machine_goes_on_from_the_folder_to_the_bytes_of_on
         def metrics(self, step: int, values: object) -> None:
             if step == 12:
                 folder.rename(away)
-            if away.exists() and read_metrics(scratch / "epoch-000001" / FAULTS):  # a copy was tried meanwhile
+            if away.exists() and read_metrics(scratch / "epoch-000001" / FAULTS):  # meanwhile a copy was attempted
                 away.rename(folder)
             if step >= 42 and folder.exists() and max(kept_in(folder), default=0) > 20:
                 for process in psutil.Process().children(recursive=True):

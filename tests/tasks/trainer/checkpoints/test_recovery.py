@@ -1,4 +1,4 @@
-"""Checkpoints in the store: a run outlives its machine, and leaves nothing behind when it is done."""
+"""Checkpoints in the store: a run survives the loss of its machine, and deletes them at its end."""
 
 import json
 import logging
@@ -35,13 +35,13 @@ RESUME = f"{ADDRESS.path}/{FOLDER}"
 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that is no folder of this machine; scratch folders lie in the test's own."""
+    """A store that is not a local folder; scratch folders are in the folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return Store(f"memory://{tmp_path.name}")
 
 
 def pushed(store: Store) -> list[int]:
-    """The steps whose checkpoints are whole in the store, ascending."""
+    """The steps with complete checkpoints in the store, ascending."""
     return [int(path[-13:-5]) for path in store.list(RESUME) if path.count("/") == RESUME.count("/") + 1]
 
 
@@ -50,7 +50,7 @@ def output_in(store: Store, fingerprint: str = "a run") -> Output:
 
 
 def grown(run: Path, step: int) -> Path:
-    """Lets the folder of a run look as after `step` steps."""
+    """Puts the folder of a run into the state after `step` steps."""
     run.mkdir(parents=True, exist_ok=True)
     for name in (METRICS, SKIPPED):
         lines = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n, "step_s": 9.9} for n in range(step)]
@@ -64,12 +64,12 @@ def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tup
 
 
 def move(store: Store, folder: Path, **more: tuple[int, ...]) -> Path:
-    """Restores into a machine that has nothing; returns the folder of the run there."""
+    """Restores to an empty machine; returns the folder of the run there."""
     recovery_of(store, folder, **more).restore()
     return folder
 
 
-def test_another_machine_goes_on_from_the_newest_checkpoint_in_the_store(remote: Store, tmp_path: Path) -> None:
+def test_another_machine_resumes_from_the_newest_checkpoint_in_the_store(remote: Store, tmp_path: Path) -> None:
     run = tmp_path / "here"
     recovery = recovery_of(remote, run)
     for step in (2, 4, 6):
@@ -83,7 +83,7 @@ def test_another_machine_goes_on_from_the_newest_checkpoint_in_the_store(remote:
     assert "step_s" not in lines[0]
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     remote: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "here"
@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert "step 4 in the store cannot be used" in caplog.text
 
 
-def test_what_this_machine_has_is_kept_if_it_is_newer(remote: Store, tmp_path: Path) -> None:
+def test_newer_local_checkpoints_are_kept(remote: Store, tmp_path: Path) -> None:
     run = tmp_path / "here"
     recovery = recovery_of(remote, run)
     grown(run, 4)
@@ -113,9 +113,7 @@ def test_what_this_machine_has_is_kept_if_it_is_newer(remote: Store, tmp_path: P
     assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [3, 4]
 
 
-def test_a_checkpoint_that_was_not_pushed_to_its_end_does_not_exist_and_goes_away(
-    remote: Store, tmp_path: Path
-) -> None:
+def test_an_incompletely_uploaded_checkpoint_does_not_exist_and_is_removed(remote: Store, tmp_path: Path) -> None:
     run = tmp_path / "here"
     recovery = recovery_of(remote, run)
     with remote.write(f"{RESUME}/{checkpoint.name_of(3)}-killed/{checkpoint.MODEL}") as file:
@@ -127,7 +125,7 @@ def test_a_checkpoint_that_was_not_pushed_to_its_end_does_not_exist_and_goes_awa
     assert not [path for path in remote.list(RESUME) if "killed" in path]
 
 
-def test_checkpoints_of_another_run_at_the_same_address_are_cleared(remote: Store, tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_at_the_same_address_are_removed(remote: Store, tmp_path: Path) -> None:
     run = tmp_path / "here"
     recovery = recovery_of(remote, run)
     grown(run, 4)
@@ -136,7 +134,7 @@ def test_checkpoints_of_another_run_at_the_same_address_are_cleared(remote: Stor
     assert remote.list(RESUME) == []
 
 
-def test_milestones_are_committed_before_a_checkpoint_that_is_newer(remote: Store, tmp_path: Path) -> None:
+def test_milestones_are_committed_before_newer_checkpoints(remote: Store, tmp_path: Path) -> None:
     run = tmp_path / "here"
     recovery = recovery_of(remote, run, milestones=(4, 8))
     grown(run, 4)
@@ -148,7 +146,7 @@ def test_milestones_are_committed_before_a_checkpoint_that_is_newer(remote: Stor
     assert [json.loads(line)["step"] for line in (there / METRICS).read_text().splitlines()] == list(range(6))
 
 
-def test_a_machine_that_has_nothing_goes_on_from_the_newest_milestone(tmp_path: Path) -> None:
+def test_a_machine_without_checkpoints_resumes_from_the_newest_milestone(tmp_path: Path) -> None:
     store, run = Store(str(tmp_path / "store")), tmp_path / "store" / "run"
     grown(run, 4)
     grown(run, 8)
@@ -158,7 +156,7 @@ def test_a_machine_that_has_nothing_goes_on_from_the_newest_milestone(tmp_path: 
     assert [json.loads(line)["step"] for line in (there / METRICS).read_text().splitlines()] == list(range(8))
 
 
-def test_a_store_that_is_away_for_a_while_does_not_stop_the_run(
+def test_a_store_outage_does_not_stop_the_run(
     remote: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def away(path: str) -> None:
@@ -180,7 +178,7 @@ def test_a_store_that_is_away_for_a_while_does_not_stop_the_run(
     assert pushed(remote) == [6]
 
 
-def test_a_store_that_refuses_for_good_ends_the_run(
+def test_a_permanent_refusal_of_the_store_ends_the_run(
     remote: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str) -> None:
@@ -194,7 +192,7 @@ def test_a_store_that_refuses_for_good_ends_the_run(
         recovery.keep_up(4)
 
 
-def test_nothing_is_copied_where_the_scratch_folder_lies_in_the_store(tmp_path: Path) -> None:
+def test_nothing_is_copied_if_the_scratch_folder_is_in_the_store(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     run = Path(output_in(store).scratch)
     grown(run, 4)
@@ -203,7 +201,7 @@ def test_nothing_is_copied_where_the_scratch_folder_lies_in_the_store(tmp_path: 
 
 
 class Fate(Listener):
-    """Lets something happen once a step is reached."""
+    """Calls a function once, at a step."""
 
     def __init__(self, step: int, happen: Callable[[], None]) -> None:
         self.step, self.happen = step, happen
@@ -214,11 +212,11 @@ class Fate(Listener):
 
 
 class Asked(BaseException):
-    """The stage is asked to stop."""
+    """A request to stop the stage."""
 
 
 class Lost(BaseException):
-    """The machine is gone."""
+    """The machine is lost."""
 
 
 def train(made: Made, store: Store, config: TrainConfig, fate: Fate | None = None) -> Artifact:
@@ -231,7 +229,7 @@ def train(made: Made, store: Store, config: TrainConfig, fate: Fate | None = Non
 
 
 @pytest.mark.soak
-def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_that_stayed(
+def test_a_run_that_moves_between_machines_ends_with_the_same_bytes(
     made: Made, remote: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = small_config(steps=120, checkpoint_every=10)
@@ -241,7 +239,7 @@ def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_tha
         raise Asked
 
     def lose() -> None:
-        """The whole machine: no process gets to save."""
+        """Loss of the whole machine: no process can save."""
         processes = psutil.Process().children(recursive=True)
         for process in processes:
             process.kill()
@@ -265,7 +263,7 @@ def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_tha
 
 
 @pytest.mark.soak
-def test_a_pod_that_is_told_to_go_saves_into_the_store_and_says_resume_me(
+def test_a_pod_that_gets_sigterm_saves_to_the_store_and_exits_as_resumable(
     made: Made, s3: S3Server, tmp_path: Path
 ) -> None:
     store = store_with(made, f"s3://sluice/{tmp_path.name}", WEIGHTS)

@@ -1,4 +1,4 @@
-"""Batches: what the plan and the order say, with the right token to predict, by any number of ranks and threads."""
+"""Batches follow the plan and the order, with correct labels, for any number of ranks and threads."""
 
 import hashlib
 import itertools
@@ -47,7 +47,7 @@ def test_every_label_is_the_next_token_of_its_own_document(
                 assert batch.tokens[row, place : place + length].tolist() == document[start:end].tolist()
                 following = np.append(document[1:], [eos])[start:end]
                 labels = batch.labels[row, place : place + length].numpy()
-                # Where a document goes on in another sequence, only the last token of this one has a label for it.
+                # If a document continues in another sequence, only the last token of this one has a label from it.
                 inside = (document[start:end] != eos) & (labels != IGNORED)
                 assert inside.sum() >= (document[start:end] != eos).sum() - 1
                 assert labels[inside].tolist() == following[inside].tolist()
@@ -82,7 +82,7 @@ def test_end_of_text_opens_the_next_document_and_predicts_its_first_token(made: 
     assert seen > 5
 
 
-def test_a_batch_is_a_function_of_its_step(made: Made, tmp_path: Path) -> None:
+def test_the_batch_is_a_function_of_the_step(made: Made, tmp_path: Path) -> None:
     one, other = batches_of(made, tmp_path / "one"), batches_of(made, tmp_path / "other")
     for step in (5, 0, 5):
         assert one.batch(step).tokens.equal(other.batch(step).tokens)
@@ -99,7 +99,7 @@ def test_microbatch_n_of_m_has_the_sequences_n_n_plus_m_and_so_on(made: Made, tm
         assert batches.microbatches(0, [number])[number].tokens.equal(parts[number].tokens)
 
 
-def test_cu_seqlens_says_where_each_document_of_the_sequences_begins(made: Made, tmp_path: Path) -> None:
+def test_cu_seqlens_has_the_start_of_each_document(made: Made, tmp_path: Path) -> None:
     batches = batches_of(made, tmp_path)
     for step in range(4):
         batch = batches.batch(step)
@@ -150,7 +150,7 @@ def remote(spec: TrainSpec, made: Made, s3: S3Server, tmp_path: Path) -> TrainSp
 
 
 def steps_of(spec: TrainSpec, ranks: int, first: int, end: int, workers: int) -> Iterator[Batch]:
-    """Yields global batches, put together from what each of some ranks loads."""
+    """Yields global batches, combined from the loads of all ranks."""
     loaders = [
         Loader(Batches(spec), range(MICROBATCHES)[rank::ranks], STEPS, CPU, workers=workers) for rank in range(ranks)
     ]
@@ -165,7 +165,7 @@ def steps_of(spec: TrainSpec, ranks: int, first: int, end: int, workers: int) ->
 
 
 def chain(spec: TrainSpec, ranks: list[int], workers: int = 1) -> list[str]:
-    """Returns the sha256 of all batches up to each step; `ranks` says how many ranks load it."""
+    """Returns the sha256 of all batches up to each step; `ranks` is the number of ranks."""
     digest, sums, first = hashlib.sha256(), [], 0
     for count, group in itertools.groupby(ranks):
         end = first + len(list(group))
@@ -196,7 +196,7 @@ def test_any_number_of_ranks_and_threads_loads_the_same_batches(spec: TrainSpec,
         assert chain(spec, [ranks] * STEPS, workers) == wanted
 
 
-def test_ranks_that_come_and_go_load_the_same_batches(spec: TrainSpec) -> None:
+def test_a_changing_number_of_ranks_loads_the_same_batches(spec: TrainSpec) -> None:
     assert chain(spec, [4] * 5 + [2] * 3 + [3] * 4) == expected(spec)
 
 
@@ -210,7 +210,7 @@ def test_shards_on_s3_give_the_same_batches_while_three_requests_in_ten_fail(
 
 
 @pytest.mark.soak
-def test_a_loader_killed_in_the_middle_leaves_a_cache_that_gives_the_same_batches(
+def test_the_cache_of_a_killed_loader_gives_the_same_batches(
     spec: TrainSpec, remote: TrainSpec, tmp_path: Path
 ) -> None:
     path = tmp_path / "given.json"
@@ -224,7 +224,7 @@ def test_a_loader_killed_in_the_middle_leaves_a_cache_that_gives_the_same_batche
     assert chain(remote, [4] * 4 + [2] * 4 + [3] * 4, 4) == expected(spec)
 
 
-def test_nothing_is_read_before_the_first_step_but_a_record_and_what_tells_the_format(
+def test_only_a_record_and_the_format_are_read_before_the_first_step(
     remote: TrainSpec, s3: S3Server, tmp_path: Path
 ) -> None:
     before = s3.faults.requests
@@ -239,7 +239,7 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("fault", ["flipped", "missing", "cut"])
-def test_a_broken_shard_ends_the_run_at_its_step_with_its_name(tmp_path: Path, fault: str) -> None:
+def test_a_damaged_shard_ends_the_run_at_its_step_and_is_named(tmp_path: Path, fault: str) -> None:
     made = tokens_in(tmp_path / "made", corpus(60))
     spec = small_spec(made, tmp_path / "run", batch_size=MICROBATCHES * ROWS, microbatch=ROWS)
     path = Path(made.shards.local("shards/web-train-00001-000.arrow"))
@@ -255,7 +255,7 @@ def test_a_broken_shard_ends_the_run_at_its_step_with_its_name(tmp_path: Path, f
     assert raised.value.remedy
 
 
-def test_a_plan_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_plan_file_is_refused(tmp_path: Path) -> None:
     made = tokens_in(tmp_path / "made", corpus(60))
     spec = small_spec(made, tmp_path / "run", batch_size=MICROBATCHES * ROWS, microbatch=ROWS)
     path = Path(made.plan.local("plan/web-00000-slices.npy"))
@@ -274,7 +274,7 @@ def test_shards_of_another_tokenizer_are_refused(made: Made, tmp_path: Path) -> 
         Batches(ours.model_copy(update={"plan": theirs.plan}))
 
 
-def test_shards_that_were_made_again_during_the_run_are_refused(spec: TrainSpec) -> None:
+def test_shards_rewritten_during_the_run_are_refused(spec: TrainSpec) -> None:
     stale = spec.shards.model_copy(update={"content": "0" * 64})
     with pytest.raises(InputError, match="was made again since"):
         Batches(spec.model_copy(update={"shards": stale}))

@@ -1,6 +1,6 @@
-"""Withheld documents: nothing of them reaches the model, all else stays, and a resume sees the same.
+"""Withheld documents: none of their tokens reach the model, the rest is unchanged, also after resuming.
 
-Poisoned ones are found, named and blank from then on; the rest of the batch is trained.
+Poisoned ones are found, reported and blank from then on; the rest of the batch is trained.
 """
 
 import json
@@ -17,11 +17,11 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
-from tasks.trainer.data.withheld import REPEATED, Slice, Withheld, guilty, spoilt_shards
+from tasks.trainer.data.withheld import REPEATED, SliceLoss, Withheld, find_poisoned, shards_to_withhold
 from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.place import Layout
 from tests.corpora import Made, corpus, tokens_in
@@ -54,7 +54,7 @@ def withhold(folder: Path, batches: Batches, steps: range, every: int = 3) -> di
     return rows
 
 
-def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_changes(made: Made, tmp_path: Path) -> None:
+def test_a_withheld_document_does_not_reach_the_model_and_nothing_else_changes(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path), ALONE)
     batches = trainer.batches
     rows = withhold(tmp_path, batches, range(6))
@@ -73,10 +73,10 @@ def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_chang
         )
         assert torch.all(blank.tokens[gone] == batches.eos_id)
         assert torch.equal(blank.tokens[~gone], batch.tokens[~gone])
-        of_gone = torch.cat([gone[:, 1:], gone[:, -1:]], 1)  # whose token a label is
+        of_gone = torch.cat([gone[:, 1:], gone[:, -1:]], 1)  # the document of a label
         assert torch.all(blank.labels[of_gone] == IGNORED)
         assert torch.equal(blank.labels[~of_gone], batch.labels[~of_gone])
-        # Where a document that stays is read, the model has seen the same as with the whole batch.
+        # For each remaining document, the model sees the same as with the whole batch.
         with torch.no_grad():
             before, after = (trainer.replica.model.hidden(one.tokens, one.documents) for one in (batch, blank))
         read = ~of_gone & (batch.labels != IGNORED)
@@ -85,7 +85,7 @@ def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_chang
     assert met
 
 
-def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_resume_gives_the_same_bytes(
+def test_a_takedown_during_a_run_applies_from_the_next_checkpoint_and_resumes_exactly(
     made: Made, tmp_path: Path
 ) -> None:
     def run(name: str, stop: int | None) -> TrainSpec:
@@ -96,7 +96,7 @@ def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_res
             trainer.train()
             return spec
         stop_after(trainer, stop)
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingStopped):
             trainer.train()
         Trainer(spec, ALONE).train()
         return spec
@@ -125,7 +125,7 @@ def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_res
     assert model.replace("00000006", "00000009") not in same
 
 
-def test_one_rank_and_two_withhold_the_same(made: Made, tmp_path: Path) -> None:
+def test_one_rank_and_two_withhold_the_same_documents(made: Made, tmp_path: Path) -> None:
     one, two = (small_spec(made, tmp_path / ranks, steps=6) for ranks in ("1", "2"))
     for spec in (one, two):
         withhold(Path(spec.out), Batches(spec), range(6))
@@ -154,7 +154,7 @@ BELL = "\a"
 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """As `made`, where all documents of the source my-books have a character that no other has."""
+    """As `made`, where all documents of the source my-books have a character that no other document has."""
     rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
     for row in rows:
         if row["source"] == "my-books":
@@ -183,7 +183,7 @@ def tokens_of_books(trainer: Trainer) -> list[int]:
     return sorted(books - others)
 
 
-def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoilt: Made, tmp_path: Path) -> None:
+def test_a_poisoned_shard_is_blanked_its_documents_are_named_and_the_run_finishes(spoilt: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(spoilt, tmp_path / "whole", keep_checkpoints=9), ALONE)
     tokens = tokens_of_books(trainer)
     poison(trainer, tokens)
@@ -212,7 +212,7 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
     resumed = Trainer(broken, ALONE)
     poison(resumed, tokens)
     stop_after(resumed, 6)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         resumed.train()
     assert ranks_of(broken, 2, poison={"poisonous": tokens}) == [0, 0]
     assert digests(tmp_path / "whole").items() <= digests(tmp_path / "broken").items()
@@ -231,7 +231,7 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
         pytest.param(4, {"pipeline": 2, "context": 2}, marks=SOAK),
     ],
 )
-def test_in_a_layout_the_documents_are_found_that_one_rank_finds(
+def test_a_sharded_layout_finds_the_same_documents_as_one_rank(
     spoilt: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
 ) -> None:
     model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
@@ -258,30 +258,30 @@ class Read:
         return {(shard, row) for shard in ("web", "code") for row in (step, step + 1)}
 
 
-def test_a_shard_is_spoilt_where_most_of_what_it_gave_lately_has_spoilt_steps() -> None:
+def test_a_shard_is_bad_if_most_of_its_recent_documents_spoiled_steps() -> None:
     spoiling = [Mark(step=step, reason="loss_not_finite", rows={"web": (step, step + 1)}) for step in (2, 3)]
-    assert spoilt_shards(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
-    assert spoilt_shards(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
-    assert spoilt_shards(spoiling, {"web": [40]}, 40, Read()) == (), "four of 42 documents"  # type: ignore[arg-type]
+    assert shards_to_withhold(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
+    assert shards_to_withhold(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
+    assert shards_to_withhold(spoiling, {"web": [40]}, 40, Read()) == (), "four of 42 documents"  # type: ignore[arg-type]
     taken_down = [Mark(step=step, takedowns=("t",), rows={"web": (step, step + 1)}) for step in (2, 3)]
-    assert spoilt_shards(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
+    assert shards_to_withhold(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
 
 
-def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_the_bound() -> None:
-    usual = [Slice("web", row, 20, 20 * 3.0 + row) for row in range(8)]
-    wild = [Slice("web", 20, 12, 12 * 11.0), Slice("code", 3, 5, 5 * 10.0)]
-    assert guilty(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
-    assert guilty(usual + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
-    assert guilty(usual, 3.0, 3.3) == {}
+def test_the_fewest_documents_that_explain_a_spike_are_blamed() -> None:
+    usual = [SliceLoss("web", row, 20, 20 * 3.0 + row) for row in range(8)]
+    wild = [SliceLoss("web", 20, 12, 12 * 11.0), SliceLoss("code", 3, 5, 5 * 10.0)]
+    assert find_poisoned(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
+    assert find_poisoned(usual + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
+    assert find_poisoned(usual, 3.0, 3.3) == {}
 
 
-def test_it_is_not_the_documents_where_most_of_the_batch_is_bad() -> None:
-    bad = [Slice("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
-    assert guilty(bad, 0.0, math.inf) == {}
-    assert guilty([Slice("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
+def test_no_document_is_blamed_if_most_of_the_batch_is_bad() -> None:
+    bad = [SliceLoss("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
+    assert find_poisoned(bad, 0.0, math.inf) == {}
+    assert find_poisoned([SliceLoss("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
 
 
-def test_a_document_of_a_spike_is_found_in_the_run(made: Made, tmp_path: Path) -> None:
+def test_the_document_behind_a_spike_is_found_in_a_run(made: Made, tmp_path: Path) -> None:
     step = WINDOW + 4
     trainer = Trainer(small_spec(made, tmp_path, steps=step + 2, checkpoint_every=step + 2, milestones=1), ALONE)
     shard, row, length = places(trainer.batches, step)[2][0]
@@ -292,7 +292,7 @@ def test_a_document_of_a_spike_is_found_in_the_run(made: Made, tmp_path: Path) -
         wild = reads[:, None] & (torch.arange(output.shape[1]) < length) & (trainer.step == step)
         return torch.where(wild[..., None], -50 * output, output)
 
-    # What the first layer reads is scaled away by its norm, and what the last one writes is not.
+    # The norm of the first layer removes the scale of its input; the output of the last layer keeps its scale.
     trainer.replica.model.norm.register_forward_hook(lambda module, inputs, output: shake(module, (seen[-1],), output))
     seen: list[torch.Tensor] = []
     trainer.replica.model.embedding.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))

@@ -1,4 +1,4 @@
-"""Bits per byte: the definition, worked out by hand and by brute force."""
+"""Bits per byte: the definition, computed by hand and by brute force."""
 
 import math
 from itertools import pairwise
@@ -12,7 +12,7 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.data.heldout import Heldout, heldout, windows
+from tasks.trainer.data.heldout import HeldoutDocument, evaluation_windows, heldout_documents
 from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
@@ -30,7 +30,7 @@ def write(folder: Path, split: str, documents: list[list[int]], n_bytes: list[in
 
 
 def brute_force_bits(model: Transformer, tokens: list[int]) -> float:
-    """Each token alone, from end-of-text and what stands before it, as far back as its window reaches."""
+    """Each token alone, from end-of-text and the preceding tokens within its window."""
     stream, bits, done = [EOS, *tokens], 0.0, 0
     while done < len(tokens):
         end = min(len(tokens), done + (CONTEXT // 2 if done else CONTEXT))
@@ -43,10 +43,12 @@ def brute_force_bits(model: Transformer, tokens: list[int]) -> float:
     return bits
 
 
-def test_document_bits_equal_a_computation_token_by_token() -> None:
+def test_bits_per_document_equal_a_token_by_token_computation() -> None:
     model = build(ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), VOCABULARY, 1).eval()
     rng = np.random.default_rng(0)
-    documents = [Heldout(b"", np.append(rng.integers(1, VOCABULARY, size), EOS), 10) for size in (0, 3, 15, 16, 50)]
+    documents = [
+        HeldoutDocument(b"", np.append(rng.integers(1, VOCABULARY, size), EOS), 10) for size in (0, 3, 15, 16, 50)
+    ]
     with torch.no_grad():
         expected = [brute_force_bits(model, document.tokens.tolist()) for document in documents]
     assert document_bits(model, documents, EOS, CONTEXT, 3) == pytest.approx(expected, rel=1e-5)
@@ -55,9 +57,9 @@ def test_document_bits_equal_a_computation_token_by_token() -> None:
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 24, 25, 100])
 @pytest.mark.parametrize("context", [1, 2, 7, 16])
-def test_windows_predict_every_token_once_with_half_a_context_at_least(length: int, context: int) -> None:
+def test_windows_predict_every_token_once_with_at_least_half_a_context(length: int, context: int) -> None:
     tokens = np.arange(1, length + 1)
-    found = list(windows(0, tokens, EOS, context))
+    found = list(evaluation_windows(0, tokens, EOS, context))
     assert [int(label) for one in found for label in one.labels[one.first :]] == tokens.tolist()
     assert all(len(one.inputs) == len(one.labels) <= context for one in found)
     assert all(one.first >= context - max(1, context // 2) for one in found[1:])
@@ -66,15 +68,15 @@ def test_windows_predict_every_token_once_with_half_a_context_at_least(length: i
     assert all(a.labels[-1] < b.labels[-1] for a, b in pairwise(found))
 
 
-def test_a_model_that_knows_nothing_needs_log2_of_the_vocabulary_per_token() -> None:
+def test_a_uniform_model_needs_log2_of_the_vocabulary_per_token() -> None:
     model = build(ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), 64, 0).eval()
     with torch.no_grad():
         model.embedding.weight.zero_()
-    document = Heldout(b"", np.array([5, 9, EOS]), 9)
+    document = HeldoutDocument(b"", np.array([5, 9, EOS]), 9)
     assert bits_per_byte([document], document_bits(model, [document], EOS, 8)) == pytest.approx(3 * 6 / 9)
 
 
-def test_the_unigram_model_counts_training_tokens_plus_one(tmp_path: Path) -> None:
+def test_the_unigram_model_uses_add_one_smoothing(tmp_path: Path) -> None:
     train = write(tmp_path, TRAIN, [[1, 1, 2, EOS], [1, EOS]], [6, 2])
     held = write(tmp_path, HELDOUT, [[4, 4, 4, EOS]], [3])
     # Counts 2 3 1 0 0, plus one: 3 4 2 1 1 of 11.
@@ -84,10 +86,10 @@ def test_the_unigram_model_counts_training_tokens_plus_one(tmp_path: Path) -> No
 
 def test_held_out_documents_are_taken_whole_up_to_the_budget(made: Made) -> None:
     shards = ShardSet.open(made.shards)
-    everything = heldout(shards, "web", 10**9)
+    everything = heldout_documents(shards, "web", 10**9)
     sizes = [len(document.tokens) for document in everything]
     assert len(everything) > 2
-    assert [d.uid for d in heldout(shards, "web", sum(sizes[:2]))] == [d.uid for d in everything[:2]]
-    assert len(heldout(shards, "web", 1)) == 1
+    assert [d.uid for d in heldout_documents(shards, "web", sum(sizes[:2]))] == [d.uid for d in everything[:2]]
+    assert len(heldout_documents(shards, "web", 1)) == 1
     with pytest.raises(InputError, match='"poems" has no held-out document'):
-        heldout(shards, "poems", 1)
+        heldout_documents(shards, "poems", 1)

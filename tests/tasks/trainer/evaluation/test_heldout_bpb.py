@@ -1,4 +1,4 @@
-"""Held-out text during a run: what the evaluation measures, the same after a resumption, and no trace in the weights.
+"""Held-out text during a run: as measured by evaluation, equal after resuming, without effect on the weights.
 
 Ranks in all layouts: `test_parallel`.
 """
@@ -22,7 +22,7 @@ from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.heldout import read
 from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.logs import METRICS, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.model_file import describe
 from tasks.trainer.place import Layout
 from tasks.trainer.spec import make_spec
@@ -45,7 +45,7 @@ def lines(spec: TrainSpec) -> dict[int, dict[str, float]]:
     }
 
 
-def test_it_is_what_the_evaluation_measures_and_leaves_no_trace_in_the_weights(made: Made, tmp_path: Path) -> None:
+def test_held_out_bpb_equals_the_evaluation_and_does_not_change_the_weights(made: Made, tmp_path: Path) -> None:
     plain, spec = small_spec(made, tmp_path / "plain"), small_spec(made, tmp_path / "measured", **MEASURED)
     train(plain)
     trainer = train(spec)
@@ -67,12 +67,12 @@ def described(made: Made, trainer: Trainer) -> dict:
     return describe(trainer.run.model, Plan.open(made.plan).format, trainer.batches.seq_len)
 
 
-def test_a_stopped_run_and_any_number_of_ranks_write_the_same_lines(made: Made, tmp_path: Path) -> None:
+def test_a_resumed_run_and_any_number_of_ranks_write_the_same_lines(made: Made, tmp_path: Path) -> None:
     whole, broken, both = (small_spec(made, tmp_path / name, **MEASURED) for name in ("whole", "broken", "both"))
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 8)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         trainer.train()
     assert list(lines(broken)) == [4, 8]
     train(broken)
@@ -83,7 +83,7 @@ def test_a_stopped_run_and_any_number_of_ranks_write_the_same_lines(made: Made, 
 
 
 @pytest.mark.parametrize("layout", [{"shard": 2}, {"context": 2}])
-def test_a_sharded_run_trains_to_the_same_weights_with_it(made: Made, tmp_path: Path, layout: dict[str, int]) -> None:
+def test_held_out_evaluation_does_not_change_a_sharded_run(made: Made, tmp_path: Path, layout: dict[str, int]) -> None:
     shared = {"layout": Layout.model_validate(layout)}
     plain, spec = (
         small_spec(made, tmp_path / name, **more).model_copy(update=shared)
@@ -101,7 +101,7 @@ def test_a_sharded_run_trains_to_the_same_weights_with_it(made: Made, tmp_path: 
         assert found == pytest.approx(lines(alone)[step], abs=1e-5)
 
 
-def test_what_is_not_finite_is_null_and_the_run_goes_on(made: Made, tmp_path: Path) -> None:
+def test_a_non_finite_value_is_null_and_the_run_continues(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, **MEASURED)
     trainer = Trainer(spec, ALONE)
     poison(trainer, range(4, 5))  # the measurement after the fourth step is made at step 4
@@ -110,7 +110,7 @@ def test_what_is_not_finite_is_null_and_the_run_goes_on(made: Made, tmp_path: Pa
     assert all(math.isfinite(value) for value in lines(spec)[12].values())
 
 
-def test_the_milestones_have_the_lines(made: Made, tmp_path: Path) -> None:
+def test_milestones_have_held_out_lines(made: Made, tmp_path: Path) -> None:
     config = small_config(mixture=WEIGHTS, **MEASURED)
     inputs: dict[str, Artifact | list[Artifact]] = {"shards": made.shards, "plan": made.plan}
     trained = run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
@@ -125,6 +125,6 @@ def test_without_held_out_text_the_setting_is_refused(tmp_path: Path) -> None:
         make_spec(small_config(**MEASURED), Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
 
 
-def test_recipes_without_it_keep_their_fingerprints() -> None:
+def test_recipes_without_held_out_evaluation_keep_their_fingerprints() -> None:
     assert "heldout" not in small_config().model_dump()
     assert parse(TrainConfig, {"heldout": {"every": 5}}, "here").heldout is not None

@@ -1,6 +1,6 @@
-"""Silent corruption: a flipped bit names its rank, the run ends with the bytes of a clean one, and clean runs are.
+"""Silent corruption: a flipped bit is traced to its rank, and the run ends with the bytes of a clean run.
 
-A rank that is slower than the others is named once per episode; noise is not.
+A slow rank is reported once per episode; noise is not reported.
 """
 
 import json
@@ -16,7 +16,7 @@ from tasks.formats.tokens import marks
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.hooks import Gradient
 from tasks.trainer.integrity import pace
-from tasks.trainer.integrity.corruption import FAR, SOME, Integrity, hash_of, minority, self_test
+from tasks.trainer.integrity.corruption import MIN_NORMS, OUTLIER_RATIO, Integrity, hash_of, minority, self_test
 from tasks.trainer.integrity.pace import RECENT, Pace
 from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
@@ -53,7 +53,7 @@ def whats(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("where", ["weight", "gradient"])
-def test_two_ranks_that_differ_end_and_the_repeated_step_names_the_rank(
+def test_two_differing_ranks_stop_and_repeating_the_step_names_the_bad_one(
     made: Made, clean: dict[str, str], tmp_path: Path, where: str
 ) -> None:
     spec = spec_at(made, tmp_path)
@@ -69,7 +69,7 @@ def test_two_ranks_that_differ_end_and_the_repeated_step_names_the_rank(
 
 def test_corrupt_weights_are_not_saved(made: Made, clean: dict[str, str], tmp_path: Path) -> None:
     spec = spec_at(made, tmp_path)
-    # Rank 0 is the one that writes; steps 3 to 5 end with a checkpoint.
+    # Rank 0 writes; steps 3 to 5 end with a checkpoint.
     assert ranks_of(spec, 2, weight={"rank": 0, "step": 5, "bit": 3}) == [1, 1]
     assert digests(tmp_path, "checkpoints/step-*/*").items() <= clean.items()
     assert not (tmp_path / "checkpoints" / "step-00000006").exists()
@@ -79,7 +79,7 @@ def test_corrupt_weights_are_not_saved(made: Made, clean: dict[str, str], tmp_pa
     assert whats(tmp_path)[1].endswith("had other state than when the step was repeated")
 
 
-def test_a_flipped_bit_of_a_rank_s_gradient_names_it_and_the_step_is_right(
+def test_a_flipped_gradient_bit_names_its_rank_and_the_step_is_corrected(
     made: Made, clean: dict[str, str], tmp_path: Path
 ) -> None:
     # Bit 30 is the highest of the exponent: the norm is not finite or far off.
@@ -90,7 +90,7 @@ def test_a_flipped_bit_of_a_rank_s_gradient_names_it_and_the_step_is_right(
     assert digests(tmp_path) == clean
 
 
-def test_a_low_bit_of_a_gradient_is_found_in_the_step_that_is_checked(
+def test_a_flipped_low_gradient_bit_is_found_in_a_checked_step(
     made: Made, clean: dict[str, str], tmp_path: Path
 ) -> None:
     spec = spec_at(made, tmp_path).model_copy(update={"check_every": 4})
@@ -101,7 +101,7 @@ def test_a_low_bit_of_a_gradient_is_found_in_the_step_that_is_checked(
     assert digests(tmp_path) == clean
 
 
-def test_a_rank_that_always_computes_wrong_is_found_by_the_others_and_ends_the_run(made: Made, tmp_path: Path) -> None:
+def test_a_rank_that_always_computes_wrong_is_identified_and_ends_the_run(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, batch_size=6).model_copy(update={"check_every": 4})
     assert ranks_of(spec, 3, activation={"rank": 1, "step": 5, "bit": 12, "last": 99}) == [1, 1, 1]
     (what,) = whats(tmp_path)
@@ -135,7 +135,7 @@ def layout_at(made: Made, folder: Path, layout: dict[str, int], **settings: int)
         pytest.param(4, {"replicate": 2, "shard": 2}, marks=SOAK),
     ],
 )
-def test_in_a_layout_a_flip_in_a_gradient_names_its_rank_and_no_other(
+def test_in_a_sharded_layout_a_gradient_flip_names_only_its_rank(
     made: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
 ) -> None:
     for name, fault in (("clean", {}), ("flipped", {"activation": {"rank": 1, "step": 7, "bit": 10}})):
@@ -148,7 +148,7 @@ def test_in_a_layout_a_flip_in_a_gradient_names_its_rank_and_no_other(
 
 
 @pytest.mark.parametrize("layout", [{"tensor": 2}, pytest.param({"replicate": 2}, marks=SOAK)])
-def test_in_a_layout_copies_that_differ_end_the_run_and_are_named_after_it(
+def test_in_a_sharded_layout_differing_replicas_end_the_run_and_are_named(
     made: Made, tmp_path: Path, layout: dict[str, int]
 ) -> None:
     spec = layout_at(made, tmp_path, layout)
@@ -171,7 +171,7 @@ def test_a_slow_rank_of_a_sharded_run_is_named(made: Made, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("layout", [None, {"shard": 2}, {"pipeline": 2}])
-def test_what_is_not_finite_on_one_rank_is_refused_by_all(
+def test_a_non_finite_value_on_one_rank_is_refused_by_all(
     made: Made, tmp_path: Path, layout: dict[str, int] | None
 ) -> None:
     spec = small_spec(made, tmp_path, steps=6, model=ModelConfig(layers=2, dim=32, heads=4, tie_embeddings=False))
@@ -184,7 +184,7 @@ def test_what_is_not_finite_on_one_rank_is_refused_by_all(
 
 
 class Fixed:
-    """A replica whose share of the gradient is what the test says."""
+    """A replica with the gradient share given by the test."""
 
     def __init__(self, shares: list[float], tolerance: float = 0.0) -> None:
         self.shares, self.share, self.share_tolerance = iter(shares), 0.0, tolerance
@@ -218,7 +218,7 @@ def test_a_rank_that_never_computes_the_same_ends_the_run(tmp_path: Path) -> Non
     assert len(faults.lines) == 3
 
 
-def test_where_kernels_add_in_no_order_only_what_is_beyond_their_noise_is_a_fault(tmp_path: Path) -> None:
+def test_with_nondeterministic_kernels_only_differences_beyond_noise_are_faults(tmp_path: Path) -> None:
     integrity, faults = alone(tmp_path, replica := Fixed([1.0, 1.001], 0.01), 5)
     integrity.agreed(4, replica, {})
     assert (replica.calls, faults.lines) == (2, [])
@@ -227,12 +227,12 @@ def test_where_kernels_add_in_no_order_only_what_is_beyond_their_noise_is_a_faul
     assert (replica.calls, len(faults.lines)) == (4, 1)
 
 
-def test_a_gradient_is_computed_again_only_on_suspicion(tmp_path: Path) -> None:
-    norms = [1.0] * SOME + [2.0, FAR + 1, 1.0]
+def test_a_gradient_is_recomputed_only_on_suspicion(tmp_path: Path) -> None:
+    norms = [1.0] * MIN_NORMS + [2.0, OUTLIER_RATIO + 1, 1.0]
     replica = Fixed([7] * 200)
     integrity, faults = alone(tmp_path, replica, 0)
     doubted = [integrity.doubts(replica.forward_backward({}, norm), False) for norm in norms]
-    assert doubted == [False] * (SOME + 1) + [True, False]
+    assert doubted == [False] * (MIN_NORMS + 1) + [True, False]
     assert not any(integrity.due(step) for step in range(len(norms)))
     assert integrity.doubts(replica.forward_backward({}), True)
     integrity.agreed(len(norms), replica, {}, replica.forward_backward({}))
@@ -240,7 +240,7 @@ def test_a_gradient_is_computed_again_only_on_suspicion(tmp_path: Path) -> None:
     assert faults.lines == []
 
 
-def test_the_hash_shows_every_bit() -> None:
+def test_every_bit_changes_the_hash() -> None:
     values = torch.randn(50, generator=torch.Generator().manual_seed(1))
     before = int(hash_of([values, values]))
     for bit in range(32):
@@ -252,7 +252,7 @@ def test_the_hash_shows_every_bit() -> None:
 
 
 @pytest.mark.soak
-def test_fifty_clean_runs_raise_nothing(made: Made, tmp_path: Path) -> None:
+def test_fifty_clean_runs_report_no_corruption(made: Made, tmp_path: Path) -> None:
     for number in range(50):
         folder = tmp_path / str(number)
         spec = small_spec(made, folder, steps=12, init_seed=number, seed=number)
@@ -275,7 +275,9 @@ def test_fifty_clean_runs_raise_nothing(made: Made, tmp_path: Path) -> None:
         (4, {"pipeline": 2, "shard": 2}),
     ],
 )
-def test_clean_runs_in_a_layout_raise_nothing(made: Made, tmp_path: Path, ranks: int, layout: dict[str, int]) -> None:
+def test_clean_sharded_runs_report_no_corruption(
+    made: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
+) -> None:
     for number in range(3):
         model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
         spec = layout_at(made, tmp_path / str(number), layout, batch_size=8, seed=number, steps=16)
@@ -294,7 +296,7 @@ def test_a_slow_rank_is_named_once_and_again_after_it_has_recovered() -> None:
     assert [step // RECENT for step, *_ in found] == [1, 4]
 
 
-def test_noise_a_slow_step_and_milliseconds_name_nobody() -> None:
+def test_noise_single_slow_steps_and_milliseconds_name_no_rank() -> None:
     draw = random.Random(3)
     for base in (0.004, 1.0):
         pace = Pace("step")

@@ -1,4 +1,4 @@
-"""Rolling back: weights that a step has damaged are left, its steps are passed over, and a resume does the same."""
+"""Rollback: damaged weights are discarded, the damaging steps are skipped, and a resumed run does the same."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.integrity.guard import MAX_ROLLBACKS, ROLL_BACK_AFTER, drop_after, rollback_target
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tests.corpora import Made
 from tests.tasks.trainer.checkpoints.test_recovery import output_in
 from tests.tasks.trainer.faulty import damage, ranks_of
@@ -33,12 +33,12 @@ def run(made: Made, folder: Path, stop: int | None = None) -> TrainSpec:
         trainer.train()
         return spec
     stop_after(trainer, stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         trainer.train()
     return spec
 
 
-def test_a_run_goes_back_before_the_step_that_damaged_the_weights_and_passes_over(made: Made, tmp_path: Path) -> None:
+def test_a_run_rolls_back_before_the_damaging_step_and_skips_it(made: Made, tmp_path: Path) -> None:
     run(made, tmp_path / "whole")
     lines = read_metrics(tmp_path / "whole" / METRICS)
     assert [line["step"] for line in lines] == list(range(24)), "each step once"
@@ -67,12 +67,12 @@ def test_a_run_goes_back_before_the_step_that_damaged_the_weights_and_passes_ove
 
 
 def test_one_checkpoint_is_too_few_for_a_rollback_and_is_refused_with_the_settings() -> None:
-    with pytest.raises(ValidationError, match=r"keep_checkpoints: 1 is too few.*a rollback goes to the one before it"):
+    with pytest.raises(ValidationError, match=r"keep_checkpoints: 1 is too few.*a rollback needs the one before it"):
         small_config(keep_checkpoints=1)
     assert CanaryConfig().training(0).keep_checkpoints >= 2
 
 
-def test_two_checkpoints_are_enough_where_the_newest_one_has_the_damage(made: Made, tmp_path: Path) -> None:
+def test_two_checkpoints_are_enough_if_the_newest_one_is_damaged(made: Made, tmp_path: Path) -> None:
     """The default. Step 5 damages the weights, which are saved, and step 6 is refused."""
     trainer = Trainer(small_spec(made, tmp_path, **SETTINGS), ALONE)
     assert trainer.run.keep_checkpoints == 2
@@ -83,14 +83,14 @@ def test_two_checkpoints_are_enough_where_the_newest_one_has_the_damage(made: Ma
     assert read_metrics(tmp_path / METRICS)[-1]["loss"] is not None
 
 
-def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: Made, tmp_path: Path) -> None:
+def test_a_machine_that_fetches_a_checkpoint_also_fetches_the_previous_one(made: Made, tmp_path: Path) -> None:
     """Step 5 damages the weights, which are saved and copied; then the machine is lost."""
     spec, store = small_spec(made, tmp_path / "here", **SETTINGS), Store(f"memory://{tmp_path.name}")
     trainer, recovery = Trainer(spec, ALONE), Recovery(output_in(store), tmp_path / "here", (24,))
     damage(trainer, 5)
     for step in (3, 6):
         stop_after(trainer, step - 1)
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingStopped):
             trainer.train()
         recovery.push()
     there = small_spec(made, tmp_path / "there", **SETTINGS)
@@ -101,14 +101,14 @@ def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: M
     assert len(read_metrics(tmp_path / "there" / METRICS)) == 24
 
 
-def test_a_run_that_goes_back_too_often_or_has_nothing_to_go_back_to_ends(made: Made, tmp_path: Path) -> None:
+def test_too_many_rollbacks_or_no_target_end_the_run(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=60, checkpoint_every=2, milestones=1), ALONE)
     damage(trainer, 0)
     with pytest.raises(InputError, match="out of bounds for 10 steps in a row"):
         trainer.train()
 
 
-def test_no_checkpoint_is_gone_back_to_twice_nor_one_before_a_milestone(tmp_path: Path) -> None:
+def test_a_rollback_uses_no_checkpoint_twice_and_none_before_a_milestone(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         save_whole(tmp_path, step, {"w": torch.ones(1)}, {"m": torch.ones(1)}, {})
 

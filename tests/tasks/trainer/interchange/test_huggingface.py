@@ -1,4 +1,4 @@
-"""What is exported computes in `transformers` what our model does, and stands in GGUF as llama.cpp reads it."""
+"""Exported models compute the same in `transformers`, and GGUF files have the layout of llama.cpp."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ SCALINGS: dict[str, Any] = {
 
 
 def model_of(tied: bool, kv_heads: int, scaling: str, vocab_size: int, **others: float) -> Transformer:
-    """Returns a model whose weights are all random: the head of a new one is zero, and its norms are one."""
+    """Returns a model with only random weights: new models have a head of zeros and norms of ones."""
     settings = {"layers": 3, "dim": 64, "heads": 4, "kv_heads": kv_heads, "tie_embeddings": tied, **others}
     model = build(ModelConfig.model_validate({**settings, "rope_scaling": SCALINGS[scaling]}), vocab_size, 1)
     generator = torch.Generator().manual_seed(2)
@@ -60,7 +60,7 @@ def exported(folder: Path, model: Transformer, tokenizer: str) -> Path:
     ("tied", "kv_heads", "scaling"),
     [(True, 4, "none"), (False, 2, "none"), (False, 1, "linear"), (True, 2, "llama3"), (False, 2, "yarn")],
 )
-def test_logits_are_equal_and_greedy_texts_the_same_token_for_token(
+def test_logits_and_greedy_tokens_are_equal(
     made: Made, tmp_path: Path, tied: bool, kv_heads: int, scaling: str
 ) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
@@ -84,7 +84,7 @@ def test_logits_are_equal_and_greedy_texts_the_same_token_for_token(
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_long_texts_are_the_same_token_for_token_with_every_setting_at_another_value(
+def test_long_greedy_texts_are_equal_with_every_setting_changed(
     made: Made, tmp_path: Path, tied: bool, scaling: str
 ) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
@@ -104,13 +104,13 @@ def test_long_texts_are_the_same_token_for_token_with_every_setting_at_another_v
         assert logits[:, 1:].argmax(-1).add(1).tolist() == whole[0, begun.shape[1] :].tolist()
 
 
-def test_the_tokenizer_gives_the_tokens_of_ours(made: Made, tmp_path: Path) -> None:
+def test_the_exported_tokenizer_gives_the_same_tokens(made: Made, tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
     theirs, ours = AutoTokenizer.from_pretrained(folder), Tokenizer.from_str(text)
-    # Every byte is a token, so any text has tokens; the second half of one is text, too, as models stop anywhere.
+    # Every byte is a token, so any text has tokens, and models can stop anywhere.
     odd = "".join(map(chr, range(1, 0x300))) + "𝔘🏳️‍🌈\u202e\ufeff\t\r\n \u3000"
     for one in ("Plain words, and 12 numbers.", "  naïve\n\ncafé – 東京", "don't stop", odd):
         ids = theirs(one).input_ids
@@ -120,7 +120,7 @@ def test_the_tokenizer_gives_the_tokens_of_ours(made: Made, tmp_path: Path) -> N
             assert theirs.decode(ids[1:half]) == ours.decode(ids[1:half])
 
 
-def test_end_of_text_is_one_token_where_it_is_meant_and_hidden_where_asked(made: Made, tmp_path: Path) -> None:
+def test_end_of_text_is_one_token_unless_special_tokens_are_split(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
     theirs = AutoTokenizer.from_pretrained(folder)
@@ -131,17 +131,17 @@ def test_end_of_text_is_one_token_where_it_is_meant_and_hidden_where_asked(made:
     assert theirs(["a", "b"]).input_ids == [theirs("a").input_ids, theirs("b").input_ids]
 
 
-def test_a_setting_that_the_llama_layout_does_not_have_is_refused_by_name() -> None:
+def test_a_setting_without_a_llama_equivalent_is_refused_by_name() -> None:
     class Wider(ModelConfig):
         window: int = 0
         """Positions that a token attends to."""
 
     assert llama_config(Wider(), 300, SEQ_LEN, 0)["num_hidden_layers"] == 4
-    with pytest.raises(InputError, match=r"cannot hold \[train\.model\] window = 128"):
+    with pytest.raises(InputError, match=r"cannot represent \[train\.model\] window = 128"):
         llama_config(Wider(window=128), 300, SEQ_LEN, 0)
 
 
-def test_gguf_has_shape_tokens_and_weights_with_queries_and_keys_in_pairs(made: Made, tmp_path: Path) -> None:
+def test_gguf_has_shape_tokens_and_weights_with_permuted_queries_and_keys(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     vocabulary = json.loads(text)["model"]["vocab"]
     model = model_of(False, 2, "none", len(vocabulary))
@@ -160,7 +160,7 @@ def test_gguf_has_shape_tokens_and_weights_with_queries_and_keys_in_pairs(made: 
     np.testing.assert_array_equal(weights["output.weight"], ours["head.weight"])
     query = ours["layers.2.attention.wq.weight"]
     half = model.config.head_dim // 2
-    # llama.cpp turns rows 2i and 2i + 1 of a head together, we turn i and i + half.
+    # llama.cpp rotates rows 2i and 2i + 1 of a head as a pair, we rotate i and i + half.
     for head, pair in ((0, 0), (1, 3), (3, half - 1)):
         first = head * 2 * half
         np.testing.assert_array_equal(weights["blk.2.attn_q.weight"][first + 2 * pair], query[first + pair])
@@ -168,12 +168,12 @@ def test_gguf_has_shape_tokens_and_weights_with_queries_and_keys_in_pairs(made: 
     np.testing.assert_array_equal(weights["blk.2.attn_k.weight"], pairwise(ours["layers.2.attention.wk.weight"], 2))
 
 
-def test_gguf_refuses_what_it_could_not_say(made: Made, tmp_path: Path) -> None:
+def test_gguf_refuses_unsupported_settings(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 2, "yarn", 300), text)
     with pytest.raises(InputError, match="kind = yarn is not written to GGUF"):
         write_gguf(folder, tmp_path / "a.gguf", "test")
     other = json.loads(text) | {"pre_tokenizer": {"type": "Whitespace"}}
     folder = exported(tmp_path / "b", model_of(True, 2, "none", 300), json.dumps(other))
-    with pytest.raises(InputError, match="splits texts in another way"):
+    with pytest.raises(InputError, match="the pre-tokenizer differs from that of GPT-2"):
         write_gguf(folder, tmp_path / "b.gguf", "test")

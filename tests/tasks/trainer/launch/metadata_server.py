@@ -1,4 +1,4 @@
-"""Metadata servers of AWS and GCP on the loopback, as their documentation describes them."""
+"""Metadata servers of AWS and GCP on loopback, according to their documentation."""
 
 import json
 import threading

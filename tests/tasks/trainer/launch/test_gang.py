@@ -1,4 +1,4 @@
-"""Two nodes train one model: the same bytes, one writer, and no node that waits for ever for another."""
+"""Two nodes train one model: equal bytes, one writer, and no endless wait for another node."""
 
 import os
 import re
@@ -39,7 +39,7 @@ ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
 
 @pytest.fixture(scope="module")
 def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store where one node has made what `CONFIG` makes, and nothing happened to it."""
+    """A store with the result of `CONFIG` on one node without faults."""
     store = store_with(made, tmp_path_factory.mktemp("whole") / "store", WEIGHTS)
     run_stage(recipe_of(store, CONFIG), "train")
     return store
@@ -47,7 +47,7 @@ def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store where one node has made what `SHORT` makes."""
+    """A store with the result of `SHORT` on one node."""
     store = store_with(made, tmp_path_factory.mktemp("done") / "store", WEIGHTS)
     run_stage(recipe_of(store, SHORT), "train")
     return store
@@ -80,14 +80,14 @@ def codes(processes: "list[subprocess.Popen[bytes]]") -> list[int]:
 
 
 @pytest.mark.soak
-def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_bytes_of_one_node(
+def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
     whole: Path, made: Made, s3: S3Server, tmp_path: Path
 ) -> None:
     store = store_with(made, f"s3://sluice/{tmp_path.name}", WEIGHTS)
     recipe = recipe_of(store, CONFIG)
     pods = gang(recipe, tmp_path)
     resume = f"test/checkpoint/dev/{FOLDER}"
-    # The record of a checkpoint: its files alone, of an upload that goes on, are nothing to resume from.
+    # The record of a checkpoint: files without it belong to an unfinished upload and are ignored.
     record = re.compile(rf"{resume}/step-(\d{{8}})\.json")
     until(lambda: any(int(match[1]) > 40 for match in map(record.fullmatch, Store(store).list(resume)) if match))
     pods[0].kill()
@@ -104,7 +104,7 @@ def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_byt
     assert contents(trained_in(store)) == contents(trained_in(whole))
 
 
-def test_a_node_that_vanishes_ends_the_others_with_a_code_that_asks_for_a_restart(made: Made, tmp_path: Path) -> None:
+def test_a_vanished_node_ends_the_others_with_a_restart_exit_code(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
     until(lambda: steps_done(tmp_path / "0") > 3)
     for process in (nodes[1], *psutil.Process(nodes[1].pid).children()):
@@ -113,7 +113,7 @@ def test_a_node_that_vanishes_ends_the_others_with_a_code_that_asks_for_a_restar
     assert "lost node 1 of the gang" in str(explain(1, tmp_path / "0"))
 
 
-def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
+def test_a_node_of_a_finished_run_exits_at_once(
     done: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
@@ -133,7 +133,7 @@ def test_a_stage_that_runs_on_one_node_is_left_to_node_0(
     assert "the stage evaluate runs on node 0 alone" in caplog.text
 
 
-def test_a_node_that_joins_has_the_layout_the_locations_and_the_notice_of_the_place(
+def test_a_joining_node_gets_layout_locations_and_preemption_notice_of_the_place(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -170,7 +170,7 @@ def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Pat
 
 
 @pytest.mark.soak
-def test_a_node_that_must_go_takes_the_gang_along_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
+def test_a_node_that_gets_sigterm_stops_the_gang_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
     until(lambda: steps_done(tmp_path / "0") > 3)
     nodes[1].terminate()
@@ -179,13 +179,13 @@ def test_a_node_that_must_go_takes_the_gang_along_with_a_checkpoint(made: Made, 
 
 
 @pytest.mark.soak
-def test_nodes_with_other_settings_are_refused_on_both_sides_with_one_cause(made: Made, tmp_path: Path) -> None:
+def test_nodes_with_different_settings_are_refused_on_both_sides_with_one_cause(made: Made, tmp_path: Path) -> None:
     assert codes(agents(made, tmp_path, ENDLESS, {**ENDLESS, "init_seed": 1})) == [2, 2]
     for node in ("0", "1"):
         assert "rank 1 has other settings or inputs than rank 0" in str(explain(2, tmp_path / node))
 
 
-def test_a_node_that_waits_for_the_others_stops_at_once_when_asked(store: Path) -> None:
+def test_a_node_waiting_for_others_stops_at_once_on_sigterm(store: Path) -> None:
     place = {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid", PORT: str(free_port())}
     waiting = pod(recipe_of(store, CONFIG), **place)
     until(lambda: any("tasks.trainer.launch.agent" in command for command in commands_below(waiting)))
@@ -203,7 +203,7 @@ def test_a_run_too_small_for_its_nodes_is_refused(made: Made, tmp_path: Path) ->
         train_local(small_spec(made, tmp_path), lambda step, values: None, gang=three)
 
 
-def test_a_pod_knows_its_place_by_the_variables_of_torchrun() -> None:
+def test_a_pod_reads_its_rank_from_the_torchrun_variables() -> None:
     place = {NODES: "4", NODE: "3", ADDRESS: "run-node-0-0.run", PORT: "29501"}
     assert Gang.from_environment(place) == Gang(4, 3, "run-node-0-0.run", 29501)
     assert Gang.from_environment(place).environment() == place
@@ -220,12 +220,12 @@ def test_a_pod_knows_its_place_by_the_variables_of_torchrun() -> None:
         ({NODES: "1:2", NODE: "0", ADDRESS: "a"}, "in a gang of 1:2"),
     ],
 )
-def test_a_place_that_makes_no_sense_is_refused(place: dict[str, str], cause: str) -> None:
+def test_an_invalid_rank_configuration_is_refused(place: dict[str, str], cause: str) -> None:
     with pytest.raises(RecipeError, match=cause):
         Gang.from_environment(place)
 
 
-def test_a_name_that_does_not_resolve_yet_and_a_node_that_does_not_listen_yet_are_waited_for(
+def test_unresolved_names_and_nodes_that_do_not_listen_yet_are_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real, asked = socket.getaddrinfo, []
@@ -252,12 +252,12 @@ def test_a_node_0_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_ranks_meet_on_the_network_that_the_nodes_share(node: int) -> None:
+def test_ranks_use_the_shared_network_of_the_nodes(node: int) -> None:
     assert Gang(2, node, "127.0.0.1", 1).interface() in psutil.net_if_addrs()
     assert Gang(2, node, "no-such-host.invalid", 1).interface() is None
 
 
-def test_what_forbids_a_restart_outweighs_its_consequences_elsewhere() -> None:
+def test_a_permanent_error_outranks_its_consequences_on_other_nodes() -> None:
     assert decisive_code([1, 2]) == 2
     assert decisive_code([137, 1]) == 137
     assert decisive_code([134, 143, 0]) == 143

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.trainer.launch.gang import Gang
-from tasks.trainer.launch.gang_agent import BEAT_S, HeartbeatStore, Result
+from tasks.trainer.launch.gang_agent import BEAT_S, HeartbeatStore, NodeResult
 from tests.tasks.trainer.gangs import free_port
 
 pytestmark = pytest.mark.real_time
@@ -46,9 +46,9 @@ def side_by_side(*nodes: Callable[[], None]) -> None:
         raise failed[0]
 
 
-def test_a_node_leaves_once_its_result_is_written_however_slow_the_store() -> None:
+def test_a_node_exits_only_after_its_result_is_written_to_a_slow_store() -> None:
     port, left = free_port(), threading.Event()
-    received: list[Result | None] = []
+    received: list[NodeResult | None] = []
 
     def node_0() -> None:
         with HeartbeatStore(Gang(2, 0, "127.0.0.1", port), 1) as heartbeats:
@@ -62,15 +62,15 @@ def test_a_node_leaves_once_its_result_is_written_however_slow_the_store() -> No
         heartbeats._store = Slow(heartbeats._store, 3.0)
         with heartbeats:
             heartbeats.begin(0)
-            heartbeats.post(Result(143))
+            heartbeats.post(NodeResult(143))
         left.set()
 
     side_by_side(node_0, node_1)
-    assert received == [Result(143)]
+    assert received == [NodeResult(143)]
 
 
 def test_the_heartbeat_thread_has_ended_when_the_context_has() -> None:
-    # One that comes back from torch while the interpreter ends makes it abort, and a trained model fails.
+    # A thread that returns from torch while the interpreter ends would abort the process and fail a trained model.
     port = free_port()
     left: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Runs in processes of their own: exit codes, restarts, and no process left behind."""
+"""Runs in separate processes: exit codes, restarts, and no leftover process."""
 
 import contextlib
 import errno
@@ -48,7 +48,7 @@ def steps_done(spec: TrainSpec) -> int:
 
 
 def trainers(spec: TrainSpec, module: str = "tasks.trainer") -> list[psutil.Process]:
-    """The live processes that work on a spec, ranks only or agents too."""
+    """The live processes of a spec: ranks only, or also agents."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = process.info["cmdline"] or []
@@ -79,7 +79,7 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
     until(lambda: not trainers(spec) and not trainers(spec, "tasks.trainer.launch.agent"), 20)
 
 
-def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
+def test_trainers_exit_when_the_pipe_of_their_parent_closes(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     command, environment = training_command(str(write(spec)), 1), {**os.environ, PARENT_PIPE: "stdin"}
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
@@ -108,18 +108,18 @@ def test_killed_ranks_resume_and_end_with_the_same_bytes(made: Made, tmp_path: P
     assert not due
     log = (tmp_path / "broken" / LOG).read_text()
     assert log.count("[rank 0] INFO resumed at step") == len(kills)
-    assert "connectFullMesh" not in log  # a rank that finds an address of the attempt before
+    assert "connectFullMesh" not in log  # a rank that finds an address of the previous attempt
     final = f"checkpoints/{checkpoint.name_of(120)}/*"
     assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
 
 
 @pytest.mark.soak
-def test_twenty_kills_of_ranks_and_agents_leave_no_trace(made: Made, tmp_path: Path) -> None:
+def test_twenty_kills_of_ranks_and_agents_change_no_byte(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 640, "checkpoint_every": 20, "milestones": 1}
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
     train_local(whole, lambda step, values: None, 1)
     draw = random.Random(20)
-    # Ten in the steps in which a checkpoint is written, ten anywhere; of a rank or of the agent.
+    # Ten in steps that write a checkpoint, ten in any step; of a rank or of the agent.
     due = [30 * number + (20 - 30 * number % 20 if number % 2 else draw.randint(0, 19)) for number in range(1, 21)]
     victims = [draw.choice(("tasks.trainer", "tasks.trainer", "tasks.trainer.launch.agent")) for _ in due]
     kills = list(zip(due, victims, strict=True))
@@ -130,7 +130,7 @@ def test_twenty_kills_of_ranks_and_agents_leave_no_trace(made: Made, tmp_path: P
             draw.choice(alive).send_signal(signal.SIGKILL)
 
     for _ in range(21):
-        with contextlib.suppress(TransientError):  # the agent was killed, or had restarted its ranks often enough
+        with contextlib.suppress(TransientError):  # the agent was killed, or reached its limit of restarts
             train_local(broken, kill, 2)
             break
     assert not kills
@@ -151,7 +151,7 @@ def test_sigterm_saves_and_ends_with_143(made: Made, tmp_path: Path) -> None:
     assert isinstance(explain(143, tmp_path), TransientError)
 
 
-def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made: Made, tmp_path: Path) -> None:
+def test_a_rank_stopped_before_training_is_not_restarted(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     agent = subprocess.Popen(training_command(str(write(spec)), 1), stdin=subprocess.DEVNULL)
     until(lambda: trainers(spec))
@@ -160,7 +160,7 @@ def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made:
     assert not trainers(spec)
 
 
-def test_a_parent_that_is_told_to_stop_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
+def test_a_stopping_parent_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "1"])
     until(lambda: steps_done(spec) > 2)
@@ -171,11 +171,11 @@ def test_a_parent_that_is_told_to_stop_waits_for_the_checkpoint(made: Made, tmp_
     assert not trainers(spec)
 
 
-def test_a_run_that_cannot_work_is_refused_with_its_cause(made: Made, tmp_path: Path) -> None:
+def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
     with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
         train_local(spec, lambda step, values: None, 2)
-    # No rank tried twice: what torchrun starts again reads the recorded failure. The second rank may be stopped
+    # No rank tried twice: restarted ranks read the recorded failure. The second rank may be stopped
     # before it logs its own.
     assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= 2
     assert subprocess.run(training_command(str(write(spec)), 1), check=False).returncode == 2
@@ -193,7 +193,7 @@ def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_p
     assert not trainers(spec)
 
 
-def test_a_full_disk_is_told_as_one_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_not_retried(tmp_path: Path) -> None:
     failure.record(tmp_path, 1, ValueError("a  bug"))
     failure.record(tmp_path, 0, OSError(errno.ENOSPC, "No space left on device"))
     error = explain(2, tmp_path)
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told_as_one_and_not_tried_again(tmp_path: Path) -> None:
     assert failure.recorded(tmp_path) == []
 
 
-def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:
+def test_a_crash_is_reported_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:
     (tmp_path / LOG).write_text("one\n\ntwo\nMemoryError: no luck\n")
     error = explain(1, tmp_path)
     assert "exit code 1: one | two | MemoryError: no luck" in str(error)
@@ -211,7 +211,7 @@ def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Pa
     assert "memory" in str(explain(137, tmp_path))
 
 
-def test_the_command_does_not_depend_on_where_it_runs(tmp_path: Path) -> None:
+def test_the_command_does_not_depend_on_the_working_directory(tmp_path: Path) -> None:
     assert training_command("spec.json", 8)[1:] == [
         "-m",
         "tasks.trainer.launch.agent",

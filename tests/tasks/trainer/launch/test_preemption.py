@@ -1,4 +1,4 @@
-"""The notice of a spot machine's end does what SIGTERM does; nothing else that a metadata server says does anything."""
+"""The preemption notice of a spot machine acts like SIGTERM; other answers of a metadata server are ignored."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from tasks.core.errors import StoppedError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.launch.launcher import training_command
-from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
+from tasks.trainer.launch.preemption import Aws, Gcp, UnexpectedResponse, watch
 from tasks.trainer.logs import FAULTS, METRICS, last_step, read_metrics
 from tasks.trainer.place import PREEMPTION_VARIABLE, PreemptionNotice
 from tests.corpora import Made
@@ -36,7 +36,7 @@ def settings(server: MetadataServer, provider: str) -> str:
     return PreemptionNotice(provider=provider, url=server.url, poll_s=0.1).model_dump_json()  # type: ignore[arg-type]
 
 
-def test_a_run_of_the_stage_saves_and_ends_as_after_sigterm(
+def test_a_preempted_stage_saves_and_exits_like_after_sigterm(
     made: Made,
     server: MetadataServer,
     tmp_path: Path,
@@ -64,7 +64,7 @@ def test_a_run_of_the_stage_saves_and_ends_as_after_sigterm(
 
 
 @pytest.mark.soak
-def test_the_agent_of_two_ranks_ends_with_143(made: Made, server: MetadataServer, tmp_path: Path) -> None:
+def test_a_preempted_agent_of_two_ranks_exits_with_143(made: Made, server: MetadataServer, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, **ENDLESS)
     path = tmp_path / "given.json"
     path.write_text(canonical_json(spec))
@@ -82,7 +82,7 @@ def test_the_agent_of_two_ranks_ends_with_143(made: Made, server: MetadataServer
 
 
 @pytest.mark.soak
-def test_a_node_that_is_preempted_takes_the_gang_along_with_a_checkpoint(
+def test_a_preempted_node_stops_the_gang_with_a_checkpoint(
     made: Made, server: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PREEMPTION_VARIABLE, settings(server, "gcp"))
@@ -93,7 +93,7 @@ def test_a_node_that_is_preempted_takes_the_gang_along_with_a_checkpoint(
     assert len(checkpoint.steps_at(tmp_path / "0" / "checkpoints")) == 1
 
 
-def test_a_machine_that_is_not_marked_has_no_notice_and_an_expired_token_is_renewed(server: MetadataServer) -> None:
+def test_without_a_notice_nothing_happens_and_an_expired_token_is_renewed(server: MetadataServer) -> None:
     aws, gcp = Aws(server.url), Gcp(server.url)
     assert aws.notice() == gcp.notice() == ""
     server.forget_tokens()
@@ -105,15 +105,15 @@ def test_a_machine_that_is_not_marked_has_no_notice_and_an_expired_token_is_rene
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>log in first</html>", b'{"action": "dance"}', b"[]", b"TRUE", b"null"])
-def test_what_is_not_documented_is_no_notice(server: MetadataServer, body: bytes) -> None:
+def test_undocumented_responses_are_not_a_notice(server: MetadataServer, body: bytes) -> None:
     server.body = body
-    with pytest.raises(NoAnswer):
+    with pytest.raises(UnexpectedResponse):
         Aws(server.url).notice()
-    with pytest.raises(NoAnswer):  # the header Metadata-Flavor is missing: another server
+    with pytest.raises(UnexpectedResponse):  # the header Metadata-Flavor is missing: another server
         Gcp(server.url).notice()
 
 
-def test_a_server_that_does_not_answer_is_one_line_and_is_asked_again(
+def test_a_silent_metadata_server_is_logged_once_and_polled_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as probe:
@@ -122,10 +122,10 @@ def test_a_server_that_does_not_answer_is_one_line_and_is_asked_again(
     given = PreemptionNotice(provider="gcp", url=f"http://127.0.0.1:{port}", poll_s=0.02)
     found: list[str] = []
     thread = watch(given, found.append)
-    until(lambda: "no answer about preemptions from gcp" in caplog.text)
+    until(lambda: "no preemption status from gcp" in caplog.text)
     thread.join(0.3)
     assert thread.is_alive()
-    assert caplog.text.count("no answer") == 1
+    assert caplog.text.count("no preemption status") == 1
     with metadata_server(port) as server:
         server.preempted = True
         thread.join(10)

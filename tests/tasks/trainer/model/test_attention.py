@@ -1,4 +1,4 @@
-"""Every attention kernel computes what the mask says: earlier keys of the same document and no others."""
+"""Every attention kernel follows the mask: only earlier keys of the same document."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Kernel, best_kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
-from tasks.trainer.model.transformer import Block, build
-from tasks.trainer.model.varlen import FEWEST, cu_seqlens, varlen
+from tasks.trainer.model.transformer import TransformerBlock, build
+from tasks.trainer.model.varlen import MIN_DOCUMENTS, cu_seqlens, varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
 flex_warns = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -24,7 +24,7 @@ def packed(lengths: tuple[tuple[int, ...], ...] = LENGTHS) -> Tensor:
 
 
 def heads_of(documents: Tensor, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    """Random queries of four heads, keys and values of two."""
+    """Random queries of four heads, and keys and values of two."""
     generator = torch.Generator().manual_seed(0)
     shapes = ((documents.shape[0], heads, documents.shape[1], width) for heads in (4, 2, 2))
     q, k, v = (torch.randn(shape, generator=generator) for shape in shapes)
@@ -45,7 +45,7 @@ def test_packed_documents_attend_as_each_does_alone(kernel: Kernel) -> None:
 
 @flex_warns
 @pytest.mark.parametrize("kernel", [sdpa_mask, flex])
-def test_what_a_document_says_changes_no_bit_of_another(kernel: Kernel) -> None:
+def test_the_content_of_a_document_changes_no_bit_of_another(kernel: Kernel) -> None:
     documents = packed()
     q, k, v = heads_of(documents)
     before = kernel(documents, None)(q, k, v)
@@ -59,7 +59,7 @@ def test_what_a_document_says_changes_no_bit_of_another(kernel: Kernel) -> None:
 
 
 @flex_warns
-def test_a_rank_with_some_positions_computes_their_rows_of_the_whole() -> None:
+def test_a_context_parallel_rank_computes_its_rows_of_the_whole() -> None:
     documents = packed()
     q, k, v = heads_of(documents)
     whole = sdpa_mask(documents)(q, k, v)
@@ -69,7 +69,7 @@ def test_a_rank_with_some_positions_computes_their_rows_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("length", [3 * BLOCK, 2 * BLOCK + 1])
-def test_blocks_are_skipped_computed_whole_or_masked_as_the_mask_says(length: int) -> None:
+def test_attention_blocks_are_skipped_full_or_masked_according_to_the_mask(length: int) -> None:
     documents = packed(((200, length - 200), (length,)))
     blocks = -(-length // BLOCK)
     padded = F.pad(document_mask(documents)[:, 0], (0, blocks * BLOCK - length, 0, blocks * BLOCK - length))
@@ -81,7 +81,7 @@ def test_blocks_are_skipped_computed_whole_or_masked_as_the_mask_says(length: in
     assert torch.equal(mask.to_dense()[:, 0], (seen > 0).int())
 
 
-def test_cu_seqlens_are_where_documents_begin_and_then_the_end() -> None:
+def test_cu_seqlens_are_the_document_starts_and_the_end() -> None:
     documents = packed()
     begins = [
         row * documents.shape[1] + index
@@ -91,20 +91,20 @@ def test_cu_seqlens_are_where_documents_begin_and_then_the_end() -> None:
     ]
     found = cu_seqlens(documents)
     assert found.dtype == torch.int32
-    assert found.tolist() == begins + [documents.numel()] * (FEWEST + 1 - len(begins))
+    assert found.tolist() == begins + [documents.numel()] * (MIN_DOCUMENTS + 1 - len(begins))
 
 
-def test_batches_with_other_documents_have_cu_seqlens_of_few_shapes() -> None:
-    counts = [1, 7, FEWEST, FEWEST + 1, 30, 2 * FEWEST]
+def test_cu_seqlens_have_few_distinct_shapes_over_batches() -> None:
+    counts = [1, 7, MIN_DOCUMENTS, MIN_DOCUMENTS + 1, 30, 2 * MIN_DOCUMENTS]
     found = [cu_seqlens(torch.arange(64)[None].clamp(max=count - 1)) for count in counts]
-    assert [len(one) - 1 for one in found] == [FEWEST] * 3 + [2 * FEWEST] * 3
+    assert [len(one) - 1 for one in found] == [MIN_DOCUMENTS] * 3 + [2 * MIN_DOCUMENTS] * 3
     assert all(len(one[one < 64]) == count for one, count in zip(found, counts, strict=True))
 
 
 def by_document(
     q: Tensor, k: Tensor, v: Tensor, begins: Tensor, ends: Tensor, *longest: int, **options: object
 ) -> Tensor:
-    """What torch documents of `varlen_attn` with a causal window: attention within each document, laid end to end."""
+    """`varlen_attn` with a causal window according to its documentation: attention within concatenated documents."""
     assert options == {"window_size": (-1, 0), "enable_gqa": True}
     assert begins is ends
     assert min(longest) >= int(begins.diff().max())
@@ -115,23 +115,23 @@ def by_document(
     )
 
 
-def test_varlen_lays_documents_end_to_end_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_packs_and_unpacks_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.trainer.model.varlen.varlen_attn", by_document)
     documents = packed()
     q, k, v = heads_of(documents)
     torch.testing.assert_close(varlen(documents)(q, k, v), sdpa_mask(documents)(q, k, v), atol=2e-6, rtol=1e-5)
 
 
-def test_varlen_refuses_a_part_of_the_positions() -> None:
+def test_varlen_refuses_partial_positions() -> None:
     with pytest.raises(InputError, match="whole sequences"):
         varlen(packed(), torch.arange(4))
 
 
 @flex_warns
 @pytest.mark.parametrize("kernel", [sdpa_mask, flex])
-def test_a_compiled_layer_serves_batches_with_other_documents(kernel: Kernel) -> None:
+def test_a_compiled_layer_is_reused_for_other_batches(kernel: Kernel) -> None:
     config = ModelConfig(layers=1, dim=32, heads=4, kv_heads=2)
-    layer = Block(config)
+    layer = TransformerBlock(config)
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     x, angles = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 4)
@@ -143,14 +143,14 @@ def test_a_compiled_layer_serves_batches_with_other_documents(kernel: Kernel) ->
             )
 
 
-def test_a_cpu_trains_with_the_reference() -> None:
+def test_cpu_training_uses_the_reference_kernel() -> None:
     assert best_kernel(torch.device("cpu"), torch.float32) is sdpa_mask
 
 
 @on_gpu
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("kernel", [flex, varlen])
-def test_kernels_of_a_gpu_have_the_outputs_and_gradients_of_the_reference(kernel: Kernel, heads: int) -> None:
+def test_gpu_kernels_match_outputs_and_gradients_of_the_reference(kernel: Kernel, heads: int) -> None:
     documents = packed().cuda()
     q, k, v = (tensor.cuda().bfloat16() for tensor in heads_of(documents, 64))
     inputs = (q, k.repeat_interleave(heads // 2, dim=1), v.repeat_interleave(heads // 2, dim=1))

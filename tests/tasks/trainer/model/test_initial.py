@@ -1,4 +1,4 @@
-"""Initial weights of an earlier run: taken as they are, from the right model and tokenizer, and only once."""
+"""Initial weights of an earlier run: used unchanged, with the same model and tokenizer, and only once."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model import model_file
 from tasks.trainer.model.model_file import changed_settings
 from tasks.trainer.model.transformer import Transformer
@@ -32,7 +32,7 @@ NAME = "test/checkpoint@first"
 
 @pytest.fixture(scope="module")
 def first(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """The checkpoint artifact of a tiny run, with what a next run reads of it."""
+    """The checkpoint artifact of a tiny run, with the files that a following run reads."""
     folder = tmp_path_factory.mktemp("first")
     spec = small_spec(made, folder / "run")
     train(spec)
@@ -57,7 +57,7 @@ def spec_from(made: Made, first: Artifact, out: Path, **settings: object) -> Tra
     return make_spec(small_config(init_from=NAME, **settings), inputs, out)
 
 
-def test_the_last_weights_are_taken_and_all_else_begins_anew(made: Made, first: Artifact, tmp_path: Path) -> None:
+def test_only_the_weights_are_taken_from_the_initial_checkpoint(made: Made, first: Artifact, tmp_path: Path) -> None:
     spec = spec_from(made, first, tmp_path, seed=1)
     trainer = Trainer(spec, ALONE)
     weights = load_file(first.local("checkpoints/step-00000012/model.safetensors"))
@@ -74,12 +74,12 @@ def test_the_last_weights_are_taken_and_all_else_begins_anew(made: Made, first: 
     assert begun[0]["loss"] < anew[0]["loss"] - 0.1
 
 
-def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint(made: Made, first: Artifact, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_from_its_own_checkpoint(made: Made, first: Artifact, tmp_path: Path) -> None:
     whole, broken = (spec_from(made, first, tmp_path / name) for name in ("whole", "broken"))
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 4)
-    with pytest.raises(Stopped, match="after 5 of 12"):
+    with pytest.raises(TrainingStopped, match="after 5 of 12"):
         trainer.train()
     assert broken.initial
     gone = broken.initial.model_copy(update={"file": "/nowhere"})  # it is not read again
@@ -89,7 +89,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint(made: Made, firs
     assert last.items() <= digests(tmp_path / "broken").items()
 
 
-def test_other_initial_weights_are_another_run(made: Made, first: Artifact, tmp_path: Path) -> None:
+def test_different_initial_weights_are_another_run(made: Made, first: Artifact, tmp_path: Path) -> None:
     spec = spec_from(made, first, tmp_path)
     train(spec)
     assert spec.initial
@@ -128,9 +128,7 @@ def shapes(model: ModelConfig) -> dict[str, torch.Size]:
         return {name: tensor.shape for name, tensor in Transformer(model, 300).state_dict().items()}
 
 
-def test_a_setting_of_the_model_is_free_where_no_tensor_depends_on_it(
-    made: Made, first: Artifact, tmp_path: Path
-) -> None:
+def test_model_settings_that_affect_no_tensor_may_differ(made: Made, first: Artifact, tmp_path: Path) -> None:
     assert OTHER.keys() == ModelConfig.model_fields.keys()
     before = small_config().model
     for name, value in OTHER.items():
@@ -145,28 +143,28 @@ def test_a_setting_of_the_model_is_free_where_no_tensor_depends_on_it(
     assert changed_settings(first, before) == ""
 
 
-def test_another_model_is_refused_with_both_values_and_the_setting(made: Made, first: Artifact, tmp_path: Path) -> None:
+def test_a_different_model_is_refused_with_both_values_and_the_setting(
+    made: Made, first: Artifact, tmp_path: Path
+) -> None:
     before = small_config().model
     other = before.model_copy(update={"dim": 64, "rope_theta": 500_000.0})
     said = r"checkpoint@first is another model: dim is 64 and was 32\. Set dim = 32 in \[train\.model\], or leave out"
     with pytest.raises(InputError, match=said):
         spec_from(made, first, tmp_path, model=other)
-    # The tensors have the same shapes, and other columns of them would be a head.
+    # The tensors have the same shapes, but heads would be other columns.
     split = before.model_copy(update={"heads": 8, "kv_heads": 4})
     assert shapes(split) == shapes(before)
     with pytest.raises(InputError, match="heads is 8 and was 4, kv_heads is 4 and was 2"):
         spec_from(made, first, tmp_path, model=split)
 
 
-def test_a_multiple_that_is_rounded_to_the_same_width_is_the_same_model(
-    made: Made, first: Artifact, tmp_path: Path
-) -> None:
+def test_multiples_that_round_to_the_same_width_are_the_same_model(made: Made, first: Artifact, tmp_path: Path) -> None:
     same = small_config().model.model_copy(update={"ffn_multiple": 2.7})
     assert spec_from(made, first, tmp_path, model=same).initial
     assert changed_settings(first, same) == ""
 
 
-def test_longer_sequences_with_scaled_positions_begin_from_the_weights(
+def test_longer_sequences_with_scaled_positions_can_start_from_the_weights(
     made: Made, first: Artifact, tmp_path: Path
 ) -> None:
     longer = run_stage_in(

@@ -1,4 +1,4 @@
-"""Parameters of published models and named sizes are those they are said to have; FLOPs are those that torch counts.
+"""Published models and named sizes have their published parameters; FLOPs equal those counted by torch.
 
 Published models are those of `transformers`, on torch's meta device: nothing is computed or stored.
 """
@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.huggingface import shape_of
-from tasks.trainer.model.shape import SIZES, Shape, attended_length, flops_per_token
+from tasks.trainer.model.shape import SIZES, ModelShape, attended_length, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.planning.config import peak_flops
 
@@ -42,13 +42,13 @@ MODELS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_parameters_are_those_that_were_published(name: str) -> None:
+def test_parameter_counts_match_published_values(name: str) -> None:
     config, published = MODELS[name]
     assert shape_of(config).weights["total"] == published
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_flops_are_those_that_torch_counts(name: str) -> None:
+def test_flops_match_the_counter_of_torch(name: str) -> None:
     config, published = MODELS[name]
     kind = transformers.AutoConfig.for_model(**config, attn_implementation="eager")
     with torch.device("meta"):
@@ -62,8 +62,10 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
     assert planned == pytest.approx(3 * counted.get_total_flops(), rel=0.10)
 
 
-def test_a_model_of_another_family_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(InputError, match=r'of the type "mamba" is not known\. Known are: llama, mistral, olmo, gpt2'):
+def test_an_unknown_model_family_is_refused_with_a_list_of_the_known_ones() -> None:
+    with pytest.raises(
+        InputError, match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, olmo, gpt2'
+    ):
         shape_of({"model_type": "mamba"})
 
 
@@ -73,13 +75,13 @@ _FFN, _THETA = 8 / 3, 10_000.0
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_size_has_the_weights_of_its_name(name: str) -> None:
+def test_a_size_has_the_parameters_of_its_name(name: str) -> None:
     size = SIZES[name]
-    weights = Shape.of(size.model, size.vocab_size).weights["total"]
+    weights = ModelShape.of(size.model, size.vocab_size).weights["total"]
     assert weights == pytest.approx(float(name[:-1]) * _UNIT[name[-1]], rel=0.05)
 
 
-def test_the_table_in_the_docs_is_that_of_the_sizes() -> None:
+def test_the_documented_table_matches_the_sizes() -> None:
     rows = []
     for name, size in SIZES.items():
         model = size.model
@@ -95,24 +97,24 @@ def test_the_table_in_the_docs_is_that_of_the_sizes() -> None:
             size.vocab_size,
             str(model.tie_embeddings).lower(),
         )
-        weights = f"{Shape.of(model, size.vocab_size).weights['total']:,}"
+        weights = f"{ModelShape.of(model, size.vocab_size).weights['total']:,}"
         rows.append([name, *map(str, shape), ", ".join(others), weights])
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCS.read_text().splitlines()]
     assert [row for row in table if re.fullmatch(r"[\d.]+[mb]", row[0])] == rows
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_flops_of_a_token_are_those_that_torch_counts_forward_and_backward(tied: bool) -> None:
+def test_flops_per_token_match_the_counter_of_torch_forward_and_backward(tied: bool) -> None:
     config, vocab, length = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=tied), 96, 24
     model = build(config, vocab, 0)
     tokens = torch.randint(vocab, (3, length))
     # Of the fused kernel on a CPU torch counts nothing.
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         model(tokens, torch.zeros_like(tokens)).sum().backward()
-    assert counted.get_total_flops() == flops_per_token(Shape.of(config, vocab), length) * tokens.numel()
+    assert counted.get_total_flops() == flops_per_token(ModelShape.of(config, vocab), length) * tokens.numel()
 
 
-def test_attention_within_documents_needs_less_than_the_convention_counts() -> None:
+def test_attention_within_documents_needs_fewer_flops_than_the_convention() -> None:
     assert attended_length([2048]) == 1024.5
     assert attended_length([700, 700, 648]) == pytest.approx(342.2, abs=0.1)
 
@@ -134,5 +136,5 @@ def test_attention_within_documents_needs_less_than_the_convention_counts() -> N
         ("CPU", None),
     ],
 )
-def test_a_peak_is_known_by_the_words_of_the_name(name: str, peak: float | None) -> None:
+def test_the_peak_of_a_gpu_is_found_by_the_words_of_its_name(name: str, peak: float | None) -> None:
     assert peak_flops(name) == peak

@@ -1,4 +1,4 @@
-"""The model: documents do not see one another, its loss is the textbook's, and rotary angles are the published ones."""
+"""The model: no attention between documents, the textbook loss, and the published rotary angles."""
 
 import math
 
@@ -11,7 +11,7 @@ from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.attention import document_positions
 from tasks.trainer.model.loss import CHUNK, IGNORED, head_cross_entropy
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import build, frequencies, rotary
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
@@ -37,32 +37,32 @@ def test_a_change_in_one_document_changes_no_logit_of_another() -> None:
     assert not torch.allclose(before[0, 7:16], after[0, 7:16])
 
 
-def test_a_document_reads_the_same_wherever_it_stands_in_the_sequence() -> None:
+def test_logits_of_a_document_do_not_depend_on_its_position_in_the_sequence() -> None:
     model, (tokens, documents) = build(CONFIG, VOCABULARY, 0), packed()
     alone = model(tokens[:1, 7:16], torch.zeros(1, 9, dtype=torch.int64))
     torch.testing.assert_close(model(tokens, documents)[0, 7:16], alone[0], atol=1e-5, rtol=1e-5)
 
 
-def test_a_token_does_not_see_what_comes_after_it() -> None:
+def test_attention_is_causal() -> None:
     model, (tokens, documents) = build(CONFIG, VOCABULARY, 0), packed()
     changed = tokens.clone()
     changed[1, 20:] = 0
     assert torch.equal(model(tokens, documents)[1, :20], model(changed, documents)[1, :20])
 
 
-def test_positions_begin_again_with_each_document() -> None:
+def test_positions_restart_with_each_document() -> None:
     positions = document_positions(torch.tensor([[4, 4, 4, 7, 7, 2]]))
     assert positions.tolist() == [[0, 1, 2, 0, 1, 0]]
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_parameter_count_is_that_of_the_model(tied: bool) -> None:
+def test_the_computed_parameter_count_matches_the_model(tied: bool) -> None:
     config = CONFIG.model_copy(update={"tie_embeddings": tied})
     model = build(config, VOCABULARY, 0)
-    assert Shape.of(config, VOCABULARY).weights["total"] == sum(p.numel() for p in model.parameters())
+    assert ModelShape.of(config, VOCABULARY).weights["total"] == sum(p.numel() for p in model.parameters())
 
 
-def test_initial_weights_depend_on_the_seed_alone_and_not_on_the_number_of_layers() -> None:
+def test_initial_weights_depend_on_the_seed_and_not_on_the_number_of_layers() -> None:
     torch.rand(17)
     first, again, other = (build(CONFIG, VOCABULARY, seed).state_dict() for seed in (3, 3, 4))
     deeper = build(CONFIG.model_copy(update={"layers": 3}), VOCABULARY, 3).state_dict()
@@ -71,7 +71,7 @@ def test_initial_weights_depend_on_the_seed_alone_and_not_on_the_number_of_layer
     assert torch.equal(first["layers.1.attention.wq.weight"], deeper["layers.1.attention.wq.weight"])
 
 
-def test_the_fused_loss_and_its_gradients_are_those_of_cross_entropy() -> None:
+def test_the_fused_loss_and_its_gradients_equal_cross_entropy() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = CHUNK + 37
     hidden = torch.randn(rows, 16, generator=generator, requires_grad=True)
@@ -104,7 +104,7 @@ def test_linear_scaling_divides_all_angles() -> None:
     assert angles(kind="linear", factor=4.0) == pytest.approx([angle / 4 for angle in PLAIN])
 
 
-def test_llama3_keeps_short_wavelengths_divides_long_ones_and_mixes_between() -> None:
+def test_llama3_scaling_keeps_short_wavelengths_divides_long_ones_and_interpolates() -> None:
     # Over 1,000 positions the pairs turn 159.2, 15.9, 1.59 and 0.159 times: kept, kept, mixed, divided.
     share = (1000 * 0.01 / (2 * math.pi) - 1) / (4 - 1)
     mixed = share * 0.01 + (1 - share) * 0.01 / 8
@@ -112,7 +112,7 @@ def test_llama3_keeps_short_wavelengths_divides_long_ones_and_mixes_between() ->
     assert angles(kind="llama3", factor=8.0, original_length=1000) == pytest.approx([1, 0.1, mixed, 0.001 / 8])
 
 
-def test_yarn_mixes_over_pairs_and_sharpens_attention() -> None:
+def test_yarn_interpolates_over_pairs_and_scales_attention() -> None:
     # 32 turns belong to pair 0.70 and one turn to pair 2.20; rounded outwards 0 and 3: shares of 1, 2/3, 1/3, 0.
     wanted = [share * angle + (1 - share) * angle / 8 for share, angle in zip((1, 2 / 3, 1 / 3, 0), PLAIN, strict=True)]
     scaling = {"kind": "yarn", "factor": 8.0, "original_length": 1000}
@@ -121,7 +121,7 @@ def test_yarn_mixes_over_pairs_and_sharpens_attention() -> None:
     assert cos.flatten().tolist() == pytest.approx([0.1 * math.log(8) + 1] * 4)
 
 
-def test_a_model_reads_positions_by_its_scaling() -> None:
+def test_a_model_applies_its_position_scaling() -> None:
     model = build(ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), 20, 0)
     tokens, documents = torch.arange(12)[None], torch.zeros(1, 12, dtype=torch.int64)
     plain = model.hidden(tokens, documents)
@@ -129,7 +129,7 @@ def test_a_model_reads_positions_by_its_scaling() -> None:
     assert not torch.allclose(model.hidden(tokens, documents)[0, -1], plain[0, -1])
 
 
-def test_without_scaling_the_settings_are_written_as_before_it_existed() -> None:
+def test_without_scaling_the_serialized_settings_are_unchanged() -> None:
     assert "rope_scaling" not in canonical_json(ModelConfig())
     assert "rope_scaling" not in ModelConfig().model_dump(mode="json")
     scaled = config(kind="linear", factor=2.0)
@@ -137,7 +137,7 @@ def test_without_scaling_the_settings_are_written_as_before_it_existed() -> None
     assert ModelConfig.model_validate(scaled.model_dump(mode="json")) == scaled
 
 
-def test_a_scaling_that_cannot_be_is_refused_by_name() -> None:
+def test_an_invalid_scaling_is_refused_by_name() -> None:
     with pytest.raises(RecipeError, match="original_length is missing"):
         config(kind="llama3", factor=8.0)
     with pytest.raises(RecipeError, match="low_freq_factor: must be below"):

@@ -1,6 +1,6 @@
 """One rank of a test of compressed sums: `python -m tests.tasks.trainer.parallel.compression_worker folder`.
 
-Sums made-up gradients in each way, and writes what came of it to `<folder>/<rank>.pt`.
+Sums synthetic gradients with each method, and writes the results to `<folder>/<rank>.pt`.
 """
 
 import sys

@@ -28,13 +28,13 @@ SMALL = ModelConfig(layers=6, dim=64, heads=4, kv_heads=4, tie_embeddings=False)
 
 
 def peak() -> int:
-    """Returns the most bytes that were resident since `forget`."""
+    """Returns the peak of resident bytes since `forget`."""
     status = Path("/proc/self/status").read_text()
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def forget() -> None:
-    """Sets the peak to what is resident now."""
+    """Resets the peak to the current resident size."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

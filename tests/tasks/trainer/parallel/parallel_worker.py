@@ -2,8 +2,8 @@
 
 Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "optimizer": name,
 "compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a tiny model on
-made-up batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per job, the last
-of made-up held-out text after every step. A layout of null is the trainer's bit-exact mode.
+synthetic batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per job, the last
+of synthetic held-out text after every step. A layout of null is the trainer's bit-exact mode.
 """
 
 import json
@@ -18,7 +18,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.data.heldout import Heldout
+from tasks.trainer.data.heldout import HeldoutDocument
 from tasks.trainer.evaluation.bpb import HeldoutBpb
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
@@ -46,12 +46,12 @@ def batch(step: int, number: int) -> Batch:
     return Batch.of(tokens, labels, np.cumsum(random.random(tokens.shape) < 0.1, axis=1))
 
 
-def held_out() -> dict[str, list[Heldout]]:
-    """Returns documents of two sources, some longer than a sequence; their parts are no multiple of the ranks."""
+def held_out() -> dict[str, list[HeldoutDocument]]:
+    """Returns documents of two sources, some longer than a sequence; ranks do not divide their number of parts."""
     random = np.random.default_rng(7)
     sizes = {"a": (5, 70, 20, 33), "b": (SEQ_LEN, 3)}
     return {
-        source: [Heldout(b"", random.integers(0, VOCABULARY, size), 2 * size) for size in some]
+        source: [HeldoutDocument(b"", random.integers(0, VOCABULARY, size), 2 * size) for size in some]
         for source, some in sizes.items()
     }
 

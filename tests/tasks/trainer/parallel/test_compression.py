@@ -1,4 +1,4 @@
-"""Compressed sums of gradients: what they round, leave for later and send, and that a run still learns."""
+"""Compressed gradient sums: rounding, error feedback, bytes sent, and learning."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two ranks has found."""
+    """The results of two ranks."""
     folder = tmp_path_factory.mktemp("sums")
     shared = {**os.environ, "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel.compression_worker", str(folder)]
@@ -49,11 +49,11 @@ def test_bf16_rounds_each_term_and_the_sum_once(found: list[dict[str, Any]]) -> 
         assert torch.equal(total, expected), name
 
 
-def test_powersgd_is_exact_where_the_sum_is_of_its_rank(found: list[dict[str, Any]]) -> None:
+def test_powersgd_is_exact_if_the_sum_has_its_rank(found: list[dict[str, Any]]) -> None:
     torch.testing.assert_close(found[0]["exact"], sums(thin), atol=1e-5, rtol=1e-5)
 
 
-def test_powersgd_sends_later_what_it_has_left_out(found: list[dict[str, Any]]) -> None:
+def test_powersgd_feeds_its_error_back(found: list[dict[str, Any]]) -> None:
     for name, shape in SHAPES.items():
         expected = sum((sums(gradients, step)[name] for step in range(STEPS)), torch.zeros(shape))
         sent = sum((step[name] for step in found[0]["steps"]), torch.zeros(shape))
@@ -62,13 +62,13 @@ def test_powersgd_sends_later_what_it_has_left_out(found: list[dict[str, Any]]) 
         assert bool(left.any()) == (name in ("wide", "tall")), name
 
 
-def test_a_refused_step_leaves_no_error_behind(found: list[dict[str, Any]]) -> None:
+def test_a_refused_step_leaves_no_error_feedback(found: list[dict[str, Any]]) -> None:
     for one in found:
         for with_refusals, without in zip(one["after"], one["steps"], strict=True):
             assert all(torch.equal(with_refusals[name], without[name]) for name in SHAPES)
 
 
-def test_another_state_begins_without_error(found: list[dict[str, Any]]) -> None:
+def test_a_new_state_starts_without_error_feedback(found: list[dict[str, Any]]) -> None:
     for one in found:
         assert all(torch.equal(one["again"][name], one["steps"][0][name]) for name in SHAPES)
 
@@ -95,12 +95,12 @@ def test_a_run_learns_under_both_engines_and_is_resumed(tmp_path: Path) -> None:
     for found in (rounded, np.concatenate([until, after])):
         np.testing.assert_allclose(found, exact, atol=5e-3)
         assert not np.array_equal(found, exact)
-    # Random tokens, learned by heart: nothing is further from a low rank.
+    # Memorized random tokens: the case furthest from a low rank.
     assert approximate[-1] < 0.5 * approximate[0]
     np.testing.assert_allclose(approximate_too, approximate, atol=5e-3)
 
 
-def test_the_default_is_none_and_no_part_of_the_identity() -> None:
+def test_compression_is_off_by_default_and_not_in_the_fingerprint() -> None:
     assert "compression" not in canonical_json(TrainConfig())
     config = TrainConfig.model_validate({"compression": {"kind": "powersgd", "rank": 2}})
     assert '"compression":{"kind":"powersgd","rank":2}' in canonical_json(config)

@@ -1,4 +1,4 @@
-"""Products in fp8: exact where fp8 is, close elsewhere, and at home under FSDP."""
+"""Products in fp8: exact for values that fp8 represents, close for others, also under FSDP."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.transformer import build
-from tasks.trainer.parallel.fp8 import Fp8Linear, quantised, use_fp8
+from tasks.trainer.parallel.fp8 import Fp8Linear, quantize, use_fp8
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def passes(layer: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, T
     return out.detach(), *torch.autograd.grad(out, (x, next(layer.parameters())), grad)
 
 
-def test_whole_numbers_that_fp8_holds_are_multiplied_exactly() -> None:
+def test_integers_representable_in_fp8_are_multiplied_exactly() -> None:
     # Scaled by 448 / 7 and 57344 / 7, both powers of two, the whole numbers up to 7 are numbers of e4m3 and e5m2.
     generator = torch.Generator().manual_seed(0)
     x, weight, grad = (
@@ -46,7 +46,7 @@ def test_whole_numbers_that_fp8_holds_are_multiplied_exactly() -> None:
         assert torch.equal(found, expected)
 
 
-def test_other_numbers_are_multiplied_to_a_few_percent() -> None:
+def test_other_numbers_are_multiplied_within_a_few_percent() -> None:
     torch.manual_seed(0)
     plain, narrow = pair(64, 128)
     x, grad = torch.randn(64, 128), torch.randn(64, 64)
@@ -56,25 +56,25 @@ def test_other_numbers_are_multiplied_to_a_few_percent() -> None:
 
 def test_the_scale_follows_the_tensor() -> None:
     x = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
-    small, small_scale = quantised(x * 2**-20, torch.float8_e4m3fn)
-    narrow, scale = quantised(x, torch.float8_e4m3fn)
+    small, small_scale = quantize(x * 2**-20, torch.float8_e4m3fn)
+    narrow, scale = quantize(x, torch.float8_e4m3fn)
     assert torch.equal(small.float(), narrow.float())
     assert float(scale / small_scale) == 2**20
-    zeros, _ = quantised(torch.zeros(16, 16), torch.float8_e4m3fn)
+    zeros, _ = quantize(torch.zeros(16, 16), torch.float8_e4m3fn)
     assert not zeros.float().any()
 
 
-def test_hidden_matrices_are_in_fp8_and_embedding_head_and_odd_ones_are_not() -> None:
+def test_only_hidden_matrices_of_suitable_shape_use_fp8() -> None:
     model = build(ModelConfig(layers=1, dim=48, heads=6, kv_heads=1, tie_embeddings=False), 40, 0)
     before = {name: parameter for name, parameter in model.named_parameters()}
     use_fp8(model.layers, CPU)
     narrow = {name for name, module in model.named_modules() if isinstance(module, Fp8Linear)}
-    # The keys and values of one head of 8 are no multiple of 16.
+    # Keys and values of one head of size 8 are not a multiple of 16.
     assert narrow == {f"layers.0.{name}" for name in ("attention.wq", "attention.wo", "ffn.w1", "ffn.w2", "ffn.w3")}
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
 
 
-def test_under_autocast_the_output_has_its_dtype_and_the_gradient_that_of_the_weight() -> None:
+def test_under_autocast_outputs_have_its_dtype_and_gradients_that_of_the_weight() -> None:
     _, narrow = pair(32, 48)
     x = torch.randn(16, 48)
     with torch.autocast("cpu", torch.bfloat16):
@@ -84,7 +84,7 @@ def test_under_autocast_the_output_has_its_dtype_and_the_gradient_that_of_the_we
     assert narrow[0].weight.grad.dtype == torch.float32
 
 
-def test_rows_that_do_not_fit_are_refused() -> None:
+def test_unsupported_row_counts_are_refused() -> None:
     _, narrow = pair(32, 48)
     with pytest.raises(InputError, match="17 positions"):
         narrow(torch.randn(17, 48))

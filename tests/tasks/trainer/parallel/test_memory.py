@@ -1,7 +1,7 @@
-"""The memory that a rank is said to need is what its process takes: parameters, gradients, moments and activations.
+"""The predicted memory of a rank equals that of its process: parameters, gradients, moments and activations.
 
-Change the model, attention, the loss, the optimizer or tasks/trainer/parallel, and run the soak part: processes over
-gloo.
+Run the soak tests (processes over gloo) after a change of the model, attention, the loss, the optimizer or
+tasks/trainer/parallel.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model.shape import SIZES, Shape
+from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.estimate import layout_that_fits
@@ -32,10 +32,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_estimate_is_within_15_percent_of_what_is_measured(name: str, tmp_path: Path) -> None:
+def test_the_estimate_is_within_15_percent_of_the_measurement(name: str, tmp_path: Path) -> None:
     ranks, layout, settings = LAYOUTS[name]
     (tmp_path / "job.json").write_text(json.dumps({"layout": layout, "settings": settings}))
-    # Memory that is freed goes back to the system, so that the peak is that of the tensors that are alive.
+    # Freed memory is returned to the system, so that the peak is that of live tensors.
     shared = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     command = [
@@ -54,14 +54,14 @@ def test_the_estimate_is_within_15_percent_of_what_is_measured(name: str, tmp_pa
     ]
     assert [process.wait(timeout=300) for process in started] == [0] * ranks
     measured = max(json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks))
-    run, shape = RUN.model_copy(update=settings), Shape.of(RUN.model, VOCABULARY)
+    run, shape = RUN.model_copy(update=settings), ModelShape.of(RUN.model, VOCABULARY)
     parts = memory_per_rank(Layout(**layout) if layout is not None else None, run, shape, SEQ_LEN, ranks, gpu=False)
     assert sum(parts.values()) == pytest.approx(measured, rel=0.15)
 
 
-def test_state_is_shared_as_the_layout_says() -> None:
+def test_state_is_sharded_according_to_the_layout() -> None:
     run = TrainConfig(model=ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16), precision="bf16")
-    shape = Shape.of(run.model, 32768)
+    shape = ModelShape.of(run.model, 32768)
     total = shape.weights["total"]
     alone, sharded, zero_1 = (
         memory_per_rank(Layout(**layout), run, shape, 2048) for layout in ({}, {"shard": 8}, {"shard": 8, "zero": 1})
@@ -75,7 +75,7 @@ def test_state_is_shared_as_the_layout_says() -> None:
 def test_the_layout_that_fits_a_gpu_of_80_gb(size: str, gpus: int, expected: int) -> None:
     given = SIZES[size]
     run = TrainConfig(model=given.model, precision="bf16", batch_size=512, microbatch=1)
-    shape = Shape.of(given.model, given.vocab_size)
+    shape = ModelShape.of(given.model, given.vocab_size)
     found = layout_that_fits(run, shape, 4096, 72e9, gpus)
     assert found
     assert found.ranks == expected

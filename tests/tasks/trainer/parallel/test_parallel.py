@@ -1,7 +1,7 @@
-"""Every way to share a run over ranks gives the loss and the gradient of one rank, and reads what any other wrote.
+"""Every layout over ranks gives the loss and gradient of one rank, and reads checkpoints of any other layout.
 
-Change something in tasks/trainer/parallel, attention, loss, adamw or muon, and run the soak part: all products of four
-ranks, and checkpoints between all layouts.
+Run the soak tests (all products of four ranks, checkpoints between all layouts) after a change of
+tasks/trainer/parallel, attention, loss, adamw or muon.
 """
 
 import json
@@ -58,7 +58,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 
 
 def job(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, STEPS), **more: Any) -> dict[str, Any]:
-    # A pipeline has embedding and head on different ranks, and so do the others, to be compared with it.
+    # Pipelines have embedding and head on different ranks; the other layouts do the same for comparison.
     return {"layout": layout, "steps": steps, "tie": False, **more}
 
 
@@ -97,7 +97,7 @@ def check_equal(found: dict[str, list[float]], one: dict[str, list[float]], firs
 @pytest.mark.parametrize(
     ("modes", "steps"), [(("zero-1", "tensor", "context", "interleaved"), 4), pytest.param(MODES, STEPS, marks=SOAK)]
 )
-def test_two_ranks_train_as_one_does_in_every_mode(
+def test_two_ranks_train_like_one_in_every_mode(
     one_rank: dict[str, list[float]], tmp_path: Path, modes: Iterable[str], steps: int
 ) -> None:
     for found in run(2, tmp_path, [job(MODES[mode], (0, steps)) for mode in modes]):
@@ -105,7 +105,7 @@ def test_two_ranks_train_as_one_does_in_every_mode(
 
 
 @pytest.mark.soak
-def test_four_ranks_in_every_product_of_modes_train_as_one_does(
+def test_four_ranks_train_like_one_in_every_combination_of_modes(
     one_rank: dict[str, list[float]], tmp_path: Path
 ) -> None:
     for found in run(4, tmp_path, [job(layout) for layout in PRODUCTS.values()]):
@@ -113,7 +113,7 @@ def test_four_ranks_in_every_product_of_modes_train_as_one_does(
 
 
 @pytest.mark.soak
-def test_a_checkpoint_of_one_layout_is_resumed_in_another_and_becomes_one_file(
+def test_a_checkpoint_of_one_layout_resumes_in_another_and_exports_to_one_file(
     one_rank: dict[str, list[float]], tmp_path: Path
 ) -> None:
     written = {name: str(tmp_path / name) for name in ("fsdp", "tensor", "one")}
@@ -140,12 +140,12 @@ def test_a_checkpoint_of_one_layout_is_resumed_in_another_and_becomes_one_file(
     expected, found = load_file(whole / checkpoint.MODEL), load_file(merged / checkpoint.MODEL)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
-        # Adam divides by the root of the squared gradient, so rounding of a tiny one shows.
+        # Adam divides by the root of the squared gradient, so rounding of tiny gradients is visible.
         torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=0)
 
 
 @pytest.mark.soak
-def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, list[float]], tmp_path: Path) -> None:
+def test_a_checkpoint_of_any_layout_resumes_in_any_other(one_rank: dict[str, list[float]], tmp_path: Path) -> None:
     layouts = {
         2: {name: MODES[name] for name in ("fsdp", "tensor", "interleaved")},
         4: {name: PRODUCTS[name] for name in ("hsdp", "fsdp x tensor", "pipeline x tensor")},
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, 
 
 
 @pytest.mark.soak
-def test_muon_takes_the_steps_of_one_rank_and_its_state_goes_to_other_layouts(tmp_path: Path) -> None:
+def test_muon_takes_the_steps_of_one_rank_and_its_state_moves_between_layouts(tmp_path: Path) -> None:
     def muon(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, 7), **more: Any) -> dict[str, Any]:
         return job(layout, steps, optimizer="muon", **more)
 
@@ -181,7 +181,7 @@ def test_muon_takes_the_steps_of_one_rank_and_its_state_goes_to_other_layouts(tm
 
 
 @pytest.mark.soak
-def test_replicas_that_send_bf16_train_as_one_rank_does_whatever_they_are(
+def test_replicas_with_bf16_gradients_train_like_one_rank_in_any_layout(
     one_rank: dict[str, list[float]], tmp_path: Path
 ) -> None:
     layouts = [PRODUCTS[name] for name in ("hsdp", "hsdp, zero-1", "replicas x tensor", "replicas x pipeline")]
@@ -199,7 +199,7 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "changes", "reason"),
     [
-        ({"shard": 3}, {}, "its ranks are 3, and there are 4"),
+        ({"shard": 3}, {}, "it has 3 ranks, and there are 4"),
         ({"shard": 4}, {"batch_size": 6, "microbatch": 1}, "4 ranks cannot share 6 microbatches"),
         ({"tensor": 4}, {}, "tensor = 4 does not divide kv_heads = 2"),
         ({"context": 4}, {"seq_len": 36}, "2 x context = 8 does not divide seq_len = 36"),
@@ -208,7 +208,7 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
         ({"pipeline": 4}, {"batch_size": 2, "microbatch": 1}, "2 microbatches per data-parallel rank"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused_with_its_reason(
+def test_an_invalid_layout_is_refused_with_its_reason(
     layout: dict[str, Any], changes: dict[str, Any], reason: str
 ) -> None:
     seq_len, tie = changes.pop("seq_len", SEQ_LEN), changes.pop("tie", False)

@@ -1,4 +1,4 @@
-"""Batches of a fine-tuning: what is not to be learned gives no gradient, and every step names its rows."""
+"""Batches of fine-tuning: unlearned tokens give no gradient, and every step records its rows."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import examples
 from tasks.trainer.config import ModelConfig, ShardsSpec, TrainConfig, TrainSpec, TuningSpec
-from tasks.trainer.data.withheld import hide
+from tasks.trainer.data.withheld import blank_slices
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import build
 from tasks.trainer.tuning.examples import ExampleBatches
@@ -64,7 +64,7 @@ def batches(tmp_path: Path) -> ExampleBatches:
     return ExampleBatches(spec_of(artifact(tmp_path)))
 
 
-def test_a_label_is_the_next_token_where_that_is_learned(batches: ExampleBatches) -> None:
+def test_a_label_is_the_next_token_if_that_is_learned(batches: ExampleBatches) -> None:
     found = [batches.examples[number] for number in batches.examples.numbers(0)]
     tokens, labels, documents = batches._row(found)
     at = 0
@@ -79,8 +79,8 @@ def test_a_label_is_the_next_token_where_that_is_learned(batches: ExampleBatches
     assert at <= SEQ_LEN
 
 
-def test_prompt_tokens_give_no_gradient_exactly(batches: ExampleBatches) -> None:
-    """The gradient is that of the response's labels alone, computed from the logits by another way, to the bit 0."""
+def test_prompt_tokens_give_exactly_zero_gradient(batches: ExampleBatches) -> None:
+    """The gradient of the response's labels only, computed in another way from the logits; others are exactly 0."""
     part = batches.microbatches(0, [0])[0]
     model = build(MODEL, VOCABULARY, 0)
     hidden = model.hidden(part.tokens, part.documents)
@@ -109,15 +109,15 @@ def test_every_sequence_is_read_once_in_an_epoch_and_names_its_rows(batches: Exa
     assert {one["file"] for one in seen} == {"first.jsonl", "second.jsonl"}
 
 
-def test_a_spoilt_example_is_hidden_and_nothing_else(batches: ExampleBatches) -> None:
+def test_only_a_bad_example_is_masked(batches: ExampleBatches) -> None:
     part, slices = batches.microbatches(0, [0])[0], batches.slices_of(0, 0)
     gone = [np.arange(len(found)) == 1 for found in slices]
-    after = hide(part, slices, gone, EOS)
+    after = blank_slices(part, slices, gone, EOS)
     mine = part.documents == 1
     learned = part.labels != IGNORED
     assert (after.labels[mine] == IGNORED).all()
     assert (after.tokens[mine] == EOS).all()
-    # The end-of-text of the example before is where the hidden one begins, and stays.
+    # The end-of-text of the previous example marks the begin of the hidden one, and stays.
     kept = learned & ~mine
     assert torch.equal(after.labels[kept], part.labels[kept])
     assert torch.equal(after.tokens[~mine], part.tokens[~mine])

@@ -1,4 +1,4 @@
-"""Adapters: nothing before they learn, the same merged, and the base stays as it is; NF4 is that of bitsandbytes."""
+"""Adapters: no effect before training, equal when merged, base unchanged; NF4 equals that of bitsandbytes."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tasks.trainer.config import TARGETS, LoraConfig, ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
-from tasks.trainer.tuning.lora import VALUES, Nf4Linear, adapters, attach, dequantise, merged_weights, quantise
+from tasks.trainer.tuning.lora import VALUES, Nf4Linear, adapters, attach, dequantize, merged_weights, quantize
 
 MODEL = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 TOKENS = torch.arange(48).view(2, 24)
@@ -43,7 +43,7 @@ def test_merged_and_unmerged_compute_the_same(model: Transformer, base: str, tar
     torch.testing.assert_close(whole(TOKENS, DOCUMENTS), found, atol=1e-5, rtol=1e-5)
     for adapter in adapters(model):
         adapter.active = False
-    if whole.head is None:  # a head of its own begins at zero
+    if whole.head is None:  # an untied head begins at zero
         assert (model(TOKENS, DOCUMENTS) - found).abs().max() > 1e-3
 
 
@@ -67,8 +67,8 @@ def weight(shape: tuple[int, ...], scale: float = 0.05) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_weight_gets_the_nearest_of_the_sixteen_values(shape: tuple[int, ...]) -> None:
     given = weight(shape)
-    codes, scales = quantise(given)
-    back = dequantise(codes, scales, given.shape)
+    codes, scales = quantize(given)
+    back = dequantize(codes, scales, given.shape)
     assert codes.numel() == -(-given.numel() // 2)
     values = torch.tensor(VALUES)
     each = scales.repeat_interleave(64)[: given.numel()].view(shape)
@@ -78,32 +78,32 @@ def test_every_weight_gets_the_nearest_of_the_sixteen_values(shape: tuple[int, .
 
 def test_zero_stays_zero() -> None:
     given = torch.zeros(130)
-    assert torch.equal(dequantise(*quantise(given), given.shape), given)
+    assert torch.equal(dequantize(*quantize(given), given.shape), given)
 
 
 @pytest.mark.oracle("bitsandbytes")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_codes_scales_and_error_are_those_of_bitsandbytes(shape: tuple[int, ...]) -> None:
+def test_codes_scales_and_error_equal_those_of_bitsandbytes(shape: tuple[int, ...]) -> None:
     import bitsandbytes.functional as bitsandbytes
 
     given = weight(shape)
     packed, state = bitsandbytes.quantize_nf4(given, blocksize=64)
-    codes, scales = quantise(given)
-    ours = dequantise(codes, scales, given.shape)
+    codes, scales = quantize(given)
+    ours = dequantize(codes, scales, given.shape)
     assert torch.equal(codes, packed.flatten())
     assert torch.equal(scales, state.absmax)
-    # As one row: its CPU kernel takes the wrong scales where rows are no multiple of a block, as in (48, 96).
+    # As one row: its CPU kernel uses wrong scales for rows that are not a multiple of a block, as in (48, 96).
     theirs = bitsandbytes.dequantize_nf4(*bitsandbytes.quantize_nf4(given.flatten(), blocksize=64)).view(shape)
     torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-6)
     torch.testing.assert_close((given - ours).norm(), (given - theirs).norm())
 
 
-def test_gradients_flow_through_and_not_to_the_weight() -> None:
+def test_gradients_flow_through_but_not_to_the_quantized_weight() -> None:
     linear = Nf4Linear(weight((24, 40)))
     x = torch.randn(5, 40, requires_grad=True)
     linear(x).square().sum().backward()
     other = x.detach().clone().requires_grad_()
-    F.linear(other, linear.dequantised()).square().sum().backward()
+    F.linear(other, linear.dequantized()).square().sum().backward()
     torch.testing.assert_close(x.grad, other.grad)
     assert not list(linear.parameters())
     assert not linear.state_dict()

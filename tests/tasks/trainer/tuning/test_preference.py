@@ -1,4 +1,4 @@
-"""DPO: loss and gradient are those of the formula, computed pair by pair, one text at a time."""
+"""DPO: loss and gradient equal the formula, computed pair by pair, one text at a time."""
 
 import math
 
@@ -24,7 +24,7 @@ def model() -> PreferenceTransformer:
 
 
 def packed(texts: list[tuple[tuple[int, ...], tuple[int, ...]]], length: int) -> tuple[torch.Tensor, ...]:
-    """Returns tokens, documents and labels of texts laid end to end, shape (1, length); 0 is end-of-text."""
+    """Returns tokens, documents and labels of concatenated texts, shape (1, length); 0 is end-of-text."""
     tokens, documents, labels = [], [], []
     for number, (prompt, answer) in enumerate(texts):
         whole = [0, *prompt, *answer]
@@ -59,7 +59,7 @@ def by_hand(policy: Transformer, reference: Transformer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("length", [25, 22])
-def test_loss_and_gradient_are_those_of_the_formula(length: int) -> None:
+def test_loss_and_gradient_match_the_formula(length: int) -> None:
     """With padding behind the texts, and without."""
     policy, reference = model(), build(MODEL, 20, 1)
     policy.keep_reference()
@@ -92,7 +92,7 @@ def test_with_adapters_the_reference_is_the_model_without_them() -> None:
     assert policy.loss(*batch).item() == pytest.approx(by_hand(policy, build(MODEL, 20, 1)).item(), rel=1e-4)
 
 
-def test_a_pair_without_labels_counts_nothing() -> None:
+def test_a_pair_without_labels_contributes_nothing() -> None:
     policy = model()
     policy.keep_reference()
     tokens, documents, labels = packed([text for pair in PAIRS for text in pair], 24)

@@ -1,4 +1,4 @@
-"""DPO against trl's trainer: on the same weights and pairs, the same loss and the same gradient of every weight."""
+"""DPO compared with trl's trainer: equal loss and gradients for the same weights and pairs."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def trainer_of(policy: LlamaForCausalLM, reference: LlamaForCausalLM, folder: Pa
 
 
 @pytest.mark.oracle("trl")
-def test_loss_and_gradient_are_those_of_trl(tmp_path: Path) -> None:
+def test_loss_and_gradient_equal_those_of_trl(tmp_path: Path) -> None:
     policy, reference = model(), build(MODEL, VOCABULARY, 1)
     policy.keep_reference()
     with torch.no_grad():

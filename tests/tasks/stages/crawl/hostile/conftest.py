@@ -1,4 +1,4 @@
-"""Hostile hosts, and one crawl of them in a process of its own beside a good host that must not suffer."""
+"""Hostile hosts, and one crawl of them in a separate process together with a good host that must not be affected."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from tests.tasks.stages.crawl.hostile.web import Host, Web, page
 ROOT = Path(__file__).parents[5]
 GOOD_PAGES = 8
 DELAY_S = 0.3
-# One try of a silent host takes longer than any pause of the good host, also on a busy machine.
+# One try of a silent host takes longer than any pause of the good host, even on a busy machine.
 TIMEOUT_S = 6.0
 MAX_BODY = 1 << 20
 MAX_MEMORY_MB = 300
@@ -24,12 +24,12 @@ MAX_MEMORY_MB = 300
 
 @dataclass(frozen=True)
 class Crawled:
-    """What came of a crawl.
+    """The result of a crawl.
 
     Attributes:
         rows: fetch log by URL.
-        captures: by URL, what the WARC files hold.
-        memory: MiB that fetching took above what the process had before, and its largest child.
+        captures: from the WARC files, by URL.
+        memory: additional MiB of the process during the fetch, and MiB of its largest child.
         folder: the store.
         path: the segment within it.
     """
@@ -41,7 +41,7 @@ class Crawled:
     path: str
 
     def reason(self, host: Host, path: str = "/") -> str | None:
-        """Why there is no capture: "" if there is one, None if the URL was never tried."""
+        """The reason for a missing capture: "" if there is one, None if the URL was never tried."""
         row = self.rows.get(host.url(path))
         return None if row is None else str(row["reason"])
 
@@ -57,14 +57,14 @@ def web() -> Iterator[Web]:
 
 @pytest.fixture
 def good_web() -> Iterator[Web]:
-    """A server of its own for the good host, whose clock the hostile ones do not hold up."""
+    """A separate server for the good host, whose clock hostile hosts cannot delay."""
     with Web() as one:
         yield one
 
 
 @pytest.fixture
 def crawl(good_web: Web, tmp_path: Path) -> Callable[..., Crawled]:
-    """Crawls hosts from their roots, beside a good host; checks memory, and that the good host was served well."""
+    """Crawls hosts from their roots, together with a good host; checks memory and the pace of the good host."""
 
     def run(*hosts: Host, environment: dict[str, str] | None = None, **settings: object) -> Crawled:
         good = good_web.host(lambda path: page(f"<p>{path} is a good page.".encode()))
@@ -80,22 +80,22 @@ def crawl(good_web: Web, tmp_path: Path) -> Callable[..., Crawled]:
             "partitions": 1,
             **settings,
         }
-        found = crawl_in(tmp_path / "store", config, environment)
-        assert [url for url in pages if url not in found.captures] == []
+        crawled = crawl_in(tmp_path / "store", config, environment)
+        assert [url for url in pages if url not in crawled.captures] == []
         begins = sorted(good.requests)
         gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(begins)]
-        # Seen from a busy test process, which can note one request late and the next in time: hence the mean.
+        # The mean, because a busy test process can record one request late and the next on time.
         # test_politeness_proof measures the delay itself.
         assert sum(gaps) >= len(gaps) * DELAY_S / 2
         assert max(gaps) < TIMEOUT_S, "a hostile host held the good one up"
-        assert found.memory["fetch"] < MAX_MEMORY_MB
-        return found
+        assert crawled.memory["fetch"] < MAX_MEMORY_MB
+        return crawled
 
     return run
 
 
 def crawl_in(folder: Path, config: dict[str, object], environment: dict[str, str] | None = None) -> Crawled:
-    """Runs one crawl in a process of its own; `folder` is its store."""
+    """Runs one crawl in a separate process; `folder` is its store."""
     folder.mkdir()
     program = str(Path(__file__).with_name("run_crawl.py"))
     done = subprocess.run(

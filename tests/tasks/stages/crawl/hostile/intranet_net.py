@@ -1,7 +1,7 @@
-"""A crawl that may reach some inside hosts, in a network of its own where others wait beside them. Not a test module.
+"""A crawl with grants for some internal hosts, in a network namespace with other internal hosts. Not a test module.
 
-Like `private_net`: `python -m tests.tasks.stages.crawl.hostile.intranet_net STORE` prints which of the inside servers
-got a connection, which of them were granted, and what the fetch log says.
+Like `private_net`: `python -m tests.tasks.stages.crawl.hostile.intranet_net STORE` prints which of the internal servers
+got a connection, which of them were granted, and the fetch log.
 """
 
 import json
@@ -16,9 +16,9 @@ INSIDE = ("10.20.0.5", "10.20.0.6", "10.20.0.7", "10.99.0.1", "169.254.169.254",
 GRANTED = ("10.20.0.5 8080", "10.20.0.6 80", f"{PUBLIC} 81")
 PLACES = ("wiki.corp.internal:8080", "10.20.0.6", "port.example:81")
 NETWORKS = ["10.20.0.0/16", "100.64.0.0/10", "fd00::/8"]
-# Granted by name, but their names lie elsewhere than granted, or mean the cloud itself.
+# Granted by name, but resolved outside the granted networks, or to a cloud metadata address.
 ASTRAY = ("outside.corp", "meta.corp", "meta6.corp", "lists.corp")
-# In no grant, whatever their names mean.
+# Not granted.
 STRANGERS = ("evil.example", "mixed.example", "10.20.0.5", "10.20.0.7", "corp.internal")
 
 ZONE = {
@@ -46,7 +46,7 @@ def main() -> None:
             for port in (80, 443, 8080, 8081)
         }
         inside |= {f"{PUBLIC} {port}": web.host(page(b"port"), address=PUBLIC, port=port) for port in (81, 82, 8080)}
-        for host in inside.values():  # each of them could be reached
+        for host in inside.values():  # all of them are reachable
             reach(host.address, host.port)
         while any(not host.connections for host in inside.values()):
             pass
@@ -61,7 +61,7 @@ def main() -> None:
         config = {"seeds": ["http://public.example/"], "include_hosts": ["*.example", "*.corp", *targets]}
         rows = crawl(store, {**SETTINGS, **config, "allow_hosts": grants})
         reached = sorted(name for name, host in inside.items() if host.connections != before[name])
-    # All of them, wiki.corp.internal on its other port of the web, but the one on a foreign port.
+    # All of them, including wiki.corp.internal on its second web port, except the one on another port.
     refused = len(ASTRAY) + len(STRANGERS) + 1
     print(json.dumps({"reached": reached, "granted": GRANTED, "places": PLACES, "rows": rows, "refused": refused}))
 

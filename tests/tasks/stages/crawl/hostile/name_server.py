@@ -1,4 +1,4 @@
-"""A small real name server on loopback (UDP and TCP), whose answers the tests write. Not a test module."""
+"""A small name server on loopback (UDP and TCP) with answers from the tests. Not a test module."""
 
 import asyncio
 import ipaddress
@@ -14,8 +14,8 @@ _UDP_BYTES = 1232
 
 
 @dataclass
-class Said:
-    """One answer: records as (name, type, TTL, address or name), after a while, or never."""
+class DnsAnswer:
+    """One answer: records as (name, type, TTL, address or name), sent after `delay_s`, or never if `silent`."""
 
     records: list[tuple[str, int, int, str]] = field(default_factory=list)
     code: int = 0
@@ -23,22 +23,22 @@ class Said:
     silent: bool = False
 
 
-def addresses(name: str, *them: str, ttl: int = 300) -> Said:
-    return Said([(name, AAAA if ":" in one else A, ttl, one) for one in them])
+def addresses(name: str, *ips: str, ttl: int = 300) -> DnsAnswer:
+    return DnsAnswer([(name, AAAA if ":" in one else A, ttl, one) for one in ips])
 
 
 class NameServer:
-    """Answers by `zone`: name -> Said, or a function of (kind, times asked before); other names do not exist.
+    """Answers by `zone`: an answer by name, or a function of (kind, number of earlier queries); others are NXDOMAIN.
 
     Attributes:
-        asked: (name, "A" or "AAAA") of every question, in order.
+        queries: (name, "A" or "AAAA") of every query, in order.
     """
 
     def __init__(
-        self, zone: dict[str, Said | Callable[[str, int], Said]], port: int = 0, host: str = "127.0.0.1"
+        self, zone: dict[str, DnsAnswer | Callable[[str, int], DnsAnswer]], port: int = 0, host: str = "127.0.0.1"
     ) -> None:
         self.zone = zone
-        self.asked: list[tuple[str, str]] = []
+        self.queries: list[tuple[str, str]] = []
         self.host, self.port = host, port
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -49,7 +49,7 @@ class NameServer:
         return f"{self.host}:{self.port}"
 
     def times(self, name: str, kind: str = "A") -> int:
-        return self.asked.count((name, kind))
+        return self.queries.count((name, kind))
 
     def __enter__(self) -> "NameServer":
         self._thread.start()
@@ -90,17 +90,17 @@ class NameServer:
         name, end = _name(question, 12)
         kind = KINDS.get(struct.unpack_from(">H", question, end)[0], "other")
         before = self.times(name, kind)
-        self.asked.append((name, kind))
-        said = self.zone.get(name, Said(code=NXDOMAIN))
-        if callable(said):
-            said = said(kind, before)
-        await asyncio.sleep(said.delay_s)
-        if said.silent:
+        self.queries.append((name, kind))
+        answer = self.zone.get(name, DnsAnswer(code=NXDOMAIN))
+        if callable(answer):
+            answer = answer(kind, before)
+        await asyncio.sleep(answer.delay_s)
+        if answer.silent:
             return None
-        records = [one for one in said.records if one[1] == CNAME or KINDS[one[1]] == kind]
+        records = [one for one in answer.records if one[1] == CNAME or KINDS[one[1]] == kind]
         data = b"".join(map(_record, records))
         cut = len(data) + end + 4 > limit
-        flags = 0x8180 | said.code | (0x0200 if cut else 0)
+        flags = 0x8180 | answer.code | (0x0200 if cut else 0)
         head = question[:2] + struct.pack(">HHHHH", flags, 1, 0 if cut else len(records), 0, 0)
         return head + question[12 : end + 4] + (b"" if cut else data)
 

@@ -1,9 +1,9 @@
-"""A crawl of the public web in a network of its own, where servers wait at inside addresses. Not a test module.
+"""A crawl with the rules of the public web in a network namespace with servers at private addresses. Not a test module.
 
-Run as root of a network namespace without other network (`unshare --user --map-root-user --net`): it gives the loopback
+Run as root of an isolated network namespace (`unshare --user --map-root-user --net`): it gives the loopback
 interface public and private addresses, puts a server behind each, and crawls with the rules for the public web. `python
--m tests.tasks.stages.crawl.hostile.private_net STORE` prints which of the private servers was connected to, and what
-the fetch log says.
+-m tests.tasks.stages.crawl.hostile.private_net STORE` prints the private servers that got a connection, and
+the fetch log.
 """
 
 import errno
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.tasks.stages.crawl.hostile.name_server import CNAME, SERVFAIL, A, NameServer, Said, addresses
+from tests.tasks.stages.crawl.hostile.name_server import CNAME, SERVFAIL, A, DnsAnswer, NameServer, addresses
 from tests.tasks.stages.crawl.hostile.web import Web, page, redirect
 
 PUBLIC, SECOND, THIRD, NAMES = "93.184.216.34", "93.184.216.35", "93.184.216.36", "93.184.216.53"
@@ -47,7 +47,7 @@ SETTINGS: dict[str, object] = {
     "name_servers": [NAMES],
     "partitions": 1,
     "max_depth": 1,
-    # A hundred hosts share two addresses; how long one of these is left alone is not what is tested.
+    # A hundred hosts share two addresses; politeness by address is not tested here.
     "ip_delay_s": 0.02,
     "timeout_s": 3.0,
     "max_backoff_s": 2.0,
@@ -59,12 +59,12 @@ NAMED = ("private.example", "loop.example", "mixed.example", "mixed6.example", "
 
 
 def rebinding(name):
-    """Public at the first look-up, private at all others; no time to live."""
+    """Public at the first lookup, private at all others; with a TTL of zero."""
 
-    def said(kind, before):
-        return Said() if kind == "AAAA" else addresses(name, "10.0.0.1" if before else SECOND, ttl=0)
+    def answer(kind, before):
+        return DnsAnswer() if kind == "AAAA" else addresses(name, "10.0.0.1" if before else SECOND, ttl=0)
 
-    return said
+    return answer
 
 
 ZONE = {
@@ -76,10 +76,10 @@ ZONE = {
     "mixed.example": addresses("mixed.example", SECOND, "192.168.1.1"),
     "mixed6.example": addresses("mixed6.example", SECOND, "fc00::1"),
     "metadata.example": addresses("metadata.example", "169.254.169.254"),
-    "alias.example": Said([("alias.example", CNAME, 60, "in.example"), ("in.example", A, 60, "10.0.0.1")]),
-    "circle.example": Said([("circle.example", CNAME, 60, "circle.example")]),
-    "silent.example": Said(silent=True),
-    "broken.example": Said(code=SERVFAIL),
+    "alias.example": DnsAnswer([("alias.example", CNAME, 60, "in.example"), ("in.example", A, 60, "10.0.0.1")]),
+    "circle.example": DnsAnswer([("circle.example", CNAME, 60, "circle.example")]),
+    "silent.example": DnsAnswer(silent=True),
+    "broken.example": DnsAnswer(code=SERVFAIL),
     "rebind.example": rebinding("rebind.example"),
     **{f"r{number}.example": addresses(f"r{number}.example", SECOND) for number in range(64)},
     **{f"q{number}.example": addresses(f"q{number}.example", THIRD) for number in range(64)},
@@ -96,7 +96,7 @@ def main() -> None:
             for port in (80, 443, 3128)
         }
         private |= {f"{PUBLIC} {port}": web.host(page(b"secret"), address=PUBLIC, port=port) for port in PORTS}
-        for host in private.values():  # each of them could be reached
+        for host in private.values():  # all of them are reachable
             reach(host.address, host.port)
         while any(not host.connections for host in private.values()):
             pass
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def reach(address: str, port: int, limit_s: float = 10) -> None:
-    """Connects once; on a loaded machine the kernel adds the route of a new IPv6 address some time after it."""
+    """Connects once; on a loaded machine the kernel adds the route of a new IPv6 address with a delay."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -122,14 +122,14 @@ def reach(address: str, port: int, limit_s: float = 10) -> None:
 
 
 def _targets() -> list[str]:
-    """Returns addresses that lead inside."""
+    """Returns URLs of private addresses."""
     literals = [f"http://{host}/secret" for host in LITERALS]
     named = [f"http://{host}/" for host in NAMED]
     return [*literals, *named, *(f"http://public.example:{port}/" for port in PORTS), "http://user@10.0.0.1/"]
 
 
 def _open_public(web: Web) -> None:
-    """Opens the public servers: one links to all targets, one redirects to them, others send their files there."""
+    """Starts the public servers: one links to all targets, one redirects to them, others redirect robots.txt."""
     targets = _targets()
     extra = [f"http://{name}.example/" for name in ("rebind", "many", "circle", "silent", "broken", "none")]
     extra += [f"http://r{number}.example/{number}" for number in range(len(targets))]
@@ -147,7 +147,7 @@ def _open_public(web: Web) -> None:
 
 
 def _config() -> dict[str, object]:
-    """Returns the rules for the public web, with a scope that covers all targets."""
+    """Returns the settings for the public web, with a scope that covers all targets."""
     scope = ["*.example", "*.internal", "*.local", "*.lan", "*.localhost", "metadata", *PRIVATE[:10], "0.0.0.0"]
     scope += [host for host in LITERALS if host.startswith("[")] + ["[::7f00:1]", "[::a00:1]"]
     scope += ["[::ffff:7f00:1]", "[::ffff:a00:1]", *(f"public.example:{port}" for port in PORTS)]
@@ -159,7 +159,7 @@ def _config() -> dict[str, object]:
 
 
 def crawl(store: Path, config: dict[str, object]) -> list[dict[str, object]]:
-    """Crawls in a process of its own, with proxies set; returns the rows of the fetch log."""
+    """Crawls in a separate process, with proxy variables set; returns the rows of the fetch log."""
     proxies = {name: "http://10.0.0.1:3128" for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY")}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("run_crawl.py")), str(store)],
@@ -177,7 +177,7 @@ def crawl(store: Path, config: dict[str, object]) -> list[dict[str, object]]:
 
 
 def up(addresses: tuple[str, ...]) -> None:
-    """Gives the loopback interface of this namespace all the addresses."""
+    """Adds all addresses to the loopback interface of this namespace."""
     commands = ["link set lo up"]
     commands += [f"addr add {one}/32 dev lo" for one in addresses if "." in one and ":" not in one]
     commands += [f"addr add {one}/128 dev lo nodad" for one in addresses if ":" in one]

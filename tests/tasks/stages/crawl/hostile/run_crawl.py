@@ -1,6 +1,6 @@
-"""Crawls once in a process of its own, and tells what it took. Not a test module.
+"""Crawls once in a separate process, and reports its resources. Not a test module.
 
-`python run_crawl.py STORE` with the recipe's crawl settings as JSON on stdin; the result goes to STORE/result.json.
+`python run_crawl.py STORE` with the recipe's crawl settings as JSON on stdin; writes STORE/result.json.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Group 4: content codings that blow up, lie or break. Bodies are kept as received and read within bounds."""
+"""Group 4: oversized, false or broken content codings. Bodies are stored as received and read within bounds."""
 
 import gzip
 import zlib
@@ -24,7 +24,7 @@ def nested(data, times):
 
 
 def readable():
-    """(body, Content-Encoding) whose text holds the link; made when asked for, since it takes 100 MiB and a second."""
+    """(body, Content-Encoding) whose text has the link; created lazily, since it takes 100 MiB and a second."""
     bomb = TEXT + b" " * BLANK
     return {
         "bomb in gzip": (gzip.compress(bomb), "gzip"),
@@ -37,7 +37,7 @@ def readable():
         "garbage behind gzip": (gzip.compress(TEXT) + b"garbage" * 1000, "gzip"),
         "several members": (gzip.compress(TEXT[:50]) + gzip.compress(TEXT[50:]), "gzip"),
         "members without end": (gzip.compress(TEXT) + gzip.compress(b" ") * 20_000, "gzip"),
-        "a coding that nobody knows": (TEXT, "x-secret"),
+        "an unknown coding": (TEXT, "x-secret"),
         "no coding at all": (TEXT, "none"),
         "a charset": (TEXT, "UTF-8"),
         "blanks and capitals": (gzip.compress(TEXT), " GZip ,, identity"),
@@ -51,33 +51,33 @@ def unreadable():
         "a hundred layers": (nested(TEXT, 3), ", ".join(["gzip"] * 100)),
         "br that is none": (TEXT, "br"),
         "deflate that is none": (TEXT, "deflate"),
-        "packed in what nobody knows": (gzip.compress(TEXT), "x-secret"),
+        "an unknown coding over gzip": (gzip.compress(TEXT), "x-secret"),
         "broken gzip": (b"\x1f\x8b" + b"\xff" * 100, "gzip"),
         "empty gzip": (b"", "gzip"),
     }
 
 
-def test_a_body_is_read_as_far_as_is_safe_and_kept_as_it_came(web, crawl):
+def test_a_body_is_decoded_within_limits_and_stored_as_received(web, crawl):
     def hosts(bodies):
         return {name: web.host(page(body, f"Content-Encoding: {coding}")) for name, (body, coding) in bodies.items()}
 
     bodies, closed = readable(), unreadable()
     open_hosts, closed_hosts = hosts(bodies), hosts(closed)
     every = {**open_hosts, **closed_hosts}
-    found = crawl(*every.values(), max_depth=1)
+    result = crawl(*every.values(), max_depth=1)
     for name, host in every.items():
         body, _ = {**bodies, **closed}[name]
-        kept = found.captures.get(host.url())
-        assert kept is not None, name
-        assert (kept["bytes"], kept["truncated"]) == (len(body), False), name
-    assert found.reasons(every) == dict.fromkeys(every, "")
+        capture = result.captures.get(host.url())
+        assert capture is not None, name
+        assert (capture["bytes"], capture["truncated"]) == (len(body), False), name
+    assert result.reasons(every) == dict.fromkeys(every, "")
     assert {name for name, host in every.items() if "/found" in host.paths()} == set(bodies)
 
 
-def test_a_bomb_that_is_large_on_the_wire_is_cut(web, crawl):
-    # 4 MiB of gzip that would be 4 GiB.
+def test_a_bomb_that_is_large_on_the_wire_is_truncated(web, crawl):
+    # 4 MiB of gzip that decompress to 4 GiB.
     block = gzip.compress(b"\0" * (64 << 20))
     body = block * (1 + (4 << 20) // len(block))
     host = web.host(page(body, "Content-Encoding: gzip"))
-    kept = crawl(host).captures[host.url()]
-    assert (kept["bytes"], kept["truncated"]) == (1 << 20, True)
+    capture = crawl(host).captures[host.url()]
+    assert (capture["bytes"], capture["truncated"]) == (1 << 20, True)

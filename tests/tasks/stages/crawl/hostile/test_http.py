@@ -1,4 +1,4 @@
-"""Group 5: answers that are no HTTP, contradict themselves, or never end."""
+"""Group 5: responses that are not HTTP, contradictory, or endless."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real_time
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\n"
 
-# What the client refuses: there is no capture, and the log says why.
+# Refused by the client: there is no capture, and the log has the reason.
 PROTOCOL = {
     "endless header": endless(PLAIN + b"X: ", b"a" * 65536),
     "header of 20 MB": PLAIN + b"X: " + b"a" * 20_000_000 + b"\r\n\r\n",
@@ -54,40 +54,40 @@ SLOW = {
     "silence": endless(b"", b"", 0.5),
     "slow flood of 100 Continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 1.0),
 }
-# What is kept, cut at [crawl] max_body_bytes and marked.
+# Kept, truncated at [crawl] max_body_bytes and marked.
 ENDLESS = {
     "endless body": endless(HEAD + b"\r\n", b"x" * 65536),
     "endless chunks": endless(CHUNKED, b"10000\r\n" + b"x" * 65536 + b"\r\n"),
     "length of 1 TB": endless(HEAD + b"Content-Length: 1000000000000\r\n\r\n", b"x" * 65536),
 }
-# What is kept as far as it came, and marked.
+# Kept as far as received, and marked.
 SHORT = {
     "body shorter than told": HEAD + b"Content-Length: 5000\r\n\r\nshort",
     "chunk shorter than told": CHUNKED + b"FF\r\nshort",
 }
 
 
-def test_what_is_no_http_is_refused_and_what_never_ends_is_cut(web, crawl):
+def test_non_http_is_refused_and_endless_responses_are_truncated(web, crawl):
     refused = {name: web.host(answer) for name, answer in PROTOCOL.items()}
     slow = {name: web.host(answer) for name, answer in SLOW.items()}
     cut = {name: web.host(answer) for name, answer in ENDLESS.items()}
     short = {name: web.host(answer) for name, answer in SHORT.items()}
-    found = crawl(*refused.values(), *slow.values(), *cut.values(), *short.values())
-    assert found.reasons(refused) == dict.fromkeys(refused, "protocol")
-    assert found.reasons(slow) == dict.fromkeys(slow, "timeout")
+    result = crawl(*refused.values(), *slow.values(), *cut.values(), *short.values())
+    assert result.reasons(refused) == dict.fromkeys(refused, "protocol")
+    assert result.reasons(slow) == dict.fromkeys(slow, "timeout")
     for name, host in cut.items():
-        kept = found.captures[host.url()]
-        assert (kept["truncated"], kept["bytes"]) == (True, 1 << 20), name
+        capture = result.captures[host.url()]
+        assert (capture["truncated"], capture["bytes"]) == (True, 1 << 20), name
     for name, host in short.items():
-        kept = found.captures[host.url()]
-        assert (kept["truncated"], kept["bytes"]) == (True, 5), name
-    # Three tries each, a second time over a new connection where a kept one was closed; no flood is read to its end.
+        capture = result.captures[host.url()]
+        assert (capture["truncated"], capture["bytes"]) == (True, 5), name
+    # Three tries each, repeated over a new connection if a pooled one was closed; no flood is read to its end.
     for name, host in {**refused, **slow, **cut}.items():
         assert len([path for path in host.paths() if path == "/"]) <= 6, name
         assert host.sent < 40 << 20, name
 
 
-def test_an_honest_answer_with_odd_but_harmless_parts_is_kept(web, crawl):
+def test_a_valid_response_with_unusual_parts_is_kept(web, crawl):
     answers = {
         "interim responses": b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\n\r\n" + page(b"x"),
         "chunk extension": CHUNKED + b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
@@ -114,11 +114,11 @@ def test_an_honest_answer_with_odd_but_harmless_parts_is_kept(web, crawl):
         "HTTP/2 in words": page(b"x").replace(b"HTTP/1.1", b"HTTP/2"),
     }
     hosts = {name: web.host(answer) for name, answer in answers.items()}
-    found = crawl(*hosts.values())
-    assert found.reasons(hosts) == {**dict.fromkeys(hosts, ""), "bytes behind no body": "http_404"}
-    kept = {name: found.captures[host.url()] for name, host in hosts.items() if name != "bytes behind no body"}
-    assert not any(one["truncated"] for one in kept.values())
-    assert {one["bytes"] for one in kept.values()} == {1, 5}
+    result = crawl(*hosts.values())
+    assert result.reasons(hosts) == {**dict.fromkeys(hosts, ""), "bytes behind no body": "http_404"}
+    captures = {name: result.captures[host.url()] for name, host in hosts.items() if name != "bytes behind no body"}
+    assert not any(one["truncated"] for one in captures.values())
+    assert {one["bytes"] for one in captures.values()} == {1, 5}
 
 
 def fetch(url, monkeypatch=None, **settings):
@@ -130,7 +130,7 @@ def fetch(url, monkeypatch=None, **settings):
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"])
-def test_proxies_of_the_environment_are_not_used(web, monkeypatch, variable):
+def test_proxy_variables_are_ignored(web, monkeypatch, variable):
     proxy = web.host(page(b"from the proxy"))
     site = web.host(page(b"from the site"))
     monkeypatch.setenv(variable, proxy.url())
@@ -138,7 +138,7 @@ def test_proxies_of_the_environment_are_not_used(web, monkeypatch, variable):
     assert proxy.connections == 0
 
 
-def test_a_password_file_of_the_user_is_not_sent(web, monkeypatch, tmp_path):
+def test_netrc_credentials_are_not_sent(web, monkeypatch, tmp_path):
     file = tmp_path / "netrc"
     file.write_text("machine 127.0.0.1 login user password secret\n")
     file.chmod(0o600)
@@ -158,8 +158,8 @@ def test_cookies_are_not_kept(web):
     assert b"Cookie" not in asyncio.run(run()).request
 
 
-def test_a_connection_to_an_inside_address_carries_no_request(web, monkeypatch):
-    """The last of three checks, alone: as if the two before it had been passed by."""
+def test_no_request_is_sent_over_a_connection_to_a_private_address(web, monkeypatch):
+    """The last of three checks alone, as if the first two had been bypassed."""
     site = web.host(page(b"x"))
     monkeypatch.setattr("tasks.stages.crawl.http.client.refusal", lambda *_, **__: None)
 
@@ -173,7 +173,7 @@ def test_a_connection_to_an_inside_address_carries_no_request(web, monkeypatch):
     assert site.requests == []
 
 
-def test_a_port_that_takes_no_connection_is_a_reason():
+def test_a_refused_connection_is_a_reason():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(FetchError) as caught:

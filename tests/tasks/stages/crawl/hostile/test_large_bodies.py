@@ -1,4 +1,4 @@
-"""Many hosts that send as much as they may at the same time, and let the end wait."""
+"""Many hosts that send maximal bodies at the same time, with a delayed end."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ HOSTS = 60
 
 
 def stalling(path):
-    """Sends all but the end of a large file, and the end two seconds later."""
+    """Sends a large file with its end delayed by two seconds."""
 
     async def answer():
         yield b"HTTP/1.1 200 OK\r\nContent-Type: application/pdf\r\nContent-Length: %d\r\n\r\n" % BODY
@@ -26,9 +26,9 @@ def stalling(path):
 
 
 @pytest.mark.soak
-def test_many_large_bodies_at_once_take_bounded_memory_and_all_are_had(web, tmp_path):
+def test_many_concurrent_large_bodies_take_bounded_memory_and_are_all_fetched(web, tmp_path):
     hosts = [web.host(stalling) for _ in range(HOSTS)]
     config = {"seeds": [host.url() for host in hosts], "allow_loopback": True, "delay_s": 0.0, "partitions": 1}
-    found = crawl_in(tmp_path / "store", {**config, "timeout_s": 60, "concurrency": 200, "ai_optouts": []})
-    assert found.memory["fetch"] < MAX_MEMORY_MB
-    assert len(found.captures) == HOSTS
+    result = crawl_in(tmp_path / "store", {**config, "timeout_s": 60, "concurrency": 200, "ai_optouts": []})
+    assert result.memory["fetch"] < MAX_MEMORY_MB
+    assert len(result.captures) == HOSTS

@@ -1,4 +1,4 @@
-"""Group 7: HTML that stalls, swells or lies."""
+"""Group 7: HTML that stalls parsers, inflates, or is false."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def readable():
     }
 
 
-# Quadratic in the parser: they may be read, or kept without their links.
+# Quadratic in the parser: they may be parsed, or kept without their links.
 
 
 def slow():
@@ -79,19 +79,19 @@ XML = {
 
 
 @pytest.fixture
-def kept(web, crawl):
+def crawl_pages(web, crawl):
     def run(pages, kind="text/html", **settings):
         hosts = {name: web.host(page(body, kind=kind)) for name, body in pages.items()}
-        # Beyond "/" and "/found" nothing is asked of any host.
-        found = crawl(*hosts.values(), max_depth=1, max_body_bytes=8 * MIB, max_pages_per_host=10, **settings)
-        return hosts, found
+        # No host gets requests other than "/" and "/found".
+        result = crawl(*hosts.values(), max_depth=1, max_body_bytes=8 * MIB, max_pages_per_host=10, **settings)
+        return hosts, result
 
     return run
 
 
-def test_a_page_of_any_form_is_read_in_bounded_time_and_memory(kept):
-    hosts, found = kept(readable())
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
+def test_a_page_of_any_form_is_read_in_bounded_time_and_memory(crawl_pages):
+    hosts, result = crawl_pages(readable())
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "")
     # Of a million links a few are tried, not always this one.
     assert {name for name, host in hosts.items() if "/found" not in host.paths()} <= {"a million links"}
     for host in hosts.values():
@@ -99,32 +99,32 @@ def test_a_page_of_any_form_is_read_in_bounded_time_and_memory(kept):
 
 
 @pytest.mark.soak
-def test_a_page_that_a_parser_is_slow_on_does_not_stall_the_fetch(kept):
-    hosts, found = kept(slow())
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
+def test_a_page_that_slows_the_parser_does_not_stall_the_fetch(crawl_pages):
+    hosts, result = crawl_pages(slow())
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "")
     assert "/found" in hosts["15k attributes of one small page"].paths()
 
 
 @pytest.mark.soak
-def test_a_page_too_deep_for_the_parser_does_not_stall_the_fetch(kept):
-    hosts, found = kept(DEEP)
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
+def test_a_page_too_deep_for_the_parser_does_not_stall_the_fetch(crawl_pages):
+    hosts, result = crawl_pages(DEEP)
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "")
     reached = {name for name, host in hosts.items() if "/found" in host.paths()}
     assert {"a million nested div", "100k nested div", "nested and closed"} <= reached
 
 
-def test_entities_of_a_document_are_neither_expanded_nor_fetched(web, kept):
+def test_entities_of_a_document_are_neither_expanded_nor_fetched(web, crawl_pages):
     bait = web.host(page(b"secret"))
     pages = {name: body % bait.port if b"%%" in body else body for name, body in XML.items()}
-    hosts, found = kept(pages, kind="application/xhtml+xml")
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
+    hosts, result = crawl_pages(pages, kind="application/xhtml+xml")
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "")
     assert bait.connections == 0
 
 
-def test_a_body_of_100_mb_is_cut(web, crawl):
+def test_a_body_of_100_mb_is_truncated(web, crawl):
     host = web.host(page(FOUND + b"text " * (20 << 20)))
-    found = crawl(host, max_depth=1, max_body_bytes=8 * MIB)
-    assert (found.captures[host.url()]["bytes"], found.captures[host.url()]["truncated"]) == (8 * MIB, True)
+    result = crawl(host, max_depth=1, max_body_bytes=8 * MIB)
+    assert (result.captures[host.url()]["bytes"], result.captures[host.url()]["truncated"]) == (8 * MIB, True)
     assert "/found" in host.paths()
     assert host.sent < 40 * MIB
 
@@ -132,8 +132,8 @@ def test_a_body_of_100_mb_is_cut(web, crawl):
 CHARSETS = ("utf-7", "no-such", "rot13", "idna", "unicode_escape", "zlib", "utf-16", "utf-8" * 1000)
 
 
-def test_a_charset_of_the_header_that_is_no_text_does_no_harm(web, crawl):
+def test_an_invalid_charset_in_the_header_is_ignored(web, crawl):
     hosts = {charset: web.host(page(FOUND, kind=f"text/html; charset={charset}")) for charset in CHARSETS}
     hosts["a NUL"] = web.host(page(FOUND, kind="text/html; charset=utf-8\0"))
-    found = crawl(*hosts.values(), max_depth=1)
-    assert found.reasons(hosts) == {**dict.fromkeys(hosts, ""), "a NUL": "protocol"}
+    result = crawl(*hosts.values(), max_depth=1)
+    assert result.reasons(hosts) == {**dict.fromkeys(hosts, ""), "a NUL": "protocol"}

@@ -1,7 +1,7 @@
-"""Groups 1, 2 and 3: a crawl of public hosts reaches no inside address, whoever sends it there.
+"""Groups 1, 2 and 3: a crawl of public hosts reaches no private address by any way.
 
-The crawl runs with the rules for the public web in a network of its own, where real servers wait at public and at
-inside addresses (see `private_net`).
+The crawl runs with the rules for the public web in a separate network namespace, with real servers at public and at
+private addresses (see `private_net`).
 """
 
 import json
@@ -15,8 +15,8 @@ import pytest
 APART = ["unshare", "--user", "--map-root-user", "--net"]
 
 
-def in_a_network_of_its_own(store, module="private_net"):
-    """Runs the crawl of a module of this folder; skips where this machine gives no network namespace."""
+def run_in_private_network(store, module="private_net"):
+    """Runs the crawl of a module of this folder; skips if this machine does not allow a network namespace."""
     try:
         ready = subprocess.run([*APART, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
     except FileNotFoundError as missing:
@@ -35,19 +35,19 @@ def in_a_network_of_its_own(store, module="private_net"):
     return json.loads(done.stdout)
 
 
-def test_no_request_reaches_an_inside_address(tmp_path):
+def test_no_request_reaches_a_private_address(tmp_path):
     (tmp_path / "store").mkdir()
-    found = in_a_network_of_its_own(tmp_path / "store")
-    assert found["servers"] == 17 * 3 + 5
-    assert found["reached"] == []
-    reasons = {row["url"]: row["reason"] for row in found["rows"]}
+    result = run_in_private_network(tmp_path / "store")
+    assert result["servers"] == 17 * 3 + 5
+    assert result["reached"] == []
+    reasons = {row["url"]: row["reason"] for row in result["rows"]}
 
     captured = {url for url, reason in reasons.items() if not reason}
     assert captured == {f"http://{name}.example/" for name in ("public", "many", "rebind")}
     ports = {url for url in reasons if url.startswith("http://public.example:")}
     assert {reasons.pop(url) for url in ports} == {"port"}
     assert len(ports) == 5
-    # Pages that redirect inside are redirects and no more; hosts whose robots.txt leads inside are left alone.
+    # Pages that redirect to private addresses are only redirects; hosts whose robots.txt does are skipped.
     redirects = {url for url, reason in reasons.items() if reason == "redirect"}
     assert len(redirects) >= 45
     assert all(url.startswith("http://r") for url in redirects)
@@ -64,16 +64,16 @@ def test_no_request_reaches_an_inside_address(tmp_path):
     assert {url: reasons[url] for url in rest if reasons[url] != "redirect_broken"} == {}
 
 
-def test_a_host_that_the_recipe_grants_is_reached_and_opens_nothing_for_another(tmp_path):
+def test_a_granted_host_is_reachable_and_grants_nothing_to_others(tmp_path):
     (tmp_path / "store").mkdir()
-    found = in_a_network_of_its_own(tmp_path / "store", "intranet_net")
-    assert found["reached"] == sorted(found["granted"])
-    reasons = {row["url"]: row["reason"] for row in found["rows"]}
-    captured = {f"http://{place}/" for place in ("public.example", *found["places"])}
+    result = run_in_private_network(tmp_path / "store", "intranet_net")
+    assert result["reached"] == sorted(result["granted"])
+    reasons = {row["url"]: row["reason"] for row in result["rows"]}
+    captured = {f"http://{place}/" for place in ("public.example", *result["places"])}
     assert {url for url, reason in reasons.items() if not reason} == captured
     refused = {url: reason for url, reason in reasons.items() if reason}
     ports = ("wiki.corp.internal:8081", "10.20.0.6:8080", "port.example:82", "public.example:8080")
     assert {refused.pop(f"http://{place}/") for place in ports} == {"port"}
     assert refused.pop("http://leads.example/") == "redirect"
     assert set(refused.values()) == {"private_address"}
-    assert len(refused) == found["refused"]
+    assert len(refused) == result["refused"]

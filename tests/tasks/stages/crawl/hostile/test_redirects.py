@@ -1,4 +1,4 @@
-"""Group 3: redirects that lead inside, nowhere, or on for ever. Redirects on public hosts: test_private_addresses."""
+"""Group 3: redirects to private or invalid addresses, or without end. On public hosts: test_private_addresses."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.tasks.stages.crawl.hostile.web import TDMREP, page, redirect
 pytestmark = pytest.mark.real_time
 
 
-def test_a_redirect_is_a_new_address_with_checks_of_its_own_or_nothing(web, crawl):
+def test_a_redirect_target_is_checked_like_any_other_url(web, crawl):
     inside = web.host(page(b"secret"))
     answers = {
         "to this machine": redirect(inside.url("/secret")),
@@ -29,33 +29,33 @@ def test_a_redirect_is_a_new_address_with_checks_of_its_own_or_nothing(web, craw
         "304 unasked": page(b"", status="304 Not Modified"),
     }
     hosts = {name: web.host(answer) for name, answer in answers.items()}
-    found = crawl(*hosts.values())
-    assert found.reasons(hosts) == {
+    result = crawl(*hosts.values())
+    assert result.reasons(hosts) == {
         **dict.fromkeys(list(answers)[:5], "redirect"),
         **dict.fromkeys(list(answers)[5:], "redirect_broken"),
         "to 1 MB": "protocol",
     }
     assert inside.connections == 0
-    assert not {host.url() for host in hosts.values()} & set(found.captures)
+    assert not {host.url() for host in hosts.values()} & set(result.captures)
     for name, host in hosts.items():
         assert len(host.paths()) <= 5, name
 
 
 def test_a_chain_of_redirects_ends(web, crawl):
     host = web.host(lambda path: redirect(f"/{int(path[1:] or 0) + 1}", "301 Moved Permanently"))
-    found = crawl(host)
+    result = crawl(host)
     assert [path for path in host.paths() if path not in ("/robots.txt", TDMREP)] == ["/", "/1", "/2", "/3", "/4", "/5"]
-    assert host.url("/5") in found.rows
+    assert host.url("/5") in result.rows
 
 
-def test_two_hosts_that_send_to_each_other_are_left_soon(web, crawl):
+def test_hosts_that_redirect_to_each_other_are_abandoned_soon(web, crawl):
     there = web.host(lambda path: redirect(f"{back.url()}{path.count('x') * 'x'}x"))
     back = web.host(lambda path: redirect(f"{there.url()}{path.count('x') * 'x'}x"))
     crawl(there, back)
     assert len(there.paths()) + len(back.paths()) <= 2 * (2 + 6)
 
 
-def test_redirects_of_robots_lead_to_no_permission(web, crawl):
+def test_redirects_of_robots_txt_grant_no_permission(web, crawl):
     def hops(path):
         return redirect(f"/{int(path[1:] or 0) + 1}")
 
@@ -72,8 +72,8 @@ def test_redirects_of_robots_lead_to_no_permission(web, crawl):
     }
     hosts = {name: web.host(page(b"x"), robots=answer) for name, answer in answers.items()}
     good = web.host(page(b"x"), robots=redirect(f"http:////127.0.0.1:{fetched.port}/robots.txt"))
-    found = crawl(*hosts.values(), good)
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "robots_unavailable")
-    assert found.reason(good) == ""
+    result = crawl(*hosts.values(), good)
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "robots_unavailable")
+    assert result.reason(good) == ""
     assert all(set(host.paths()) == {"/robots.txt"} for host in hosts.values())
     assert chain.paths() == ["/robots.txt", "/1", "/2", "/3", "/4", "/5"]

@@ -1,4 +1,4 @@
-"""Group 6: robots.txt and Retry-After that are huge, broken, hostile or mad."""
+"""Group 6: robots.txt and Retry-After that are huge, broken, hostile or absurd."""
 
 import gzip
 
@@ -72,23 +72,23 @@ UNAVAILABLE = {
 }
 
 
-# The host asked to be left alone for longer than the cycle lasts: it is, and its URLs stay due.
+# The host requested a pause longer than the cycle: it is respected, and its URLs stay due.
 POSTPONED = {
     "Retry-After of a day": status("503 Busy", "Retry-After: 86400"),
     "Retry-After 9999": status("429 Slow", "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"),
 }
 
 
-def test_robots_files_of_every_kind_mean_go_stay_or_not_this_time(web, crawl):
+def test_robots_files_of_every_kind_allow_forbid_or_postpone(web, crawl):
     def hosts(robots):
         return {name: web.host(page(b"x"), robots=answer) for name, answer in robots.items()}
 
     allowed, denied, unavailable, postponed = map(hosts, (allowing(), denying(), UNAVAILABLE, POSTPONED))
-    found = crawl(*allowed.values(), *denied.values(), *unavailable.values(), *postponed.values())
-    assert found.reasons(allowed) == dict.fromkeys(allowed, "")
-    assert found.reasons(denied) == dict.fromkeys(denied, "robots_denied")
-    assert found.reasons(unavailable) == dict.fromkeys(unavailable, "robots_unavailable")
-    assert set(found.reasons(postponed).values()) <= {"robots_unavailable", None}
+    result = crawl(*allowed.values(), *denied.values(), *unavailable.values(), *postponed.values())
+    assert result.reasons(allowed) == dict.fromkeys(allowed, "")
+    assert result.reasons(denied) == dict.fromkeys(denied, "robots_denied")
+    assert result.reasons(unavailable) == dict.fromkeys(unavailable, "robots_unavailable")
+    assert set(result.reasons(postponed).values()) <= {"robots_unavailable", None}
     assert all(host.paths() == ["/robots.txt"] for host in postponed.values())
     for name, host in {**denied, **unavailable}.items():
         assert set(host.paths()) == {"/robots.txt"}, name
@@ -96,11 +96,11 @@ def test_robots_files_of_every_kind_mean_go_stay_or_not_this_time(web, crawl):
     assert all(host.sent < 8 << 20 for host in {**allowed, **denied}.values())
 
 
-def test_a_crawl_delay_of_30_years_leaves_the_host_to_the_next_cycle(web, crawl):
+def test_a_crawl_delay_of_30_years_postpones_the_host_to_the_next_cycle(web, crawl):
     host = web.host(page(b"x"), robots=text(b"User-agent: *\nCrawl-delay: 1e9"))
-    found = crawl(host, time_box_s=5.0)
+    result = crawl(host, time_box_s=5.0)
     assert host.paths() == ["/robots.txt"]
-    assert found.reason(host) in (None, "host_backoff")
+    assert result.reason(host) in (None, "host_backoff")
 
 
 MAD_PAUSES = {
@@ -116,11 +116,11 @@ MAD_PAUSES = {
 }
 
 
-def test_whatever_retry_after_says_the_page_waits_for_another_cycle(web, crawl):
+def test_any_retry_after_postpones_the_page_to_another_cycle(web, crawl):
     hosts = {
         name: web.host(page(b"", f"Retry-After: {value}", status="503 Busy")) for name, value in MAD_PAUSES.items()
     }
-    found = crawl(*hosts.values())
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "http_503")
-    assert {found.rows[host.url()]["status"] for host in hosts.values()} == {"fetch_retry"}
+    result = crawl(*hosts.values())
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "http_503")
+    assert {result.rows[host.url()]["status"] for host in hosts.values()} == {"fetch_retry"}
     assert all(len(host.paths()) <= 2 + 3 for host in hosts.values())

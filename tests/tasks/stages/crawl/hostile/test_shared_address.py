@@ -1,4 +1,4 @@
-"""Politeness by IP: many hosts behind one address, beside hosts behind another, measured where the requests come in."""
+"""Politeness by IP: many hosts behind one address and others behind a second, measured at the server."""
 
 import itertools
 
@@ -17,8 +17,8 @@ def begins(hosts):
     return sorted(begin for host in hosts for begin, _, _ in host.requests)
 
 
-@pytest.mark.soak  # gaps between arrivals: beside three other workers requests are seen late
-def test_an_address_is_asked_at_its_pace_and_holds_up_no_other(web, good_web, tmp_path):
+@pytest.mark.soak  # gaps between arrivals: with three other workers requests are recorded late
+def test_an_ip_address_is_requested_at_its_own_pace_without_delaying_others(web, good_web, tmp_path):
     links = page(b"".join(b"<a href=/%d>x</a>" % number for number in range(PAGES)))
     shared = [web.host(links) for _ in range(HOSTS)]
     others = [good_web.host(links, address="127.0.0.2") for _ in range(2)]
@@ -29,14 +29,14 @@ def test_an_address_is_asked_at_its_pace_and_holds_up_no_other(web, good_web, tm
         "ip_delay_s": IP_DELAY_S,
         "latency_factor": 0.0,
         "partitions": 1,
-        # Fewer than there are hosts behind the shared address: whoever waits there must not hold a place.
+        # Fewer than the hosts behind the shared address: waiting hosts must not occupy a slot.
         "concurrency": 2,
     }
-    found = crawl_in(tmp_path / "store", config)
-    assert len(found.captures) == (HOSTS + 2) * (PAGES + 1)
+    result = crawl_in(tmp_path / "store", config)
+    assert len(result.captures) == (HOSTS + 2) * (PAGES + 1)
     for group in (shared, others):
         at = begins(group)
-        # A request is seen a moment after it was sent; the next one may be seen sooner after its own.
+        # A request is recorded slightly after it was sent; the delay varies.
         assert min(later - earlier for earlier, later in itertools.pairwise(at)) >= IP_DELAY_S - 0.05
         assert at[-1] - at[0] >= IP_DELAY_S * (len(at) - 1) - 0.05
     # 50 requests there, 10 here.

@@ -1,4 +1,4 @@
-"""Group 7, XML: sitemaps and feeds that swell, circle or lead elsewhere."""
+"""Group 7, XML: sitemaps and feeds that inflate, form cycles or point to other hosts."""
 
 import gzip
 
@@ -36,7 +36,7 @@ def host_with(web, files, kind="application/xml"):
 
 
 def every_kind():
-    """Files by path; made when asked for: a bomb of 400 MiB takes a second."""
+    """Files by path; created lazily: a bomb of 400 MiB takes a second."""
     return {
         "good": {"/s.xml": urls("/listed")},
         "billion laughs": {"/s.xml": urls("/listed", "&a9;", doctype=f"<!DOCTYPE x [{LAUGHS}]>")},
@@ -74,17 +74,17 @@ def every_kind():
 def test_a_sitemap_of_any_kind_is_read_within_bounds(web, crawl):
     kinds = every_kind()
     hosts = {name: host_with(web, files) for name, files in kinds.items()}
-    found = crawl(*hosts.values(), max_pages_per_host=20, max_depth=2, max_body_bytes=8 << 20)
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
+    result = crawl(*hosts.values(), max_pages_per_host=20, max_depth=2, max_body_bytes=8 << 20)
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "")
     for name, host in hosts.items():
         for path in kinds[name]:
             assert host.paths().count(path) <= 1, f"{name}: {path} was asked for again and again"
         assert len(host.paths()) <= 23, name
-    # Where the entry before the trouble can be read it is; what matters is that nothing else was.
+    # The entry before the error may be read; nothing else may be.
     reached = {name for name, host in hosts.items() if "/listed" in host.paths()}
     assert reached >= {"good", "index of itself", "indexes in a circle", "inside addresses", "a long address"}
-    assert not any("root:" in url or "lollol" in url for url in found.rows)
-    assert not [url for url in found.rows if not url.startswith("http://127.0.0.1:")]
+    assert not any("root:" in url or "lollol" in url for url in result.rows)
+    assert not [url for url in result.rows if not url.startswith("http://127.0.0.1:")]
 
 
 def test_a_hundred_thousand_sitemaps_are_not_all_fetched(web, crawl):

@@ -1,4 +1,4 @@
-"""Group 11: a disk that is full, and an attempt that wakes up late. Kills: test_fetch_resume."""
+"""Group 11: a full disk, and a stale attempt. Kills: test_fetch_resume."""
 
 import json
 import os
@@ -43,29 +43,29 @@ def _full_at(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def test_a_full_disk_is_an_error_and_costs_no_page(tmp_path):
+def test_a_full_disk_is_an_error_and_loses_no_page(tmp_path):
     (tmp_path / "whole").mkdir()
     (tmp_path / "full").mkdir()
     pages = linked(30)
     with Site(pages) as site:
         assert start(tmp_path / "whole", site).wait(60) == 0
-        # Room for the fetch list and the first file, not for one of 25 long pages.
+        # Space for the fetch list and the first file, not for one of 25 long pages.
         site.pages = {path: text + "<!--" + os.urandom(6000).hex() + "-->" for path, text in pages.items()}
         full = start(tmp_path / "full", site, largest_file=60_000, warc_pages_per_file=25)
-        _, said = full.communicate(timeout=60)
+        _, stderr = full.communicate(timeout=60)
         assert full.returncode != 0
         assert segment_in(tmp_path / "full") is None, "a crawl that could not be stored is no crawl"
-        assert "File too large" in said or "space" in said, said[-2000:]
+        assert "File too large" in stderr or "space" in stderr, stderr[-2000:]
         again = start(tmp_path / "full", site, warc_pages_per_file=25)
-        _, said = again.communicate(timeout=60)
-        assert again.returncode == 0, said[-2000:]
+        _, stderr = again.communicate(timeout=60)
+        assert again.returncode == 0, stderr[-2000:]
     segment = segment_in(tmp_path / "full")
     assert set(pages_of(segment)) == set(pages_of(segment_in(tmp_path / "whole")))
     assert segment.verify() == []
 
 
 @pytest.mark.parametrize("asleep_after", [3, 15])
-def test_an_attempt_that_wakes_up_late_changes_nothing(tmp_path, asleep_after):
+def test_a_resumed_stale_attempt_changes_nothing(tmp_path, asleep_after):
     with Site(linked(30)) as site:
         late = start(tmp_path, site)
         while len(site.requests) < asleep_after and late.poll() is None:
@@ -73,12 +73,12 @@ def test_an_attempt_that_wakes_up_late_changes_nothing(tmp_path, asleep_after):
         late.send_signal(signal.SIGSTOP)
         try:
             after = start(tmp_path, site)
-            _, said = after.communicate(timeout=60)
+            _, stderr = after.communicate(timeout=60)
         finally:
             late.send_signal(signal.SIGCONT)
         late.communicate(timeout=60)
         if after.returncode != 0:
-            assert "TransientError" in said, said[-2000:]
+            assert "TransientError" in stderr, stderr[-2000:]
             assert start(tmp_path, site).wait(60) == 0
     segment = segment_in(tmp_path)
     assert len(pages_of(segment)) == 30

@@ -1,4 +1,4 @@
-"""Group 6, the other file: tdmrep.json that is huge, endless, broken, or leads inside; the pages come all the same."""
+"""Group 6, the other file: tdmrep.json that is huge, endless, broken, or redirects to private addresses."""
 
 import gzip
 
@@ -36,19 +36,19 @@ def hostile():
     }
 
 
-# Some 13,000 rules, none of which holds, and patterns that would cost a regular expression for ever.
+# About 13,000 rules without a match, and patterns with catastrophic backtracking as regular expressions.
 COSTLY = {
     "13k rules": file(b"[" + b",".join([b'{"location":"/x*y","tdm-reservation":1}'] * 13_000) + b"]"),
     "star bomb": file(b'[{"location": "/' + b"*a" * 200_000 + b'b$", "tdm-reservation": 1}]'),
 }
 
 
-def test_a_hostile_file_costs_its_host_no_page_and_nobody_else_anything(web, crawl):
+def test_a_hostile_file_affects_no_page(web, crawl):
     hosts = {name: web.host(page(b"x"), tdm=answer) for name, answer in {**hostile(), **COSTLY}.items()}
     reserved = web.host(page(b"x"), tdm=file(RESERVED))
-    found = crawl(*hosts.values(), reserved)
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
-    assert found.reason(reserved) == "ai_optout"
+    result = crawl(*hosts.values(), reserved)
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "")
+    assert result.reason(reserved) == "ai_optout"
     for name, host in hosts.items():
         assert host.paths().count(TDMREP) == {"to itself": 2}.get(name, 1), name
         assert host.sent < 8 << 20, name

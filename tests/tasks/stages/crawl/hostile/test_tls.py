@@ -1,13 +1,13 @@
-"""Group 10: certificates that prove nothing, and handshakes that do not end."""
+"""Group 10: invalid certificates, and endless handshakes."""
 
 import socket
 from contextlib import closing
 
-from tests.tasks.stages.crawl.hostile.web import Authority, page
+from tests.tasks.stages.crawl.hostile.web import CertificateAuthority, page
 
 
-def test_only_a_certificate_that_proves_the_name_is_accepted(web, crawl, tmp_path):
-    authority = Authority(tmp_path)
+def test_only_a_certificate_for_the_host_name_is_accepted(web, crawl, tmp_path):
+    authority = CertificateAuthority(tmp_path)
     contexts = {
         "good": authority.server("good.localhost"),
         "expired": authority.server("expired.localhost", expired=True),
@@ -26,8 +26,8 @@ def test_only_a_certificate_that_proves_the_name_is_accepted(web, crawl, tmp_pat
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         still = web.host(page(b"x"))  # only for its address
         still.scheme, still.port = "https", silent.getsockname()[1]
-        found = crawl(*hosts.values(), plain, still, environment={"SSL_CERT_FILE": str(authority.file)})
-        assert found.reasons(hosts) == {
+        result = crawl(*hosts.values(), plain, still, environment={"SSL_CERT_FILE": str(authority.file)})
+        assert result.reasons(hosts) == {
             "good": "",
             "expired": "tls",
             "self-signed": "tls",
@@ -35,12 +35,12 @@ def test_only_a_certificate_that_proves_the_name_is_accepted(web, crawl, tmp_pat
             "huge chain": "tls",
             "long chain": "",
         }
-        assert found.reason(plain) == "tls"
-        assert found.reason(still) == "robots_unavailable"
+        assert result.reason(plain) == "tls"
+        assert result.reason(still) == "robots_unavailable"
     for kind in ("expired", "self-signed", "wrong name", "huge chain"):
         assert hosts[kind].requests == [], "a request was sent over a connection that proves nothing"
 
 
-def test_an_authority_that_is_not_trusted_proves_nothing(web, crawl, tmp_path):
-    host = web.host(page(b"x"), tls=Authority(tmp_path).server("good.localhost"), name="good.localhost")
+def test_an_untrusted_certificate_authority_is_refused(web, crawl, tmp_path):
+    host = web.host(page(b"x"), tls=CertificateAuthority(tmp_path).server("good.localhost"), name="good.localhost")
     assert crawl(host).reason(host) == "tls"

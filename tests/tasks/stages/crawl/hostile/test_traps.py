@@ -1,4 +1,4 @@
-"""Sites without end: each is left after a few pages, and what is sane on them is kept."""
+"""Endless sites: each is abandoned after a few pages, and its real pages are kept."""
 
 from datetime import UTC, datetime
 from itertools import product
@@ -23,7 +23,7 @@ def growing(path):
 
 
 def calendar(path):
-    """Has a page for every month, and a link to the next."""
+    """Serves a page for every month, with a link to the next."""
     if path == "/":
         return html("events", f"/events/{datetime.now(UTC).year}/01/")
     _, _, year, month, _ = path.split("/")
@@ -32,7 +32,7 @@ def calendar(path):
 
 
 def filters(path):
-    """Combines five filters of three values each, and has five articles."""
+    """Serves combinations of five filters with three values each, and five articles."""
     if path.startswith("/article"):
         return html(path)
     values = [[f"f{number}={value}" for value in "abc"] for number in range(5)]
@@ -42,20 +42,20 @@ def filters(path):
 
 
 def one_page(path):
-    """Gives the same page for every address, with absolute links to addresses that no page has."""
+    """Serves the same page at every URL, with absolute links to invalid URLs."""
     return html("Welcome", *(f"/{number}" for number in range(30)))
 
 
 def says_not_found(path):
-    """Claims success for pages that it does not have."""
+    """Returns status 200 for missing pages."""
     if path == "/":
         return html("home", "/real", *(f"/missing/{number}" for number in range(5)))
     return html("Real") if path == "/real" else html("Seite nicht gefunden", text=path)
 
 
-def test_sites_without_end_are_left_after_a_few_pages(web, crawl):
+def test_endless_sites_are_abandoned_after_a_few_pages(web, crawl):
     hosts = [web.host(answer) for answer in (growing, calendar, filters, one_page, says_not_found)]
-    found = crawl(*hosts, max_pages_per_host=PAGES, max_queries_per_path=5, max_depth=PAGES)
+    result = crawl(*hosts, max_pages_per_host=PAGES, max_queries_per_path=5, max_depth=PAGES)
     grows, months, shop, same, missing = hosts
 
     assert sorted(grows.paths()) == ["/", TDMREP, "/again/", "/again/again/", "/fine.html", "/robots.txt"]
@@ -63,7 +63,7 @@ def test_sites_without_end_are_left_after_a_few_pages(web, crawl):
     assert (len(pages), max(pages)) == (24, f"/events/{datetime.now(UTC).year + 1}/12/")
     assert {f"/article/{number}" for number in range(5)} <= set(shop.paths())
     assert 5 < len([path for path in shop.paths() if path.startswith("/shop")]) <= 5 + 15
-    captured = [url for url in found.captures if url.startswith(same.url())]
+    captured = [url for url in result.captures if url.startswith(same.url())]
     assert len(captured) == 1
-    assert found.reason(missing, "/real") == ""
-    assert {found.reason(missing, f"/missing/{number}") for number in range(5)} == {"soft_404"}
+    assert result.reason(missing, "/real") == ""
+    assert {result.reason(missing, f"/missing/{number}") for number in range(5)} == {"soft_404"}

@@ -1,6 +1,6 @@
-"""Hostile web hosts on loopback, and certificates, good and bad, of an authority of the tests' own. Not a test module.
+"""Hostile web hosts on loopback, and valid and invalid certificates of a test authority. Not a test module.
 
-Each host has a port of its own and answers with bytes as they are.
+Each host has a separate port and sends raw bytes.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 
 
 def page(body: bytes, *headers: str, status: str = "200 OK", kind: str = "text/html") -> bytes:
-    """A whole answer."""
+    """A complete response."""
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
 def redirect(to: str, status: str = "302 Found") -> bytes:
-    # Servers send letters outside ASCII as UTF-8, and browsers read them so.
+    # Servers send non-ASCII letters as UTF-8, and browsers decode them so.
     return page(b"", "Location: " + to.encode().decode("latin-1"), status=status)
 
 
@@ -44,8 +44,8 @@ class Host:
     """One host: answers `answer` to every path but /robots.txt and /.well-known/tdmrep.json.
 
     Attributes:
-        requests: (monotonic time of the request, time of the end of the answer, path).
-        sent: bytes of answers.
+        requests: (monotonic time of the request, time of the end of the response, path).
+        sent: bytes of responses.
     """
 
     answer: Answer
@@ -68,7 +68,7 @@ class Host:
 
 
 class Web:
-    """Serves hosts from one thread; a host that sends without end harms none of the others."""
+    """Serves hosts from one thread; an endless response does not affect other hosts."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -96,7 +96,7 @@ class Web:
         port: int = 0,
         greeting: bytes = b"",
     ) -> Host:
-        """Opens a host that answers, or one that sends `greeting` unasked; see `Host.url` for its address."""
+        """Starts a host that answers, or one that sends an unsolicited `greeting`; see `Host.url` for its URL."""
         scheme = "https" if tls else "http"
         host = Host(answer, robots, tdm, address, port, scheme=scheme, name=name, greeting=greeting)
         asyncio.run_coroutine_threadsafe(self._open(host, tls), self._loop).result(10)
@@ -111,7 +111,7 @@ class Web:
             writer.close()
 
         server = await asyncio.start_server(serve, host.address, host.port, ssl=tls)
-        # What waits in the kernel counts as sent: without a bound, several MiB that nobody has read.
+        # Data in kernel buffers counts as sent: without a limit, several unread MiB.
         server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         host.port = server.sockets[0].getsockname()[1]
         self._servers.append(server)
@@ -149,7 +149,7 @@ async def _converse(host: Host, reader: asyncio.StreamReader, writer: asyncio.St
 
 
 def _whole(answer: bytes) -> bool:
-    """Tells whether an answer is as long as it says: only then may the connection live on."""
+    """Returns whether a response has its declared length: only then may the connection be reused."""
     end = answer.find(b"\r\n\r\n") + 4
     head = answer[:end].lower()
     lengths = re.findall(rb"(?m)^content-length: (\d{1,12})\r?$", head)
@@ -165,7 +165,7 @@ async def _send(host: Host, writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def endless(head: bytes, piece: bytes, pause_s: float = 0.0) -> Callable[[str], AsyncIterator[bytes]]:
-    """An answer that begins with `head` and repeats `piece` until the other side has had enough."""
+    """A response that starts with `head` and repeats `piece` until the client closes the connection."""
 
     async def answer(_: str) -> AsyncIterator[bytes]:
         yield head
@@ -179,8 +179,8 @@ def endless(head: bytes, piece: bytes, pause_s: float = 0.0) -> Callable[[str], 
 _DAY = timedelta(days=1)
 
 
-class Authority:
-    """Issues certificates into `folder`; who trusts `file` trusts them."""
+class CertificateAuthority:
+    """Issues certificates into `folder`; clients that trust `file` trust them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -191,7 +191,7 @@ class Authority:
         self.file.write_bytes(_pem(self._certificate))
 
     def server(self, name: str, *, expired: bool = False, self_signed: bool = False, chain: int = 0) -> ssl.SSLContext:
-        """Returns what a server of that name needs; `chain` certificates that have nothing to do with it follow."""
+        """Returns certificate and key of a server with that name, followed by `chain` unrelated certificates."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         signer = (subject, key) if self_signed else None

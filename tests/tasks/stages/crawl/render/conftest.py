@@ -1,4 +1,4 @@
-"""A private network to be kept out of, and Chromium where there is one."""
+"""A private network that must not be reached, and Chromium if it is installed."""
 
 import asyncio
 import socket
@@ -9,15 +9,15 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import RenderConfig
-from tasks.stages.crawl.render.proxy import Guard
-from tests.tasks.stages.crawl.site import Inside
+from tasks.stages.crawl.render.proxy import AddressGuard
+from tests.tasks.stages.crawl.site import PrivateServer
 
 QUICK = {"settle_ms": 300, "timeout_s": 10.0}
 
 
 @pytest.fixture
 def chromium() -> str:
-    """The browser's program; skips where there is none."""
+    """The browser executable; skips if there is none."""
     pytest.importorskip("playwright.async_api", reason="rendering is not tested: no package playwright")
     from tasks.stages.crawl.render.browser import find_chromium
 
@@ -29,13 +29,13 @@ def chromium() -> str:
 
 @pytest.fixture
 def inside():
-    server = Inside()
+    server = PrivateServer()
     yield server
     server.close()
 
 
 class Trick(AbstractResolver):
-    """A name server to which every name is this machine's."""
+    """A name server that resolves every name to this machine."""
 
     async def resolve(self, host, port=0, family=socket.AF_INET):
         return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
@@ -44,8 +44,8 @@ class Trick(AbstractResolver):
         pass
 
 
-class OneSite(Guard):
-    """The crawl's guard with one hole, through which the test site is reached."""
+class OneSite(AddressGuard):
+    """The crawl's guard with an exception for the test site."""
 
     def __init__(self, port):
         super().__init__(allow_loopback=False, resolver=Trick())
@@ -60,7 +60,7 @@ class OneSite(Guard):
 @pytest.fixture
 def render(chromium, tmp_path):
     from tasks.stages.crawl.render.browser import Browser
-    from tasks.stages.crawl.render.stage import Source
+    from tasks.stages.crawl.render.stage import CapturedPage
 
     def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
         async def work():
@@ -68,7 +68,7 @@ def render(chromium, tmp_path):
             agent = "sluice/0.1 (+mailto:a@b.example)"
             async with Browser(config, agent, guard(site.port), str(tmp_path)) as browser:
                 body = html if isinstance(html, bytes) else html.encode()
-                return await browser.render(Source(url or site.url(), headers, body), allowed)
+                return await browser.render(CapturedPage(url or site.url(), headers, body), allowed)
 
         return asyncio.run(work())
 
@@ -77,5 +77,5 @@ def render(chromium, tmp_path):
 
 @pytest.fixture
 def browsers():
-    """Returns the browser processes that this process has started and that still live."""
+    """Returns the live browser processes of this process."""
     return lambda: [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]

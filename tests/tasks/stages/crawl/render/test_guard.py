@@ -6,11 +6,11 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.stages.crawl.http.address import Grants, RefusedAddressError
 from tasks.stages.crawl.policy import HostsFile, Policy
-from tasks.stages.crawl.render.proxy import Guard
+from tasks.stages.crawl.render.proxy import AddressGuard
 
 
 class Names(AbstractResolver):
-    """A name server of the test's own."""
+    """A name server for the test."""
 
     def __init__(self, **names):
         self.names = names
@@ -29,13 +29,13 @@ class Names(AbstractResolver):
 
 def addresses(scheme, authority, *, allow_loopback=False, **names):
     async def run():
-        guard = Guard(allow_loopback=allow_loopback, resolver=Names(**names))
+        guard = AddressGuard(allow_loopback=allow_loopback, resolver=Names(**names))
         return await guard.addresses(scheme, authority)
 
     return asyncio.run(run())
 
 
-def test_a_public_name_is_connected_to_at_its_checked_address():
+def test_a_public_name_is_connected_at_its_checked_address():
     assert addresses("https", "site.example:443", site=["93.184.216.34"]) == [("93.184.216.34", 443)]
     assert addresses("http", "site.example", site=["93.184.216.34", "1.1.1.1"]) == [
         ("93.184.216.34", 80),
@@ -52,27 +52,27 @@ def test_a_public_name_is_connected_to_at_its_checked_address():
         *("site.example:22", "site.example:6379", "trick.example", "mixed.example", "a@site.example", "", ":80", "a b"),
     ],
 )
-def test_a_server_that_is_none_for_crawlers_is_refused(authority):
+def test_a_disallowed_server_is_refused(authority):
     with pytest.raises(RefusedAddressError):
         addresses("http", authority, site=["1.1.1.1"], trick=["192.168.1.1"], mixed=["1.1.1.1", "10.0.0.1"])
 
 
-def test_loopback_is_reached_where_the_crawl_allows_it():
+def test_loopback_is_reachable_if_the_crawl_allows_it():
     assert addresses("http", "127.0.0.1:8080", allow_loopback=True) == [("127.0.0.1", 8080)]
     with pytest.raises(RefusedAddressError):
         addresses("http", "10.0.0.1", allow_loopback=True)
 
 
-def test_a_name_that_nobody_knows_is_a_network_error():
+def test_an_unknown_name_is_a_network_error():
     with pytest.raises(OSError, match="unknown"):
         addresses("http", "nobody.example")
 
 
-def test_what_is_granted_to_a_host_is_granted_to_its_own_pages_alone():
+def test_a_grant_of_a_host_applies_only_to_its_own_pages():
     grants = Grants({"wiki.corp:8080": ["10.20.0.0/16"]})
 
     async def run(page):
-        guard = Guard(allow_loopback=False, resolver=Names(wiki=["10.20.0.5"]), grants=grants).for_page(page)
+        guard = AddressGuard(allow_loopback=False, resolver=Names(wiki=["10.20.0.5"]), grants=grants).for_page(page)
         return await guard.addresses("http", "wiki.corp:8080")
 
     assert asyncio.run(run("wiki.corp:8080")) == [("10.20.0.5", 8080)]
@@ -81,10 +81,10 @@ def test_what_is_granted_to_a_host_is_granted_to_its_own_pages_alone():
             asyncio.run(run(other))
 
 
-def test_a_denied_host_is_not_asked_for_parts_of_pages():
+def test_a_denied_host_gets_no_subresource_request():
     async def run():
         policy = Policy(HostsFile(deny=("site.example",)))
-        guard = Guard(allow_loopback=False, resolver=Names(site=["1.1.1.1"]), policy=policy)
+        guard = AddressGuard(allow_loopback=False, resolver=Names(site=["1.1.1.1"]), policy=policy)
         return await guard.for_page("other.example").addresses("https", "site.example:443")
 
     with pytest.raises(RefusedAddressError, match="host_denied"):

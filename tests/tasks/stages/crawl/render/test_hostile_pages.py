@@ -1,6 +1,6 @@
-"""Pages that want out: into a private network, to other windows, or onto the disk. With real Chromium.
+"""Pages that try to reach a private network, other windows, or the disk. With real Chromium.
 
-The test site is the one loopback server that the guard allows; `inside` plays the private network beside it.
+The test site is the only loopback server that the guard allows; `inside` acts as the private network.
 """
 
 import shutil
@@ -15,12 +15,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tasks.stages.crawl.render.proxy import Guard
-from tests.tasks.stages.crawl.site import Inside, Site
+from tasks.stages.crawl.render.proxy import AddressGuard
+from tests.tasks.stages.crawl.site import PrivateServer, Site
 
 
-class Open(Guard):
-    """No guard at all: shows that a test would notice."""
+class Open(AddressGuard):
+    """No guard: verifies that a test would detect a leak."""
 
     def __init__(self, port):
         super().__init__(allow_loopback=True)
@@ -29,7 +29,7 @@ class Open(Guard):
         return [("127.0.0.1", int(authority.rpartition(":")[2]))]
 
 
-# Each of them tries to have the private network hear its name.
+# Each of them tries to send its name to the private network.
 WAYS = """<!doctype html><html><head>
 <link rel="preconnect" href="http://127.0.0.1:PORT/"><link rel="dns-prefetch" href="http://127.0.0.1:PORT/">
 <link rel="prefetch" href="http://127.0.0.1:PORT/prefetch"><link rel="stylesheet" href="http://127.0.0.1:PORT/style">
@@ -77,21 +77,21 @@ def to_inside(inside):
 def test_no_page_reaches_a_private_network(render, inside):
     with Site({"/to-inside": to_inside(inside)}) as site:
         rendered = render(site, WAYS.replace("PORT", str(inside.port)), settle_ms=1000)
-        assert inside.heard == []
-        assert b'<p id="said">all tried</p>' in rendered.shown.html
+        assert inside.requests == []
+        assert b'<p id="said">all tried</p>' in rendered.document.html
         assert "/to-inside" in site.paths()
     for server in (f"127.0.0.1:{inside.port}", "169.254.169.254", "trick.example", "trick.example:443"):
         assert server in rendered.refused
 
 
-def test_without_the_guard_the_same_page_would(render, inside):
+def test_without_the_guard_the_page_reaches_the_private_network(render, inside):
     with Site({"/to-inside": to_inside(inside)}) as site:
         render(site, WAYS.replace("PORT", str(inside.port)), guard=Open, settle_ms=1000)
     ways = {"fetch", "redirected", "name", "trick", "xhr", "socket", "events", "worker", "script", "style", "module"}
-    assert {f"/{way}" for way in ways} <= set(inside.heard)
-    # What is refused whoever is asked: other windows and frames, other addresses of this one, all but GET.
+    assert {f"/{way}" for way in ways} <= set(inside.requests)
+    # Always refused: other windows and frames, other URLs of this host, methods other than GET.
     never = {"popup", "iframe", "object", "embed", "form", "post", "beacon", "ping", "refresh", "location", "image"}
-    assert not {f"/{way}" for way in never} & set(inside.heard)
+    assert not {f"/{way}" for way in never} & set(inside.requests)
 
 
 DATAGRAMS = """<p id="said">waiting</p><script>
@@ -130,30 +130,30 @@ def send(render, inside, monkeypatch):
         if not flags:
             monkeypatch.setattr(browser, "FLAGS", ("--disable-gpu", "--disable-dev-shm-usage"))
         if not script:
-            monkeypatch.setattr(browser, "_WITHOUT", "")
+            monkeypatch.setattr(browser, "_REMOVE_APIS", "")
         with Site({}) as site:
             rendered = render(site, DATAGRAMS.replace("PORT", str(inside.port)), settle_ms=2500)
-        return rendered.shown.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.heard
+        return rendered.document.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.requests
 
     return run
 
 
-def test_no_datagram_leaves_the_browser_because_the_page_has_nothing_to_send_it_with(send):
+def test_no_datagram_leaves_the_browser_because_the_page_apis_are_removed(send):
     assert send(flags=False) == (b"tried 0", [])
 
 
 def test_no_datagram_leaves_the_browser_because_its_flags_forbid_it(send):
-    tried, heard = send(script=False)
+    tried, requests = send(script=False)
     assert tried != b"tried 0"
-    assert heard == []
+    assert requests == []
 
 
-def test_without_both_datagrams_would_leave(send):
+def test_without_both_protections_datagrams_leave_the_browser(send):
     assert "udp" in send(flags=False, script=False)[1]
 
 
-class Shop(Guard):
-    """Knows the way to one https site, which is on this machine."""
+class Shop(AddressGuard):
+    """Resolves one https site to this machine."""
 
     def __init__(self, port):
         super().__init__(allow_loopback=False)
@@ -165,20 +165,20 @@ class Shop(Guard):
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_an_https_site_is_reached_only_with_a_certificate_that_holds(render, tmp_path, monkeypatch, trusted):
+def test_an_https_site_needs_a_valid_certificate(render, tmp_path, monkeypatch, trusted):
     from tasks.stages.crawl.render import browser
 
     if trusted:
         monkeypatch.setattr(browser, "FLAGS", (*browser.FLAGS, "--ignore-certificate-errors"))
     page = """<p id="said"></p><script>
     fetch("/data").then(one => one.text()).then(text => { said.textContent = text; })</script>"""
-    server = Inside(self_signed(tmp_path, "shop.example"))
+    server = PrivateServer(self_signed(tmp_path, "shop.example"))
     try:
         rendered = render(server, page, url="https://shop.example/", guard=Shop)
     finally:
         server.close()
-    assert set(server.heard) == {"/data" if trusted else "tcp"}
-    assert (b'<p id="said">hi</p>' in rendered.shown.html) is trusted
+    assert set(server.requests) == {"/data" if trusted else "tcp"}
+    assert (b'<p id="said">hi</p>' in rendered.document.html) is trusted
 
 
 def self_signed(folder, name):
@@ -197,8 +197,8 @@ def self_signed(folder, name):
     return context
 
 
-def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, monkeypatch):
-    # Not pytest's folder: the name of Chromium's socket would be too long there.
+def test_popups_dialogs_downloads_and_file_choosers_are_blocked(render, monkeypatch):
+    # Not pytest's folder, where the path of Chromium's socket would be too long.
     folder = tempfile.mkdtemp()
     monkeypatch.setenv("TMPDIR", folder)
     page = """<p id="said">text</p><input type="file" id="file"><a id="save" download="x.bin" href="/file">x</a>
@@ -213,9 +213,9 @@ def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, monk
     attachment = web.Response(body=b"x", headers={"Content-Disposition": "attachment; filename=x.bin"})
     with Site({"/file": lambda _: attachment, "/attachment": lambda _: attachment}) as site:
         rendered = render(site, page)
-        # A link with the attribute download is asked for before the browser refuses to save it.
+        # A link with the attribute download is requested before the browser refuses to save it.
         assert set(site.paths()) <= {"/file"}
-    assert b'<p id="said">went on</p>' in rendered.shown.html
+    assert b'<p id="said">went on</p>' in rendered.document.html
     left = [path for path in Path(folder).rglob("*") if path.is_file()]
     saved = [path for path in left if path.suffix == ".bin" or b"secret of the page" in path.read_bytes()]
     shutil.rmtree(folder)
@@ -229,11 +229,11 @@ def test_there_are_no_service_workers(render):
     said.textContent = "serviceWorker" in navigator || "serviceWorker" in frame.contentWindow.navigator;
     navigator.serviceWorker.register("/worker.js")</script>"""
     with Site({"/worker.js": "fetch('/from-the-worker')"}) as site:
-        assert b'<p id="said">false</p>' in render(site, page).shown.html
+        assert b'<p id="said">false</p>' in render(site, page).document.html
         assert site.paths() == []
 
 
-def test_the_browser_itself_asks_for_nothing(render):
+def test_the_browser_makes_no_request_of_its_own(render):
     with Site({}) as site:
         rendered = render(site, "<p>text</p>", settle_ms=4000)
     assert rendered.refused == ()
@@ -247,16 +247,16 @@ def test_a_page_has_no_permissions_and_no_devices(render):
       .then(states => { said.textContent = states.includes("granted") ? "some" : "none"; });
     </script>"""
     with Site({}) as site:
-        assert b'<p id="said">none</p>' in render(site, page).shown.html
+        assert b'<p id="said">none</p>' in render(site, page).document.html
 
 
-def test_two_pages_of_a_site_know_nothing_of_each_other(render):
+def test_two_pages_of_a_site_share_no_state(render):
     page = """<p id="said"></p><script>
     said.textContent = document.cookie + localStorage.getItem("x") + "|";
     document.cookie = "seen=1; max-age=9999"; localStorage.setItem("x", "seen");</script>"""
     with Site({}) as site:
         for _ in range(2):
-            assert b'<p id="said">null|</p>' in render(site, page).shown.html
+            assert b'<p id="said">null|</p>' in render(site, page).document.html
 
 
 def test_the_browser_sees_nothing_of_our_environment(render, browsers, monkeypatch):

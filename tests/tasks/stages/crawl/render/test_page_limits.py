@@ -1,4 +1,4 @@
-"""What one page may cost, and what is taken of it. With real Chromium."""
+"""Limits of one page, and its captured content. With real Chromium."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.tasks.stages.crawl.site import Site
 @pytest.mark.parametrize(
     "script", soak_but([0], ["for (;;) {}", "addEventListener('load', () => { for (;;) {} })", "for (;;) alert(1)"])
 )
-def test_a_script_without_end_is_ended_with_its_browser(render, browsers, script):
+def test_an_endless_script_is_killed_with_its_browser(render, browsers, script):
     from tasks.stages.crawl.render.stage import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
@@ -21,18 +21,18 @@ def test_a_script_without_end_is_ended_with_its_browser(render, browsers, script
     assert browsers() == []
 
 
-def test_a_page_that_never_rests_is_taken_as_it_is_when_its_time_is_over(render):
+def test_a_page_that_never_settles_is_captured_at_its_timeout(render):
     async def later(_):
         await asyncio.sleep(30)
         return web.Response()
 
     with Site({"/later": later}) as site:
         rendered = render(site, "<p>here already<script>fetch('/later')</script>", timeout_s=2.0)
-    assert b"here already" in rendered.shown.html
-    assert not rendered.shown.complete
+    assert b"here already" in rendered.document.html
+    assert not rendered.document.complete
 
 
-def test_a_page_that_eats_memory_is_ended(render, browsers):
+def test_a_page_that_exhausts_memory_is_killed(render, browsers):
     from tasks.stages.crawl.render.stage import PageError
 
     hungry = "const held = []; setInterval(() => held.push(new Uint8Array(64 << 20).fill(1)), 20)"
@@ -51,7 +51,7 @@ def test_a_page_that_eats_memory_is_ended(render, browsers):
         "document.documentElement.remove()",
     ],
 )
-def test_a_page_that_puts_something_else_in_its_place_is_dropped(render, script):
+def test_a_page_that_navigates_away_is_dropped(render, script):
     from tasks.stages.crawl.render.stage import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
@@ -59,7 +59,7 @@ def test_a_page_that_puts_something_else_in_its_place_is_dropped(render, script)
     assert caught.value.reason == "render_failed"
 
 
-def test_a_page_that_is_too_large_in_the_end_is_dropped(render):
+def test_a_rendered_page_over_the_size_limit_is_dropped(render):
     from tasks.stages.crawl.render.stage import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
@@ -67,15 +67,15 @@ def test_a_page_that_is_too_large_in_the_end_is_dropped(render):
     assert caught.value.reason == "render_too_large"
 
 
-def test_requests_beyond_the_cap_are_not_made(render):
+def test_requests_beyond_the_cap_are_blocked(render):
     with Site({}) as site:
         page = "<p>text</p><script>for (let i = 0; i < 50; i++) fetch('/n' + i)</script>"
         rendered = render(site, page, max_requests=10)
         assert len(site.requests) <= 10
-    assert not rendered.shown.complete
+    assert not rendered.document.complete
 
 
-def test_an_endless_stream_ends_at_the_cap_on_bytes(render):
+def test_an_endless_stream_ends_at_the_byte_cap(render):
     async def endless(request):
         response = web.StreamResponse()
         await response.prepare(request)
@@ -86,37 +86,37 @@ def test_an_endless_stream_ends_at_the_cap_on_bytes(render):
         rendered = render(site, "<p>text</p><script>fetch('/endless').then(r => r.text())</script>", max_bytes=1 << 20)
     assert rendered.spent == "bytes"
     assert rendered.received <= (1 << 20) + (64 << 10)
-    assert b"<p>text</p>" in rendered.shown.html
+    assert b"<p>text</p>" in rendered.document.html
 
 
-def test_a_page_cannot_lie_about_what_it_shows(render):
+def test_a_page_cannot_override_the_functions_that_read_it(render):
     lies = """<p>true</p><script>
     for (const [kind, name] of [[Element.prototype, "outerHTML"], [Document.prototype, "documentElement"]])
       Object.defineProperty(kind, name, {get() { return {outerHTML: "false"}; }});
     String.prototype.toString = XMLSerializer.prototype.serializeToString = () => "false";</script>"""
     with Site({}) as site:
-        assert b"<p>true</p>" in render(site, lies).shown.html
+        assert b"<p>true</p>" in render(site, lies).document.html
 
 
 def test_a_page_in_another_charset_is_stored_as_utf_8(render):
     page = "<meta charset=windows-1251><p>Привет<script>document.body.append(', мир')</script>".encode("windows-1251")
     with Site({}) as site:
-        shown = render(site, page).shown.html.decode()
+        shown = render(site, page).document.html.decode()
     assert "<p>Привет" in shown
     assert ", мир</p>" in shown or "</p>, мир" in shown
 
 
-def test_robots_bind_what_the_page_asks_of_its_host(render):
+def test_robots_txt_applies_to_subresources_of_a_page(render):
     with Site({}) as site:
         page = "<script>fetch('/open'); fetch('/closed/x')</script>"
         render(site, page, allowed=lambda url: "/closed/" not in url)
         assert site.paths() == ["/open"]
 
 
-def test_the_crawler_says_who_it_is(render):
+def test_the_browser_sends_the_user_agent_of_the_crawler(render):
     with Site({"/data": "x"}) as site:
         page = "<p id=said></p><script>said.textContent = navigator.userAgent; fetch('/data')</script>"
         rendered = render(site, page)
         agents = {headers["User-Agent"] for _, headers in site.headers}
     assert agents == {"sluice/0.1 (+mailto:a@b.example)"}
-    assert b"sluice/0.1 (+mailto:a@b.example)" in rendered.shown.html
+    assert b"sluice/0.1 (+mailto:a@b.example)" in rendered.document.html

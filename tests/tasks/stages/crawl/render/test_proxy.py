@@ -4,10 +4,10 @@ import contextlib
 import pytest
 
 from tasks.stages.crawl.http.address import RefusedAddressError
-from tasks.stages.crawl.render.proxy import Guard, Proxy
+from tasks.stages.crawl.render.proxy import AddressGuard, Proxy
 
 
-class Only(Guard):
+class Only(AddressGuard):
     """Allows one server, by any name, at a given address."""
 
     def __init__(self, port):
@@ -24,7 +24,7 @@ class Only(Guard):
 
 @contextlib.asynccontextmanager
 async def server(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", endless=False, keep=False):
-    """A server that answers every connection with the same bytes; yields its port and the heads it got."""
+    """A server that answers every connection with the same bytes; yields its port and the received heads."""
     heads = []
 
     async def serve(reader, writer):
@@ -48,7 +48,7 @@ async def server(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", endle
 
 
 async def say(proxy, data, *, more=b""):
-    """Sends bytes to the proxy and returns all that comes back."""
+    """Sends bytes to the proxy and returns the whole response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(data)
     received = b""
@@ -69,7 +69,7 @@ def get(port, path="/a?b=1", extra=""):
     return f"GET http://site.test:{port}{path} HTTP/1.1\r\nHost: other.test\r\n{extra}\r\n".encode()
 
 
-def test_a_plain_request_reaches_the_server_that_its_url_names_and_no_other():
+def test_a_plain_request_reaches_only_the_server_of_its_url():
     async def work():
         async with server() as (port, heads):
             guard = Only(port)
@@ -85,7 +85,7 @@ def test_a_plain_request_reaches_the_server_that_its_url_names_and_no_other():
     run(work())
 
 
-def test_a_tunnel_carries_bytes_both_ways():
+def test_a_tunnel_carries_bytes_in_both_directions():
     async def work():
         async with server() as (port, heads), Proxy(Only(port), 1000, 10) as proxy:
             begin = f"CONNECT site.test:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
@@ -113,7 +113,7 @@ def test_a_tunnel_carries_bytes_both_ways():
         (b"nonsense\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_get_to_a_public_server_goes_nowhere(request_, status):
+def test_only_get_requests_to_public_servers_are_forwarded(request_, status):
     async def work():
         async with server() as (port, heads), Proxy(Only(port), 1000, 10) as proxy:
             answer = await say(proxy, request_.replace(b"PORT", str(port).encode()))
@@ -124,7 +124,7 @@ def test_what_is_no_get_to_a_public_server_goes_nowhere(request_, status):
     run(work())
 
 
-def test_a_second_request_on_a_connection_is_not_passed_on():
+def test_a_second_request_on_a_connection_is_not_forwarded():
     async def work():
         async with server(keep=True) as (port, heads), Proxy(Only(port), 1000, 10) as proxy:
             await say(proxy, get(port), more=get(port, "/second"))
@@ -133,7 +133,7 @@ def test_a_second_request_on_a_connection_is_not_passed_on():
     run(work())
 
 
-def test_the_network_ends_with_the_bytes_that_a_page_may_receive():
+def test_the_byte_cap_of_a_page_cuts_off_its_network():
     async def work():
         async with server(endless=True) as (port, _), Proxy(Only(port), 100_000, 10) as proxy:
             first, second = await asyncio.gather(say(proxy, get(port)), say(proxy, get(port)))
@@ -144,7 +144,7 @@ def test_the_network_ends_with_the_bytes_that_a_page_may_receive():
     run(work())
 
 
-def test_the_network_ends_with_the_requests_that_a_page_may_make():
+def test_the_request_cap_of_a_page_cuts_off_its_network():
     async def work():
         async with server() as (port, heads), Proxy(Only(port), 1000, 2) as proxy:
             answers = [await say(proxy, get(port)) for _ in range(3)]
@@ -154,7 +154,7 @@ def test_the_network_ends_with_the_requests_that_a_page_may_make():
     run(work())
 
 
-def test_a_name_is_looked_up_once_for_a_page_so_that_it_cannot_change_its_mind():
+def test_a_name_is_resolved_once_per_page_against_dns_rebinding():
     class Rebinding(Only):
         async def addresses(self, scheme, authority):
             if self.asked:
@@ -173,7 +173,7 @@ def test_a_name_is_looked_up_once_for_a_page_so_that_it_cannot_change_its_mind()
     run(work())
 
 
-def test_a_head_without_an_end_is_not_waited_for():
+def test_an_endless_request_head_times_out():
     async def work():
         async with server() as (port, _), Proxy(Only(port), 1000, 10) as proxy:
             assert await say(proxy, b"GET http://" + b"a" * 100_000) == b""

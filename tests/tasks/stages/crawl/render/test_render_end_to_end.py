@@ -1,4 +1,4 @@
-"""From a seed to a rendered page: what a browser shows is found where the capture says nothing. With real Chromium."""
+"""From a seed to a rendered page: text that is missing in the capture is rendered. With real Chromium."""
 
 from fastwarc import ArchiveIterator, WarcRecordType
 
@@ -29,7 +29,7 @@ def rows_of(artifact, folder):
     return [row for path in artifact.files(folder) for row in artifact.table(path).to_pylist()]
 
 
-def test_a_page_whose_text_is_made_by_scripts_is_captured_then_rendered(chromium, run_stage):
+def test_a_page_with_text_from_scripts_is_captured_and_then_rendered(chromium, run_stage):
     plain = f"<p>{'A page that is whole as it is. ' * 50}</p><script>1</script><a href=/shop>shop</a>"
     with Site({"/": plain, "/shop": SHELL, "/app.js": APP, "/api/goods": GOODS}) as site:
         config = config_for(site)
@@ -44,7 +44,7 @@ def test_a_page_whose_text_is_made_by_scripts_is_captured_then_rendered(chromium
         rendered = run_stage(
             "tasks.stages.crawl.render.stage", config, {"segment": segment, "seeds": seeds}, member="p0"
         )
-        # Neither the page nor robots.txt is asked for again.
+        # Neither the page nor robots.txt is requested again.
         assert sorted(site.paths()) == ["/api/goods", "/app.js"]
         links = {row["url"] for row in rows_of(rendered, "links/")}
         assert links == {site.url("/goods/kettle"), site.url("/goods/pan")}

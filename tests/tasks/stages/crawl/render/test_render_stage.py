@@ -1,4 +1,4 @@
-"""The stage: captured pages go through the browser into parts like those of a segment. With real Chromium."""
+"""The stage: captured pages are rendered into parts like those of a segment. With real Chromium."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome, to_table
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tests.soak import soak_but
@@ -61,7 +61,7 @@ def config_for(site, **render):
 
 def capture(writer, url, html, render=True, headers=()):
     body = html.encode()
-    answer = Answer(
+    answer = Response(
         status=200,
         reason="OK",
         headers=(("Content-Type", "text/html; charset=utf-8"), *headers),
@@ -93,7 +93,7 @@ def capture(writer, url, html, render=True, headers=()):
 
 @pytest.fixture
 def segment(tmp_path):
-    """Writes a segment as fetch does, from (url, html) or (url, html, options)."""
+    """Writes a segment like fetch, from (url, html) or (url, html, options)."""
 
     def write(*pages):
         output = Output(Store(str(tmp_path)), ArtifactId("test/segment/p0", "dev"), "0" * 64, member="p0")
@@ -144,11 +144,11 @@ def records_of(artifact):
     return found
 
 
-def test_text_and_links_made_by_scripts_are_kept_beside_the_capture(chromium, segment, rendered):
+def test_text_and_links_from_scripts_are_stored_with_the_capture(chromium, segment, rendered):
     with Site({"/data": "Text from a script"}) as site:
         captured = segment((site.url("/app/"), APP), (site.url("/plain"), "<p>text</p>", {"render": False}))
         result = rendered(config_for(site), captured)
-        assert site.paths() == ["/robots.txt", "/data"]  # the page itself is not asked for again
+        assert site.paths() == ["/robots.txt", "/data"]  # the page itself is not requested again
         url, more = site.url("/app/"), site.url("/app/more")
     headers, body = records_of(result)[url]
     assert b"<h1>Text from a script</h1>" in body
@@ -163,9 +163,7 @@ def test_text_and_links_made_by_scripts_are_kept_beside_the_capture(chromium, se
     assert result.read(result.files("index/")[0]).count(b"\n") == 1
 
 
-def test_a_host_that_is_denied_meanwhile_is_asked_neither_for_pages_nor_for_parts_of_them(
-    chromium, segment, rendered, tmp_path
-):
+def test_a_host_denied_meanwhile_gets_no_page_or_subresource_request(chromium, segment, rendered, tmp_path):
     with Site({"/data": "Text from a script"}) as denied, Site({"/data": "Text of its own"}) as site:
         theirs = APP.replace("/data", denied.url("/data"))
         captured = segment((denied.url("/app/"), APP), (site.url("/app/"), APP), (site.url("/mixed/"), theirs))
@@ -215,7 +213,7 @@ def test_a_missing_package_is_named_with_its_remedy(segment, rendered, monkeypat
 
 
 @pytest.mark.soak
-def test_pages_that_are_not_kept_leave_with_their_reason(chromium, segment, rendered):
+def test_pages_that_are_not_kept_are_counted_with_their_reason(chromium, segment, rendered):
     pages = {
         "/kept": "<p>fine</p><script></script>",
         "/endless": "<script>for (;;) {}</script>",
@@ -249,7 +247,7 @@ def test_a_part_without_a_rendered_page_has_no_archive(chromium, segment, render
     assert result.files("warc/") == result.files("index/") == []
 
 
-def test_the_cap_takes_the_first_pages_of_every_host_and_logs_the_rest(chromium, segment, rendered):
+def test_the_cap_renders_the_first_pages_of_every_host_and_logs_the_rest(chromium, segment, rendered):
     with Site({}) as one, Site({}) as two:
         pages = [(one.url(f"/{n}"), "<p>x<script></script>") for n in range(4)] + [
             (two.url("/0"), "<p>x<script></script>")
@@ -261,7 +259,7 @@ def test_the_cap_takes_the_first_pages_of_every_host_and_logs_the_rest(chromium,
     assert result.record.rejected == {"render_cap": 3}
 
 
-def test_pages_of_a_host_are_shown_one_after_the_other_with_its_pause_between(chromium, segment, rendered):
+def test_pages_of_a_host_are_rendered_sequentially_with_its_pause(chromium, segment, rendered):
     page = "<script>fetch('/begin'); setTimeout(() => fetch('/end'), 200)</script>"
     with Site({}, "User-agent: *\nCrawl-delay: 4") as site:
         config = config_for(site, concurrency=4)
@@ -272,13 +270,13 @@ def test_pages_of_a_host_are_shown_one_after_the_other_with_its_pause_between(ch
     assert min(pauses) >= 4.0
 
 
-def test_a_host_that_asks_for_a_longer_pause_than_there_is_time_waits_for_the_next_cycle(chromium, segment, rendered):
+def test_a_host_whose_pause_exceeds_the_time_left_waits_for_the_next_cycle(chromium, segment, rendered):
     with Site({}, "User-agent: *\nCrawl-delay: 86400") as site:
         result = rendered(config_for(site), segment((site.url("/a"), APP)))
         assert log_of(result)[site.url("/a")]["reason"] == "render_time_box"
 
 
-def test_a_page_that_goes_elsewhere_by_script_leads_there(chromium, segment, rendered):
+def test_a_script_redirect_is_recorded_as_a_redirect(chromium, segment, rendered):
     with Site({}) as site:
         html = "<p>Wait</p><script>location.href = '/target'</script>"
         result = rendered(config_for(site), segment((site.url("/from"), html)))
@@ -286,7 +284,7 @@ def test_a_page_that_goes_elsewhere_by_script_leads_there(chromium, segment, ren
         assert "/target" not in site.paths()
 
 
-def test_the_browser_keeps_to_the_policy_that_came_with_the_page(chromium, segment, rendered):
+def test_the_browser_applies_the_csp_of_the_page(chromium, segment, rendered):
     with Site({"/data": "Text"}) as site:
         policy = {"headers": (("Content-Security-Policy", "connect-src 'none'"),)}
         result = rendered(config_for(site), segment((site.url("/app/"), APP, policy)))
@@ -304,9 +302,7 @@ def start(folder, config):
 
 @pytest.mark.parametrize("how", soak_but([1], [signal.SIGKILL, signal.SIGTERM]))
 @pytest.mark.soak
-def test_a_rendering_that_is_ended_goes_on_after_its_committed_parts(
-    chromium, segment, run_stage, rendered, tmp_path, how
-):
+def test_a_restarted_rendering_resumes_after_its_committed_parts(chromium, segment, run_stage, rendered, tmp_path, how):
     page = "<p id=said></p><script>fetch('/seen' + location.pathname); said.textContent = location.pathname</script>"
     with Site({}) as site:
         config = config_for(site, pages_per_part=2, concurrency=1)
