@@ -73,6 +73,6 @@ def test_the_report_names_scores_a_question_and_the_box_of_its_page(tunings: Tun
     shown = "\n".join(told)
     assert "  13 PDF files, " in shown
     assert "  source books " in shown
-    assert "  asked      " in shown
+    assert "  question   " in shown
     assert "  bits per byte of the page's text after the question: base " in shown
     assert "  fine-tuned: mine/finetuned@apart, begun from mine/checkpoint@1" in shown
