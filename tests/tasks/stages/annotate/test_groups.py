@@ -162,7 +162,7 @@ def test_the_join_equals_one_table_of_all_annotators(recipe: Recipe) -> None:
         table = {name: found[name].column for name in USE}
         errors = pa.nulls(documents.num_rows, pa.string())
         joined = joint.parts.part(part, ["id"], USE, ["id"])[1]
-        assert joined.equals(pa.table({"id": documents["id"], "error": errors, **table}))
+        assert joined.drop_columns(["paged"]).equals(pa.table({"id": documents["id"], "error": errors, **table}))
 
 
 def test_a_changed_setting_reruns_only_affected_annotators(recipe: Recipe, own: None, counted: Counter[str]) -> None:
