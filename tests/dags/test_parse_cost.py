@@ -1,4 +1,4 @@
-"""A DAG file costs the dag-processor less than one CPU-second, with or without a cluster.
+"""A DAG file costs the dag-processor less CPU than importing Kubernetes, with or without a cluster.
 
 Without one it is soak: run it after a change of the imports of dags/.
 """
@@ -19,7 +19,7 @@ CLUSTER = '[place.train]\nwhere = "kubernetes"\n[place.kubernetes]\nimage = "tra
 
 
 @pytest.mark.parametrize("place", soak_but([1], ["", CLUSTER]), ids=["here", "cluster"])
-def test_a_dag_file_parses_in_less_than_a_cpu_second(place, recipes, airflow_db):
+def test_a_dag_file_costs_less_than_importing_kubernetes(place, recipes, airflow_db):
     for name in ("one", "two", "three"):
         recipes(name, place)
     script = Path(__file__).with_name("parse_cost.py")
@@ -29,7 +29,8 @@ def test_a_dag_file_parses_in_less_than_a_cpu_second(place, recipes, airflow_db)
     assert [set(costs) for costs in rounds] == [{path.name for path in FILES}] * 2, ran.stderr
     (kubernetes,) = [float(line.split()[1]) for line in ran.stdout.splitlines() if line.startswith("KUBERNETES ")]
     assert kubernetes > 0
-    # In the first round a recipe with a cluster may come before the file that imports Kubernetes.
-    for costs, most in zip(rounds, (1 + kubernetes, 1), strict=True):
+    # In the first round a recipe with a cluster may come before the file that imports Kubernetes. The bounds are
+    # relative: a busy or slow machine takes several times as many CPU-seconds for all of them.
+    for costs, most in zip(rounds, (2 * kubernetes, kubernetes), strict=True):
         for name, seconds in costs.items():
             assert 0 <= seconds < most, (name, seconds)
