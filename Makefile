@@ -11,6 +11,7 @@ TESTABLE := $(VENV)/.testable
 ORACLES := $(VENV)/oracles
 TIMES := $(VENV)/.times
 PYTEST := $(BIN)/python -m pytest
+COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(name))))
 
@@ -31,15 +32,17 @@ $(VENV)/bin/python:
 	@test -n '$(PYTHON)' || { echo 'sluice: Python 3.11 is needed and not on PATH. Name it: make PYTHON=/path/to/python3.11'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# With this stamp, a second `make demo` does not run pip again. pip does not compile 28,000 modules ahead of time, of
-# which a run imports a quarter: Python compiles what it imports.
+# With this stamp, a second `make demo` does not run pip again. pip compiles 28,000 modules in one process, which takes
+# longer than to install them; compileall uses all cores. Some packages contain templates that do not compile.
 $(INSTALLED): requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --requirement requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
+	@$(COMPILE)
 	@touch $@
 
 $(TESTABLE): tests/requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --requirement tests/requirements.txt
+	@$(COMPILE)
 	@touch $@
 
 docs: $(TESTABLE) ## the documentation as a site, in .site
@@ -91,7 +94,7 @@ $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
 	$(BIN)/python -m venv $(ORACLES)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$($(ORACLES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sluice.pth"
-	$(ORACLES)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile --requirement tests/oracles.txt
+	$(ORACLES)/bin/python -m pip install --disable-pip-version-check --quiet --requirement tests/oracles.txt
 	@touch $@
 
 oracles: $(ORACLES)/.installed models ## compare fine-tuning and scores with trl, PEFT, bitsandbytes and lm-eval
