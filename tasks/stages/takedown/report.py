@@ -298,13 +298,7 @@ def report_of(
     """
     covered = Tombstones.of(new)
     artifacts = [artifact_report(entry) for entry in affected]
-    documents: dict[str, dict[str, Any]] = {}
-    for effect in affected:
-        for row in effect.rows:
-            entry = documents.setdefault(
-                row["id"], {name: row[name] for name in ("id", "url", "source")} | {"artifacts": []}
-            )
-            entry["artifacts"].append(str(effect.artifact.address))
+    documents = _by_id(affected)
     return {
         "takedown": address,
         "date": config.date,
@@ -327,6 +321,18 @@ def report_of(
         "published_copies": list(published)[:MAX_ROWS],
         "not_found": _not_found(new, documents.values())[:MAX_ROWS],
     }
+
+
+def _by_id(affected: Sequence[AffectedArtifact]) -> dict[str, dict[str, Any]]:
+    """Returns {id, url, source, artifacts} of every affected document, by id."""
+    documents: dict[str, dict[str, Any]] = {}
+    for effect in affected:
+        for row in effect.rows:
+            entry = documents.setdefault(
+                row["id"], {name: row[name] for name in ("id", "url", "source")} | {"artifacts": []}
+            )
+            entry["artifacts"].append(str(effect.artifact.address))
+    return documents
 
 
 def page(report: dict[str, Any]) -> bytes:
