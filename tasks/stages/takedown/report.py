@@ -240,7 +240,7 @@ def published_copies(store: Store, recipe: str, tombstones: Tombstones) -> list[
             rows = rows.filter(pa.array(tombstones.mask(rows), pa.bool_()))
             taken_down.update(zip(rows["duplicate_of"].to_pylist(), rows["id"].to_pylist(), strict=True))
         for path in documents.files("kept/") if taken_down else ():
-            rows = documents.table(path, ["id", "url"], pc.field("id").isin(pa.array(taken_down, pa.string())))
+            rows = documents.table(path, ["id", "url"], pc.field("id").isin(pa.array(list(taken_down), pa.string())))
             rows = rows.filter(pa.array(~tombstones.mask(rows), pa.bool_()))
             published += [
                 {"artifact": str(documents.address), **row, "copy": taken_down[row["id"]]} for row in rows.to_pylist()
