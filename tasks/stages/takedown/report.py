@@ -205,7 +205,7 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row["url"], row["id"]))
 
 
-def copies(documents: Iterable[AffectedArtifact], tombstones: Tombstones) -> list[Row]:
+def copies(documents: Iterable[AffectedArtifact], in_force: Tombstones) -> list[Row]:
     """Returns documents at other addresses that were dropped as copies of documents that are taken down.
 
     In the next version they are no longer copies: a takedown covers addresses, not texts.
@@ -219,15 +219,21 @@ def copies(documents: Iterable[AffectedArtifact], tombstones: Tombstones) -> lis
         for path in affected.artifact.files("rejected/"):
             where = pc.field("duplicate_of").isin(ids)
             rows = affected.artifact.table(path, ["id", "url", "duplicate_of"], where)
-            elsewhere = rows.filter(pa.array(~tombstones.mask(rows), pa.bool_()))
+            elsewhere = rows.filter(pa.array(~in_force.mask(rows), pa.bool_()))
             result += [{"artifact": str(affected.artifact.address), **row} for row in elsewhere.to_pylist()]
     return result
 
 
-def published_copies(store: Store, recipe: str, tombstones: Tombstones) -> list[Row]:
+def published_copies(store: Store, recipe: str, new: Tombstones, in_force: Tombstones) -> list[Row]:
     """Returns published documents at other addresses whose exact or near copies are taken down.
 
     The copies were dropped in favor of these documents, so the recipe still publishes the text.
+
+    Args:
+        store: the store.
+        recipe: name of the recipe.
+        new: takedowns whose documents are looked for among the copies.
+        in_force: all takedowns; documents that they cover are left out.
 
     Returns:
         {artifact, id, url, copy: id of the document that is taken down}.
@@ -237,11 +243,11 @@ def published_copies(store: Store, recipe: str, tombstones: Tombstones) -> list[
         taken_down: dict[str, str] = {}
         for path in documents.files("rejected/"):
             rows = documents.table(path, ["id", "url", "duplicate_of"], pc.field("duplicate_of").is_valid())
-            rows = rows.filter(pa.array(tombstones.mask(rows), pa.bool_()))
+            rows = rows.filter(pa.array(new.mask(rows), pa.bool_()))
             taken_down.update(zip(rows["duplicate_of"].to_pylist(), rows["id"].to_pylist(), strict=True))
         for path in documents.files("kept/") if taken_down else ():
             rows = documents.table(path, ["id", "url"], pc.field("id").isin(pa.array(list(taken_down), pa.string())))
-            rows = rows.filter(pa.array(~tombstones.mask(rows), pa.bool_()))
+            rows = rows.filter(pa.array(~in_force.mask(rows), pa.bool_()))
             published += [
                 {"artifact": str(documents.address), **row, "copy": taken_down[row["id"]]} for row in rows.to_pylist()
             ]
@@ -271,7 +277,7 @@ def report_of(
     address: str,
     requested: Sequence[Tombstone],
     new: Sequence[Tombstone],
-    in_force: int,
+    in_force: Sequence[Tombstone],
     affected: Sequence[AffectedArtifact],
     lifted: Sequence[Lift] = (),
     unfinished: Sequence[str] = (),
@@ -284,7 +290,7 @@ def report_of(
         address: id of the takedown.
         requested: tombstones of the request.
         new: those of them that were not in force before.
-        in_force: number of tombstones in force after the request.
+        in_force: all tombstones after the request.
         affected: artifacts with documents that the new tombstones cover.
         lifted: tombstones that the request lifts.
         unfinished: ids of trainings that have not ended.
@@ -296,15 +302,15 @@ def report_of(
         artifacts: [`ArtifactReport`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
         duplicate_of}], published_copies: [{artifact, id, url, copy}], not_found: [values]}.
     """
-    covered = Tombstones.of(new)
     artifacts = [artifact_report(entry) for entry in affected]
+    dropped = copies((entry for entry in affected if entry.kind == DOCUMENTS), Tombstones.of(in_force))
     documents = _by_id(affected)
     return {
         "takedown": address,
         "date": config.date,
         "reason": config.reason,
         "requested_by": config.requested_by,
-        "summary": _summary(new, in_force, len(documents), artifacts)
+        "summary": _summary(new, len(in_force), len(documents), artifacts)
         + (f"; {len({row['id'] for row in published}):,} published at other addresses" if published else "")
         + (f"; {len(lifted):,} lifted" if lifted else ""),
         "new": [
@@ -312,12 +318,14 @@ def report_of(
         ],
         "lifted": [{name: getattr(lift, name) for name in ("kind", "value", "takedown")} for lift in lifted],
         "known": len(requested) - len(new),
-        "in_force": in_force,
+        "in_force": len(in_force),
         "documents": len(documents),
         "artifacts": artifacts,
         "unfinished": list(unfinished) if new else [],
         "found": sorted(documents.values(), key=lambda entry: (entry["url"], entry["id"]))[:MAX_ROWS],
-        "copies": copies((effect for effect in affected if effect.kind == DOCUMENTS), covered)[:MAX_ROWS],
+        "copies": copies((effect for effect in affected if effect.kind == DOCUMENTS), Tombstones.of(in_force))[
+            :MAX_ROWS
+        ],
         "published_copies": list(published)[:MAX_ROWS],
         "not_found": _not_found(new, documents.values())[:MAX_ROWS],
     }

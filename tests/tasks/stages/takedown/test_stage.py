@@ -81,6 +81,8 @@ def test_a_page_that_was_dropped_as_a_copy_leads_to_the_published_document(train
     assert f"<pre>{ROWS[0]['id']}" in takedown.read("report.html").decode()
     both = take_down(folder, "both", documents=f"{COPY['id']}\n{ROWS[0]['id']}", reason="asked")
     assert report_of(both)["published_copies"] == []
+    later = take_down(folder, "later", take_down(folder, "keeper", documents=ROWS[0]["id"]), documents=COPY["id"])
+    assert report_of(later)["published_copies"] == [], "what an earlier request took down is published no more"
 
 
 def test_the_audit_names_affected_models_and_the_report_unfinished_ones(trained: tuple) -> None:
