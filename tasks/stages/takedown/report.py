@@ -323,9 +323,7 @@ def report_of(
         "artifacts": artifacts,
         "unfinished": list(unfinished) if new else [],
         "found": sorted(documents.values(), key=lambda entry: (entry["url"], entry["id"]))[:MAX_ROWS],
-        "copies": copies((effect for effect in affected if effect.kind == DOCUMENTS), Tombstones.of(in_force))[
-            :MAX_ROWS
-        ],
+        "copies": dropped[:MAX_ROWS],
         "published_copies": list(published)[:MAX_ROWS],
         "not_found": _not_found(new, documents.values())[:MAX_ROWS],
     }
