@@ -206,9 +206,14 @@ class Order:
         return self._stage_of(slots).count(self._sources.index(source), slots)
 
     def steps_of(self, source: str, seq_id: int, until_step: int) -> list[int]:
-        """Returns the steps below `until_step` that contain the sequence, ascending: at most one per epoch.
+        """Returns the steps below `until_step` that contain the sequence: each step once, ascending.
 
-        The cost is one inverse permutation per epoch, without iterating over steps.
+        A step that ends one epoch of the source and begins the next can contain a sequence twice; so can every step if
+        the source is smaller than its share of a batch. The cost is one inverse permutation per epoch, without
+        iterating over steps.
+
+        Raises:
+            ValueError: the source has no such sequence.
         """
         if source not in self.sequences:
             return []
@@ -216,13 +221,15 @@ class Order:
         if not 0 <= seq_id < size:
             raise ValueError(f'"{source}" has the sequences 0 .. {size - 1}, not {seq_id}')
         index, total = self._sources.index(source), self.count_drawn(source, until_step)
-        steps = []
+        steps: list[int] = []
         for epoch in range(-(-total // size)):
             position = int(self._permutation(source, epoch).invert(np.array([seq_id]))[0])
             draw = epoch * size + position
             if draw < total:
                 stage = next(stage for stage in reversed(self._stages) if draw >= stage.before[index])
-                steps.append(stage.slot(index, draw) // self.batch_size)
+                step = stage.slot(index, draw) // self.batch_size
+                if step not in steps[-1:]:  # the draws ascend, so equal steps are neighbors
+                    steps.append(step)
         return steps
 
     def _draws(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

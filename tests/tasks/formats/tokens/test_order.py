@@ -84,7 +84,13 @@ def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> Non
             seen[source, sequence].append(step)
     for source, size in order.sequences.items():
         for sequence in range(size):
-            assert order.steps_of(source, sequence, steps) == seen.get((source, sequence), [])
+            assert order.steps_of(source, sequence, steps) == sorted(set(seen.get((source, sequence), [])))
+
+
+def test_a_step_that_reads_a_sequence_in_several_epochs_is_named_once() -> None:
+    order = Order({"web": 50, "code": 2}, {"web": 0.5, "code": 0.5}, 10, 0)
+    assert [(source, epoch) for source, _, epoch in order.batch(0)].count(("code", 1)) == 2
+    assert order.steps_of("code", 0, 4) == [0, 1, 2, 3]
 
 
 @given(orders(), st.integers(0, 10**7))
