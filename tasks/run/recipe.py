@@ -196,7 +196,8 @@ def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
 
 def _is_relevant(section: str, makes: Sequence[str]) -> bool:
     """Returns whether a section affects what a recipe makes. Sources of documents and operations always do."""
-    return section in ("crawl", "extract", "examples") or any(section in sections_of(asset) for asset in makes)
+    always = ("crawl", "extract", "examples", "finetune")
+    return section in always or any(section in sections_of(asset) for asset in makes)
 
 
 def _across(settings: Mapping[str, Any]) -> Iterator[str]:

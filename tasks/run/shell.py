@@ -457,7 +457,7 @@ def _print(answer: Any, as_json: bool, text: Callable[[], str]) -> None:
 def add_takedown_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a takedown request."""
     for name, field, meaning in (
-        ("url", "urls", "a page"),
+        ("url", "urls", "a page, or the file:// URL of a document"),
         ("domain", "domains", "a host name, with all names below it"),
         ("document", "documents", "a document id, 32 hex digits"),
         ("lift", "lift", "a URL, domain or document id that is no longer taken down"),

@@ -128,7 +128,8 @@ class OptimConfig(Config):
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay of the matrices; norms and the token embedding are not decayed."""
     warmup_steps: int = Field(default=30, ge=0)
-    """Steps of linear warm-up."""
+    """Steps of linear warm-up. A recipe that sets more than the run has is refused; a run that is shorter than the
+    default ends in its warm-up, below the peak learning rate."""
     schedule: Literal["cosine", "wsd"] = "wsd"
     """`cosine` decays from the end of the warm-up; `wsd` (warm-up, stable, decay) decays linearly at the end."""
     decay_share: float = Field(default=0.4, gt=0, le=1)
