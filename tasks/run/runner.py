@@ -92,8 +92,10 @@ def run_stage(
 
 
 def open_store(recipe: Recipe) -> Store:
-    """Opens the store of the recipe's place."""
-    return Store(expand_env(recipe.place.store))
+    """Opens the store of the recipe's place; raises StoreError if it is a file, or a folder that may not be read."""
+    store = Store(expand_env(recipe.place.store))
+    store.check_root()
+    return store
 
 
 def _make(
