@@ -95,6 +95,11 @@ def test_an_unknown_stage_is_refused_with_the_nearest_one(recipe: Recipe) -> Non
         run_stage(recipe, "extrakt")
 
 
+def test_the_shell_refuses_an_unknown_command_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extrat", "--recipe", "demo"]) == 2
+    assert capsys.readouterr().err == 'sluice: there is no stage or command "extrat". Did you mean "extract"?\n'
+
+
 def test_a_silent_dask_scheduler_is_a_retryable_error(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.core.engine._CONNECT_S", 1)
     nowhere = recipe.override({"place.dask.address": "tcp://127.0.0.1:9"})
