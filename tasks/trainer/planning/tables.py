@@ -11,10 +11,10 @@ from tasks.trainer.planning.measured import RunPerformance
 
 
 class ComparisonRow(TypedDict):
-    """A planned and a real value, and ratio = real / planned; `real` is None if it was not measured."""
+    """A planned and a real value, and ratio = real / planned; None for what does not apply or was not measured."""
 
     name: str
-    planned: float
+    planned: float | None
     real: float | None
     ratio: float | None
 
@@ -60,11 +60,11 @@ _PER_GPU = ("MFU", "price", "kWh", "kg CO2e")
 
 
 def comparable_on_any_device(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Returns the rows of a run on another device than planned: without ratios of rates, and real costs of a GPU."""
+    """Returns the rows of a run on another device than planned, without the planned rates and the costs of a GPU."""
     return [
         row
         if row["name"] in _ON_ANY_DEVICE
-        else {**row, "real": None if row["name"] in _PER_GPU else row["real"], "ratio": None}
+        else {**row, "planned": None, "real": None if row["name"] in _PER_GPU else row["real"], "ratio": None}
         for row in rows
     ]
 
