@@ -158,10 +158,7 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
         report = resolved.module.run(resolved.config, resolved.inputs, output, engine)
     refs = (*resolved.refs, *resolved.named_only)
     artifact = commit(output, resolved.spec.name, resolved.module.VERSION, resolved.config, refs, report, started)
-    record = artifact.record
-    log.info(
-        "[%s] done: %s rows in, %s out, rejected %s", resolved.address, record.rows_in, record.rows_out, record.rejected
-    )
+    log.info("[%s] done%s", resolved.address, f": {text}" if (text := describe.counts(artifact.record)) else "")
     return artifact
 
 
