@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.core.errors import TransientError
+from tasks.core.errors import InputError, TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
 from tasks.demo.stack import Status, read_status, stack_processes
@@ -182,6 +182,12 @@ def test_keys_are_readable_by_the_owner_only_and_reused(tmp_path: Path) -> None:
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     values = " ".join(home.environment().values())
     assert not [name for name, text in held.items() if text in values]
+
+
+def test_a_state_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"the state folder .*file cannot be written \(.*\)\. .* set SLUICE_HOME to"):
+        Home(tmp_path / "file", Ports(1, 2, 3, 5)).prepare()
 
 
 def test_settings_of_another_airflow_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
