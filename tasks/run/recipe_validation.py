@@ -120,6 +120,8 @@ def _makes(sections: Sections) -> Iterator[str]:
                 yield f'makes: "{asset}" is made from "{needed}": add it'
     if "warc" in sections.makes and "crawl" not in sections.own:
         yield 'makes: "warc" needs a section [crawl]: add it'
+    if sections.makes and "warc" not in sections.makes and sections.crawl and sections.crawl.enabled:
+        yield 'makes: without "warc" the section [crawl] has no effect: add "warc", or set crawl.enabled = false'
 
 
 def _pack_columns(sections: Sections) -> Iterator[str]:
