@@ -55,6 +55,8 @@ _NAMED = 5
 """Tensors that a message lists."""
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+"""Name of a model on the hub; `_name_or_path` can also be a path of the machine that saved the model."""
 _DOWNLOADED = ".cache/huggingface/download/config.json.metadata"
 """File of `hf download --local-dir`; its first line is the revision."""
 
@@ -347,11 +349,13 @@ def read_origin(folder: Path, content: Mapping[str, Any]) -> Origin:
     if license_ in ("", "other"):
         first_line = next((line.strip() for line in terms.splitlines() if line.strip()), "")
         license_ = stated.get("license_name", "").strip() or first_line or license_
-    name, revision = str(content.get("_name_or_path") or ""), _text(folder / _DOWNLOADED).partition("\n")[0].strip()
+    name = str(content.get("_name_or_path") or "")
+    revision = _text(folder / _DOWNLOADED).partition("\n")[0].strip()
     if folder.parent.name == "snapshots":
         name = name or folder.parents[1].name.removeprefix("models--").replace("--", "/")
         revision = revision or folder.name
-    return Origin(name, license_, revision if _REVISION.fullmatch(revision) else "")
+    known_name = name if _HUB_NAME.fullmatch(name) else ""
+    return Origin(known_name, license_, revision if _REVISION.fullmatch(revision) else "")
 
 
 def _text(path: Path) -> str:

@@ -108,8 +108,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mlp_bias": True}, "mlp_bias = true"),
     ({"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
     ({"head_dim": 16}, "head_dim = 16 .* hidden_size / heads = 8"),
-    ({"hidden_size": 36, "head_dim": 9}, "shape that Sluice's decoder does not have: .*dim 36 must be an even multiple of heads 4"),
-    ({"sliding_window": 64}, "sliding_window = 64 is not supported. It is exact up to 64 tokens: set max_position_embeddings = 64"),
+    (
+        {"hidden_size": 36, "head_dim": 9},
+        "shape that Sluice's decoder does not have: .*dim 36 must be an even multiple of heads 4",
+    ),
+    (
+        {"sliding_window": 64},
+        "sliding_window = 64 is not supported. It is exact up to 64 tokens: set max_position_embeddings = 64",
+    ),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types = .*sliding_attention"),
     ({"quantization_config": {"quant_method": "fp8"}}, 'quantization_config = .*"fp8".*equantize'),
     ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map = .* code of its own"),
@@ -221,3 +227,4 @@ def test_license_and_revision_are_those_that_the_folder_states(tmp_path: Path) -
     (local / "config.json.metadata").write_text(f"{revision}\netag\n1.0\n")
     found = read_origin(tmp_path / "pot", {"_name_or_path": "ink/pot"})
     assert (found.name, found.revision) == ("ink/pot", revision)
+    assert read_origin(tmp_path / "pot", {"_name_or_path": "/home/ink/pot"}).name == "", "a path of another machine"
