@@ -45,7 +45,7 @@ _SCALINGS: dict[str, set[str]] = {
 """Supported values of `rope_type`, each with its settings that Sluice has."""
 _OPTIONAL_SCALING = {"beta_slow", "beta_fast"}
 
-_READERS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_READERS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 """Type in which the values of each supported dtype are read; a bf16 is the upper half of an fp32."""
 _PIECE = 1 << 22
 """Values that are converted at a time."""
@@ -132,12 +132,12 @@ def _refusal(path: Path, field: str, value: Any, remedy: str) -> InputError:
 
 
 def _check_architecture(path: Path, content: Mapping[str, Any]) -> None:
-    architectures, kind = content.get("architectures"), content.get("model_type")
-    expected = {name: ARCHITECTURES[name] for name in architectures or () if name in ARCHITECTURES}
-    if len(architectures or ()) != 1 or not expected:
-        raise _refusal(path, "architectures", architectures, f"import a model of {' or '.join(ARCHITECTURES)}")
-    if [kind] != list(expected.values()):
-        raise _refusal(path, "model_type", kind, f"a model of {architectures[0]} has {expected[architectures[0]]}")
+    names, kind = content.get("architectures"), content.get("model_type")
+    name = next((name for name in ARCHITECTURES if names == [name]), "")
+    if not name:
+        raise _refusal(path, "architectures", names, f"import a model of {' or '.join(ARCHITECTURES)}")
+    if kind != ARCHITECTURES[name]:
+        raise _refusal(path, "model_type", kind, f"a model of {name} has {ARCHITECTURES[name]}")
 
 
 def _check_attention(path: Path, content: Mapping[str, Any], context: int) -> None:
