@@ -45,7 +45,7 @@ from tasks.trainer.planning.config import peak_flops
 TOLERANCE = 0.02
 """Largest difference from the reference in fp32, over its norm, that rounding to bf16 explains."""
 BATCHES = 4
-"""Different batches that steps repeat, so that no shape of `cu_seqlens` comes after the warm-up."""
+"""Different batches that steps repeat, so that no shape of their bounds comes after the warm-up."""
 MEAN_DOCUMENT = 700
 """Mean tokens of a document."""
 
@@ -252,7 +252,7 @@ def measured(engine: Sharded, size: Size, load: Workload, kernel: Kernel, steps:
 def rates(size: Size, load: Workload, batches: list[Batch], step_s: float, device: torch.device) -> dict[str, Any]:
     """Returns tokens/s, FLOP/s and MFU by the convention (every key of the sequence) and by keys that are attended."""
     per_s = load.microbatch * load.seq_len / step_s
-    runs = np.concatenate([np.diff(batch.cu_seqlens.numpy()) for batch in batches])
+    runs = np.concatenate([np.diff(batch.bounds.starts.numpy()) for batch in batches])
     by = {"": load.seq_len, "_causal": attended_length(runs)}
     flops = {
         name: per_s * flops_per_token(ModelShape.of(size.model, size.vocab_size), keys) for name, keys in by.items()

@@ -11,20 +11,63 @@ depends only on the documents is computed once per batch.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
 [batch, heads, queries, head_dim]."""
-Kernel = Callable[[Tensor, Tensor | None], Attend]
-"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbors, to an Attend; the
-second argument is int64 [queries], the positions of the queries if a rank has only some of them, else None."""
+MIN_DOCUMENTS = 16
+"""Minimum capacity of `Bounds.starts`, in documents."""
 _FLASH = {"FA4": (9, 10), "FA3": (9,)}
 """Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
+
+
+class Bounds(NamedTuple):
+    """The documents of a batch, for attention over concatenated documents.
+
+    Made on the CPU when the batch is made: their number and the longest length decide shapes and the launch of a
+    kernel, so a GPU would have to finish its queue before the CPU could read them.
+    """
+
+    starts: Tensor
+    """int32 [n + 1]: the start of each document in the concatenated sequences, padded with their total length. n is a
+    power of two of at least MIN_DOCUMENTS, so that shapes rarely change between batches and compiled functions are
+    rarely recompiled. The padding represents empty documents."""
+    longest: int
+    """Upper bound of the tokens of a document: the longest length, rounded up to a power of two for the same reason,
+    but at most the length of a sequence."""
+
+    @classmethod
+    def of(cls, documents: NDArray[np.int64]) -> "Bounds":
+        """Returns the bounds, on the CPU, of document numbers of shape (sequences, positions)."""
+        begins = np.ones(documents.shape, dtype=bool)
+        np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
+        first = np.flatnonzero(begins)
+        starts = np.full(max(MIN_DOCUMENTS, _power_of_two(len(first))) + 1, documents.size, dtype=np.int32)
+        starts[: len(first)] = first
+        longest = min(_power_of_two(int(np.diff(starts).max())), documents.shape[1])
+        return cls(torch.from_numpy(starts), longest)
+
+
+class Kernel(Protocol):
+    """Computes what depends only on the documents of a batch."""
+
+    def __call__(self, documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
+        """Returns the attention function of the batch.
+
+        Args:
+            documents: int64 [batch, sequence], equal within a document and different between neighbors.
+            rows: int64 [queries], the positions of the queries if a rank has only some of them; None: all.
+            bounds: of the same documents, with `starts` on their device; None: a kernel that needs them computes them,
+                which on a GPU waits for the device.
+        """
 
 
 def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
@@ -48,7 +91,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
     return flex
 
 
-def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
+def sdpa_mask(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
     """A `Kernel`: SDPA with a boolean mask; the reference for the others, and the only one that trains on a CPU."""
     mask = document_mask(documents, rows)
 
@@ -102,3 +145,8 @@ def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
     rows = positions if rows is None else rows
     causal = rows[:, None] >= positions
     return (documents[:, None, rows, None] == documents[:, None, None, :]) & causal
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the smallest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()

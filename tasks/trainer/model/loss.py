@@ -10,6 +10,7 @@ logit, the sum of exponentials and the logit of the label (Shoeybi et al. 2019, 
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -82,6 +83,14 @@ def _sharded(rows: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGr
     loss = ((sums[0].log() - sums[1]) * counted).sum()
     grad = exponents.div_(sums[0][:, None]).scatter_add_(1, target, -is_local.float())
     return loss, (grad * counted[:, None]).to(rows.dtype)
+
+
+def count_labels(labels: Tensor) -> int:
+    """Returns the number of positions with a label, of a tensor on the CPU.
+
+    Counted there, because reading a count from a GPU would wait for all of its queued work.
+    """
+    return int(np.count_nonzero(labels.numpy() != IGNORED))
 
 
 def head_cross_entropy(

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.trainer.config import Llama3Rope, ModelConfig, YarnRope
-from tasks.trainer.model.attention import Attend, Kernel, document_positions, sdpa_mask
-from tasks.trainer.model.loss import IGNORED, head_cross_entropy
+from tasks.trainer.model.attention import Attend, Bounds, Kernel, document_positions, sdpa_mask
+from tasks.trainer.model.loss import count_labels, head_cross_entropy
 
 Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
@@ -129,18 +129,19 @@ class Transformer(nn.Module):
         assert owner is not None, "this chunk has no head"
         return owner.weight
 
-    def hidden(self, x: Tensor, documents: Tensor) -> Tensor:
+    def hidden(self, x: Tensor, documents: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the last hidden state, float [batch, positions, dim], normalized if the chunk has the norm.
 
         Args:
             x: int64 [batch, positions], tokens; for a chunk without the embedding, the output of the previous chunk.
             documents: int64 [batch, sequence], equal within a document and different between neighbors.
+            bounds: of the documents; see `Kernel`.
         """
         positions = document_positions(documents)
         if self.rows is not None:
             positions = positions[:, self.rows]
         cos, sin = rotary(positions, self.config)
-        attend = self.kernel(documents, self.rows)
+        attend = self.kernel(documents, self.rows, bounds)
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers.values():
@@ -151,13 +152,13 @@ class Transformer(nn.Module):
         """Returns the logits of the next token, [batch, sequence, vocab_size], for the arguments of `hidden`."""
         return F.linear(self.hidden(tokens, documents), self.head_weight)
 
-    def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, x: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
-        return self.head_loss(self.hidden(x, documents), self.head_weight, labels)
+        return self.head_loss(self.hidden(x, documents, bounds), self.head_weight, labels)
 
-    def counted(self, documents: Tensor, labels: Tensor) -> Tensor:
-        """Returns the number of terms in the sum of `loss`, an int64 scalar: the number of labels."""
-        return (labels != IGNORED).sum()
+    def counted(self, documents: Tensor, labels: Tensor) -> int:
+        """Returns the number of terms in the sum of `loss`, the number of labels; the arguments are on the CPU."""
+        return count_labels(labels)
 
 
 def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:

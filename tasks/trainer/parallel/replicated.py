@@ -108,15 +108,14 @@ class Replicated:
 
     def _backward(self, part: Batch) -> list[Tensor]:
         """Returns the summed gradient, and (summed loss, tokens with a label, 0), of one microbatch."""
-        device = self.ranks.device
-        inputs = (part.tokens, part.labels, part.documents)
-        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in inputs)
+        here = part.on(self.ranks.device)
         self._gradient.zero_()
         with self._autocast():
-            loss = self.model.loss(tokens, documents, labels)
+            loss = self.model.loss(here.tokens, here.documents, here.labels, here.bounds)
         loss.backward()  # type: ignore[no-untyped-call]
-        count = self.model.counted(documents, labels)
-        sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
+        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
+        sums[0] = loss.detach()
+        sums[1] = self.model.counted(part.documents, part.labels)
         return [self._gradient, sums]
 
     def state_hashes(self) -> list[Tensor]:
@@ -132,9 +131,9 @@ class Replicated:
         """Returns the summed loss of each part, shape (parts,), with the current weights and without gradients."""
         losses = []
         for part in parts:
-            inputs = (part.tokens, part.documents, part.labels)
+            here = part.on(self.ranks.device)
             with torch.no_grad(), self._autocast():
-                losses.append(float(self.model.loss(*(tensor.to(self.ranks.device) for tensor in inputs))))
+                losses.append(float(self.model.loss(here.tokens, here.documents, here.labels, here.bounds)))
         return np.array(losses)
 
     def _autocast(self) -> AbstractContextManager[Any]:

@@ -7,6 +7,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -30,7 +31,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
-from tasks.trainer.model.loss import IGNORED
+from tasks.trainer.model.loss import count_labels
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer, local
@@ -76,6 +77,9 @@ class Sharded:
         for chunk in self.chunks:
             apply(chunk, self.mesh, run, seq_len)
             chunk.to_empty(device=self.mesh.device)
+        rows = self.chunks[0].rows
+        self._positions = None if rows is None else rows.cpu()
+        """This rank's positions of a sequence, on the CPU; None: all."""
         self.parameters = {
             name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
@@ -138,19 +142,19 @@ class Sharded:
 
     def _backward(self, parts: list[Batch]) -> tuple[float, int]:
         """Accumulates the gradients of microbatches; returns the summed loss and the number of labels of this rank."""
+        count = sum(self._count(part) for part in parts)
         microbatches = [self._to_local(part) for part in parts]
-        count = sum(int((labels != IGNORED).sum()) for _, labels, _ in microbatches)
         if self.pipeline:
             return float(self.pipeline.backward(microbatches)), count
         total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
         (model,) = self.chunks
         assert isinstance(model, FSDPModule)
-        for index, (tokens, labels, documents) in enumerate(microbatches, start=1):
+        for index, part in enumerate(microbatches, start=1):
             last = index == len(microbatches)
             model.set_is_last_backward(last)
             model.set_requires_gradient_sync(last or self.layout.zero > 1)
             model.set_reshard_after_backward(last or self.layout.zero > 2)
-            loss = model.loss(tokens, documents, labels)
+            loss = model.loss(part.tokens, part.documents, part.labels, part.bounds)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return float(total), count
@@ -181,19 +185,21 @@ class Sharded:
         losses = []
         with torch.no_grad():
             for part in parts:
-                tokens, labels, documents = self._to_local(part)
+                here = self._to_local(part)
                 if self.pipeline:
-                    losses.append(self.pipeline.loss(tokens, labels, documents, self._gloo_group))
+                    losses.append(self.pipeline.loss(here, self._gloo_group))
                 else:
-                    losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
+                    losses.append(float(self.chunks[0].loss(here.tokens, here.documents, here.labels, here.bounds)))
         return np.array(losses) * (self.mesh.at("tensor") == 0)
 
-    def _to_local(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns tokens and labels of a microbatch at this rank's positions, and its documents, on the device."""
-        rows, device = self.chunks[0].rows, self.mesh.device
-        inputs = (part.tokens, part.labels, part.documents)
-        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in inputs)
-        return (tokens, labels, documents) if rows is None else (tokens[:, rows], labels[:, rows], documents)
+    def _to_local(self, part: Batch) -> Batch:
+        """Returns a microbatch on the device: tokens and labels at this rank's positions, and all of its documents."""
+        here, rows = part.on(self.mesh.device), self.chunks[0].rows
+        return here if rows is None else replace(here, tokens=here.tokens[:, rows], labels=here.labels[:, rows])
+
+    def _count(self, part: Batch) -> int:
+        """Returns the number of labels of a microbatch on the CPU at this rank's positions."""
+        return count_labels(part.labels if self._positions is None else part.labels[:, self._positions])
 
     def load_weights(self, file: Path) -> None:
         """Loads this rank's shard of the weights from a safetensors file, which every rank must be able to read."""

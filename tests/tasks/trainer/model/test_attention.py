@@ -7,10 +7,10 @@ from torch import Tensor
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model.attention import Kernel, best_kernel, document_mask, sdpa_mask
+from tasks.trainer.model.attention import MIN_DOCUMENTS, Bounds, Kernel, best_kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
 from tasks.trainer.model.transformer import TransformerBlock, build
-from tasks.trainer.model.varlen import MIN_DOCUMENTS, cu_seqlens, varlen
+from tasks.trainer.model.varlen import varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
 flex_warns = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -81,7 +81,7 @@ def test_attention_blocks_are_skipped_full_or_masked_according_to_the_mask(lengt
     assert torch.equal(mask.to_dense()[:, 0], (seen > 0).int())
 
 
-def test_cu_seqlens_are_the_document_starts_and_the_end() -> None:
+def test_bounds_are_the_document_starts_the_end_and_the_longest_length() -> None:
     documents = packed()
     begins = [
         row * documents.shape[1] + index
@@ -89,14 +89,17 @@ def test_cu_seqlens_are_the_document_starts_and_the_end() -> None:
         for index, number in enumerate(numbers)
         if not index or number != numbers[index - 1]
     ]
-    found = cu_seqlens(documents)
-    assert found.dtype == torch.int32
-    assert found.tolist() == begins + [documents.numel()] * (MIN_DOCUMENTS + 1 - len(begins))
+    found = Bounds.of(documents.numpy())
+    assert found.starts.dtype == torch.int32
+    assert found.starts.tolist() == begins + [documents.numel()] * (MIN_DOCUMENTS + 1 - len(begins))
+    assert found.longest == 360
+    assert Bounds.of(packed(((100, 260 - 100, 100),)).numpy()).longest == 256
+    assert Bounds.of(packed(((1,) * 360,)).numpy()).longest == 1
 
 
-def test_cu_seqlens_have_few_distinct_shapes_over_batches() -> None:
+def test_bounds_have_few_distinct_shapes_over_batches() -> None:
     counts = [1, 7, MIN_DOCUMENTS, MIN_DOCUMENTS + 1, 30, 2 * MIN_DOCUMENTS]
-    found = [cu_seqlens(torch.arange(64)[None].clamp(max=count - 1)) for count in counts]
+    found = [Bounds.of(torch.arange(64)[None].clamp(max=count - 1).numpy()).starts for count in counts]
     assert [len(one) - 1 for one in found] == [MIN_DOCUMENTS] * 3 + [2 * MIN_DOCUMENTS] * 3
     assert all(len(one[one < 64]) == count for one, count in zip(found, counts, strict=True))
 
@@ -119,7 +122,9 @@ def test_varlen_packs_and_unpacks_documents(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("tasks.trainer.model.varlen.varlen_attn", by_document)
     documents = packed()
     q, k, v = heads_of(documents)
-    torch.testing.assert_close(varlen(documents)(q, k, v), sdpa_mask(documents)(q, k, v), atol=2e-6, rtol=1e-5)
+    wanted = sdpa_mask(documents)(q, k, v)
+    for bounds in (None, Bounds.of(documents.numpy())):
+        torch.testing.assert_close(varlen(documents, None, bounds)(q, k, v), wanted, atol=2e-6, rtol=1e-5)
 
 
 def test_varlen_refuses_partial_positions() -> None:
