@@ -23,6 +23,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import GPU_TOLERANCE, RankCopies, hash_of
+from tasks.trainer.model.attention import best_kernel
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
@@ -56,6 +57,7 @@ class Replicated:
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
         self.model = (model or build(run.model, vocab_size, run.init_seed)).to(ranks.device)
+        self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
         self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
@@ -67,6 +69,13 @@ class Replicated:
         self.stop_requested = False
         """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         self._staged: dict[str, Tensor] = {}
+
+    def _choose_kernel(self) -> None:
+        """Sets the attention kernel of the model, and of a frozen reference within it."""
+        kernel = best_kernel(self.ranks.device, torch.float32 if self.run.precision == "fp32" else torch.bfloat16)
+        for module in self.model.modules():
+            if isinstance(module, Transformer):
+                module.kernel = kernel
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
