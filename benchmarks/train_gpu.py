@@ -184,12 +184,12 @@ class Workload:
     """Positions whose logits exist at a time; None: as in training."""
 
 
-def engine_of(variant: Variant, size: Size, compiled: bool) -> Sharded:
+def engine_of(variant: Variant, size: Size) -> Sharded:
     """Builds the engine of one rank on the available device."""
     run = TrainConfig(
         model=size.model, steps=1000, batch_size=1, microbatch=1, milestones=1, precision=variant.precision
     )
-    layout = Layout.model_validate({"recompute": variant.recompute, "compile": compiled, "zero": 2})
+    layout = Layout.model_validate({"recompute": variant.recompute, "zero": 2})
     ranks = Ranks(0, 1, 0)
     return Sharded(run, layout, size.vocab_size, 2048, ranks)
 
@@ -352,7 +352,7 @@ class Sweep:
                 continue
             began = time.perf_counter()
             try:
-                engine = engine or engine_of(variant, size, compiled=not self.tiny)
+                engine = engine or engine_of(variant, size)
                 self._note(variant, measured(engine, size, load, self._kernel(load), self.steps))
                 if "profile" not in self.figures:
                     top = top_kernels(engine, batches_of(load, size.vocab_size))

@@ -29,6 +29,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import Attend, Bounds, Kernel, best_kernel
 from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
+from tasks.trainer.parallel.compilation import compile_layers
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -94,8 +95,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     for layer in model.layers.values():
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
-        if layout.compile:
-            layer.compile()
+    compile_layers(model.layers.values(), layout.compile, mesh.device)
     _shard(model, mesh, run)
 
 
