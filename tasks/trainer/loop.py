@@ -41,6 +41,7 @@ from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.place import Layout
+from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Trainer:
             contextlib.closing(self.batches),
             Loader(self.batches, self.replica.numbers, self.run.steps, self.ranks.device) as loader,
             self._saver() as saver,
+            GarbageCollection() as garbage,
         ):
             while self.step < self.run.steps:
                 stop = self._train_step(loader, saver)
@@ -140,6 +142,7 @@ class Trainer:
                     self._before_checkpoint()
                 if stop or due:
                     self._save(saver)
+                garbage.after_step(self.step, due)
                 if stop and self.step < self.run.steps:
                     saver.wait()
                     raise TrainingStopped(f"stopped on request after {self.step} of {self.run.steps} steps")
