@@ -20,6 +20,26 @@ Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
 
 
+class Linear(nn.Linear):
+    """A matrix without bias, whose values are undefined until they are initialized (`initial_weight`) or loaded.
+
+    torch's own initialization, in one thread, would be overwritten in every case.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Leaves the values undefined."""
+
+
+class Embedding(nn.Embedding):
+    """A row per token, with undefined values like `Linear`."""
+
+    def reset_parameters(self) -> None:
+        """Leaves the values undefined."""
+
+
 class RMSNorm(nn.Module):
     """Root mean square normalization over the last dimension, computed in fp32."""
 
@@ -39,10 +59,10 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.wq = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
-        self.wk = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
-        self.wv = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
-        self.wo = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
+        self.wq = Linear(config.dim, config.heads * config.head_dim)
+        self.wk = Linear(config.dim, config.kv_heads * config.head_dim)
+        self.wv = Linear(config.dim, config.kv_heads * config.head_dim)
+        self.wo = Linear(config.heads * config.head_dim, config.dim)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
@@ -60,9 +80,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.w1 = nn.Linear(config.dim, config.ffn_dim, bias=False)
-        self.w2 = nn.Linear(config.ffn_dim, config.dim, bias=False)
-        self.w3 = nn.Linear(config.dim, config.ffn_dim, bias=False)
+        self.w1 = Linear(config.dim, config.ffn_dim)
+        self.w2 = Linear(config.ffn_dim, config.dim)
+        self.w3 = Linear(config.dim, config.ffn_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
@@ -101,6 +121,8 @@ class Transformer(nn.Module):
     Layers are in a ModuleDict keyed by their number in the whole decoder, so that parameter names do not depend on how
     layers are split over ranks.
 
+    The values of matrices are undefined: `build` initializes them, other callers load them.
+
     Args:
         config: shape of the whole decoder.
         vocab_size: tokens of the vocabulary.
@@ -117,10 +139,10 @@ class Transformer(nn.Module):
         self.head_loss = head_cross_entropy
         self.rows: Tensor | None = None
         """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
-        self.embedding = nn.Embedding(vocab_size, config.dim) if 0 in layers else None
+        self.embedding = Embedding(vocab_size, config.dim) if 0 in layers else None
         self.layers = nn.ModuleDict({str(index): TransformerBlock(config) for index in layers})
         self.norm = RMSNorm(config.dim, config.norm_eps) if last else None
-        self.head = nn.Linear(config.dim, vocab_size, bias=False) if last and not config.tie_embeddings else None
+        self.head = Linear(config.dim, vocab_size) if last and not config.tie_embeddings else None
 
     @property
     def head_weight(self) -> Tensor:

@@ -36,7 +36,8 @@ class Replicated:
         run: settings of the run.
         vocab_size: tokens of the vocabulary.
         ranks: the process group, already connected.
-        model: the model; None: a new model with random weights.
+        model: the model; None: a new model.
+        initialize: whether a new model has its random initial weights; False: the caller loads others.
 
     Raises:
         InputError: there are more ranks than microbatches.
@@ -45,7 +46,15 @@ class Replicated:
     layout = None
     """None: every rank has the whole model."""
 
-    def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks, model: Transformer | None = None) -> None:
+    def __init__(
+        self,
+        run: TrainConfig,
+        vocab_size: int,
+        ranks: Ranks,
+        model: Transformer | None = None,
+        *,
+        initialize: bool = True,
+    ) -> None:
         self.run, self.ranks = run, ranks
         microbatches = run.batch_size // run.microbatch
         if ranks.world > microbatches:
@@ -56,7 +65,9 @@ class Replicated:
         if run.precision == "fp8":
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
-        self.model = (model or build(run.model, vocab_size, run.init_seed)).to(ranks.device)
+        if model is None and initialize:
+            model = build(run.model, vocab_size, run.init_seed)
+        self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
         self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)

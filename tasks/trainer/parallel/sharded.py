@@ -54,12 +54,22 @@ class Sharded:
         vocab_size: tokens of the vocabulary.
         seq_len: positions of a training sequence.
         ranks: the process group, already connected.
+        initialize: whether the model has its random initial weights; False: the caller loads others.
 
     Raises:
         RecipeError: the run cannot be trained in this layout.
     """
 
-    def __init__(self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        run: TrainConfig,
+        layout: Layout,
+        vocab_size: int,
+        seq_len: int,
+        ranks: Ranks,
+        *,
+        initialize: bool = True,
+    ) -> None:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
         if ranks.rank == 0:
             needs = memory_per_rank(
@@ -83,7 +93,8 @@ class Sharded:
         self.parameters = {
             name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
-        self._initialize(run)
+        if initialize:
+            self._initialize(run)
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
