@@ -34,7 +34,7 @@ from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.loss import count_labels
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import initial_weight
-from tasks.trainer.optim import build_optimizer, local
+from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
@@ -61,22 +61,12 @@ class Sharded:
     """
 
     def __init__(
-        self,
-        run: TrainConfig,
-        layout: Layout,
-        vocab_size: int,
-        seq_len: int,
-        ranks: Ranks,
-        *,
-        initialize: bool = True,
+        self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks, *, initialize: bool = True
     ) -> None:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
         if ranks.rank == 0:
-            needs = memory_per_rank(
-                layout, run, ModelShape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
-            )
-            parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
-            log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
+            shape = ModelShape.of(run.model, vocab_size)
+            _log_memory(memory_per_rank(layout, run, shape, seq_len, gpu=ranks.device.type == "cuda"))
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
@@ -100,6 +90,8 @@ class Sharded:
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
         self.peers = next(group for group in self.mesh.ranks_along("replicate", "shard") if ranks.rank in group)
         self.copies = _copies(self.mesh)
+        parts = [_parts_of(parameter) for parameter in self.parameters.values()]
+        self._parts = torch.tensor(parts, dtype=torch.float64, device=self.mesh.device)
         self._stopwatch = Stopwatch(self.mesh.device)
         self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
         self.stop_requested = False
@@ -146,9 +138,7 @@ class Sharded:
         sums = torch.tensor(values, dtype=torch.float64, device=self.mesh.device)
         (loss_sum, total, stopped), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
         self.seconds = seconds if any(seconds) else []
-        for parameter in self.parameters.values():
-            assert isinstance(parameter.grad, DTensor)
-            parameter.grad.to_local().div_(max(total, 1))
+        torch._foreach_div_(self._gradients(), max(total, 1))
         return loss_sum / max(total, 1), int(total), stopped > 0
 
     def _backward(self, parts: list[Batch]) -> tuple[float, int]:
@@ -225,21 +215,17 @@ class Sharded:
         Each rank sums the squares of its values, each divided by the number of ranks with a copy of it.
         """
         ranks = self.layout.ranks // self.layout.pipeline
-        total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
-        for parameter in self.parameters.values():
-            grad = parameter.grad
-            assert isinstance(grad, DTensor)
-            shares = math.prod(
-                grad.device_mesh.size(dim) for dim, place in enumerate(grad.placements) if not place.is_replicate()
-            )
-            total += torch.linalg.vector_norm(grad.to_local(), dtype=torch.float64).square() * shares / ranks
+        total = sum_of_squares(self._gradients(), self._parts, ranks)
         dist.all_reduce(total)
-        norm = math.sqrt(float(total)) if float(total) >= 0 else math.nan
+        square = float(total)
+        norm = math.sqrt(square) if square >= 0 else math.nan
         if limit < norm < math.inf:
-            for parameter in self.parameters.values():
-                assert isinstance(parameter.grad, DTensor)
-                parameter.grad.to_local().mul_(limit / norm)
+            torch._foreach_mul_(self._gradients(), limit / norm)
         return norm
+
+    def _gradients(self) -> list[Tensor]:
+        """Returns this rank's shards of the gradients of all parameters, without copying them."""
+        return [local(cast(DTensor, parameter.grad)) for parameter in self.parameters.values()]
 
     def stage(self) -> dict[str, Tensor]:
         """Returns a copy of this rank's shard of the state, in buffers that the next call overwrites."""
@@ -283,6 +269,12 @@ class Sharded:
             group = self.mesh.group("replicate")
             for tensor in self._state().values():
                 dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
+
+
+def _log_memory(needs: Mapping[str, int]) -> None:
+    """Logs the result of `memory_per_rank`."""
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
+    log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
 
 
 class FingerprintReduceScatter(DefaultReduceScatter):
@@ -346,6 +338,12 @@ def _is_whole(parameter: DTensor) -> bool:
     """Whether a parameter is replicated over the ranks of tensor parallelism."""
     names = parameter.device_mesh.mesh_dim_names or ()
     return "tensor" in names and parameter.placements[names.index("tensor")].is_replicate()
+
+
+def _parts_of(parameter: DTensor) -> int:
+    """Returns the number of parts into which a parameter is divided; each is on one rank or more."""
+    mesh = parameter.device_mesh
+    return math.prod(mesh.size(dim) for dim, place in enumerate(parameter.placements) if not place.is_replicate())
 
 
 def _replica_group(mesh: Mesh) -> dist.ProcessGroup:
