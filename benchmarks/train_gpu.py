@@ -31,11 +31,11 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.harness import RESULTS, parser, store
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.model.attention import Kernel, activate_flash, best_kernel, sdpa_mask
+from tasks.trainer.model.attention import Kernel, best_kernel, sdpa_mask
 from tasks.trainer.model.flex import flex
 from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
-from tasks.trainer.model.varlen import varlen
+from tasks.trainer.model.varlen import activate_flash, varlen
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout

@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
@@ -28,8 +27,6 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 log = logging.getLogger(__name__)
 MIN_DOCUMENTS = 16
 """Minimum capacity of `Bounds.starts`, in documents."""
-_FLASH = {"FA4": (9, 10), "FA3": (9,)}
-"""Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
 
 
 class Bounds(NamedTuple):
@@ -98,7 +95,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
 
         _report(f"flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
         return flex
-    from tasks.trainer.model.varlen import varlen
+    from tasks.trainer.model.varlen import activate_flash, varlen
 
     _report(f"varlen with {activate_flash(device)}: on SM {major}.{minor}")
     return varlen
@@ -121,23 +118,6 @@ def sdpa_mask(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | No
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     return attend
-
-
-def activate_flash(device: torch.device) -> str:
-    """Activates the newest flash attention implementation that the GPU and the installed packages support.
-
-    Returns:
-        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is built into torch.
-    """
-    major, _ = torch.cuda.get_device_capability(device)
-    for name, majors in _FLASH.items():
-        if major in majors and name in attention.list_flash_attention_impls():
-            try:
-                attention.activate_flash_attention_impl(name)
-            except ImportError:
-                continue
-            return name
-    return "FA2"
 
 
 def document_starts(documents: Tensor) -> Tensor:

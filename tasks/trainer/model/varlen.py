@@ -3,12 +3,16 @@
 import inspect
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import attention
 from torch.nn.attention.varlen import varlen_attn
 
 from tasks.core.errors import InputError
 from tasks.trainer.model.attention import Attend, Bounds
 
+_FLASH = {"FA4": (9, 10), "FA3": (9,)}
+"""Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
 _PARAMETERS = inspect.signature(varlen_attn).parameters
 # Since torch 2.13 the window size sets causal attention, before that a flag; grouped queries must be enabled.
 _OPTIONS: dict[str, Any] = {
@@ -37,6 +41,23 @@ def varlen(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None 
         return joined
 
     return attend
+
+
+def activate_flash(device: torch.device) -> str:
+    """Activates the newest flash attention implementation that the GPU and the installed packages support.
+
+    Returns:
+        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is built into torch.
+    """
+    major, _ = torch.cuda.get_device_capability(device)
+    for name, majors in _FLASH.items():
+        if major in majors and name in attention.list_flash_attention_impls():
+            try:
+                attention.activate_flash_attention_impl(name)
+            except ImportError:
+                continue
+            return name
+    return "FA2"
 
 
 def _flat(x: Tensor) -> Tensor:
