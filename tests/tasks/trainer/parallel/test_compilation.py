@@ -3,14 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.attention import Bounds
+from tasks.trainer.model.transformer import TransformerBlock
+from tasks.trainer.model.varlen import varlen
 from tasks.trainer.parallel import compilation
-from tasks.trainer.parallel.compilation import Decision, decide
+from tasks.trainer.parallel.compilation import Decision, compile_layers, decide
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
@@ -89,3 +94,23 @@ def test_all_layers_are_one_graph_and_compute_the_same(
         "layers are not compiled: on a CPU it takes longer than it saves",
         "layers are compiled: compile = true in [place.train.layout]",
     ]
+
+
+def test_flash_attention_needs_few_graphs_for_all_numbers_and_lengths_of_documents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    torch._dynamo.reset()
+    counters.clear()
+    # The kernel runs only on a GPU; tensors without data show which graphs it is in.
+    nowhere = torch.device("meta")
+    layer = TransformerBlock(ModelConfig(layers=1, dim=128, heads=4, kv_heads=2)).to(nowhere, torch.bfloat16)
+    compile_layers([layer], True, nowhere)
+    x = torch.empty(2, 256, 128, device=nowhere, dtype=torch.bfloat16)
+    angles = torch.empty(2, 1, 256, 16, device=nowhere)
+    for count in (1, 2, 4, 8, 16, 64, 128, 255, 3, 1):
+        documents = np.arange(256)[None].repeat(2, 0) * count // 256
+        starts, longest = Bounds.of(documents)
+        attend = varlen(torch.from_numpy(documents).to(nowhere), None, Bounds(starts.to(nowhere), longest))
+        assert layer(x, angles, angles, attend).shape == x.shape
+    assert counters["stats"]["unique_graphs"] <= 3
