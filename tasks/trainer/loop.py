@@ -39,7 +39,7 @@ from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.parallel.replicated import Replicated
+from tasks.trainer.parallel.replicated import Replicated, check_ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
@@ -67,6 +67,8 @@ class Trainer:
         self.out = Path(spec.out)
         self.batches = open_data(spec)
         self.faults = Faults(self.out, ranks.rank == 0)
+        if spec.layout is None:
+            check_ranks(self.run, ranks.world)
         newest = self._newest()
         self.replica = self._replica(initialize=newest is None and spec.initial is None)
         self.step, self.tokens, self.guard = 0, 0, LossGuard()

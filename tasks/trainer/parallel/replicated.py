@@ -56,12 +56,7 @@ class Replicated:
         initialize: bool = True,
     ) -> None:
         self.run, self.ranks = run, ranks
-        microbatches = run.batch_size // run.microbatch
-        if ranks.world > microbatches:
-            raise InputError(
-                f"{ranks.world} ranks cannot share {microbatches} microbatches a step",
-                "use fewer ranks, a smaller microbatch or a larger batch_size",
-            )
+        check_ranks(run, ranks.world)
         if run.precision == "fp8":
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
@@ -200,6 +195,16 @@ class Replicated:
                 load_optimizer(self.optimizer, load_file(whole / checkpoint.OPTIMIZER))
         self.ranks.copy(self.model.state_dict().values())
         self.ranks.copy(self.optimizer.state().values())
+
+
+def check_ranks(run: TrainConfig, world: int) -> None:
+    """Raises InputError if there are more ranks than microbatches."""
+    microbatches = run.batch_size // run.microbatch
+    if world > microbatches:
+        raise InputError(
+            f"{world} ranks cannot share {microbatches} microbatches a step",
+            "use fewer ranks, a smaller microbatch or a larger batch_size",
+        )
 
 
 @contextmanager

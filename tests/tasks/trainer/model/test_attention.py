@@ -14,7 +14,7 @@ from tasks.trainer.config import ModelConfig
 from tasks.trainer.model import attention
 from tasks.trainer.model.attention import MIN_DOCUMENTS, Bounds, Kernel, best_kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
-from tasks.trainer.model.transformer import TransformerBlock, build
+from tasks.trainer.model.transformer import build
 from tasks.trainer.model.varlen import varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
@@ -141,7 +141,7 @@ def test_varlen_refuses_partial_positions() -> None:
 @pytest.mark.parametrize("kernel", [sdpa_mask, flex])
 def test_a_compiled_layer_is_reused_for_other_batches(kernel: Kernel) -> None:
     config = ModelConfig(layers=1, dim=32, heads=4, kv_heads=2)
-    layer = TransformerBlock(config)
+    layer = build(config, 8, 0).layers["0"]
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     x, angles = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 4)

@@ -61,6 +61,14 @@ def test_layers_are_compiled_by_default_on_a_gpu_with_a_compiler(
     assert decide(setting, device) == expected
 
 
+@pytest.fixture(autouse=True)
+def own_compiler_state() -> Iterator[None]:
+    """Leaves the compiler as it was: without graphs, and with its limit."""
+    with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.recompile_limit):
+        yield
+    torch._dynamo.reset()
+
+
 @pytest.fixture
 def alone() -> Iterator[Ranks]:
     """The only rank of a process group, which is left after the test."""
