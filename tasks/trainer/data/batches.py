@@ -56,7 +56,8 @@ class Batch:
     @classmethod
     def of(cls, tokens: Ints, labels: Ints, documents: Ints) -> "Batch":
         """Returns a batch of arrays of shape (sequences, seq_len), without copying them."""
-        return cls(*(torch.from_numpy(array) for array in (tokens, labels, documents)), Bounds.of(documents))
+        bounds = Bounds.of(documents)
+        return cls(torch.from_numpy(tokens), torch.from_numpy(labels), torch.from_numpy(documents), bounds)
 
     def pinned(self) -> "Batch":
         """Returns a copy in page-locked memory, for asynchronous transfers to a GPU."""
