@@ -4,7 +4,7 @@
 
 Random tokens (millions of them, 2 bytes each) in documents of typical lengths become shards and a plan of 2,048 tokens
 per sequence, packed end to end. One process loads batches of 64 sequences in training order: tokens, labels and
-document numbers as int64, `cu_seqlens`. Rates are by wall-clock and by CPU time of the process, best of three rounds
+document numbers as int64, and bounds. Rates are by wall-clock and by CPU time of the process, best of three rounds
 with a warm page cache: on a busy machine only the second is meaningful.
 
 The S3 server answers ranged GETs of a folder like S3, with a pause of 10 ms before each, about the latency of an object

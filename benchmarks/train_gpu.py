@@ -26,17 +26,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import attention
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.harness import RESULTS, parser, store
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.model import loss as loss_module
-from tasks.trainer.model.attention import Kernel, activate_flash, best_kernel, sdpa_mask
+from tasks.trainer.model.attention import Kernel, best_kernel, sdpa_mask
 from tasks.trainer.model.flex import flex
+from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
-from tasks.trainer.model.varlen import varlen
+from tasks.trainer.model.varlen import activate_flash, varlen
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
@@ -45,7 +44,7 @@ from tasks.trainer.planning.config import peak_flops
 TOLERANCE = 0.02
 """Largest difference from the reference in fp32, over its norm, that rounding to bf16 explains."""
 BATCHES = 4
-"""Different batches that steps repeat, so that no shape of `cu_seqlens` comes after the warm-up."""
+"""Different batches that steps repeat, so that no shape of their bounds comes after the warm-up."""
 MEAN_DOCUMENT = 700
 """Mean tokens of a document."""
 
@@ -135,7 +134,7 @@ class Case:
 
 
 def parity(device: torch.device, shape: tuple[int, int, int, int], repeats: int) -> dict[str, Any]:
-    """Returns figures of each kernel of the device, and the fastest equal flash attention, which is left active.
+    """Returns figures of each kernel of the device, and the flash attention of a training, which is left active.
 
     Args:
         device: to compute on.
@@ -147,15 +146,10 @@ def parity(device: torch.device, shape: tuple[int, int, int, int], repeats: int)
     kernels: dict[str, Any] = {"flex": _tried(case, flex, reference, repeats)}
     flash = "none"
     if device.type == "cuda":
-        flash = "FA2"
         kernels["varlen FA2"] = _tried(case, varlen, reference, repeats)
-        newest = activate_flash(device)
-        if newest != "FA2":
-            figures = kernels[f"varlen {newest}"] = _tried(case, varlen, reference, repeats)
-            if figures.get("equal") and figures["ms"]["documents"] < kernels["varlen FA2"]["ms"]["documents"]:
-                flash = newest
-            else:
-                attention.restore_flash_attention_impl()
+        flash = activate_flash(device)
+        if flash != "FA2":
+            kernels[f"varlen {flash}"] = _tried(case, varlen, reference, repeats)
     named = dict(zip(("sequences", "seq_len", "heads", "width"), shape, strict=True))
     return {"shape": {**named, "kv_heads": shape[2] // 2}, "kernels": kernels, "flash": flash}
 
@@ -186,16 +180,16 @@ class Workload:
     documents: bool = True
     """Whether attention ends at documents; without, it is plain causal."""
     kernel: str = "best"
-    head_chunk: int = 512
-    """Positions whose logits exist at a time."""
+    head_chunk: int | None = None
+    """Positions whose logits exist at a time; None: as in training."""
 
 
-def engine_of(variant: Variant, size: Size, compiled: bool) -> Sharded:
+def engine_of(variant: Variant, size: Size) -> Sharded:
     """Builds the engine of one rank on the available device."""
     run = TrainConfig(
         model=size.model, steps=1000, batch_size=1, microbatch=1, milestones=1, precision=variant.precision
     )
-    layout = Layout.model_validate({"recompute": variant.recompute, "compile": compiled, "zero": 2})
+    layout = Layout.model_validate({"recompute": variant.recompute, "zero": 2})
     ranks = Ranks(0, 1, 0)
     return Sharded(run, layout, size.vocab_size, 2048, ranks)
 
@@ -230,7 +224,7 @@ def measured(engine: Sharded, size: Size, load: Workload, kernel: Kernel, steps:
     device = engine.mesh.device
     torch._dynamo.reset()
     engine.chunks[0].kernel = kernel
-    loss_module.CHUNK = load.head_chunk
+    engine.chunks[0].head_loss = partial(head_cross_entropy, chunk=load.head_chunk)
     batches = batches_of(load, size.vocab_size)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -252,7 +246,7 @@ def measured(engine: Sharded, size: Size, load: Workload, kernel: Kernel, steps:
 def rates(size: Size, load: Workload, batches: list[Batch], step_s: float, device: torch.device) -> dict[str, Any]:
     """Returns tokens/s, FLOP/s and MFU by the convention (every key of the sequence) and by keys that are attended."""
     per_s = load.microbatch * load.seq_len / step_s
-    runs = np.concatenate([np.diff(batch.cu_seqlens.numpy()) for batch in batches])
+    runs = np.concatenate([np.diff(batch.bounds.starts.numpy()) for batch in batches])
     by = {"": load.seq_len, "_causal": attended_length(runs)}
     flops = {
         name: per_s * flops_per_token(ModelShape.of(size.model, size.vocab_size), keys) for name, keys in by.items()
@@ -292,17 +286,17 @@ def free() -> None:
 
 SWEEP: dict[Variant, list[Workload]] = {
     Variant("1.3b", "bf16"): [
-        Workload(2048, 16, head_chunk=4096),
-        Workload(8192, 4, head_chunk=4096),
-        Workload(8192, 4, head_chunk=4096, documents=False),
         Workload(2048, 16),
-        Workload(2048, 16, head_chunk=4096, kernel="flex"),
-        Workload(8192, 4, head_chunk=4096, kernel="flex"),
-        Workload(2048, 32, head_chunk=4096),
+        Workload(8192, 4),
+        Workload(8192, 4, documents=False),
+        Workload(2048, 16, head_chunk=512),
+        Workload(2048, 16, kernel="flex"),
+        Workload(8192, 4, kernel="flex"),
+        Workload(2048, 32),
     ],
-    Variant("1.3b", "fp8"): [Workload(2048, 16, head_chunk=4096), Workload(8192, 4, head_chunk=4096)],
-    Variant("350m", "bf16"): [Workload(2048, 32, head_chunk=4096), Workload(2048, 64, head_chunk=4096)],
-    Variant("1.3b", "bf16", "selective"): [Workload(2048, 32, head_chunk=4096), Workload(8192, 8, head_chunk=4096)],
+    Variant("1.3b", "fp8"): [Workload(2048, 16), Workload(8192, 4)],
+    Variant("350m", "bf16"): [Workload(2048, 32), Workload(2048, 64)],
+    Variant("1.3b", "bf16", "selective"): [Workload(2048, 32), Workload(8192, 8)],
 }
 """What matters most first. The first workload is the one that is profiled."""
 TINY: dict[Variant, list[Workload]] = {
@@ -358,7 +352,7 @@ class Sweep:
                 continue
             began = time.perf_counter()
             try:
-                engine = engine or engine_of(variant, size, compiled=not self.tiny)
+                engine = engine or engine_of(variant, size)
                 self._note(variant, measured(engine, size, load, self._kernel(load), self.steps))
                 if "profile" not in self.figures:
                     top = top_kernels(engine, batches_of(load, size.vocab_size))

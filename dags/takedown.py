@@ -31,7 +31,9 @@ def line(title: str, description: str, max_length: int) -> Param:
 
 
 FORM = {
-    "takedown.urls": lines("URLs", "Pages; http and https, with and without www."),
+    "takedown.urls": lines(
+        "URLs", "Pages; http and https, with and without www. Or file:// URLs, as trace prints them."
+    ),
     "takedown.domains": lines("Domains", "Host names, such as example.org; all names below them are included."),
     "takedown.documents": lines("Document ids", "32 hex digits each, as trace prints them."),
     "takedown.lift": lines(

@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, chain
 
 from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
 from operators.links import DaskLink
-from operators.runs import fails_at_once
+from operators.runs import fails_at_once, run_of
 from tasks.core.engine import status_path
 from tasks.run.place import DaskPods, expand_env
 from tasks.run.recipe import Recipe, find_recipe
@@ -43,6 +43,7 @@ class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
         """Creates or adopts the cluster; deletes one that it created and that does not become ready."""
         with fails_at_once():
             recipe = find_recipe(self.recipe)
+            run_of(recipe, context).recipe(recipe)  # refuses an unusable conf before the cluster starts
             pods = place_of(recipe)
             assert pods is not None, "the DAG file creates this task only where the place has pods for Dask"
             self._unfinished = pods, run_name(context)

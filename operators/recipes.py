@@ -8,7 +8,6 @@ fingerprint, content, version, source_version, overrides}: enough for the consum
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Asset, get_parsing_context
@@ -27,7 +26,7 @@ def recipes_for(dag: str) -> Iterator[Recipe]:
     for path in recipe_files():
         if dag_id is None or dag_id == f"{path.stem}.{dag}":
             try:
-                recipe = _read(path)
+                recipe = Recipe.load(path)
             except RecipeError:
                 continue
             if dag in recipe.dags:
@@ -39,18 +38,10 @@ def broken_recipes() -> list[str]:
     lines = []
     for path in recipe_files():
         try:
-            _read(path)
+            Recipe.load(path)
         except RecipeError as error:
             lines += str(error).splitlines()
     return lines
-
-
-def _read(path: Path) -> Recipe:
-    recipe = Recipe.load(path)
-    if recipe.name != path.stem:
-        # DAGs, artifacts and `--recipe` use the name; two files with the same name would conflict.
-        raise RecipeError(f'{path.name}: name is "{recipe.name}"', f'call the recipe "{path.stem}" or rename the file')
-    return recipe
 
 
 def asset(recipe: str, kind: str) -> Asset:

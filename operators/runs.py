@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from tasks.core.config import nearest
 from tasks.core.errors import RecipeError, SluiceError
 from tasks.run.recipe import Recipe
 
@@ -25,6 +26,9 @@ the hosts file (credentials) and allow_hosts (hosts of private networks)."""
 
 CALENDAR = "%Y.%m.%d-%H%M"
 """Version of a scheduled run, from its logical date: 2026.11.21-0300."""
+
+FORM_KEYS = ("version", "source_version", "overrides")
+"""Keys of the conf of a DAG run; every other key is a recipe field by its dotted path."""
 
 _CALENDAR_RUNS = ("scheduled", "backfill")
 
@@ -66,14 +70,29 @@ def run_of(recipe: Recipe, context: Mapping[str, Any]) -> RunSettings:
     """Returns the settings of the DAG run of an Airflow task context.
 
     Raises:
-        RecipeError: the event that started the run carries no usable version or overrides.
+        RecipeError: the conf has an unknown key, or it or the event that started the run has no usable version or
+            overrides.
     """
-    params = {name: value for name, value in context.get("params", {}).items() if value is not None}
+    params = {name: value for name, value in _known(context.get("params", {})).items() if value is not None}
     event = newest_event(context.get("triggering_asset_events") or {})
-    form_overrides = {**params.get("overrides", {}), **{name: value for name, value in params.items() if "." in name}}
+    fields = {name: value for name, value in params.items() if name not in FORM_KEYS}
+    form_overrides = {**_overrides_of(params, "the conf of the run"), **fields}
     version = _valid_version(params.get("version") or event.get("version") or _calendar(context) or recipe.version)
-    source_version = params.get("source_version") or _source_of(event, version)
-    return RunSettings(version, source_version, {**_overrides_of(event), **form_overrides})
+    typed = params.get("source_version")
+    source_version = _valid_version(typed) if typed else _source_of(event, version)
+    return RunSettings(version, source_version, {**_overrides_of(event, "the asset event"), **form_overrides})
+
+
+def _known(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the parameters of a run, which include its whole conf; raises RecipeError for an unknown key.
+
+    Airflow accepts any key of a run that is triggered with a conf, and the run would use the default instead.
+    """
+    for name in params:
+        if name not in FORM_KEYS and "." not in name:
+            cause = f'the conf of the run has the unknown key "{name}" (recipe fields are written as section.field)'
+            raise RecipeError(cause, nearest(name, FORM_KEYS))
+    return params
 
 
 def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:
@@ -116,15 +135,15 @@ def _source_of(event: Mapping[str, Any], version: str) -> str | None:
     return _valid_version(source) if source else None
 
 
-def _overrides_of(event: Mapping[str, Any]) -> dict[str, Any]:
-    overrides = event.get("overrides") or {}
+def _overrides_of(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    overrides = settings.get("overrides") or {}
     if not isinstance(overrides, dict):
-        raise RecipeError(f"the asset event has overrides = {overrides!r}", 'write {"section.field": value}')
+        raise RecipeError(f"{where} has overrides = {overrides!r}", 'write {"section.field": value}')
     return overrides
 
 
 def _valid_version(version: Any) -> str:
-    # The form's schema validates its input, but an event may come from any client of the REST API.
+    # The form's schema validates its input, but a conf and an event may come from any client of the REST API.
     if not isinstance(version, str) or not re.fullmatch(VERSION, version):
         raise RecipeError(f"{version!r} is not a version", "use letters, digits, '.', '_' and '-'")
     return version

@@ -111,3 +111,5 @@ def _page(render: Callable[[], str]) -> HTMLResponse:
         return HTMLResponse(render(), headers=HEADERS)
     except InputError as error:
         raise HTTPException(404, str(error)) from None
+    except SluiceError as error:  # such as a store that cannot be read
+        raise HTTPException(503, str(error)) from None

@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -119,6 +120,24 @@ class Store:
                 if remote.is_range_past_end(error):
                     return b""
                 raise
+
+    def check_root(self) -> None:
+        """Raises StoreError if `root` is a file or below one, or a folder that this user may not read.
+
+        Otherwise nothing would exist in it and listings would be empty, as in a new store.
+        """
+        if not self._is_local:
+            return
+        remedy = "set [place] store to another folder"
+        try:
+            if not stat.S_ISDIR(os.stat(self._base).st_mode):
+                raise StoreError(f"the store {self.root} is a file", remedy)
+            os.scandir(self._base).close()
+        except FileNotFoundError:
+            return  # the first file creates it
+        except OSError as error:
+            cause = f"the store {self.root} cannot be read ({error.strerror})"
+            raise StoreError(cause, f"correct that, or {remedy}") from error
 
     @property
     def requests(self) -> int:
@@ -259,7 +278,7 @@ class Store:
             return StoreError(f"the store is full while writing {where}", "free space and run again")
         if number in _FORBIDDEN and self._is_local:
             return StoreError(
-                f"no permission to write {self.url(path)} ({os.strerror(number or 0)})",
+                f"no permission to use {self.url(path)} ({os.strerror(number or 0)})",
                 "grant it or set [place] store to another folder",
             )
         return remote.translate(error, self.url(path)) if remote_errors else None
@@ -274,10 +293,12 @@ def probe(root: str) -> None:
     committed record.
 
     Raises:
-        StoreError: no permission, no bucket, another region, no credentials, or conditional writes are ignored.
+        StoreError: the folder cannot be created, no permission, no bucket, another region, no credentials, or
+            conditional writes are ignored.
         TransientError: the store does not respond.
     """
     store = Store(root, brief=True)
+    store.check_root()
     deadline = time.monotonic() + PROBE_LIMIT_S
     pause = 0.5
     while True:
@@ -288,6 +309,11 @@ def probe(root: str) -> None:
                 raise
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
+        except OSError as error:
+            if not store.is_local:
+                raise
+            cause = f"the store {store.root} cannot be created ({error.strerror})"
+            raise StoreError(cause, "create the folder, or set [place] store to another one") from error
         else:
             return
 
@@ -307,7 +333,7 @@ def _check_exclusive(store: Store) -> None:
             "use a server that honors them, such as AWS S3, or a folder",
         )
     finally:
-        with contextlib.suppress(SluiceError):  # a failed removal must not hide the result of the probe
+        with contextlib.suppress(SluiceError, OSError):  # a failed removal must not hide the result of the probe
             store.remove(path)
 
 

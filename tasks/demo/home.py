@@ -269,7 +269,18 @@ class Home:
         return str(json.loads(self.passwords.read_text())[USER])
 
     def prepare(self) -> None:
-        """Creates missing folders, keys and passwords; does not print or log them."""
+        """Creates missing folders, keys and passwords; does not print or log them.
+
+        Raises:
+            InputError: the state folder cannot be created or written.
+        """
+        try:
+            self._create()
+        except OSError as error:
+            cause = f"the state folder {self.root} cannot be written ({error.strerror}: {error.filename})"
+            raise InputError(cause, "correct that, or set SLUICE_HOME to another folder") from error
+
+    def _create(self) -> None:
         for name in ("logs", "run", "store", "models", "mlartifacts", "dask", "site", "secrets"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         folder = self.root / "secrets"

@@ -2,7 +2,8 @@
 
 Runs as a detached process and writes `<state>/logs/supervisor.log`. A service that exits is restarted after 1 s, then
 2, 4, ... up to 30 s; after a minute of running, the delay starts again at 1 s. Its remaining processes are killed
-before the restart: Airflow's workers survive a killed scheduler, and their tasks would run twice.
+before the restart: Airflow's workers survive a killed scheduler, and their tasks would run twice. The scheduler
+starts when the API server is healthy, because its tasks need it.
 
 The services are MLflow and Airflow's four components, which use SQLite in the state folder or Postgres; a Dask
 scheduler and two workers, each with a nanny; and the site. All listen on 127.0.0.1 only.
@@ -53,6 +54,7 @@ class Service:
         healthy: health check; may raise OSError, HTTPException or ValueError for "not healthy".
         stop: signal for a graceful shutdown.
         needs_database: whether it starts only after the migration of Airflow's database.
+        after: name of the service that must be healthy when it starts or restarts; "": none.
         environment: variables in addition to the stack's.
     """
 
@@ -61,6 +63,7 @@ class Service:
     healthy: Callable[[], bool]
     stop: signal.Signals = signal.SIGTERM
     needs_database: bool = False
+    after: str = ""
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -120,12 +123,13 @@ def _airflow(home: Home) -> list[Service]:
         return lambda: json.loads(_get(health))[component]["status"] == "healthy"
 
     # Airflow shuts down gracefully on SIGINT; SIGTERM leaves orphans. Logs are read from the folder: no log servers.
-    def service(name: str, healthy: Callable[[], bool], *options: str) -> Service:
-        return Service(name, ("airflow", name, *options), healthy, signal.SIGINT, needs_database=True)
+    def service(name: str, healthy: Callable[[], bool], *options: str, after: str = "") -> Service:
+        return Service(name, ("airflow", name, *options), healthy, signal.SIGINT, needs_database=True, after=after)
 
     return [
         service("api-server", alive("metadatabase")),
-        service("scheduler", alive("scheduler"), "--skip-serve-logs"),
+        # The scheduler continues interrupted runs at once, and a task whose process cannot reach the API fails.
+        service("scheduler", alive("scheduler"), "--skip-serve-logs", after="api-server"),
         service("dag-processor", alive("dag_processor")),
         service("triggerer", alive("triggerer"), "--skip-serve-logs"),
     ]
@@ -166,11 +170,11 @@ class SupervisedService:
         self.started, self.checked, self.logged_healthy = time.monotonic(), 0.0, False
         self.status = ServiceStatus(state="starting", pid=self.process.pid, restarts=self.status.restarts)
 
-    def check(self, home: Home) -> None:
-        """Schedules the restart of an exited process, or checks the health of a running one."""
+    def check(self, home: Home, may_start: bool) -> None:
+        """Schedules the restart of an exited process, checks a running one, or starts it if due and `may_start`."""
         now = time.monotonic()
         if self.process is None:
-            if now >= self.due:
+            if may_start and now >= self.due:
                 self.start(home)
         elif self.process.poll() is not None:
             self._schedule_restart(now)
@@ -239,7 +243,7 @@ class Supervisor:
         # Services without a database start during the migration, which takes 3 CPU-seconds.
         migration = migrate(self.home) if any(child.service.needs_database for child in self.children) else None
         for child in self.children:
-            if migration is None or not child.service.needs_database:
+            if self._may_start(child.service) and (migration is None or not child.service.needs_database):
                 child.start(self.home)
         while migration is not None and not self.stopping and migration.poll() is None:
             self._publish()
@@ -251,11 +255,17 @@ class Supervisor:
     def _watch(self) -> None:
         while not self.stopping:
             for child in self.children:
-                child.check(self.home)
+                child.check(self.home, self._may_start(child.service))
             if not self.status.ready and all(child.status.state == "healthy" for child in self.children):
                 self.status.ready = self.settle()
             self._publish()
             time.sleep(TICK_S)
+
+    def _may_start(self, service: Service) -> bool:
+        """Returns whether the service that this one starts after is healthy."""
+        return not service.after or any(
+            child.service.name == service.after and child.status.state == "healthy" for child in self.children
+        )
 
     def _publish(self) -> None:
         services = {child.service.name: child.status.model_copy() for child in self.children}

@@ -31,10 +31,19 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.interchange.huggingface import read_shape
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
-from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import RunEstimate, estimate
-from tasks.trainer.planning.measured import RunPerformance
-from tasks.trainer.planning.tables import ComparisonRow, comparison, comparison_text, plan_text
+from tasks.trainer.planning.config import PEAKS, PlanConfig
+from tasks.trainer.planning.estimate import FROM_PLAN, RunEstimate, estimate
+from tasks.trainer.planning.measured import RunPerformance, has_gpu
+from tasks.trainer.planning.tables import (
+    OF_A_GPU,
+    RATES,
+    ComparisonRow,
+    comparable_on_any_device,
+    comparison,
+    comparison_text,
+    implausible,
+    plan_text,
+)
 
 
 @dataclass(frozen=True)
@@ -44,19 +53,23 @@ class TrainingPlan:
     Attributes:
         planned: the estimate.
         compared: planned and real values; [] if the run has not ended.
+        omitted: texts in place of the figures of the table that do not apply, by the names of its rows.
+        notes: why figures are left out.
     """
 
     planned: RunEstimate
     compared: list[ComparisonRow]
+    omitted: dict[str, str]
+    notes: list[str]
 
     def to_json(self) -> Json:
         """Returns the fields as JSON values."""
         return asdict(self)
 
     def text(self) -> str:
-        """Returns the plan and the comparison as tables."""
-        parts = [plan_text(self.planned), *([comparison_text(self.compared)] if self.compared else [])]
-        return "\n".join(parts).rstrip()
+        """Returns the plan and the comparison as tables, and the notes."""
+        compared = [comparison_text(self.compared)] if self.compared else []
+        return "\n".join([plan_text(self.planned, self.omitted), *compared, *self.notes]).rstrip()
 
 
 def compare(
@@ -212,15 +225,44 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
     ranks = recipe.place.train.nproc * nodes
     address = str(previous.address) if previous else ""
     planned = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, measured, address)
+    omitted, notes = implausible(planned), []
+    # With another model, the recipe's place says nothing about where it will be trained.
+    if not model and _lacks_gpu(recipe):
+        rates = RATES if planned["time"]["mfu_from"] == FROM_PLAN else ()
+        omitted |= {**dict.fromkeys((*OF_A_GPU, *rates), "-"), "devices": f"{planned['time']['gpus']} x no GPU"}
+        notes.append(_without_gpu(recipe.of(PlanConfig).gpu))
     run = None if model else Artifact.find(store, ArtifactId(name, version))
-    return TrainingPlan(planned, _comparison(recipe, store, version, planned, run) if run else [])
+    compared, note = _comparison(recipe, store, version, planned, run) if run else ([], "")
+    return TrainingPlan(planned, compared, omitted, [*notes, *([note] if note else [])])
 
 
-def _comparison(recipe: Recipe, store: Store, version: str, planned: RunEstimate, run: Artifact) -> list[ComparisonRow]:
+def _lacks_gpu(recipe: Recipe) -> bool:
+    """Returns whether the plan assumes the GPUs of the place, and that is this machine, which has none."""
+    config = recipe.of(PlanConfig)
+    return recipe.place.train.where == "local" and config.gpu in PEAKS and not config.gpus and not has_gpu()
+
+
+def _without_gpu(gpu: str) -> str:
+    return (
+        f"The recipe trains on this machine, which has no GPU: figures for {gpu} are left out. Set [plan] gpu = "
+        '"CPU" with peak_flops and memory_gb, or gpus to plan for a machine that has them; the rate of a first run is '
+        "used in the plan of the next version."
+    )
+
+
+def _comparison(
+    recipe: Recipe, store: Store, version: str, planned: RunEstimate, run: Artifact
+) -> tuple[list[ComparisonRow], str]:
+    """Returns the rows, and why some of their figures are left out, or ""."""
     real = RunPerformance.of(run.record.metrics)
     if real is None:
-        return []
+        return [], ""
     if artifact := Artifact.find(store, ArtifactId(f"{recipe.name}/estimate", version)):
         planned = json.loads(artifact.read("estimate.json"))
-    wall = (run.record.finished - run.record.started).total_seconds()
-    return comparison(planned, recipe.of(PlanConfig), real, wall)
+    wall, config = (run.record.finished - run.record.started).total_seconds(), recipe.of(PlanConfig)
+    rows = comparison(planned, config, real, wall)
+    if real.peak_flops or config.gpu not in PEAKS or planned["time"]["mfu_from"] != FROM_PLAN:
+        return rows, ""
+    return comparable_on_any_device(rows), (
+        f"The run had no GPU of the table, so it is not compared with the rates and costs of {config.gpu}."
+    )

@@ -45,7 +45,7 @@ class Recipe(_Sections):
     """One run of Sluice: the settings of its stages by section (`SECTIONS`), and settings for all stages."""
 
     name: str
-    """Lower-case word; prefix of the names of its DAGs and artifacts."""
+    """Lower-case word, the name of the file without .toml; prefix of the names of its DAGs and artifacts."""
 
     version: str = "dev"
     """Default version of the artifacts of a run."""
@@ -141,10 +141,15 @@ class Recipe(_Sections):
         inherited or replaced as a whole.
 
         Raises:
-            RecipeError: one line per error with file, field, cause and remedy.
+            RecipeError: one line per error with file, field, cause and remedy; or its name is not that of the file.
         """
         file = Path(path)
-        return parse(cls, _read_settings(file), file.name, _across)
+        recipe = parse(cls, _read_settings(file), file.name, _across)
+        if recipe.name != file.stem:
+            # DAGs, artifacts and `--recipe` use the name; two files with the same name would conflict.
+            remedy = f'call the recipe "{file.stem}" or rename the file'
+            raise RecipeError(f'{file.name}: name is "{recipe.name}"', remedy)
+        return recipe
 
     @classmethod
     def from_text(cls, text: str) -> "Recipe":
@@ -196,7 +201,8 @@ def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
 
 def _is_relevant(section: str, makes: Sequence[str]) -> bool:
     """Returns whether a section affects what a recipe makes. Sources of documents and operations always do."""
-    return section in ("crawl", "extract", "examples") or any(section in sections_of(asset) for asset in makes)
+    always = ("crawl", "extract", "examples", "finetune")
+    return section in always or any(section in sections_of(asset) for asset in makes)
 
 
 def _across(settings: Mapping[str, Any]) -> Iterator[str]:

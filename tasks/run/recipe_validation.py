@@ -27,8 +27,9 @@ from tasks.stages.registry import PromoteConfig
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import OptimConfig, TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.tuning.config import FinetuneConfig
 
 READ: Mapping[str, tuple[str, ...]] = {
     "crawl": ("enabled",),
@@ -43,11 +44,12 @@ READ: Mapping[str, tuple[str, ...]] = {
     "spans": ("enabled",),
     "repeats": ("enabled",),
     "pack": ("by", "leave_out_repeats"),
-    "canary": ("current", "target", "guarded"),
-    "train": ("mixture", "anneal", "replay"),
+    "canary": ("current", "target", "guarded", "steps", "optim"),
+    "train": ("mixture", "anneal", "replay", "steps", "milestones", "optim"),
     "evaluate": ("tasks",),
     "promote": ("guarded",),
     "examples": ("chunks",),
+    "finetune": ("steps", "milestones", "optim"),
 }
 """Sections that are checked together, and the fields of each that the checks read."""
 
@@ -80,6 +82,7 @@ class Sections:
     evaluate: EvaluateConfig | None = None
     promote: PromoteConfig | None = None
     examples: ExamplesConfig | None = None
+    finetune: FinetuneConfig | None = None
 
 
 def inconsistencies(sections: Sections) -> Iterator[str]:
@@ -92,6 +95,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         _pack_columns,
         _repeats,
         _mixture,
+        _warmup,
         _measurements,
         _classifiers,
         _ngram_models,
@@ -116,6 +120,8 @@ def _makes(sections: Sections) -> Iterator[str]:
                 yield f'makes: "{asset}" is made from "{needed}": add it'
     if "warc" in sections.makes and "crawl" not in sections.own:
         yield 'makes: "warc" needs a section [crawl]: add it'
+    if sections.makes and "warc" not in sections.makes and sections.crawl and sections.crawl.enabled:
+        yield 'makes: without "warc" the section [crawl] has no effect: add "warc", or set crawl.enabled = false'
 
 
 def _pack_columns(sections: Sections) -> Iterator[str]:
@@ -160,6 +166,23 @@ def _mixture(sections: Sections) -> Iterator[str]:
     """Checks that the mixture is determined either by canaries or by the recipe, not by both."""
     if sections.train and sections.train.mixture and "mixture" in sections.makes:
         yield "train.mixture: the canaries decide the mixture: write it as canary.current, or remove [canary]"
+
+
+def _warmup(sections: Sections) -> Iterator[str]:
+    """Checks that the warm-up of a run is not longer than the run, unless it is a default.
+
+    A value is compared with the defaults, because a recipe that was sent to a pod has all settings written out.
+    """
+    for name, config in (("canary", sections.canary), ("train", sections.train), ("finetune", sections.finetune)):
+        if config is None:
+            continue
+        steps, warmup = config.steps, config.optim.warmup_steps
+        defaults = (OptimConfig().warmup_steps, type(config)().optim.warmup_steps)
+        if warmup > steps and warmup not in defaults:
+            yield (
+                f"{name}.optim.warmup_steps: the run would end in its warm-up, at {steps / warmup:.0%} of the learning "
+                f"rate: set at most {steps}, or raise {name}.steps"
+            )
 
 
 def _measurements(sections: Sections) -> Iterator[str]:

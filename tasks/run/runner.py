@@ -92,8 +92,10 @@ def run_stage(
 
 
 def open_store(recipe: Recipe) -> Store:
-    """Opens the store of the recipe's place."""
-    return Store(expand_env(recipe.place.store))
+    """Opens the store of the recipe's place; raises StoreError if it is a file, or a folder that may not be read."""
+    store = Store(expand_env(recipe.place.store))
+    store.check_root()
+    return store
 
 
 def _make(
@@ -156,10 +158,7 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
         report = resolved.module.run(resolved.config, resolved.inputs, output, engine)
     refs = (*resolved.refs, *resolved.named_only)
     artifact = commit(output, resolved.spec.name, resolved.module.VERSION, resolved.config, refs, report, started)
-    record = artifact.record
-    log.info(
-        "[%s] done: %s rows in, %s out, rejected %s", resolved.address, record.rows_in, record.rows_out, record.rejected
-    )
+    log.info("[%s] done%s", resolved.address, f": {text}" if (text := describe.counts(artifact.record)) else "")
     return artifact
 
 

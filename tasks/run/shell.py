@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tasks.core.config import nearest
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.terminal import handling_broken_pipe
 from tasks.run.catalogue import STAGES
@@ -71,10 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
     0: done. 1 of `audit`: something is present; 1 of other commands: a retry may succeed. 2: a permanent error. 143:
     stopped by a signal, and 137: killed when memory was exhausted; after both, a retry resumes the work.
     """
-    options = _parser().parse_args(arguments)
-    from tasks.run.runner import logging_to_stderr
-
     try:
+        options = _options(sys.argv[1:] if arguments is None else arguments)
+        from tasks.run.runner import logging_to_stderr
+
         with logging_to_stderr():
             return int(options.run(options) or 0)
     except SluiceError as error:
@@ -82,7 +83,16 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _options(arguments: list[str]) -> argparse.Namespace:
+    """Parses the command line; raises InputError for an unknown command, with the nearest one."""
+    parser, commands = _parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+        raise InputError(f'there is no stage or command "{arguments[0]}"', nearest(arguments[0], commands))
+    return parser.parse_args(arguments)
+
+
+def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
+    """Returns the parser, and the names of its commands."""
     parser = argparse.ArgumentParser(prog="python -m tasks", description="Run a stage, trace a page, read the ledger.")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, stage in STAGES.items():
@@ -102,6 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf", "adapter"))
     export.add_argument("out", help="the folder to create")
     export.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
+    importing = add("import-model", "publish a Hugging Face model folder as checkpoint and tokenizer", _import_model)
+    importing.add_argument("folder", help="a local folder with config.json, safetensors files and tokenizer.json")
     what_if = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
     what_if.add_argument("--source-version", default="", help="version from which inputs missing at --version are read")
     what_if.add_argument(
@@ -110,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     add("sync", "send to MLflow the runs that it missed while it was down", _sync)
     text = "list annotators, filters and parsers with their packages"
     commands.add_parser("filters", help=text, description=text).set_defaults(run=_filters)
-    return parser
+    return parser, commands.choices
 
 
 def add_lookup_commands(add: AddCommand) -> None:
@@ -263,6 +275,12 @@ def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
 
     request = (store, recipe.name, options.version or recipe.version, options.format, options.out)
     print(export_model(*request, tuned=options.tuned) if options.format in MODEL_FORMATS else export(*request))
+
+
+def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.import_model import import_model
+
+    print(import_model(store, recipe.name, options.version or recipe.version, options.folder).text())
 
 
 def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int:
@@ -457,7 +475,7 @@ def _print(answer: Any, as_json: bool, text: Callable[[], str]) -> None:
 def add_takedown_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a takedown request."""
     for name, field, meaning in (
-        ("url", "urls", "a page"),
+        ("url", "urls", "a page, or the file:// URL of a document"),
         ("domain", "domains", "a host name, with all names below it"),
         ("document", "documents", "a document id, 32 hex digits"),
         ("lift", "lift", "a URL, domain or document id that is no longer taken down"),

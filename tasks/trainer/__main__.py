@@ -16,6 +16,7 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.launcher import end_with_parent
+from tasks.trainer.process import configure_torch, set_allocator
 
 CONFIGURATION_ERROR, STOPPED = 2, 143
 
@@ -41,16 +42,15 @@ def main() -> int:
 
 
 def _train(spec: TrainSpec, out: Path, rank: int) -> int:
+    set_allocator()
     # Importing torch takes more than a second; a rank with an invalid configuration exits without it.
-    import torch
-
     from tasks.trainer.loop import Trainer, TrainingStopped
     from tasks.trainer.parallel.ranks import Ranks
 
-    torch.set_num_threads(spec.run.threads)
-    torch.set_num_interop_threads(1)
     try:
-        with Ranks.from_environment() as ranks:
+        ranks = Ranks.from_environment()
+        configure_torch(spec.run.threads, ranks.device)
+        with ranks:
             Trainer(spec, ranks).train()
     except TrainingStopped as stopped:
         logging.info("%s", stopped)

@@ -83,6 +83,8 @@ class ModelConfig(Config):
     """Key and value heads, each shared by `heads / kv_heads` query heads."""
     ffn_multiple: float = Field(default=8 / 3, gt=0)
     """Inner width of the SwiGLU layer as a multiple of `dim`, rounded up to a multiple of 32."""
+    ffn_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
+    """Inner width of the SwiGLU layer, for one that is not a multiple of 32; 0: that of `ffn_multiple`."""
     rope_theta: float = Field(default=10_000.0, gt=1)
     """Base of the rotary wavelengths."""
     rope_scaling: Annotated[LinearRope | Llama3Rope | YarnRope, Field(discriminator="kind")] | None = Field(
@@ -110,7 +112,7 @@ class ModelConfig(Config):
     @property
     def ffn_dim(self) -> int:
         """Inner width of the SwiGLU layer."""
-        return -(-int(self.dim * self.ffn_multiple) // 32) * 32
+        return self.ffn_width or -(-int(self.dim * self.ffn_multiple) // 32) * 32
 
 
 class OptimConfig(Config):
@@ -128,7 +130,8 @@ class OptimConfig(Config):
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay of the matrices; norms and the token embedding are not decayed."""
     warmup_steps: int = Field(default=30, ge=0)
-    """Steps of linear warm-up."""
+    """Steps of linear warm-up. A recipe that sets more than the run has is refused; a run that is shorter than the
+    default ends in its warm-up, below the peak learning rate."""
     schedule: Literal["cosine", "wsd"] = "wsd"
     """`cosine` decays from the end of the warm-up; `wsd` (warm-up, stable, decay) decays linearly at the end."""
     decay_share: float = Field(default=0.4, gt=0, le=1)

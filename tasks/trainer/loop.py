@@ -39,8 +39,9 @@ from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.parallel.replicated import Replicated
+from tasks.trainer.parallel.replicated import Replicated, check_ranks
 from tasks.trainer.place import Layout
+from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -65,23 +66,26 @@ class Trainer:
         self.spec, self.run, self.ranks = spec, spec.run, ranks
         self.out = Path(spec.out)
         self.batches = open_data(spec)
-        self.replica = self._replica()
+        self.faults = Faults(self.out, ranks.rank == 0)
+        if spec.layout is None:
+            check_ranks(self.run, ranks.world)
+        newest = self._newest()
+        self.replica = self._replica(initialize=newest is None and spec.initial is None)
         self.step, self.tokens, self.guard = 0, 0, LossGuard()
         self.passed: StepRanges = []
         self.has_trained = True
         self.logs: Logs | None = None
-        self.faults = Faults(self.out, ranks.rank == 0)
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
         device = f"{self.telemetry.device} {processor()}"
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
-        self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume())
+        self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume(newest))
         self.hooks = self._hooks()
         if ranks.rank == 0:
             counts = ModelShape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
-    def _replica(self) -> "Replicated | Sharded":
-        """Returns the model: sharded on GPUs or with a layout, otherwise replicated on every rank.
+    def _replica(self, *, initialize: bool) -> "Replicated | Sharded":
+        """Returns the model, with or without its initial weights: sharded on GPUs or with a layout, else replicated.
 
         Without a layout the state is sharded over the GPUs of a node and replicated over nodes. A fine-tuning is always
         replicated.
@@ -94,10 +98,11 @@ class Trainer:
         if layout is None and self.ranks.device.type == "cuda":
             layout = Layout(replicate=self.ranks.world // self.ranks.local_world, shard=self.ranks.local_world)
         if layout is None:
-            return Replicated(self.run, self.batches.vocab_size, self.ranks)
+            return Replicated(self.run, self.batches.vocab_size, self.ranks, initialize=initialize)
         from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
 
-        return Sharded(self.run, layout, self.batches.vocab_size, self.batches.seq_len, self.ranks)
+        shape = (self.batches.vocab_size, self.batches.seq_len)
+        return Sharded(self.run, layout, *shape, self.ranks, initialize=initialize)
 
     def _hooks(self) -> list[Hook]:
         """Returns the hooks in the order in which they are called."""
@@ -131,6 +136,7 @@ class Trainer:
             contextlib.closing(self.batches),
             Loader(self.batches, self.replica.numbers, self.run.steps, self.ranks.device) as loader,
             self._saver() as saver,
+            GarbageCollection() as garbage,
         ):
             while self.step < self.run.steps:
                 stop = self._train_step(loader, saver)
@@ -140,6 +146,7 @@ class Trainer:
                     self._before_checkpoint()
                 if stop or due:
                     self._save(saver)
+                garbage.after_step(self.step, due)
                 if stop and self.step < self.run.steps:
                     saver.wait()
                     raise TrainingStopped(f"stopped on request after {self.step} of {self.run.steps} steps")
@@ -282,11 +289,13 @@ class Trainer:
         mixture = {"weights": self.spec.weights, "plan": self.batches.identity}
         return {"config": self.run.model_dump(mode="json"), **mixture, **initial}
 
-    def _resume(self) -> list[dict[str, Any]]:
-        """Loads the newest checkpoint of rank 0 on all ranks; the disks of other nodes can have another one, or none.
+    def _newest(self) -> dict[str, Any] | None:
+        """Returns the state of the newest checkpoint of rank 0 on all ranks; None if there is no checkpoint.
 
-        Returns:
-            The marks of withheld documents in its state.
+        The disks of other nodes can have another checkpoint, or none.
+
+        Raises:
+            InputError: ranks or checkpoints belong to another run.
         """
         root = self.out / "checkpoints"
         newest = checkpoint.newest_good(root, self.faults.damaged) if self.ranks.rank == 0 else None
@@ -302,8 +311,16 @@ class Trainer:
                 f"{self.out} holds checkpoints of another run",
                 "give this run an empty folder, or delete that one",
             )
+        return dict(state) if state else None
+
+    def _resume(self, state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        """Loads the checkpoint of a state on all ranks, or without one the weights of an earlier run, if given.
+
+        Returns:
+            The marks of withheld documents in the state.
+        """
         if state:
-            self._load(root, state)
+            self._load(self.out / "checkpoints", state)
             self.passed = [(first, end) for first, end in state.get("passed", ())]
             log.info("resumed at step %d of %d", self.step, self.run.steps)
         elif self.spec.initial and not self.spec.tuning:

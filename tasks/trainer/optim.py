@@ -1,7 +1,7 @@
 """The optimizer of a run: AdamW or Muon, the learning-rate schedule, and gradient clipping."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -188,6 +188,22 @@ def clip(gradient: Tensor, limit: float) -> float:
     if limit < norm < math.inf:
         gradient.mul_(limit / norm)
     return norm
+
+
+def sum_of_squares(shards: Sequence[Tensor], parts: Tensor, ranks: int) -> Tensor:
+    """Returns this rank's contribution to the square of the Euclidean norm of a sharded gradient, float64 scalar.
+
+    On a GPU the norms take one kernel for many tensors. The sum is cumulative and so in order: on a CPU every bit is
+    that of one addition after the other.
+
+    Args:
+        shards: of this rank; a shard can be empty.
+        parts: float64 [shards], number of parts of each tensor; a part is on `ranks / parts` ranks, each of which
+            contributes its share.
+        ranks: number of ranks.
+    """
+    norms = torch.stack(torch._foreach_norm(list(shards), 2, dtype=torch.float64))
+    return (norms.square() * parts / ranks).cumsum(0)[-1]
 
 
 def decayed(name: str, weight: Tensor) -> bool:

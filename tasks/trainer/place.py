@@ -48,8 +48,9 @@ class Layout(Config):
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations that the backward pass recomputes: none; all but the results of matrix products and attention; or all
     within a layer."""
-    compile: bool = False
-    """Whether layers are compiled. Compilation takes a minute at the start of a run; it pays off on GPUs."""
+    compile: bool | None = None
+    """Whether layers are compiled, which takes a minute at the start of a run; None: on GPUs with a compiler
+    (`parallel.compilation`)."""
 
     @property
     def ranks(self) -> int:

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
+from operators import dask_cluster
 from operators.recipes import asset
 from operators.runs import RunSettings, fails_at_once, run_of
 from tasks.core.errors import InputError, RecipeError, TransientError
@@ -110,6 +111,42 @@ def test_an_unknown_override_suggests_the_nearest_field(recipe):
     run = run_of(recipe, context(params={"overrides": {"crawl.max_page": 9}}))
     with pytest.raises(RecipeError, match=r"unknown key crawl\.max_page.*max_pages"):
         run.recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"vresion": "v7"}, r'unknown key "vresion".*\. Did you mean "version"\?'),
+        ({"override": {"dedup.jaccard": 0.7}}, r'unknown key "override".*\. Did you mean "overrides"\?'),
+        ({"pages": None}, r'unknown key "pages" \(.*section\.field\)\. Choose from overrides, .*, version'),
+        ({"source_version": "../v7"}, "'../v7' is not a version"),
+        ({"overrides": "dedup.jaccard"}, "the conf of the run has overrides = 'dedup.jaccard'"),
+    ],
+)
+def test_a_conf_with_an_unknown_key_or_value_is_refused(conf, said, recipe):
+    with pytest.raises(RecipeError, match=said):
+        run_of(recipe, context(params=conf))
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"crawl.max_page": 9}, r"unknown key crawl\.max_page.*max_pages"),
+        ({"overrides": {"dedpu.jaccard": 0.7}}, r'unknown key dedpu\. Did you mean "dedup"'),
+        ({"train.steps": "many"}, r"train\.steps: Input should be a valid integer"),
+    ],
+)
+def test_the_recipe_of_a_run_refuses_unknown_fields_and_values(conf, said, recipe):
+    with pytest.raises(RecipeError, match=said):
+        run_of(recipe, context(params=conf)).recipe(recipe)
+
+
+def test_the_task_that_creates_the_dask_cluster_refuses_them_first(recipe, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "find_recipe", lambda name: recipe)
+    monkeypatch.setattr(dask_cluster, "place_of", lambda recipe: pytest.fail("before the conf is read"))
+    setup = dask_cluster.DaskSetupOperator(task_id="dask_up", recipe="tiny")
+    with pytest.raises(AirflowFailException, match="unknown key"):
+        setup.execute(context(params={"vresion": "v7"}))
 
 
 @pytest.mark.parametrize(

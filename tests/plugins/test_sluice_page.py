@@ -216,6 +216,14 @@ def test_a_missing_page_is_404(path, get, corpus):
     assert get(path).status_code == 404
 
 
+def test_a_store_that_cannot_be_used_is_reported(get, recipes, tmp_path):
+    recipes("shown")
+    (tmp_path / "store").write_text("")
+    answer = get("/sluice/recipe/shown?version=v1")
+    assert answer.status_code == 503
+    assert "store is a file. Set [place] store to another folder." in answer.json()["detail"]
+
+
 def test_an_invalid_version_is_refused(get, corpus):
     assert get("/sluice/recipe/shown?version=../../etc").status_code == 422
 

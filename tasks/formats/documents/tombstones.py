@@ -5,9 +5,9 @@ and value. A takedown contains all earlier ones, so the newest one has all tombs
 concurrently do not contain each other, and both are in force. A lift names a tombstone by the takedown that introduced
 it. It applies to every takedown that still contains this tombstone, but not to a later request for the same value.
 
-A tombstone of a URL covers the page at this URL: http and https, with and without "www.". One of a domain covers the
-domain and its subdomains, on all ports. One of a document covers its id: a URL with specific bytes. Copies of the same
-text at other URLs are not covered.
+A tombstone of a URL covers the page at this URL: http and https, with and without "www.". One of a file:// URL, which a
+document from a folder has, covers exactly this URL. One of a domain covers the domain and its subdomains, on all ports.
+One of a document covers its id: a URL with specific bytes. Copies of the same text at other URLs are not covered.
 """
 
 import re
@@ -43,7 +43,7 @@ KINDS = (URL, DOMAIN, DOCUMENT)
 SCHEMA = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),  # one of KINDS
-        pa.field("value", pa.string(), nullable=False),  # canonical URL, host name, or id (32 hex digits)
+        pa.field("value", pa.string(), nullable=False),  # `canonical_document_url`, host name, or id (32 hex digits)
         pa.field("reason", pa.string(), nullable=False),
         pa.field("requested_by", pa.string(), nullable=False),
         pa.field("date", pa.string(), nullable=False),  # of the request, ISO 8601
@@ -62,6 +62,8 @@ LIFTED = pa.schema(
     ]
 )
 
+_FILE_SCHEME = "file://"
+_FILE_URL = re.compile(r"file://[^/]*/.+")
 _PLAIN = re.compile(r"https?://([a-z0-9-]+(?:\.[a-z0-9-]+)*)(?::\d+)?[/?#]")
 
 
@@ -138,12 +140,24 @@ def in_force(store: Store, recipe: str) -> list[Artifact]:
     return [takedown for takedown in takedowns if str(takedown.address) not in contained]
 
 
+def canonical_document_url(url: str) -> str | None:
+    """Returns the canonical form of a document's URL, or None if a tombstone cannot name it.
+
+    That of a page is in `canonical_url`. A file:// URL stays as it is: extraction writes it in one spelling, and its
+    fragment is the number of a row.
+
+    >>> canonical_document_url("HTTP://a.example:80/#top"), canonical_document_url("file://dump/a.jsonl#7")
+    ('http://a.example/', 'file://dump/a.jsonl#7')
+    """
+    return url if _FILE_URL.fullmatch(url) else canonical(url)
+
+
 @dataclass(frozen=True)
 class Tombstones:
     """A set of tombstones. Picklable; empty by default.
 
     Args:
-        urls: canonical URLs.
+        urls: canonical URLs (`canonical_document_url`).
         domains: host names in canonical form.
         documents: document ids, 32 hex digits.
     """
@@ -169,6 +183,11 @@ class Tombstones:
         return bool(self.urls or self.domains or self.documents)
 
     @property
+    def file_urls(self) -> frozenset[str]:
+        """The file:// URLs."""
+        return frozenset(url for url in self.urls if url.startswith(_FILE_SCHEME))
+
+    @property
     def hosts(self) -> frozenset[str]:
         """Names of the hosts of the tombstones of URLs, with and without "www."."""
         return frozenset(name for host in self._hosts for name in (host, f"www.{host}"))
@@ -179,22 +198,26 @@ class Tombstones:
 
     def covers_url(self, url: str) -> bool:
         """Returns whether a canonical URL is covered."""
+        if url.startswith(_FILE_SCHEME):
+            return url in self.urls
         return _page(url) in self._pages or self.covers_host(authority(url))
 
     def causes(self, url: str) -> list[str]:
         """Returns the values of the tombstones of URLs and domains that cover a canonical URL, most specific first."""
+        if url.startswith(_FILE_SCHEME):
+            return [url] if url in self.urls else []
         page = self._pages.get(_page(url))
         return [*([page] if page else []), *self._domains_of(split_port(authority(url))[0])]
 
     @property
     def spellings(self) -> list[str]:
-        """The canonical URLs that the tombstones of URLs cover, sorted by page within scheme and "www."."""
+        """The canonical URLs of pages that the tombstones of URLs cover, sorted by page within scheme and "www."."""
         pages = sorted(self._pages)
         return [f"{scheme}://{www}{page}" for scheme in ("http", "https") for www in ("", "www.") for page in pages]
 
     def covers_raw_url(self, url: str) -> bool:
         """Returns whether a URL that need not be canonical is covered."""
-        plain = canonical(url)
+        plain = canonical_document_url(url)
         return plain is not None and self.covers_url(plain)
 
     def mask(self, documents: pa.Table) -> NDArray[np.bool_]:
@@ -241,11 +264,11 @@ class Tombstones:
 
     @cached_property
     def _pages(self) -> dict[str, str]:
-        return {_page(url): url for url in self.urls}
+        return {_page(url): url for url in self.urls - self.file_urls}
 
     @cached_property
     def _hosts(self) -> frozenset[str]:
-        return frozenset(bare(split_port(authority(url))[0]) for url in self.urls)
+        return frozenset(bare(split_port(authority(url))[0]) for url in self.urls - self.file_urls)
 
 
 def tombstones_of(inputs: Inputs, role: str = "takedowns") -> Tombstones:

@@ -29,11 +29,19 @@ BASE = "base"
 _LEARNED_FROM = ("shards", "examples")
 """Roles of the tokens among the inputs of a training or a fine-tuning."""
 _TOKENIZER = "tokenizer"
+IMPORT = "import.json"
+"""File of a checkpoint that was imported, with the origin of its weights; the checkpoint has no run."""
 
 Row = dict[str, Any]
 """{id, url, source, sequences, steps, checkpoints, through} of a document: for a plan, its sequences with the document;
 for a checkpoint also the steps of its own run that learned from it, and the later checkpoints of the run, as numbers of
 completed steps. `through` is the origin of the checkpoint if the origin has learned from the document, else ""."""
+
+
+def unrecorded(model: Artifact) -> str:
+    """Returns that the training of an imported model is not on record, as text; "" for a model with a record of it."""
+    is_imported = bool(model.files(IMPORT))
+    return f"the training of {model.address} is not on record: the model was imported" if is_imported else ""
 
 
 def origin_ref(model: Artifact) -> InputRef | None:
@@ -72,9 +80,12 @@ def origin_refs(model: Artifact) -> list[InputRef]:
 
 
 def tokenizer_of(model: Artifact) -> Artifact | None:
-    """Returns the tokenizer of a model's training tokens, or None if it cannot be reached through the records."""
+    """Returns the tokenizer of a model's training tokens, or the one that was imported with the model.
+
+    None if it cannot be reached through the records.
+    """
     learned_from = next((ref for ref in model.record.inputs if ref.role in _LEARNED_FROM), None)
-    tokens = Artifact.find(model.store, ArtifactId.parse(learned_from.address)) if learned_from else None
+    tokens = Artifact.find(model.store, ArtifactId.parse(learned_from.address)) if learned_from else model
     ref = next((ref for ref in tokens.record.inputs if ref.role == _TOKENIZER), None) if tokens else None
     tokenizer = Artifact.find(model.store, ArtifactId.parse(ref.address)) if ref else None
     return tokenizer if tokenizer and ref and tokenizer.record.content == ref.content else None
@@ -179,6 +190,8 @@ def _compute_exposure(checkpoint: Artifact, tombstones: Tombstones, cache: dict[
 
 
 def _learned_rows(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    if problem := unrecorded(checkpoint):
+        raise InputError(problem)
     if is_tuned(checkpoint):
         yield from _finetuned_rows(checkpoint, tombstones)
         return

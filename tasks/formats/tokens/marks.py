@@ -114,10 +114,12 @@ def covered_entries(shards: Artifact, tombstones: Tombstones) -> pa.Table:
 
 
 def _candidates(index: DocumentIndex, tombstones: Tombstones) -> list[IndexEntry]:
-    """Returns the tombstones' documents and all documents of their hosts, because a URL has many spellings."""
+    """Returns the tombstones' documents, and all those of their hosts, because the URL of a page has many spellings."""
     entries = {index.by_uid(bytes.fromhex(document)) for document in tombstones.documents}
     for name in {*tombstones.domains, *tombstones.hosts}:
         entries.update(index.by_domain(name)[1])
+    for url in tombstones.file_urls:
+        entries.update(index.by_url(url))
     return sorted((entry for entry in entries if entry), key=lambda entry: (entry.part, entry.shard, entry.row))
 
 

@@ -19,7 +19,7 @@ epoch ends.
 
 import hashlib
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -34,14 +34,81 @@ from tasks.formats.tokens.mixture import GRID, Anneal, resolve
 
 _ROUNDS = 8
 _U64 = np.uint64
+_BLOCK_SLOTS = 4096
+"""Slots whose sequences are computed together: to permute 4,096 values takes about twice as long as 64."""
+_BLOCKS = 4
+"""Blocks that an order keeps: threads prepare batches some steps ahead of the step that is trained."""
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """Feistel networks, each a permutation of the smallest power of two (at least 4) that is at least its size.
+
+    Shape (k,) for k values, one network for each; or (1,), one for all values.
+    """
+
+    sizes: NDArray[np.uint64]
+    left: NDArray[np.uint64]
+    """Bits of the left half of a value."""
+    right: NDArray[np.uint64]
+    """Bits of the right half: with an odd number of bits it has one more. The halves swap their widths in every round;
+    an even number of rounds restores them."""
+    keys: NDArray[np.uint64]
+    """Keys of the rounds, shape (rounds, k) or (rounds, 1)."""
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], keys: Sequence[str]) -> "_Networks":
+        """Returns one network for each size and key."""
+        bits = np.array([max(2, (size - 1).bit_length()) for size in sizes], dtype=_U64)
+        left = bits // _U64(2)
+        digests = b"".join(hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest() for key in keys)
+        rounds = np.frombuffer(digests, dtype="<u8").astype(_U64).reshape(len(keys), _ROUNDS)
+        return cls(np.array(sizes, dtype=_U64), left, bits - left, np.ascontiguousarray(rounds.T))
+
+    def take(self, indices: NDArray[np.integer]) -> "_Networks":
+        """Returns the networks of some values; a network for all values is returned as it is."""
+        if len(self.sizes) == 1:
+            return self
+        return _Networks(*(each[..., indices] for each in (self.sizes, self.left, self.right, self.keys)))
+
+    def encrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Maps values, shape (k,), to values of the same powers of two."""
+        low_bits, high_bits = self.right, self.left
+        high, low = x >> low_bits, x & _mask(low_bits)
+        for key in self.keys:
+            high, low = low, high ^ (mix(low ^ key) >> (_U64(64) - high_bits))
+            high_bits, low_bits = low_bits, high_bits
+        return (high << low_bits) | low
+
+    def decrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The inverse of `encrypt`."""
+        low_bits, high_bits = self.right, self.left
+        high, low = x >> low_bits, x & _mask(low_bits)
+        for key in self.keys[::-1]:
+            high_bits, low_bits = low_bits, high_bits
+            high, low = low ^ (mix(high ^ key) >> (_U64(64) - high_bits)), high
+        return (high << low_bits) | low
+
+    def walk(self, values: NDArray[np.integer], *, invert: bool = False) -> NDArray[np.int64]:
+        """Permutes values, shape (k,), each below the size of its network: int64 of the same shape, below it too.
+
+        Results outside the size are permuted again until they are inside (cycle walking; Black & Rogaway 2002, "Ciphers
+        with Arbitrary Finite Domains"). Beyond 4, the domain is smaller than twice the size, so a walk takes fewer than
+        2 applications on average.
+        """
+        step = _Networks.decrypt if invert else _Networks.encrypt
+        result = step(self, np.asarray(values).astype(_U64))
+        outside = np.flatnonzero(result >= self.sizes)
+        while outside.size:
+            networks = self.take(outside)
+            again = step(networks, result[outside])
+            result[outside] = again
+            outside = outside[again >= networks.sizes]
+        return result.astype(np.int64)
 
 
 class Permutation:
     """A permutation of 0 .. n-1 that depends only on `key`, and its inverse.
-
-    A Feistel network over the smallest power of two that is at least n. Results outside the range are permuted again
-    until they are inside (cycle walking; Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). The domain is
-    smaller than 2 n, so a walk takes fewer than 2 applications on average.
 
     Args:
         n: size of the range, 1 .. 2**62.
@@ -52,49 +119,18 @@ class Permutation:
         if not 1 <= n <= 2**62:
             raise ValueError(f"a permutation needs 1 .. 2**62 items, not {n}")
         self.n = n
-        bits = max(2, (n - 1).bit_length())
-        # With an odd number of bits the halves differ in width and swap their widths in every round; an even number of
-        # rounds restores them.
-        self._left, self._right = _U64(bits // 2), _U64(bits - bits // 2)
-        digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest()
-        self._keys = np.frombuffer(digest, dtype="<u8").astype(_U64)
+        self._network = _Networks.of([n], [key])
 
     def apply(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Maps positions (any shape (k,), values 0 .. n-1) to items, int64 of the same shape."""
-        return self._walk(positions, self._encrypt)
+        """Maps positions (shape (k,), values 0 .. n-1) to items, int64 of the same shape."""
+        return self._network.walk(positions)
 
     def invert(self, items: NDArray[np.integer]) -> NDArray[np.int64]:
         """Maps items (shape (k,), values 0 .. n-1) to the positions that `apply` maps to them."""
-        return self._walk(items, self._decrypt)
-
-    def _walk(
-        self, values: NDArray[np.integer], step: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]
-    ) -> NDArray[np.int64]:
-        result = step(np.asarray(values).astype(_U64))
-        outside = np.flatnonzero(result >= self.n)
-        while outside.size:
-            result[outside] = step(result[outside])
-            outside = outside[result[outside] >= self.n]
-        return result.astype(np.int64)
-
-    def _encrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        low_bits, high_bits = self._right, self._left
-        high, low = x >> low_bits, x & _mask(low_bits)
-        for key in self._keys:
-            high, low = low, high ^ (mix(low ^ key) >> (_U64(64) - high_bits))
-            high_bits, low_bits = low_bits, high_bits
-        return (high << low_bits) | low
-
-    def _decrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        low_bits, high_bits = self._right, self._left
-        high, low = x >> low_bits, x & _mask(low_bits)
-        for key in self._keys[::-1]:
-            high_bits, low_bits = low_bits, high_bits
-            high, low = low ^ (mix(high ^ key) >> (_U64(64) - high_bits)), high
-        return (high << low_bits) | low
+        return self._network.walk(items, invert=True)
 
 
-def _mask(bits: np.uint64) -> np.uint64:
+def _mask(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return (_U64(1) << bits) - _U64(1)
 
 
@@ -163,6 +199,8 @@ class Order:
         amounts = [tuple(stage.get(source, 0) for source in self._sources) for stage in parts]
         broad = _Stage(0, _Schedule.of(amounts[0]), np.zeros(len(self._sources), dtype=np.int64))
         self._stages = [broad]
+        self._block_steps = max(1, _BLOCK_SLOTS // batch_size)
+        self._block = lru_cache(maxsize=_BLOCKS)(self._compute_block)
         if anneal:
             first = anneal.from_step * batch_size
             before = [broad.count(index, first) for index in range(len(self._sources))]
@@ -175,23 +213,17 @@ class Order:
         return cls(run["sequences"], run["weights"], run["batch_size"], run["seed"], anneal)
 
     def batch(self, step: int) -> list[tuple[str, int, int]]:
-        """Returns (source, sequence, epoch) for each slot of a step, in slot order; steps count from 0."""
-        sources, draw = self._draws(step)
-        sequence = np.empty(self.batch_size, dtype=np.int64)
-        epoch = np.empty(self.batch_size, dtype=np.int64)
-        for index, source in enumerate(self._sources):
-            in_source = sources == index
-            size = self.sequences[source]
-            epoch[in_source] = draw[in_source] // size
-            for epoch_number in np.unique(epoch[in_source]):
-                in_epoch = in_source & (epoch == epoch_number)
-                sequence[in_epoch] = self._permutation(source, int(epoch_number)).apply(draw[in_epoch] % size)
-        names = (self._sources[index] for index in sources.tolist())
-        return list(zip(names, sequence.tolist(), epoch.tolist(), strict=True))
+        """Returns (source, sequence, epoch) for each slot of a step, in slot order; steps count from 0.
+
+        Computes a block of steps at once, and keeps the newest blocks. Safe for use by several threads.
+        """
+        block, row = divmod(self._checked(step), self._block_steps)
+        sources, sequences, epochs = (column[row].tolist() for column in self._block(block))
+        return list(zip((self._sources[index] for index in sources), sequences, epochs, strict=True))
 
     def quotas(self, step: int) -> dict[str, int]:
         """Returns the number of sequences of each source in a step; they sum to the batch size."""
-        sources, _ = self._draws(step)
+        sources, _ = self._draws(self._checked(step), 1)
         counts = np.bincount(sources, minlength=len(self._sources))
         return dict(zip(self._sources, counts.tolist(), strict=True))
 
@@ -206,9 +238,14 @@ class Order:
         return self._stage_of(slots).count(self._sources.index(source), slots)
 
     def steps_of(self, source: str, seq_id: int, until_step: int) -> list[int]:
-        """Returns the steps below `until_step` that contain the sequence, ascending: at most one per epoch.
+        """Returns the steps below `until_step` that contain the sequence: each step once, ascending.
 
-        The cost is one inverse permutation per epoch, without iterating over steps.
+        A step that ends one epoch of the source and begins the next can contain a sequence twice; so can every step if
+        the source is smaller than its share of a batch. The cost is one inverse permutation per epoch, without
+        iterating over steps.
+
+        Raises:
+            ValueError: the source has no such sequence.
         """
         if source not in self.sequences:
             return []
@@ -216,26 +253,52 @@ class Order:
         if not 0 <= seq_id < size:
             raise ValueError(f'"{source}" has the sequences 0 .. {size - 1}, not {seq_id}')
         index, total = self._sources.index(source), self.count_drawn(source, until_step)
-        steps = []
+        steps: list[int] = []
         for epoch in range(-(-total // size)):
             position = int(self._permutation(source, epoch).invert(np.array([seq_id]))[0])
             draw = epoch * size + position
             if draw < total:
                 stage = next(stage for stage in reversed(self._stages) if draw >= stage.before[index])
-                steps.append(stage.slot(index, draw) // self.batch_size)
+                step = stage.slot(index, draw) // self.batch_size
+                if step not in steps[-1:]:  # the draws ascend, so equal steps are neighbors
+                    steps.append(step)
         return steps
 
-    def _draws(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _checked(self, step: int) -> int:
         if step < 0:
             raise ValueError(f"steps count from 0; there is no step {step}")
-        first = step * self.batch_size
-        return self._stage_of(first).draws(np.arange(first, first + self.batch_size, dtype=np.int64))
+        return step
+
+    def _compute_block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns source index, sequence and epoch of the slots of a block, int64 (steps, batch size) each."""
+        sources, draw = self._draws(block * self._block_steps, self._block_steps)
+        sizes = np.array(list(self.sequences.values()))[sources]
+        epochs, position = np.divmod(draw, sizes)
+        pairs, network = np.unique(epochs * len(self._sources) + sources, return_inverse=True)
+        named = [(self._sources[pair % len(self._sources)], pair // len(self._sources)) for pair in pairs.tolist()]
+        keys = [self._key(source, epoch) for source, epoch in named]
+        networks = _Networks.of([self.sequences[source] for source, _ in named], keys)
+        sequences = networks.take(network).walk(position)
+        shape = (self._block_steps, self.batch_size)
+        return sources.reshape(shape), sequences.reshape(shape), epochs.reshape(shape)
+
+    def _draws(self, step: int, steps: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns (source index, number of earlier draws of that source) for the slots of some steps, in slot order."""
+        first, count = step * self.batch_size, steps * self.batch_size
+        boundaries = [min(max(stage.first - first, 0), count) for stage in self._stages[1:]]
+        of_stages = np.split(np.arange(first, first + count, dtype=np.int64), boundaries)
+        drawn = [stage.draws(slots) for stage, slots in zip(self._stages, of_stages, strict=True)]
+        sources, draw = (np.concatenate(column) for column in zip(*drawn, strict=True))
+        return sources, draw
 
     def _stage_of(self, slot: int) -> _Stage:
         return next(stage for stage in reversed(self._stages) if stage.first <= slot)
 
     def _permutation(self, source: str, epoch: int) -> Permutation:
-        return _permutation(self.sequences[source], f"{self.seed}/{source}/{epoch}")
+        return _permutation(self.sequences[source], self._key(source, epoch))
+
+    def _key(self, source: str, epoch: int) -> str:
+        return f"{self.seed}/{source}/{epoch}"
 
 
 @lru_cache(maxsize=256)

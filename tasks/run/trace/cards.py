@@ -1,6 +1,6 @@
-"""Cards of trained and fine-tuned models, made from the records of their lineage.
+"""Cards of trained, fine-tuned and imported models, made from the records of their lineage.
 
-Reads records, `run.json`, `model.json` and `scores.json`, and the funnel of the documents.
+Reads records, `run.json`, `model.json`, `import.json` and `scores.json`, and the funnel of the documents.
 """
 
 import json
@@ -11,7 +11,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.pages import model_card, table
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.tokens.exposure import Exposure, checkpoint_exposure, origin_refs
+from tasks.formats.tokens.exposure import IMPORT, Exposure, checkpoint_exposure, origin_refs, unrecorded
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.stages.consolidate.funnel import STEPS, totals
 
@@ -29,12 +29,15 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     if REGISTERED in artifacts:
         return tuned_card(artifacts, takedowns)
     checkpoint = artifacts["checkpoint"]
+    if unrecorded(checkpoint):
+        return _imported_card(artifacts, takedowns)
     run, model = (json.loads(checkpoint.read(name)) for name in ("run.json", "model.json"))
     sections = {
         "Sources": _sources(artifacts, run),
         "Filters": filters_of(artifacts),
         "Funnel": _funnel(artifacts),
         "Training": _training(checkpoint, run, model),
+        "Imported weights": _imported(checkpoint),
         "Scores": _scores(artifacts),
         "Takedowns and opt-outs": _left_out(artifacts, takedowns),
         "Made from": _made_from(artifacts),
@@ -47,6 +50,35 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     ]
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
     return HEADER + text
+
+
+def _imported_card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
+    checkpoint = artifacts["checkpoint"]
+    model = json.loads(checkpoint.read("model.json"))
+    sections = {
+        "Imported weights": _imported(checkpoint),
+        "Scores": _scores(artifacts),
+        "Takedowns": takedown_lines(checkpoint, takedowns),
+        "Made from": _made_from(artifacts),
+    }
+    about = [
+        f"A decoder of {model['parameters']['total']:,} parameters in the Llama layout. Sluice did not train it: it "
+        "was imported, with the weights unchanged except for their precision, and its training is not on record."
+    ]
+    text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
+    return HEADER + text
+
+
+def _imported(model: Artifact) -> list[str]:
+    """Returns lines about the imported weights that a model is or derives from; [] if its history is on record."""
+    ancestors = [Artifact.find(model.store, ArtifactId.parse(ref.address)) for ref in origin_refs(model)]
+    for ancestor in (model, *ancestors):
+        if ancestor and unrecorded(ancestor):
+            origin = json.loads(ancestor.read(IMPORT))
+            stated = (f"- {name}: {origin[name] or 'not stated'}" for name in ("name", "license", "revision"))
+            files = (f"- {name}: sha256 `{digest}`" for name, digest in sorted(origin["sha256"].items()))
+            return [f"- {unrecorded(ancestor)}", *stated, *files]
+    return []
 
 
 def _made_from(artifacts: Artifacts) -> list[str]:
@@ -215,6 +247,7 @@ def tuned_card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     run, model_json = (json.loads(model.read(name)) for name in ("run.json", "model.json"))
     sections = {
         "Base": [f"- `{ref.address}` {ref.fingerprint[:16]}" for ref in origin_refs(model)],
+        "Imported weights": _imported(model),
         "Examples": _examples(artifacts[EXAMPLES]) if EXAMPLES in artifacts else [],
         "Tuning": _tuning(model, run),
         "Scores": _tuned_scores(artifacts),

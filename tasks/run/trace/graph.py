@@ -22,7 +22,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
 from tasks.formats.documents.key_index import PART_KEYS_FOLDER, KeyIndex
-from tasks.formats.tokens.exposure import origin_of, origin_ref
+from tasks.formats.tokens.exposure import origin_of, origin_ref, unrecorded
 from tasks.formats.tokens.index import DocumentIndex, IndexEntry
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
@@ -154,6 +154,8 @@ class LineageReader:
 
     @classmethod
     def _of_run(cls, checkpoint: Artifact) -> "LineageReader":
+        if problem := unrecorded(checkpoint):
+            raise InputError(problem)
         artifacts = lineage.chain_of(checkpoint)
         for kind in ("shards", "plan"):
             if kind not in artifacts:
@@ -185,7 +187,12 @@ class LineageReader:
     @cached_property
     def readings(self) -> Readings:
         """The index of which steps read which documents."""
-        return Readings(self.index, self.plan, self.artifacts.get("checkpoint"))
+        return Readings(self.index, self.plan, None if self.unrecorded else self.artifacts.get("checkpoint"))
+
+    @cached_property
+    def unrecorded(self) -> str:
+        """Says that the trained model was imported, so that its training is not on record; "" if it was not."""
+        return unrecorded(self.artifacts["checkpoint"]) if "checkpoint" in self.artifacts else ""
 
     @property
     def measured(self) -> dict[str, dict[str, str]]:

@@ -41,6 +41,8 @@ def render(trace: Trace) -> str:
     else:
         assert isinstance(trace, PageTrace)
         lines = _page(trace) if trace.count is None else _domain(trace, trace.count)
+    if lineage.unrecorded:
+        lines += ["", lineage.unrecorded]
     for run in lineage.before:
         lines += ["", f"before: {run.model}, from whose weights the run began", *_origin_run(run)]
     lines += render_tuned(trace.tuned if isinstance(trace, PageTrace) else ())
@@ -56,7 +58,7 @@ def _page(trace: PageTrace) -> list[str]:
         lines += ["", *_document(document, trace.lineage.run)]
     for capture in trace.captures_without_document:
         lines += ["", f"capture {capture.record_id or capture.url}: gave no document ({capture.reason})"]
-    if len(lines) == 1:
+    if len(lines) == 1 and not trace.lineage.unrecorded:
         lines += ["", "never captured: neither a document nor a rejected capture has this address"]
     return lines
 

@@ -186,6 +186,7 @@ class Lineage:
         measured: address and fingerprint of the group of each annotator.
         run: the training run; None if nothing was trained.
         before: the runs that the model comes from, nearest first.
+        unrecorded: says that the model was imported, so that its training is not on record; "" if it was not.
     """
 
     recipe: str
@@ -193,6 +194,7 @@ class Lineage:
     measured: dict[str, dict[str, str]]
     run: TrainingRun | None
     before: tuple[RelatedRun, ...]
+    unrecorded: str = ""
 
     @classmethod
     def of(cls, reader: LineageReader, look_up: LookUp) -> "Lineage":
@@ -209,7 +211,8 @@ class Lineage:
                     count=count,
                 )
             )
-        return cls(reader.recipe, reader.addresses, reader.measured, TrainingRun.of(reader), tuple(before))
+        run, unrecorded = TrainingRun.of(reader), reader.unrecorded
+        return cls(reader.recipe, reader.addresses, reader.measured, run, tuple(before), unrecorded)
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,7 @@ class LineageTrace(Trace):
     def _body(self) -> Json:
         lineage = self.lineage
         head = {"recipe": lineage.recipe, "artifacts": lineage.artifacts, "measured": lineage.measured}
+        head |= {"unrecorded": lineage.unrecorded} if lineage.unrecorded else {}
         before = [_origin_json(run) for run in lineage.before]
         return {**head, "run": lineage.run and lineage.run.settings, **self._result(), "before": before}
 
@@ -430,7 +434,7 @@ def trace_domain(store: Store, recipe: str, version: str, name: str, most: int |
     """
     domain = _host(name)
     reader = LineageReader.follow(store, recipe, version)
-    if reader.index is None:
+    if reader.index is None and not reader.unrecorded:
         raise InputError(f"nothing of {recipe}@{version} was encoded", "run the stage encode first")
 
     def kept_documents(lineage: LineageReader) -> tuple[list[Document], int]:
@@ -461,6 +465,8 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
     """
     reader = LineageReader.follow(store, recipe, version)
     run, order = reader.readings.run, reader.readings.order
+    if reader.unrecorded:
+        raise InputError(reader.unrecorded, "trace a step of a fine-tuning of it as tuned:42")
     if run is None or order is None:
         raise InputError(f"nothing was trained as {recipe}@{version}", "run the stage train first")
     if step >= run["steps"]:

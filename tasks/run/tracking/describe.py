@@ -104,11 +104,17 @@ def stage(about: str, record: ArtifactRecord | None) -> str:
 
 def outcome(record: ArtifactRecord) -> str:
     """Returns the outcome of a stage in one line: its note and its row counts."""
-    counts = sorted(record.rejected.items(), key=lambda item: (-item[1], item[0]))
-    reasons = _enumerate([f"{reason} {count:,}" for reason, count in counts])
-    rejected = f", {sum(record.rejected.values()):,} rejected ({reasons})" if counts else ""
-    rows = f"{record.rows_in:,} rows in, {record.rows_out:,} out{rejected}" if record.rows_in or record.rows_out else ""
-    return "; ".join(part for part in (record.note, rows) if part) or "done"
+    return "; ".join(part for part in (record.note, counts(record)) if part) or "done"
+
+
+def counts(record: ArtifactRecord) -> str:
+    """Returns the numbers of rows in one line, with those that were rejected; "" for a stage that has no rows."""
+    if not (record.rows_in or record.rows_out or record.rejected):
+        return ""
+    by_count = sorted(record.rejected.items(), key=lambda item: (-item[1], item[0]))
+    reasons = _enumerate([f"{reason} {count:,}" for reason, count in by_count])
+    rejected = f", {sum(record.rejected.values()):,} rejected ({reasons})" if by_count else ""
+    return f"{record.rows_in:,} rows in, {record.rows_out:,} out{rejected}"
 
 
 def _enumerate(items: list[str]) -> str:

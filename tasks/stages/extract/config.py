@@ -4,6 +4,7 @@ A file source adds documents to the corpus without a crawl: text files, files of
 descriptions of the installed packages.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
@@ -21,6 +22,17 @@ PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 
 def _absolute(path: str) -> str:
     return path if path.startswith(tuple(PLACEHOLDERS)) else require_absolute(path)
+
+
+def _glob_problem(glob: str) -> str:
+    """Returns why a glob cannot match the name of a file below a folder, with the remedy; "" if it can."""
+    if glob.startswith(("/", "./", "../", "{")) or "://" in glob:
+        return "matches no file: write it as below the fixed folder of path, such as test/**"
+    if not glob or glob.endswith("/"):
+        return "matches no file: add ** for all files of a folder"
+    if "[" in re.sub(r"\[!?+\]?+[^]]*+\]", "", glob):
+        return "has a [ without ]: close it, or write [[] for the character itself"
+    return ""
 
 
 KINDS = ("text", "jsonl", "parquet", "metadata", "warc")
@@ -50,7 +62,10 @@ class FileSource(Config):
     """
 
     exclude: tuple[str, ...] = ()
-    """Globs below the fixed folder of `path`; files that match are left out ("test/**", "*_pb2.py")."""
+    """Globs of names below the fixed folder of `path`; files that match are left out ("test/**", "*_pb2.py").
+
+    `*` matches "/" too. A glob that matches no file is reported when the stage runs.
+    """
 
     max_files: int | None = Field(default=None, ge=1)
     """Maximum number of files, sampled by hash of the path: the same files on every machine; None for all."""
@@ -80,6 +95,13 @@ class FileSource(Config):
         if kind not in (kinds := [*KINDS, *parser.parser_names()]):
             raise Problems([f'no kind "{kind}": {nearest(kind, kinds)}'])
         return kind
+
+    @field_validator("exclude")
+    @classmethod
+    def _can_match(cls, globs: tuple[str, ...]) -> tuple[str, ...]:
+        if problems := [f'the glob "{glob}" {problem}' for glob in globs if (problem := _glob_problem(glob))]:
+            raise Problems(problems)
+        return globs
 
 
 class ExtractConfig(Config):

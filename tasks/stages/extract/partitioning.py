@@ -48,14 +48,22 @@ def find_files(source: FileSource) -> list[SourceFile]:
         InputError: the pattern matches no file, or all files are excluded.
         StoreError, TransientError: the object store of the pattern cannot be used, or does not respond.
     """
+    return select_files(source)[0]
+
+
+def select_files(source: FileSource) -> tuple[list[SourceFile], list[str]]:
+    """Returns the files of a source in name order, and the globs of `exclude` that match none; see `find_files`."""
     pattern = source.path
     for placeholder, name in PLACEHOLDERS.items():
         pattern = pattern.replace(placeholder, sysconfig.get_path(name))
     files = find(pattern, f'the file source "{source.name}"')
-    included = [file for file in files if not any(fnmatch.fnmatch(file.name, glob) for glob in source.exclude)]
+    matches = {glob: {file.name for file in files if fnmatch.fnmatch(file.name, glob)} for glob in source.exclude}
+    excluded = set[str]().union(*matches.values())
+    included = [file for file in files if file.name not in excluded]
     if not included:
         raise InputError(f'the file source "{source.name}" excludes all {len(files)} files', "correct its exclude")
-    return sorted(_sample(included, source), key=lambda file: file.name)
+    unmatched = [glob for glob, names in matches.items() if not names]
+    return sorted(_sample(included, source), key=lambda file: file.name), unmatched
 
 
 def _sample(files: list[SourceFile], source: FileSource) -> list[SourceFile]:

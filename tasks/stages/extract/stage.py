@@ -56,7 +56,7 @@ from tasks.stages.extract.identity import (
 )
 from tasks.stages.extract.parser import find_parser
 from tasks.stages.extract.part_files import OrderedDocuments, PagedFiles, returned_parts, write_documents
-from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit, arrange, divide, find_files, run_names
+from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit, arrange, divide, find_files, run_names, select_files
 from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 log = logging.getLogger("sluice.extract")
@@ -103,7 +103,11 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     store = warc.store if warc else None
     crawled = warc_files(warc) if warc else []
     units = [InputUnit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
-    units += [InputUnit(file, source) for source in config.files for file in find_files(source)]
+    for source in config.files:
+        files, unmatched = select_files(source)
+        units += [InputUnit(file, source) for file in files]
+        for glob in unmatched:
+            log.warning('[%s] exclude of "%s": the glob "%s" matches no file', output.address, source.name, glob)
     if not units:
         raise InputError(
             f"{output.address}: there is no WARC file and no local file", "crawl first, or add [[extract.files]]"

@@ -75,6 +75,12 @@ def prompt_of(texts: list[Segments]) -> str:
     return "".join(text for text, _ in takewhile(lambda segment: not segment[1], texts[0]))
 
 
+def has_empty_answer(texts: list[Segments], template: Template) -> bool:
+    """Returns whether a learned response of the first text is blank; the rejected answer of a preference may be."""
+    after = template.assistant.after
+    return any(learned and not text.removesuffix(after).strip() for text, learned in texts[0])
+
+
 def segments(messages: Iterable[tuple[str, str]], template: Template, *, learned: bool) -> Iterable[tuple[str, bool]]:
     """Yields the segments of messages (role, content); if `learned`, those of responses are learned."""
     for role, content in messages:

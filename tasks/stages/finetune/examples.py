@@ -7,12 +7,13 @@ the response to its document's title and its headings.
 Writes `examples/<part>.arrow` and `heldout/<part>.arrow` with the held-out examples, one part per file and per part of
 the chunks, and `examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is quarantined with its
 cause (`quarantine/`); a row that is longer than a sequence, is not selected, or has no learned tokens is counted as
-rejected.
+rejected, and so is a row of a file with an empty answer, or that repeats an earlier row of its file.
 """
 
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tasks.stages.finetune.encoding import (
     ExampleEncoder,
     Segments,
     eos_id,
+    has_empty_answer,
     instruction,
     preference,
     prompt_of,
@@ -46,6 +48,7 @@ from tasks.stages.finetune.encoding import (
 VERSION = 2
 _COUNTED = ("tokens", "learned_tokens", "heldout")
 TOO_LONG, NOTHING_TO_LEARN = "too_long", "nothing_to_learn"
+EMPTY_ANSWER, DUPLICATE = "empty_answer", "duplicate"
 
 Rows = Iterator[tuple[dict[str, Any], list[Segments], str]]
 """Origin of an example, its texts, and the key that determines whether it is held out."""
@@ -155,8 +158,10 @@ def _rejected(example: dict[str, Any], seq_len: int) -> str:
 def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
     """Yields the rows of a file: their origin (line and id), their texts, and their prompt.
 
-    Counts all rows, and quarantines those that cannot be read.
+    Counts all rows, quarantines those that cannot be read, and rejects those with an empty answer and those that equal
+    an earlier row in all fields, including `id`. Keeps 16 bytes per row in memory for the comparison.
     """
+    seen: set[bytes] = set()
     with open_outside(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -170,10 +175,17 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
                 name = str(row.get("id", ""))
                 for text in (name, *(text for segments_of_text in texts for text, _ in segments_of_text)):
                     text.encode()  # raises for an unpaired surrogate, which JSON escapes can contain
+                digest = blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest()
             except (ValueError, RecursionError) as error:
                 part.quarantine(f"{Path(path).name}:{number}", error)
                 continue
-            yield {"line": number, "id": name}, texts, prompt_of(texts)
+            if digest in seen:
+                part.reject(DUPLICATE)
+            elif has_empty_answer(texts, config.template):
+                part.reject(EMPTY_ANSWER)
+            else:
+                yield {"line": number, "id": name}, texts, prompt_of(texts)
+            seen.add(digest)
 
 
 def rows_of_chunks(

@@ -25,7 +25,8 @@ class TakedownConfig(Config):
     """One request. A multi-line text is read as the list of its lines; blank lines are counted and ignored."""
 
     urls: tuple[str, ...] = ()
-    """Pages: http and https, with and without "www."."""
+    """Pages: http and https, with and without "www."; and documents from folders: file:// URLs, as `trace` prints
+    them."""
     domains: tuple[str, ...] = ()
     """Host names; each includes all names below it."""
     documents: tuple[str, ...] = ()

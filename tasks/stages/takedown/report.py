@@ -21,7 +21,7 @@ from tasks.core.ledger import Ledger
 from tasks.core.pages import template
 from tasks.core.store import Store
 from tasks.formats.documents import chunks as chunk_format
-from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones
+from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones, canonical_document_url
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,
@@ -36,7 +36,6 @@ from tasks.formats.tokens.exposure import (
     shard_rows,
 )
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
-from tasks.formats.web.canonical_url import canonical
 from tasks.stages.takedown import TakedownConfig
 
 CHUNKS = chunk_format.KIND
@@ -408,6 +407,6 @@ def _not_found(new: Sequence[Tombstone], documents: Any) -> list[str]:
     """Returns the values that match no document of the recipe."""
     covered = Tombstones.of(new)
     matched = {entry["id"] for entry in documents}
-    for url in (canonical(entry["url"]) for entry in documents):
+    for url in (canonical_document_url(entry["url"]) for entry in documents):
         matched.update(covered.causes(url) if url else ())
     return [stone.value for stone in sorted(new) if stone.value not in matched]

@@ -35,6 +35,7 @@ from tasks.formats.documents.tombstones import (
     Lift,
     Tombstone,
     Tombstones,
+    canonical_document_url,
     read,
     read_all,
     read_lifted,
@@ -222,10 +223,12 @@ def _values(name: str, lines: Sequence[str], check: Callable[[str], T]) -> Itera
 
 
 def _url(text: str) -> str:
-    url = canonical(text)
+    url = canonical_document_url(text)
     if url is None:
         raise _InvalidLine(
-            "is not an http or https URL without user name and password", "write it as https://host/path"
+            "is not an http or https URL without user name and password, nor the file:// URL of a document",
+            "write it as https://host/path or file://source/file, or give the document's id under documents; "
+            "`python -m tasks trace` prints both",
         )
     return url
 

@@ -120,23 +120,24 @@ def read(path: str, end_of_text: str) -> str:
         raise InputError(
             f"[tokenizer] file: {path} is not a Hugging Face tokenizer ({str(error)[:200]})", "name a tokenizer.json"
         ) from None
-    _check_ids(tokenizer, path)
+    check_ids(tokenizer, f"[tokenizer] file: {path}")
     _check_end_of_text(tokenizer, path, end_of_text)
-    _check_lossless(tokenizer, path)
+    check_lossless(tokenizer, f"[tokenizer] file: {path}")
     return text
 
 
-def _check_ids(tokenizer: Tokenizer, path: str) -> None:
+def check_ids(tokenizer: Tokenizer, where: str) -> None:
+    """Raises InputError, about the tokenizer of `where`, if its ids have gaps."""
     size, last = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=-1)
     if last != size - 1:  # a model has a row for each of 0 .. size - 1
         raise InputError(
-            f"[tokenizer] file: {path} has {size:,} entries but ids up to {last:,}",
+            f"{where} has {size:,} entries but ids up to {last:,}",
             "number the entries without gaps",
         )
 
 
 def _check_end_of_text(tokenizer: Tokenizer, path: str, end_of_text: str) -> None:
-    special = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
+    special = special_tokens(tokenizer)
     if end_of_text not in special:
         # Encoding reads special tokens as plain characters; any other entry could occur in a text.
         names = ", ".join(special[:10]) or "none"
@@ -146,12 +147,18 @@ def _check_end_of_text(tokenizer: Tokenizer, path: str, end_of_text: str) -> Non
         )
 
 
-def _check_lossless(tokenizer: Tokenizer, path: str) -> None:
+def special_tokens(tokenizer: Tokenizer) -> list[str]:
+    """Returns the special tokens, sorted."""
+    return sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
+
+
+def check_lossless(tokenizer: Tokenizer, where: str) -> None:
+    """Raises InputError, about the tokenizer of `where`, if a text changes when it is encoded and decoded."""
     for text in PROBES:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         decoded = tokenizer.decode(ids, skip_special_tokens=False)
         if decoded != text:
             raise InputError(
-                f"[tokenizer] file: {path} is not byte-level: {text[:40]!r} is decoded as {decoded[:40]!r}",
+                f"{where} is not byte-level: {text[:40]!r} is decoded as {decoded[:40]!r}",
                 "name a tokenizer with byte-level pieces and decoder and no normalizer, like that of GPT-2 or Llama 3",
             )

@@ -4,7 +4,8 @@ The optimizer changes the state only at the end of a step, so the copy is made w
 the loop waits for it before the update (`wait_for_copy`).
 
 Writes `<root>/step-<nnnnnnnn>/` (see `checkpoint`). At most one checkpoint is being written; the next `save` waits for
-it.
+it. A disk without space for it ends the run, even if other locations have room: they copy from here, and a restart of
+the ranks and a rollback read only here.
 """
 
 import shutil
@@ -17,7 +18,9 @@ from typing import Any, Protocol, Self
 import torch
 import torch.distributed as dist
 
+from tasks.core.errors import StoreError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.launch.failure import RESUMES, disk_fault
 from tasks.trainer.parallel.ranks import TIMEOUT, Ranks
 
 
@@ -76,7 +79,7 @@ class Saver:
             state: content of `state.json`.
 
         Raises:
-            OSError: the previous checkpoint could not be written.
+            StoreError, OSError: the previous checkpoint could not be written; see `wait`.
         """
         self.wait()
         self._copying = self._thread.submit(self._stateful.stage)
@@ -97,7 +100,8 @@ class Saver:
         """Waits until the last checkpoint is on disk, on all ranks.
 
         Raises:
-            OSError: it could not be written.
+            StoreError: the disk is full or cannot be written; the unfinished checkpoint is removed.
+            OSError: it could not be written for another reason.
         """
         self.wait_for_copy()
         if self._writing:
@@ -106,6 +110,17 @@ class Saver:
 
     def _write(self, copy: "Future[Any]", step: int, state: dict[str, Any]) -> None:
         folder = checkpoint.unfinished(self.root, step)
+        try:
+            self._write_to(folder, copy, step, state)
+        except BaseException as error:  # torch.distributed.checkpoint raises one that is no Exception
+            # Half a checkpoint would keep the disk full, so that the failure could not be recorded.
+            shutil.rmtree(folder, ignore_errors=True)
+            if fault := disk_fault(error):
+                where = f"scratch, {self.root}, cannot take the checkpoint of step {step}"
+                raise StoreError(f"{where}: {fault}", RESUMES) from error
+            raise
+
+    def _write_to(self, folder: Path, copy: "Future[Any]", step: int, state: dict[str, Any]) -> None:
         if self._ranks.rank == 0:
             checkpoint.begin(folder)
         self._barrier()

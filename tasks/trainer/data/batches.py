@@ -9,7 +9,7 @@ attention from B to A is masked.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -28,6 +28,7 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan, Slices
 from tasks.formats.tokens.shard import FOLDER, read_format, read_uids
 from tasks.trainer.config import ShardsSpec, TrainSpec
+from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.loss import IGNORED
 
 Ints = NDArray[np.int64]
@@ -43,27 +44,32 @@ _BYTES_PER_TOKEN = 3 * 8
 class Batch:
     """Sequences of a step, or of a part of it; int64 [sequences, seq_len] each.
 
-    `documents` numbers the documents within a sequence, for the attention mask (see above). `cu_seqlens`, int32
-    [documents + 1], encodes the same boundaries for variable-length attention over concatenated sequences: the start of
-    each document, and the total number of positions.
+    `documents` numbers the documents within a sequence, for the attention mask (see above). `bounds` has the same
+    boundaries for attention over concatenated sequences.
     """
 
     tokens: Tensor
     labels: Tensor
     documents: Tensor
-    cu_seqlens: Tensor
+    bounds: Bounds
 
     @classmethod
     def of(cls, tokens: Ints, labels: Ints, documents: Ints) -> "Batch":
         """Returns a batch of arrays of shape (sequences, seq_len), without copying them."""
-        begins = np.ones(documents.shape, dtype=bool)
-        np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
-        cu_seqlens = np.append(np.flatnonzero(begins), documents.size).astype(np.int32)
-        return cls(*(torch.from_numpy(array) for array in (tokens, labels, documents, cu_seqlens)))
+        bounds = Bounds.of(documents)
+        return cls(torch.from_numpy(tokens), torch.from_numpy(labels), torch.from_numpy(documents), bounds)
 
     def pinned(self) -> "Batch":
         """Returns a copy in page-locked memory, for asynchronous transfers to a GPU."""
-        return Batch(*(t.pin_memory() for t in (self.tokens, self.labels, self.documents, self.cu_seqlens)))
+        return self._mapped(Tensor.pin_memory)
+
+    def on(self, device: torch.device) -> "Batch":
+        """Returns the batch on a device; the copy of a pinned batch to a GPU is queued, and not waited for."""
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _mapped(self, of: Callable[[Tensor], Tensor]) -> "Batch":
+        bounds = Bounds(of(self.bounds.starts), self.bounds.longest)
+        return Batch(of(self.tokens), of(self.labels), of(self.documents), bounds)
 
 
 class StepData(Protocol):

@@ -24,8 +24,8 @@ FAMILIES = ("llama", "mistral", "olmo", "gpt2")
 """Supported values of `model_type`."""
 LLAMA_SETTINGS = frozenset(
     (
-        *("layers", "dim", "heads", "kv_heads", "ffn_multiple", "rope_theta", "rope_scaling", "tie_embeddings"),
-        "norm_eps",
+        *("layers", "dim", "heads", "kv_heads", "ffn_multiple", "ffn_width", "rope_theta", "rope_scaling"),
+        *("tie_embeddings", "norm_eps"),
     )
 )
 """Settings of `[train.model]` that the Llama layout can represent."""

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from tasks.core.errors import InputError, RecipeError, SluiceError, StoreError, 
 KINDS = {kind.__name__: kind for kind in (InputError, RecipeError, StoreError, TransientError)}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 """Disk errors that a retry does not fix."""
+RESUMES = "free space on that disk, or fix its permissions, and run it again: it resumes from its newest checkpoint"
+"""Remedy for a disk error."""
+_ERRNO = re.compile(r"(?:\[Errno |\(os error )(\d+)[\])]")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Failure:
 
 def record(folder: Path, rank: int, error: BaseException) -> Failure:
     """Records the failure of this rank and returns it."""
-    sluice_error = as_sluice_error(error)
+    sluice_error = as_sluice_error(error, folder)
     failure = Failure(launch_id(), rank, type(sluice_error).__name__, sluice_error.cause, sluice_error.remedy)
     write(folder, failure)
     return failure
@@ -60,13 +64,26 @@ def write(folder: Path, failure: Failure) -> None:
         temporary.rename(folder / f"failure-{failure.rank}.json")
 
 
-def as_sluice_error(error: BaseException) -> SluiceError:
-    """Returns `error` as a SluiceError of one of `KINDS`."""
+def as_sluice_error(error: BaseException, folder: Path) -> SluiceError:
+    """Returns `error` as a SluiceError of one of `KINDS`; a disk error without a path is about the run's folder."""
     if isinstance(error, SluiceError):
         return error if type(error).__name__ in KINDS else InputError(error.cause, error.remedy)
-    if isinstance(error, OSError) and error.errno in FULL:
-        return StoreError(str(error), "free space or fix the permissions; the run resumes from its newest checkpoint")
+    if fault := disk_fault(error):
+        return StoreError(f"{getattr(error, 'filename', None) or folder} cannot be written: {fault}", RESUMES)
     return TransientError(f"{type(error).__name__}: {error}")
+
+
+def disk_fault(error: BaseException) -> str:
+    """Returns the operating system's message for one of the errors in `FULL`, "" for any other error.
+
+    safetensors and torch.distributed.checkpoint raise errors of their own, which state the number in their text only.
+    """
+    if isinstance(error, OSError):
+        number = error.errno
+    else:
+        match = _ERRNO.search(str(error))
+        number = int(match[1]) if match else None
+    return os.strerror(number) if number in FULL else ""
 
 
 def recorded(folder: Path) -> Sequence[Failure]:

@@ -6,8 +6,10 @@ of the run are killed when the process that started them ends for any reason (`e
 
 import contextlib
 import ctypes
+import errno
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from tasks.core.errors import (
     RecipeError,
     SluiceError,
     StoppedError,
+    StoreError,
     SupersededError,
     TransientError,
 )
@@ -43,6 +46,8 @@ LOG = "train.log"
 OnMetrics = Callable[[int, dict[str, float]], None]
 PARENT_PIPE = "SLUICE_PARENT_PIPE"
 """Set to "stdin" by a parent that keeps the other end of the standard input open."""
+_RECORD_BYTES = 1 << 16
+"""More than a failure record and the end of the log need."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -75,10 +80,13 @@ def train_local(
         SluiceError: the run failed; a TransientError if a retry may succeed.
     """
     out = Path(spec.out)
-    out.mkdir(parents=True, exist_ok=True)
-    failure.clear(out)
     path = out / "spec.json"
-    path.write_text(canonical_json(spec) + "\n")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        failure.clear(out)
+        path.write_text(canonical_json(spec) + "\n")
+    except OSError as error:
+        raise failure.as_sluice_error(error, out) from error
     tail = MetricsTail(out / METRICS)
     with (out / LOG).open("ab") as output, (out / LOG).open("rb") as log_file, _sigterm_exits():
         log_file.seek(0, os.SEEK_END)
@@ -176,6 +184,8 @@ def explain(code: int, out: Path) -> SluiceError:
     failures = failure.recorded(out)
     if failures and failures[0].permanent:
         return failures[0].error()
+    if code == 2 and shutil.disk_usage(out).free < _RECORD_BYTES:  # neither the failure nor the log could be written
+        return StoreError(f"{out} cannot be written: {os.strerror(errno.ENOSPC)}", failure.RESUMES)
     if code == 2:
         return InputError(f"training was refused: {last_lines(out / LOG)}", f"the log is {out / LOG}")
     if code == 143:

@@ -10,25 +10,70 @@ depends only on the documents is computed once per batch.
 | `varlen` | GPU from SM 8.0 | bf16, fp16 | all |
 """
 
+import logging
 from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
 [batch, heads, queries, head_dim]."""
-Kernel = Callable[[Tensor, Tensor | None], Attend]
-"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbors, to an Attend; the
-second argument is int64 [queries], the positions of the queries if a rank has only some of them, else None."""
-_FLASH = {"FA4": (9, 10), "FA3": (9,)}
-"""Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
+log = logging.getLogger(__name__)
+MIN_DOCUMENTS = 16
+"""Minimum capacity of `Bounds.starts`, in documents."""
+
+
+class Bounds(NamedTuple):
+    """The documents of a batch, for attention over concatenated documents.
+
+    Made on the CPU when the batch is made: their number and the longest length decide shapes and the launch of a
+    kernel, so a GPU would have to finish its queue before the CPU could read them.
+    """
+
+    starts: Tensor
+    """int32 [n + 1]: the start of each document in the concatenated sequences, padded with their total length. n is a
+    power of two of at least MIN_DOCUMENTS, so that shapes rarely change between batches and compiled functions are
+    rarely recompiled. The padding represents empty documents."""
+    longest: int
+    """Upper bound of the tokens of a document: the longest length, rounded up to a power of two for the same reason,
+    but at most the length of a sequence."""
+
+    @classmethod
+    def of(cls, documents: NDArray[np.int64]) -> "Bounds":
+        """Returns the bounds, on the CPU, of document numbers of shape (sequences, positions)."""
+        begins = np.ones(documents.shape, dtype=bool)
+        np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
+        first = np.flatnonzero(begins)
+        starts = np.full(max(MIN_DOCUMENTS, _power_of_two(len(first))) + 1, documents.size, dtype=np.int32)
+        starts[: len(first)] = first
+        longest = min(_power_of_two(int(np.diff(starts).max())), documents.shape[1])
+        return cls(torch.from_numpy(starts), longest)
+
+
+class Kernel(Protocol):
+    """Computes what depends only on the documents of a batch."""
+
+    def __call__(self, documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
+        """Returns the attention function of the batch.
+
+        Args:
+            documents: int64 [batch, sequence], equal within a document and different between neighbors.
+            rows: int64 [queries], the positions of the queries if a rank has only some of them; None: all.
+            bounds: of the same documents, with `starts` on their device; None: a kernel that needs them computes them,
+                which on a GPU waits for the device.
+        """
 
 
 def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
-    """Returns the kernel to train with. On a GPU this is never SDPA with a mask, which has no fast kernel there.
+    """Chooses, activates and logs the kernel to train with.
+
+    On a GPU this is never SDPA with a mask, which has no fast kernel there.
 
     Args:
         device: of the model.
@@ -36,19 +81,33 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
         context: ranks that share the positions of a sequence.
     """
     if device.type == "cpu":
+        _report("sdpa_mask: on a CPU")
         return sdpa_mask
+    major, minor = torch.cuda.get_device_capability(device)
+    reasons = {
+        f"flash attention has no {str(dtype).removeprefix('torch.')}": dtype not in (torch.bfloat16, torch.float16),
+        f"flash attention needs SM 8.0, and the GPU has {major}.{minor}": (major, minor) < (8, 0),
+        f"{context} ranks share a sequence": context > 1,
+    }
     # Imported here, because they import torch._dynamo, which takes a second or two that CPU runs do not need.
-    flash = dtype in (torch.bfloat16, torch.float16) and torch.cuda.get_device_capability(device) >= (8, 0)
-    if flash and context == 1:
-        from tasks.trainer.model.varlen import varlen
+    if any(reasons.values()):
+        from tasks.trainer.model.flex import flex
 
-        return varlen
-    from tasks.trainer.model.flex import flex
+        _report(f"flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
+        return flex
+    from tasks.trainer.model.varlen import activate_flash, varlen
 
-    return flex
+    _report(f"varlen with {activate_flash(device)}: on SM {major}.{minor}")
+    return varlen
 
 
-def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
+@cache
+def _report(choice: str) -> None:
+    """Logs a choice once, also if a rank has several chunks of the model."""
+    log.info("attention by %s", choice)
+
+
+def sdpa_mask(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
     """A `Kernel`: SDPA with a boolean mask; the reference for the others, and the only one that trains on a CPU."""
     mask = document_mask(documents, rows)
 
@@ -59,23 +118,6 @@ def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     return attend
-
-
-def activate_flash(device: torch.device) -> str:
-    """Activates the newest flash attention implementation that the GPU and the installed packages support.
-
-    Returns:
-        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is built into torch.
-    """
-    major, _ = torch.cuda.get_device_capability(device)
-    for name, majors in _FLASH.items():
-        if major in majors and name in attention.list_flash_attention_impls():
-            try:
-                attention.activate_flash_attention_impl(name)
-            except ImportError:
-                continue
-            return name
-    return "FA2"
 
 
 def document_starts(documents: Tensor) -> Tensor:
@@ -102,3 +144,8 @@ def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
     rows = positions if rows is None else rows
     causal = rows[:, None] >= positions
     return (documents[:, None, rows, None] == documents[:, None, None, :]) & causal
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the smallest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()

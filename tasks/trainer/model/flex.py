@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from tasks.trainer.model.attention import Attend, document_starts
+from tasks.trainer.model.attention import Attend, Bounds, document_starts
 
 BLOCK = 128
 """Queries and keys per block, the unit in which work is skipped; torch's default."""
 
 
-def flex(documents: Tensor, rows: Tensor | None = None) -> Attend:
+def flex(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
     """A `Kernel`: causal attention within documents, of any float dtype."""
     mask = block_mask(documents, rows)
     attention = _compiled() if documents.is_cuda else flex_attention

@@ -1,8 +1,8 @@
 """Cross-entropy of the next token without storing the logits.
 
 The head and the loss are one operation that processes the positions in chunks and computes its gradients during the
-forward pass, so that at most `CHUNK x vocabulary` logits exist at a time. With 2,048 positions and a vocabulary of
-4,096 this saves 96 MB and takes no more time than two separate operations.
+forward pass, so that at most `LOSS_ROWS x vocabulary` logits exist at a time. On a CPU, with 2,048 positions and a
+vocabulary of 4,096, this saves 96 MB and takes no more time than two separate operations.
 
 With a vocabulary sharded over ranks, each rank computes its part, and the ranks exchange for each position the largest
 logit, the sum of exponentials and the logit of the label (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
@@ -10,13 +10,13 @@ logit, the sum of exponentials and the logit of the label (Shoeybi et al. 2019, 
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from tasks.trainer.model.shape import LOSS_ROWS
 
-CHUNK = LOSS_ROWS
 IGNORED = -100
 """Label of a position without a next token; torch's convention."""
 
@@ -25,7 +25,9 @@ class HeadCrossEntropy(torch.autograd.Function):
     """Sum over positions of -log softmax(hidden @ weight.T)[label]."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGroup | None, chunk: int
+    ) -> Tensor:
         """Returns the sum in nats, float32 scalar, over positions whose label is not IGNORED.
 
         Args:
@@ -35,24 +37,25 @@ class HeadCrossEntropy(torch.autograd.Function):
             labels: int64 [positions].
             group: ranks over which the vocabulary is sharded, in equal parts in rank order; each computes the same sum,
                 and its contribution to the gradient of `hidden`.
+            chunk: positions whose logits exist at a time.
         """
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        for start in range(0, hidden.shape[0], CHUNK):
-            rows, expected = hidden[start : start + CHUNK], labels[start : start + CHUNK]
+        for start in range(0, hidden.shape[0], chunk):
+            rows, expected = hidden[start : start + chunk], labels[start : start + chunk]
             loss, grad = _sharded(rows, weight, expected, group) if group else _whole(rows, weight, expected)
             total += loss
-            grad_hidden[start : start + CHUNK] = grad @ weight
+            grad_hidden[start : start + chunk] = grad @ weight
             grad_weight += (grad.T @ rows).float()
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """Multiplies the gradients from `forward` by the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grads[0], grad_weight * grads[0], None, None
+        return grad_hidden * grads[0], grad_weight * grads[0], None, None, None
 
 
 def _whole(rows: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,8 +87,20 @@ def _sharded(rows: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGr
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 
+def count_labels(labels: Tensor) -> int:
+    """Returns the number of positions with a label, of a tensor on the CPU.
+
+    Counted there, because reading a count from a GPU would wait for all of its queued work.
+    """
+    return int(np.count_nonzero(labels.numpy() != IGNORED))
+
+
 def head_cross_entropy(
-    hidden: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGroup | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    group: dist.ProcessGroup | None = None,
+    chunk: int | None = None,
 ) -> Tensor:
     """Returns the summed cross-entropy in nats (float32 scalar) of `labels` under the head `weight`.
 
@@ -94,8 +109,10 @@ def head_cross_entropy(
         weight: float [vocabulary, dim], cast to the dtype of `hidden`.
         labels: int64 [...]; IGNORED positions do not count.
         group: ranks over which the vocabulary is sharded (see `HeadCrossEntropy`).
+        chunk: positions whose logits exist at a time; None: `LOSS_ROWS` of the device.
     """
+    chunk = chunk or LOSS_ROWS["cuda" if hidden.is_cuda else "cpu"]
     total: Tensor = HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight.to(hidden.dtype), labels.flatten(), group
+        hidden.flatten(0, -2), weight.to(hidden.dtype), labels.flatten(), group, chunk
     )
     return total

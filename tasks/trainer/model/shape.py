@@ -22,8 +22,9 @@ from tasks.trainer.config import ModelConfig
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-LOSS_ROWS = 512
-"""Positions whose logits exist at the same time while the loss is computed."""
+LOSS_ROWS = {"cpu": 512, "cuda": 4096}
+"""Positions whose logits exist at the same time while the loss is computed, by type of device: a GPU needs larger
+matrix products and fewer kernels, and has the memory for them."""
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.trainer.config import Llama3Rope, ModelConfig, YarnRope
-from tasks.trainer.model.attention import Attend, Kernel, document_positions, sdpa_mask
-from tasks.trainer.model.loss import IGNORED, head_cross_entropy
+from tasks.trainer.model.attention import Attend, Bounds, Kernel, document_positions, sdpa_mask
+from tasks.trainer.model.loss import count_labels, head_cross_entropy
 
 Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
+
+
+class Linear(nn.Linear):
+    """A matrix without bias, whose values are undefined until they are initialized (`initial_weight`) or loaded.
+
+    torch's own initialization, in one thread, would be overwritten in every case.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Leaves the values undefined."""
+
+
+class Embedding(nn.Embedding):
+    """A row per token, with undefined values like `Linear`."""
+
+    def reset_parameters(self) -> None:
+        """Leaves the values undefined."""
 
 
 class RMSNorm(nn.Module):
@@ -39,10 +59,10 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.wq = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
-        self.wk = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
-        self.wv = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
-        self.wo = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
+        self.wq = Linear(config.dim, config.heads * config.head_dim)
+        self.wk = Linear(config.dim, config.kv_heads * config.head_dim)
+        self.wv = Linear(config.dim, config.kv_heads * config.head_dim)
+        self.wo = Linear(config.heads * config.head_dim, config.dim)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
@@ -60,9 +80,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.w1 = nn.Linear(config.dim, config.ffn_dim, bias=False)
-        self.w2 = nn.Linear(config.ffn_dim, config.dim, bias=False)
-        self.w3 = nn.Linear(config.dim, config.ffn_dim, bias=False)
+        self.w1 = Linear(config.dim, config.ffn_dim)
+        self.w2 = Linear(config.ffn_dim, config.dim)
+        self.w3 = Linear(config.dim, config.ffn_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
@@ -101,6 +121,8 @@ class Transformer(nn.Module):
     Layers are in a ModuleDict keyed by their number in the whole decoder, so that parameter names do not depend on how
     layers are split over ranks.
 
+    The values of matrices are undefined: `build` initializes them, other callers load them.
+
     Args:
         config: shape of the whole decoder.
         vocab_size: tokens of the vocabulary.
@@ -117,10 +139,10 @@ class Transformer(nn.Module):
         self.head_loss = head_cross_entropy
         self.rows: Tensor | None = None
         """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
-        self.embedding = nn.Embedding(vocab_size, config.dim) if 0 in layers else None
+        self.embedding = Embedding(vocab_size, config.dim) if 0 in layers else None
         self.layers = nn.ModuleDict({str(index): TransformerBlock(config) for index in layers})
         self.norm = RMSNorm(config.dim, config.norm_eps) if last else None
-        self.head = nn.Linear(config.dim, vocab_size, bias=False) if last and not config.tie_embeddings else None
+        self.head = Linear(config.dim, vocab_size) if last and not config.tie_embeddings else None
 
     @property
     def head_weight(self) -> Tensor:
@@ -129,18 +151,19 @@ class Transformer(nn.Module):
         assert owner is not None, "this chunk has no head"
         return owner.weight
 
-    def hidden(self, x: Tensor, documents: Tensor) -> Tensor:
+    def hidden(self, x: Tensor, documents: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the last hidden state, float [batch, positions, dim], normalized if the chunk has the norm.
 
         Args:
             x: int64 [batch, positions], tokens; for a chunk without the embedding, the output of the previous chunk.
             documents: int64 [batch, sequence], equal within a document and different between neighbors.
+            bounds: of the documents; see `Kernel`.
         """
         positions = document_positions(documents)
         if self.rows is not None:
             positions = positions[:, self.rows]
         cos, sin = rotary(positions, self.config)
-        attend = self.kernel(documents, self.rows)
+        attend = self.kernel(documents, self.rows, bounds)
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers.values():
@@ -151,13 +174,13 @@ class Transformer(nn.Module):
         """Returns the logits of the next token, [batch, sequence, vocab_size], for the arguments of `hidden`."""
         return F.linear(self.hidden(tokens, documents), self.head_weight)
 
-    def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, x: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
-        return self.head_loss(self.hidden(x, documents), self.head_weight, labels)
+        return self.head_loss(self.hidden(x, documents, bounds), self.head_weight, labels)
 
-    def counted(self, documents: Tensor, labels: Tensor) -> Tensor:
-        """Returns the number of terms in the sum of `loss`, an int64 scalar: the number of labels."""
-        return (labels != IGNORED).sum()
+    def counted(self, documents: Tensor, labels: Tensor) -> int:
+        """Returns the number of terms in the sum of `loss`, the number of labels; the arguments are on the CPU."""
+        return count_labels(labels)
 
 
 def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:

@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import attention
 from torch.nn.attention.varlen import varlen_attn
 
 from tasks.core.errors import InputError
-from tasks.trainer.model.attention import Attend, document_starts
+from tasks.trainer.model.attention import Attend, Bounds
 
-MIN_DOCUMENTS = 16
-"""Minimum capacity, in documents."""
+_FLASH = {"FA4": (9, 10), "FA3": (9,)}
+"""Flash attention packages that torch can use, newest first, and the SM major versions that they support."""
 _PARAMETERS = inspect.signature(varlen_attn).parameters
 # Since torch 2.13 the window size sets causal attention, before that a flag; grouped queries must be enabled.
 _OPTIONS: dict[str, Any] = {
@@ -20,41 +21,43 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def varlen(documents: Tensor, rows: Tensor | None = None) -> Attend:
+def varlen(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
     """A `Kernel`: causal attention within documents, of bf16 or fp16, for all positions of the sequences.
 
-    The document boundaries are computed here once per batch, outside of compiled code; this synchronizes with the GPU.
+    Without `bounds` they are computed here, which waits for the GPU; batches of a training have them.
 
     Raises:
         InputError: `rows` is not None.
     """
     if rows is not None:
         raise InputError("the attention kernel `varlen` computes only whole sequences", "use `flex`")
-    lengths = cu_seqlens(documents)
-    longest = documents.shape[1]
+    if bounds is None:
+        bounds = Bounds.of(documents.cpu().numpy())
+    starts, longest = bounds.starts.to(documents.device), bounds.longest
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out: Any = varlen_attn(_flat(q), _flat(k), _flat(v), lengths, lengths, longest, longest, **_OPTIONS)
+        out: Any = varlen_attn(_flat(q), _flat(k), _flat(v), starts, starts, longest, longest, **_OPTIONS)
         joined: Tensor = out.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
         return joined
 
     return attend
 
 
-def cu_seqlens(documents: Tensor) -> Tensor:
-    """Returns the start of each document in the concatenated sequences, padded with their total length.
+def activate_flash(device: torch.device) -> str:
+    """Activates the newest flash attention implementation that the GPU and the installed packages support.
 
-    The shape is int32 [n + 1], with n a power of two of at least MIN_DOCUMENTS, so that shapes rarely change between
-    batches and compiled functions are rarely recompiled. The padding represents empty documents.
-
-    Args:
-        documents: int64 [batch, sequence].
+    Returns:
+        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is built into torch.
     """
-    index = torch.arange(documents.shape[1], device=documents.device)
-    begins = (document_starts(documents) == index).flatten().nonzero()[:, 0]
-    capacity = max(MIN_DOCUMENTS, 1 << (len(begins) - 1).bit_length())
-    ends = begins.new_full((capacity + 1 - len(begins),), documents.numel())
-    return torch.cat((begins, ends)).to(torch.int32)
+    major, _ = torch.cuda.get_device_capability(device)
+    for name, majors in _FLASH.items():
+        if major in majors and name in attention.list_flash_attention_impls():
+            try:
+                attention.activate_flash_attention_impl(name)
+            except ImportError:
+                continue
+            return name
+    return "FA2"
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -26,9 +26,10 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.attention import Attend, Kernel, best_kernel
+from tasks.trainer.model.attention import Attend, Bounds, Kernel, best_kernel
 from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
+from tasks.trainer.parallel.compilation import compile_layers
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -94,8 +95,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     for layer in model.layers.values():
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
-        if layout.compile:
-            layer.compile()
+    compile_layers(model.layers.values(), layout.compile, mesh.device)
     _shard(model, mesh, run)
 
 
@@ -149,8 +149,8 @@ def context_kernel(kernel: Kernel, group: dist.ProcessGroup, seq_len: int, devic
     """
     order = torch.cat([rows_of(rank, group.size(), seq_len) for rank in range(group.size())]).to(device)
 
-    def of_documents(documents: Tensor, rows: Tensor | None) -> Attend:
-        attend = kernel(documents, rows)
+    def of_documents(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:
+        attend = kernel(documents, rows, bounds)
 
         def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k, v = _Gather.apply(k, order, group), _Gather.apply(v, order, group)  # type: ignore[no-untyped-call]

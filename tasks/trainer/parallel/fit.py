@@ -64,7 +64,7 @@ def memory_per_rank(
     layout = layout or Layout()
     tokens = run.microbatch * seq_len / layout.context
     stored = partial(_stored_activations, shape, layout, width, seq_len, gpu)
-    loss = _loss_memory(shape, layout, width, tokens)
+    loss = _loss_memory(shape, layout, width, tokens, gpu)
     ends = [(tokens * stored(_layers_in_flight(shape, run, layout)), 0.0 if layout.pipeline > 1 else loss)]
     if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches in flight
         ends.append((tokens * stored(math.ceil(shape.layers / layout.pipeline)), loss))
@@ -185,8 +185,8 @@ def _layers_in_flight(shape: ModelShape, run: TrainConfig, layout: Layout) -> fl
     return min(warm_up, microbatches * chunks) * math.ceil(shape.layers / (ranks * chunks))
 
 
-def _loss_memory(shape: ModelShape, layout: Layout, width: int, tokens: float) -> float:
+def _loss_memory(shape: ModelShape, layout: Layout, width: int, tokens: float, gpu: bool) -> float:
     """Returns the bytes of the loss: a chunk of logits in several forms, and the gradients of hidden state and head."""
-    rows, vocabulary = min(LOSS_ROWS, tokens), shape.vocab_size / layout.tensor
+    rows, vocabulary = min(LOSS_ROWS["cuda" if gpu else "cpu"], tokens), shape.vocab_size / layout.tensor
     logits = rows * vocabulary * (3 * FP32 + (0 if width == FP32 else 2 * width))
     return logits + 2 * width * tokens * shape.dim + 2 * FP32 * vocabulary * shape.dim

@@ -31,7 +31,9 @@ def use_fp8(layers: nn.Module, device: torch.device) -> None:
     """
     check_device(device)
     for module in layers.modules():
-        if type(module) is nn.Linear and module.bias is None and not any(n % MULTIPLE for n in module.weight.shape):
+        if not isinstance(module, nn.Linear) or module.bias is not None:
+            continue
+        if not any(n % MULTIPLE for n in module.weight.shape):
             # In place, as fully_shard does, so that references to the module or its weight (FSDP, optimizer) remain
             # valid.
             module.__class__ = Fp8Linear

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
+from tasks.trainer.data.batches import Batch
+from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -19,9 +22,21 @@ from tasks.trainer.parallel.mesh import Mesh
 class PipelineChunk(Transformer):
     """Consecutive layers of a decoder, as a stage of the pipeline."""
 
-    def forward(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
-        """Returns the hidden state for the next chunk, or in the last one the summed loss, float32 [1]."""
-        return self.hidden(x, documents) if self.norm is None else self.loss(x, documents, labels)[None]
+    def forward(  # type: ignore[override]
+        self, x: Tensor, documents: Tensor, labels: Tensor, starts: Tensor, longest: int
+    ) -> Tensor:
+        """Returns the hidden state for the next chunk, or in the last one the summed loss, float32 [1].
+
+        Args:
+            x: as for `Transformer.loss`, like `documents` and `labels`.
+            documents: see `x`.
+            labels: see `x`.
+            starts: those of `Bounds` with one more dimension, int32 [1, n + 1], because a schedule divides tensors
+                along the first one.
+            longest: that of `Bounds`.
+        """
+        bounds = Bounds(starts[0], longest)
+        return self.hidden(x, documents, bounds) if self.norm is None else self.loss(x, documents, labels, bounds)[None]
 
 
 def chunks_of(layers: int, mesh: Mesh) -> list[range]:
@@ -60,52 +75,65 @@ class Pipeline:
         else:
             self.schedule = Schedule1F1B(stages[0], microbatches, loss_fn=_loss, scale_grads=False)
 
-    def backward(self, microbatches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    def backward(self, microbatches: Sequence[Batch]) -> Tensor:
         """Computes the gradients of the summed loss of all microbatches; returns it on the last rank, 0 on others.
 
         Args:
-            microbatches: tokens, labels and documents, as for `Transformer.loss`.
+            microbatches: on the device, with tokens and labels at this rank's positions.
         """
-        tokens, labels, documents = (torch.cat(tensors) for tensors in zip(*microbatches, strict=True))
+        labels = torch.cat([part.labels for part in microbatches])
+        tokens = torch.cat([part.tokens for part in microbatches])
         losses: list[Tensor] = []
         inputs = (tokens,) if self.is_first else ()
         self.schedule.step(
             *inputs,
-            documents=documents,
+            documents=torch.cat([part.documents for part in microbatches]),
             labels=labels,
+            starts=_stacked_starts(microbatches),
+            longest=max(part.bounds.longest for part in microbatches),
             target=labels if self.is_last else None,
             losses=losses if self.is_last else None,
         )
         return torch.stack([torch.zeros((), device=tokens.device), *(loss.detach() for loss in losses)]).sum()
 
-    def loss(self, tokens: Tensor, labels: Tensor, documents: Tensor, group: dist.ProcessGroup) -> float:
+    def loss(self, part: Batch, group: dist.ProcessGroup) -> float:
         """Returns the summed loss of sequences on the last rank, 0 on others; without gradients.
 
         The chunks compute one after the other, which is too slow for training. Unlike the schedule, this accepts any
         number of sequences.
 
         Args:
-            tokens: at this rank's positions, as for `Transformer.loss`.
-            labels: likewise.
-            documents: likewise.
+            part: on the device, with tokens and labels at this rank's positions.
             group: all ranks, over gloo.
         """
-        x, last = tokens, self.degree * len(self.chunks) - 1
+        x, last = part.tokens, self.degree * len(self.chunks) - 1
+        starts, longest = part.bounds
         for index in range(last + 1):
             if index % self.degree != self.mesh.at("pipeline"):
                 continue
             if index:
                 received: list[Tensor] = [x]
                 dist.recv_object_list(received, self._rank_of(index - 1), group)
-                x = received[0].to(tokens.device)
+                x = received[0].to(part.tokens.device)
             with torch.no_grad():
-                x = self.chunks[index // self.degree](x, documents, labels)
+                x = self.chunks[index // self.degree](x, part.documents, part.labels, starts[None], longest)
             if index < last:
                 dist.send_object_list([x.cpu()], self._rank_of(index + 1), group)
         return float(x) if self.is_last else 0.0
 
     def _rank_of(self, index: int) -> int:
         return dist.get_global_rank(self.mesh.group("pipeline"), index % self.degree)
+
+
+def _stacked_starts(microbatches: Sequence[Batch]) -> Tensor:
+    """Returns `Bounds.starts` of each microbatch, int32 [microbatches, n + 1], all padded to the largest n."""
+    most = max(len(part.bounds.starts) for part in microbatches)
+    return torch.stack(
+        [
+            F.pad(part.bounds.starts, (0, most - len(part.bounds.starts)), value=part.documents.numel())
+            for part in microbatches
+        ]
+    )
 
 
 def _loss(output: Tensor, target: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import GPU_TOLERANCE, RankCopies, hash_of
+from tasks.trainer.model.attention import best_kernel
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
@@ -35,7 +36,8 @@ class Replicated:
         run: settings of the run.
         vocab_size: tokens of the vocabulary.
         ranks: the process group, already connected.
-        model: the model; None: a new model with random weights.
+        model: the model; None: a new model.
+        initialize: whether a new model has its random initial weights; False: the caller loads others.
 
     Raises:
         InputError: there are more ranks than microbatches.
@@ -44,18 +46,24 @@ class Replicated:
     layout = None
     """None: every rank has the whole model."""
 
-    def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks, model: Transformer | None = None) -> None:
+    def __init__(
+        self,
+        run: TrainConfig,
+        vocab_size: int,
+        ranks: Ranks,
+        model: Transformer | None = None,
+        *,
+        initialize: bool = True,
+    ) -> None:
         self.run, self.ranks = run, ranks
-        microbatches = run.batch_size // run.microbatch
-        if ranks.world > microbatches:
-            raise InputError(
-                f"{ranks.world} ranks cannot share {microbatches} microbatches a step",
-                "use fewer ranks, a smaller microbatch or a larger batch_size",
-            )
+        check_ranks(run, ranks.world)
         if run.precision == "fp8":
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
-        self.model = (model or build(run.model, vocab_size, run.init_seed)).to(ranks.device)
+        if model is None and initialize:
+            model = build(run.model, vocab_size, run.init_seed)
+        self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
+        self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
         self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
@@ -67,6 +75,13 @@ class Replicated:
         self.stop_requested = False
         """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         self._staged: dict[str, Tensor] = {}
+
+    def _choose_kernel(self) -> None:
+        """Sets the attention kernel of the model, and of a frozen reference within it."""
+        kernel = best_kernel(self.ranks.device, torch.float32 if self.run.precision == "fp32" else torch.bfloat16)
+        for module in self.model.modules():
+            if isinstance(module, Transformer):
+                module.kernel = kernel
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
@@ -108,15 +123,14 @@ class Replicated:
 
     def _backward(self, part: Batch) -> list[Tensor]:
         """Returns the summed gradient, and (summed loss, tokens with a label, 0), of one microbatch."""
-        device = self.ranks.device
-        inputs = (part.tokens, part.labels, part.documents)
-        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in inputs)
+        here = part.on(self.ranks.device)
         self._gradient.zero_()
         with self._autocast():
-            loss = self.model.loss(tokens, documents, labels)
+            loss = self.model.loss(here.tokens, here.documents, here.labels, here.bounds)
         loss.backward()  # type: ignore[no-untyped-call]
-        count = self.model.counted(documents, labels)
-        sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
+        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
+        sums[0] = loss.detach()
+        sums[1] = self.model.counted(part.documents, part.labels)
         return [self._gradient, sums]
 
     def state_hashes(self) -> list[Tensor]:
@@ -132,9 +146,9 @@ class Replicated:
         """Returns the summed loss of each part, shape (parts,), with the current weights and without gradients."""
         losses = []
         for part in parts:
-            inputs = (part.tokens, part.documents, part.labels)
+            here = part.on(self.ranks.device)
             with torch.no_grad(), self._autocast():
-                losses.append(float(self.model.loss(*(tensor.to(self.ranks.device) for tensor in inputs))))
+                losses.append(float(self.model.loss(here.tokens, here.documents, here.labels, here.bounds)))
         return np.array(losses)
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -181,6 +195,16 @@ class Replicated:
                 load_optimizer(self.optimizer, load_file(whole / checkpoint.OPTIMIZER))
         self.ranks.copy(self.model.state_dict().values())
         self.ranks.copy(self.optimizer.state().values())
+
+
+def check_ranks(run: TrainConfig, world: int) -> None:
+    """Raises InputError if there are more ranks than microbatches."""
+    microbatches = run.batch_size // run.microbatch
+    if world > microbatches:
+        raise InputError(
+            f"{world} ranks cannot share {microbatches} microbatches a step",
+            "use fewer ranks, a smaller microbatch or a larger batch_size",
+        )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -30,10 +31,10 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
-from tasks.trainer.model.loss import IGNORED
+from tasks.trainer.model.loss import count_labels
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import initial_weight
-from tasks.trainer.optim import build_optimizer, local
+from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
@@ -53,19 +54,19 @@ class Sharded:
         vocab_size: tokens of the vocabulary.
         seq_len: positions of a training sequence.
         ranks: the process group, already connected.
+        initialize: whether the model has its random initial weights; False: the caller loads others.
 
     Raises:
         RecipeError: the run cannot be trained in this layout.
     """
 
-    def __init__(self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks) -> None:
+    def __init__(
+        self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks, *, initialize: bool = True
+    ) -> None:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
         if ranks.rank == 0:
-            needs = memory_per_rank(
-                layout, run, ModelShape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
-            )
-            parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
-            log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
+            shape = ModelShape.of(run.model, vocab_size)
+            _log_memory(memory_per_rank(layout, run, shape, seq_len, gpu=ranks.device.type == "cuda"))
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
@@ -76,15 +77,21 @@ class Sharded:
         for chunk in self.chunks:
             apply(chunk, self.mesh, run, seq_len)
             chunk.to_empty(device=self.mesh.device)
+        rows = self.chunks[0].rows
+        self._positions = None if rows is None else rows.cpu()
+        """This rank's positions of a sequence, on the CPU; None: all."""
         self.parameters = {
             name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
-        self._initialize(run)
+        if initialize:
+            self._initialize(run)
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
         self.peers = next(group for group in self.mesh.ranks_along("replicate", "shard") if ranks.rank in group)
         self.copies = _copies(self.mesh)
+        parts = [_parts_of(parameter) for parameter in self.parameters.values()]
+        self._parts = torch.tensor(parts, dtype=torch.float64, device=self.mesh.device)
         self._stopwatch = Stopwatch(self.mesh.device)
         self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
         self.stop_requested = False
@@ -131,26 +138,24 @@ class Sharded:
         sums = torch.tensor(values, dtype=torch.float64, device=self.mesh.device)
         (loss_sum, total, stopped), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
         self.seconds = seconds if any(seconds) else []
-        for parameter in self.parameters.values():
-            assert isinstance(parameter.grad, DTensor)
-            parameter.grad.to_local().div_(max(total, 1))
+        torch._foreach_div_(self._gradients(), max(total, 1))
         return loss_sum / max(total, 1), int(total), stopped > 0
 
     def _backward(self, parts: list[Batch]) -> tuple[float, int]:
         """Accumulates the gradients of microbatches; returns the summed loss and the number of labels of this rank."""
+        count = sum(self._count(part) for part in parts)
         microbatches = [self._to_local(part) for part in parts]
-        count = sum(int((labels != IGNORED).sum()) for _, labels, _ in microbatches)
         if self.pipeline:
             return float(self.pipeline.backward(microbatches)), count
         total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
         (model,) = self.chunks
         assert isinstance(model, FSDPModule)
-        for index, (tokens, labels, documents) in enumerate(microbatches, start=1):
+        for index, part in enumerate(microbatches, start=1):
             last = index == len(microbatches)
             model.set_is_last_backward(last)
             model.set_requires_gradient_sync(last or self.layout.zero > 1)
             model.set_reshard_after_backward(last or self.layout.zero > 2)
-            loss = model.loss(tokens, documents, labels)
+            loss = model.loss(part.tokens, part.documents, part.labels, part.bounds)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return float(total), count
@@ -181,19 +186,21 @@ class Sharded:
         losses = []
         with torch.no_grad():
             for part in parts:
-                tokens, labels, documents = self._to_local(part)
+                here = self._to_local(part)
                 if self.pipeline:
-                    losses.append(self.pipeline.loss(tokens, labels, documents, self._gloo_group))
+                    losses.append(self.pipeline.loss(here, self._gloo_group))
                 else:
-                    losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
+                    losses.append(float(self.chunks[0].loss(here.tokens, here.documents, here.labels, here.bounds)))
         return np.array(losses) * (self.mesh.at("tensor") == 0)
 
-    def _to_local(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns tokens and labels of a microbatch at this rank's positions, and its documents, on the device."""
-        rows, device = self.chunks[0].rows, self.mesh.device
-        inputs = (part.tokens, part.labels, part.documents)
-        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in inputs)
-        return (tokens, labels, documents) if rows is None else (tokens[:, rows], labels[:, rows], documents)
+    def _to_local(self, part: Batch) -> Batch:
+        """Returns a microbatch on the device: tokens and labels at this rank's positions, and all of its documents."""
+        here, rows = part.on(self.mesh.device), self.chunks[0].rows
+        return here if rows is None else replace(here, tokens=here.tokens[:, rows], labels=here.labels[:, rows])
+
+    def _count(self, part: Batch) -> int:
+        """Returns the number of labels of a microbatch on the CPU at this rank's positions."""
+        return count_labels(part.labels if self._positions is None else part.labels[:, self._positions])
 
     def load_weights(self, file: Path) -> None:
         """Loads this rank's shard of the weights from a safetensors file, which every rank must be able to read."""
@@ -208,21 +215,17 @@ class Sharded:
         Each rank sums the squares of its values, each divided by the number of ranks with a copy of it.
         """
         ranks = self.layout.ranks // self.layout.pipeline
-        total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
-        for parameter in self.parameters.values():
-            grad = parameter.grad
-            assert isinstance(grad, DTensor)
-            shares = math.prod(
-                grad.device_mesh.size(dim) for dim, place in enumerate(grad.placements) if not place.is_replicate()
-            )
-            total += torch.linalg.vector_norm(grad.to_local(), dtype=torch.float64).square() * shares / ranks
+        total = sum_of_squares(self._gradients(), self._parts, ranks)
         dist.all_reduce(total)
-        norm = math.sqrt(float(total)) if float(total) >= 0 else math.nan
+        square = float(total)
+        norm = math.sqrt(square) if square >= 0 else math.nan
         if limit < norm < math.inf:
-            for parameter in self.parameters.values():
-                assert isinstance(parameter.grad, DTensor)
-                parameter.grad.to_local().mul_(limit / norm)
+            torch._foreach_mul_(self._gradients(), limit / norm)
         return norm
+
+    def _gradients(self) -> list[Tensor]:
+        """Returns this rank's shards of the gradients of all parameters, without copying them."""
+        return [local(cast(DTensor, parameter.grad)) for parameter in self.parameters.values()]
 
     def stage(self) -> dict[str, Tensor]:
         """Returns a copy of this rank's shard of the state, in buffers that the next call overwrites."""
@@ -266,6 +269,12 @@ class Sharded:
             group = self.mesh.group("replicate")
             for tensor in self._state().values():
                 dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
+
+
+def _log_memory(needs: Mapping[str, int]) -> None:
+    """Logs the result of `memory_per_rank`."""
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
+    log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
 
 
 class FingerprintReduceScatter(DefaultReduceScatter):
@@ -329,6 +338,12 @@ def _is_whole(parameter: DTensor) -> bool:
     """Whether a parameter is replicated over the ranks of tensor parallelism."""
     names = parameter.device_mesh.mesh_dim_names or ()
     return "tensor" in names and parameter.placements[names.index("tensor")].is_replicate()
+
+
+def _parts_of(parameter: DTensor) -> int:
+    """Returns the number of parts into which a parameter is divided; each is on one rank or more."""
+    mesh = parameter.device_mesh
+    return math.prod(mesh.size(dim) for dim, place in enumerate(parameter.placements) if not place.is_replicate())
 
 
 def _replica_group(mesh: Mesh) -> dist.ProcessGroup:

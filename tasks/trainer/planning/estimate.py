@@ -15,6 +15,8 @@ from tasks.trainer.planning.measured import RunPerformance
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
 CHECKPOINT_BYTES_PER_S = 1e9
 """Write rate of one rank, used if the plan does not set the duration of a checkpoint."""
+FROM_PLAN = "the plan"
+"""Origin of an MFU that no run has measured."""
 MOST_RANKS = 1 << 14
 TENSOR = (1, 2, 4, 8)
 """Degrees of tensor parallelism; at most the GPUs of one machine, because it communicates in every layer."""
@@ -131,7 +133,7 @@ def estimate(
             "flops_per_token": flops_per_token(shape, seq_len),
             "flops": flops,
             "mfu": mfu,
-            "mfu_from": before_name if measured else "the plan",
+            "mfu_from": before_name if measured else FROM_PLAN,
             "tokens_per_s": tokens / seconds,
             "step_seconds": seconds,
             "wall_seconds": wall,

@@ -45,6 +45,13 @@ class RunPerformance:
         return self.flops_per_step * self.timed_steps / (self.step_seconds * self.ranks * peak)
 
 
+def has_gpu() -> bool:
+    """Returns whether torch finds a GPU on this machine."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def speed_metrics(lines: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> dict[str, float]:
     """Returns the performance metrics of a run; {} if no step was timed.
 

@@ -11,10 +11,10 @@ from tasks.trainer.planning.measured import RunPerformance
 
 
 class ComparisonRow(TypedDict):
-    """A planned and a real value, and ratio = real / planned; `real` is None if it was not measured."""
+    """A planned and a real value, and ratio = real / planned; None for what does not apply or was not measured."""
 
     name: str
-    planned: float
+    planned: float | None
     real: float | None
     ratio: float | None
 
@@ -55,6 +55,20 @@ def comparison(planned: RunEstimate, plan: PlanConfig, real: RunPerformance, wal
     ]
 
 
+_ON_ANY_DEVICE = ("gpus", "tokens", "FLOPs")
+_PER_GPU = ("MFU", "price", "kWh", "kg CO2e")
+
+
+def comparable_on_any_device(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """Returns the rows of a run on another device than planned, without the planned rates and the costs of a GPU."""
+    return [
+        row
+        if row["name"] in _ON_ANY_DEVICE
+        else {**row, "planned": None, "real": None if row["name"] in _PER_GPU else row["real"], "ratio": None}
+        for row in rows
+    ]
+
+
 def number(value: Any) -> str:
     """Returns a number with four digits, and an SI prefix if it is large.
 
@@ -69,8 +83,8 @@ def number(value: Any) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def plan_text(estimate: RunEstimate) -> str:
-    """Returns the estimate as a table."""
+def plan_text(estimate: RunEstimate, omitted: Mapping[str, str] = {}) -> str:
+    """Returns the estimate as a table; `omitted` has the texts of rows whose figures do not apply, by their names."""
     time, memory, saving, money = estimate["time"], estimate["memory"], estimate["checkpoints"], estimate["cost"]
     parts = ", ".join(f"{name} {size:.3g}" for name, size in memory["per_rank_gib"].items())
     layout = ", ".join(f"{name} = {value}" for name, value in (memory["layout"] or {}).items())
@@ -95,7 +109,23 @@ def plan_text(estimate: RunEstimate) -> str:
         ("energy", f"{number(money['kwh'])} kWh"),
         ("carbon", f"{number(money['kg_co2'])} kg CO2e"),
     ]  # fmt: skip
-    return "\n".join(table(["", "planned"], rows)) + "\n"
+    return "\n".join(table(["", "planned"], [(name, omitted.get(name, text)) for name, text in rows])) + "\n"
+
+
+OF_A_GPU = ("MFU", "memory of a rank", "fits", "failure every", "price", "energy", "carbon")
+"""Rows that depend on the GPU that the plan assumes; RATES also depend on it, unless they are measured."""
+RATES = ("tokens per second", "time", "best checkpoint interval", "lost to both")
+
+
+def implausible(estimate: RunEstimate) -> dict[str, str]:
+    """Returns texts with the reason for the rows whose formula does not hold for this run, by their names."""
+    saving, run_s = estimate["checkpoints"], estimate["time"]["step_seconds"]
+    rows = {}
+    if saving["best_interval_s"] > run_s:
+        rows["best checkpoint interval"] = f"- (longer than the run); set are {saving['every']:,} steps"
+    if saving["lost_share"] >= 1:
+        rows["lost to both"] = f"- (a checkpoint, {number(saving['delay_s'])} s, takes longer than the steps before it)"
+    return rows
 
 
 def _fitting(layout: Mapping[str, Any] | None) -> str:

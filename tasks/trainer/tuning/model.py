@@ -15,6 +15,7 @@ from torch import Tensor
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL, is_whole, name_of, verify
 from tasks.trainer.config import ModelConfig, TrainSpec
+from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.transformer import Transformer
@@ -90,21 +91,21 @@ class PreferenceTransformer(Transformer):
             freeze(reference)
             self.reference = reference
 
-    def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, x: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the loss summed over the pairs of the sequences, in nats, float32 scalar; arguments as for `hidden`.
 
         The logits of all positions with a label are in memory at the same time.
         """
-        policy = log_likelihoods(self, x, documents, labels)
+        policy = log_likelihoods(self, x, documents, labels, bounds)
         with torch.no_grad(), self._without_adapters():
-            reference = log_likelihoods(self.reference or self, x, documents, labels)
+            reference = log_likelihoods(self.reference or self, x, documents, labels, bounds)
         ratio = policy - reference
         margin = self.beta * (ratio[:, 0::2] - ratio[:, 1::2])
         return -(F.logsigmoid(margin) * _pairs(documents, labels)).sum()
 
-    def counted(self, documents: Tensor, labels: Tensor) -> Tensor:
-        """Returns the number of pairs that the loss is summed over, a float32 scalar."""
-        return _pairs(documents, labels).sum()
+    def counted(self, documents: Tensor, labels: Tensor) -> int:
+        """Returns the number of pairs that the loss is summed over; the arguments are on the CPU."""
+        return int(_pairs(documents, labels).sum())
 
     @contextmanager
     def _without_adapters(self) -> Iterator[None]:
@@ -118,7 +119,9 @@ class PreferenceTransformer(Transformer):
                 adapter.active = True
 
 
-def log_likelihoods(model: Transformer, tokens: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+def log_likelihoods(
+    model: Transformer, tokens: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None
+) -> Tensor:
     """Returns the summed log-likelihood in nats of the labels of each document, float32 [batch, documents].
 
     Args:
@@ -126,9 +129,10 @@ def log_likelihoods(model: Transformer, tokens: Tensor, documents: Tensor, label
         tokens: int64 [batch, positions].
         documents: int64 [batch, positions], 0-based numbers.
         labels: int64 [batch, positions].
+        bounds: of the documents; see `Kernel`.
     """
     learned = labels != IGNORED
-    rows = model.hidden(tokens, documents)[learned]
+    rows = model.hidden(tokens, documents, bounds)[learned]
     logits = F.linear(rows, model.head_weight.to(rows.dtype)).float()
     log_p = torch.log_softmax(logits, dim=-1).gather(1, labels[learned][:, None])[:, 0]
     by_position = torch.zeros(labels.shape, device=labels.device).masked_scatter(learned, log_p)

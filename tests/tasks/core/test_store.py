@@ -1,5 +1,6 @@
 """The contract of every store, in a folder, in memory, on S3 and on a fake HDFS; and its error messages."""
 
+import errno
 import os
 import pickle
 import signal
@@ -193,6 +194,28 @@ def test_an_invalid_place_is_reported_with_cause_and_remedy(
     probe.cache_clear()
     with pytest.raises(StoreError, match=f"(?is){said}"):
         probe(root)
+
+
+@pytest.mark.parametrize("below", ["", "/sub"])
+def test_a_store_that_is_a_file_or_below_one_is_reported(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"/file.*(is a file|Not a directory).*et \[place\] store to"):
+        Store(f"{tmp_path}/file{below}").check_root()
+
+
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
+    with pytest.raises(StoreError, match=r"link cannot be created \(.+\)\. Create the folder"):
+        probe(str(tmp_path / "link"))
+
+
+def test_a_folder_that_this_user_may_not_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root, who may run the tests, may read any folder
+    with pytest.raises(StoreError, match=r"cannot be read \(Permission denied\)\. Correct that, or set"):
+        Store(str(tmp_path)).check_root()
 
 
 def test_missing_credentials_are_reported(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

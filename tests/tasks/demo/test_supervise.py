@@ -5,16 +5,18 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tasks.core.errors import TransientError
+from tasks.core.errors import InputError, TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
 from tasks.demo.stack import Status, read_status, stack_processes
+from tasks.demo.supervise import services
 from tests.waiting import until
 
 SERVE = """
@@ -66,6 +68,48 @@ def test_a_killed_service_restarts_after_its_orphans_are_killed(home: Home) -> N
     until(lambda: (now := ready(home)) and now.services["steady"].restarts == 1)
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in before)
     until(lambda: len(steady(home)) == 2)
+
+
+ORDERED = """
+import sys
+from pathlib import Path
+from tasks.demo.home import Home, Ports
+from tasks.demo.supervise import Service
+from tasks.demo.stack import take_lock
+from tasks.demo.supervise import Supervisor
+
+home = Home(Path(sys.argv[1]), Ports(1, 2, 3, 5))
+wait = (sys.executable, "-c", "import time; time.sleep(600)")
+first = Service("first", wait, lambda: (home.root / "ready").exists())
+second = Service("second", wait, lambda: True, after="first")
+with take_lock(home.run) as lock:
+    Supervisor(home, [second, first], lambda: True).run()
+"""
+
+
+def test_a_service_starts_when_the_one_before_it_is_healthy(tmp_path: Path) -> None:
+    home = Home(tmp_path / "state", Ports(1, 2, 3, 5))
+    home.prepare()
+    process = subprocess.Popen([sys.executable, "-c", ORDERED, str(home.root)], env=home.environment())
+
+    def state(name: str) -> str:
+        status = read_status(home.run)
+        return status.services[name].state if status else ""
+
+    try:
+        until(lambda: state("first") == "starting")
+        time.sleep(0.6)  # two ticks of the supervisor
+        assert (state("first"), state("second")) == ("starting", "waiting")
+        (home.root / "ready").touch()
+        until(lambda: state("second") == "healthy")
+    finally:
+        stack.down(home, output=lambda _: None)
+        process.wait()
+
+
+def test_the_scheduler_starts_after_the_api_server(tmp_path: Path) -> None:
+    after = {service.name: service.after for service in services(Home(tmp_path, Ports(1, 2, 3, 5))) if service.after}
+    assert after == {"scheduler": "api-server"}
 
 
 def test_down_leaves_no_process(home: Home) -> None:
@@ -138,6 +182,12 @@ def test_keys_are_readable_by_the_owner_only_and_reused(tmp_path: Path) -> None:
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     values = " ".join(home.environment().values())
     assert not [name for name, text in held.items() if text in values]
+
+
+def test_a_state_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"the state folder .*file cannot be written \(.*\)\. .* set SLUICE_HOME to"):
+        Home(tmp_path / "file", Ports(1, 2, 3, 5)).prepare()
 
 
 def test_settings_of_another_airflow_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

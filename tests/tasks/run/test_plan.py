@@ -10,6 +10,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
+from tasks.run import forecast
 from tasks.run.forecast import plan
 from tasks.run.recipe import find_recipe
 from tasks.run.runner import open_store, run_stage
@@ -108,6 +109,42 @@ def test_the_plan_is_compared_with_the_run_and_the_next_plan_uses_the_measured_m
     assert following.planned["time"]["mfu_from"] == "planned/checkpoint@1"
     assert following.planned["time"]["mfu"] == pytest.approx(real)
     assert following.compared == []
+
+
+def test_without_a_gpu_its_figures_are_left_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast, "has_gpu", lambda: False)
+    recipe = find_recipe("demo").override({"place.store": str(tmp_path)})
+    text = plan(recipe, open_store(recipe), "1").text()
+    for row in ("MFU", "tokens per second", "time", "memory of a rank", "lost to both", "price", "carbon"):
+        assert f"| {row} | - |" in text
+    assert "H100 |" not in text
+    assert "no GPU: figures for H100 are left out. Set [plan] gpu" in text
+    of_another = plan(recipe.override({"plan.gpus": 8}), open_store(recipe), "1").text()
+    assert "| devices | 8 x H100 |" in of_another
+    assert "| MFU | 40.0%, from the plan |" in of_another
+
+
+def test_figures_whose_formula_does_not_hold_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "has_gpu", lambda: True)
+    recipe = find_recipe("smoke").override({"place.store": str(tmp_path)})
+    found = plan(recipe, open_store(recipe), "1")
+    assert found.planned["checkpoints"]["lost_share"] > 1
+    assert "| lost to both | - (a checkpoint, " in found.text()
+    assert "| best checkpoint interval | - (longer than the run); set are" in found.text()
+    assert "| price | - |" not in found.text()
+
+
+def test_a_run_without_a_gpu_is_not_compared_with_the_rates_of_one(recipe_file: Path) -> None:
+    recipe = find_recipe(str(recipe_file)).override({"plan.gpu": "H100", "plan.peak_flops": 0.0, "plan.memory_gb": 0.0})
+    found = plan(recipe, open_store(recipe), "1")
+    rows = {row["name"]: row for row in found.compared}
+    assert rows["FLOPs"]["ratio"] == pytest.approx(1)
+    assert rows["seconds in all"]["real"] is not None
+    assert [rows[name]["ratio"] for name in ("MFU", "tokens per second", "GPU-hours", "price")] == [None] * 4
+    assert rows["price"]["real"] is rows["seconds in all"]["planned"] is None
+    assert "not compared with the rates and costs of H100" in found.text()
 
 
 def test_the_stage_of_the_next_version_uses_the_measured_mfu_too(recipe_file: Path) -> None:

@@ -78,9 +78,16 @@ def test_text_that_is_not_toml_is_refused_with_its_line(tmp_path: Path) -> None:
         Recipe.load(write(tmp_path, "name = 1\nversion = oops\n"))
 
 
+def test_a_name_other_than_that_of_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r'yours\.toml: name is "mine"\. Call the recipe "yours" or rename the file'):
+        Recipe.load(write(tmp_path, MINIMAL, "yours.toml"))
+
+
 def test_a_recipe_inherits_unset_values_from_the_one_it_extends(tmp_path: Path) -> None:
     write(tmp_path, MINIMAL, "base.toml")
-    child = Recipe.load(write(tmp_path, 'extends = "base.toml"\nname = "child"\n[crawl]\nmax_pages = 7\n'))
+    child = Recipe.load(
+        write(tmp_path, 'extends = "base.toml"\nname = "child"\n[crawl]\nmax_pages = 7\n', "child.toml")
+    )
     assert (child.name, child.crawl.max_pages) == ("child", 7)
     assert child.crawl.seeds == ("http://library.localhost:1/",)
 

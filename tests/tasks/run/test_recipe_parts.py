@@ -138,6 +138,7 @@ def test_the_stages_follow_from_the_sections_and_survive_text_and_override(text:
         ("", "the recipe makes nothing: add a section"),
         ('makes = ["checkpoint", "tokens"]\n' + BOOKS, 'makes: "checkpoint" is made from "documents": add it'),
         ('makes = ["warc", "documents"]\n' + BOOKS, r'makes: "warc" needs a section \[crawl\]: add it'),
+        ('makes = ["documents"]\n[crawl]\n' + BOOKS, r'makes: without "warc" the section \[crawl\] has no effect: add'),
         ('makes = ["pages"]\n' + BOOKS, r"makes\.0: Input should be 'warc', 'documents'"),
         (BOOKS + "[train]\nmixture = { bokks = 1.0 }", 'train.mixture: the recipe has no source "bokks"'),
         (BOOKS + "[train]\nmixture = { books = 0.5 }", "train.mixture: the weights sum to 0.5"),
@@ -147,6 +148,10 @@ def test_the_stages_follow_from_the_sections_and_survive_text_and_override(text:
 def test_impossible_combinations_are_refused(text: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         read(text)
+
+
+def test_a_crawl_that_is_off_is_not_missed_in_makes() -> None:
+    assert read('makes = ["documents"]\ncrawl.enabled = false\n' + BOOKS).makes == ("documents",)
 
 
 def test_sections_of_inactive_stages_are_not_checked_against_others() -> None:

@@ -348,3 +348,23 @@ def test_the_recipe_for_the_public_web_has_limits_for_code() -> None:
 def test_limits_of_a_source_are_in_the_fingerprint() -> None:
     own = DEMO.override({"consolidate.limits.code.gopher_quality.min_words": 9}).consolidate
     assert canonical_json(own) != canonical_json(DEMO.consolidate)
+
+
+@pytest.mark.parametrize("section", ["canary", "train", "finetune"])
+def test_a_warmup_that_is_longer_than_its_run_is_refused(section: str) -> None:
+    changes = {f"{section}.steps": 20, f"{section}.optim.warmup_steps": 25}
+    assert refused(changes) == (
+        f"override: {section}.optim.warmup_steps: the run would end in its warm-up, at 80% of the learning rate: "
+        f"set at most 20, or raise {section}.steps."
+    )
+    at_most = DEMO.override({**changes, f"{section}.optim.warmup_steps": 20})
+    assert at_most.field(f"{section}.optim.warmup_steps") == 20
+    wrong = refused({**changes, "crawl.max_page": 5})
+    assert f"{section}.optim.warmup_steps" in wrong, "reported together with other errors"
+
+
+def test_a_default_warmup_may_be_longer_than_a_small_run() -> None:
+    smoke = find_recipe("smoke")
+    assert smoke.field("canary.steps") < smoke.field("canary.optim.warmup_steps")
+    assert Recipe.from_text(smoke.text) == smoke
+    assert DEMO.override({"train.steps": 7}).field("train.optim.warmup_steps") == 30

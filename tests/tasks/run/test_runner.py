@@ -1,6 +1,7 @@
 """The runner on the cheap first stage of a real recipe: skips, refusals, and the start of a cycle."""
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -93,6 +94,19 @@ def test_a_missing_input_is_read_at_the_source_version_and_dead_seeds_are_named(
 def test_an_unknown_stage_is_refused_with_the_nearest_one(recipe: Recipe) -> None:
     with pytest.raises(RecipeError, match=r'no stage "extrakt"\. Did you mean "extract"'):
         run_stage(recipe, "extrakt")
+
+
+def test_the_shell_refuses_an_unknown_command_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extrat", "--recipe", "demo"]) == 2
+    assert capsys.readouterr().err == 'sluice: there is no stage or command "extrat". Did you mean "extract"?\n'
+
+
+def test_the_log_says_rows_only_of_a_stage_that_has_some(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sluice")
+    run_stage(recipe, "inject")
+    assert caplog.messages[-1] == "[demo/seeds@dev] done: 3 rows in, 3 out"
+    run_stage(recipe, "rank")
+    assert caplog.messages[-1] == "[demo/ranks@dev] done"
 
 
 def test_a_silent_dask_scheduler_is_a_retryable_error(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, StoreError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
+from tasks.trainer.parallel import replicated
 from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
@@ -96,6 +99,26 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(
     assert (fault["kind"], fault["step"]) == ("checkpoint", 12)
     assert digests(tmp_path) == before
     assert curve(spec) == lines
+
+
+def test_a_full_scratch_disk_ends_the_run_with_its_location_and_the_next_start_resumes(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, root = small_spec(made, tmp_path), tmp_path / "checkpoints"
+
+    def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        if path.parent == checkpoint.unfinished(root, 6):
+            path.write_bytes(b"half")
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        save_file(tensors, path)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(replicated, "save_file", full)
+        with pytest.raises(StoreError, match=f"scratch, {root}, .* step 6: No space left .* Free space"):
+            train(spec)
+    assert [path.name for path in root.iterdir()] == [checkpoint.name_of(3)], "half a checkpoint would fill the disk"
+    train(spec)
+    assert checkpoint.steps_at(root) == [3, 6, 9, 12]
 
 
 def test_a_finished_run_is_not_repeated(made: Made, tmp_path: Path) -> None:

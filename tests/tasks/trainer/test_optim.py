@@ -19,6 +19,7 @@ from tasks.trainer.optim import (
     learning_rate,
     load_optimizer,
     orthogonalize,
+    sum_of_squares,
 )
 
 
@@ -163,3 +164,26 @@ def test_adamw_is_the_default_and_not_in_the_fingerprint() -> None:
 
 def run_with(name: str, **more: float) -> TrainConfig:
     return TrainConfig(optim=OptimConfig.model_validate({"name": name, **more}))
+
+
+def test_the_norm_of_a_sharded_gradient_has_the_bits_of_one_addition_after_the_other() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for ranks in (1, 4, 6):
+        sizes = torch.randint(0, 3000, (40,), generator=generator).tolist()
+        shards = [torch.randn(size, generator=generator) * 10 ** (at % 7 - 3) for at, size in enumerate(sizes)]
+        parts = [(1, 2, ranks)[at % 3] for at in range(40)]
+        total = torch.zeros((), dtype=torch.float64)
+        for shard, count in zip(shards, parts, strict=True):
+            total += torch.linalg.vector_norm(shard, dtype=torch.float64).square() * count / ranks
+        assert torch.equal(sum_of_squares(shards, torch.tensor(parts, dtype=torch.float64), ranks), total)
+
+
+def test_operations_on_lists_of_gradients_have_the_bits_of_those_on_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(size, generator=generator) for size in (0, 1, 7, 1000)]
+    scaled, divided = ([tensor.clone() for tensor in gradients] for _ in range(2))
+    torch._foreach_mul_(scaled, 0.37)
+    torch._foreach_div_(divided, 37.0)
+    for gradient, product, quotient in zip(gradients, scaled, divided, strict=True):
+        assert torch.equal(gradient * 0.37, product)
+        assert torch.equal(gradient / 37.0, quotient)

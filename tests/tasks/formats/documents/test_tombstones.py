@@ -50,6 +50,17 @@ def test_a_document_covers_only_its_id() -> None:
     assert not stones.covers_url(url)
 
 
+def test_a_file_url_covers_exactly_itself_and_no_page() -> None:
+    file = "file://example.org/a%20b.txt"
+    stones = Tombstones(urls=frozenset([file, "http://code.net/x"]), domains=frozenset(["dump"]))
+    others = ("http://example.org/a%20b.txt", "file://example.org/a%20b.txt#1", "file://dump/x", "file://code.net/x")
+    assert covered(stones, file, "https://code.net/x", *others) == [True, True] + [False] * 4
+    assert (stones.causes(file), stones.causes("file://dump/x")) == ([file], [])
+    assert (stones.hosts, stones.file_urls) == ({"code.net", "www.code.net"}, {file})
+    assert not any("example.org" in spelling for spelling in stones.spellings)
+    assert Scope(["example.org"], taken_down=stones).covers("http://example.org/a%20b.txt")
+
+
 def test_pages_taken_down_are_outside_the_scope_of_a_crawl() -> None:
     scope = Scope(["example.org", "*.example.org", "other.net"], taken_down=PAGE)
     assert not scope.covers("http://example.org/a?q=1")

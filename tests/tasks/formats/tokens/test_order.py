@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
+from tasks.formats.tokens import order as order_module
 from tasks.formats.tokens.mixture import Anneal, grid_weights
 from tasks.formats.tokens.order import Order, Permutation
 
@@ -84,7 +86,13 @@ def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> Non
             seen[source, sequence].append(step)
     for source, size in order.sequences.items():
         for sequence in range(size):
-            assert order.steps_of(source, sequence, steps) == seen.get((source, sequence), [])
+            assert order.steps_of(source, sequence, steps) == sorted(set(seen.get((source, sequence), [])))
+
+
+def test_a_step_that_reads_a_sequence_in_several_epochs_is_named_once() -> None:
+    order = Order({"web": 50, "code": 2}, {"web": 0.5, "code": 0.5}, 10, 0)
+    assert [(source, epoch) for source, _, epoch in order.batch(0)].count(("code", 1)) == 2
+    assert order.steps_of("code", 0, 4) == [0, 1, 2, 3]
 
 
 @given(orders(), st.integers(0, 10**7))
@@ -189,6 +197,37 @@ def test_a_late_step_costs_no_more_than_the_first() -> None:
     source, sequence, _ = order.batch(10**9)[5]
     assert 10**9 in order.steps_of(source, sequence, 10**9 + 1)
     assert time.perf_counter() - started < 1
+
+
+@given(orders(), st.integers(0, 10**6))
+@settings(max_examples=settings.default.max_examples // 2)
+def test_a_batch_permutes_each_source_and_epoch_by_its_key(order: Order, step: int) -> None:
+    drawn = {source: order.count_drawn(source, step) for source in order.sequences}
+    for source, sequence, epoch in order.batch(step):
+        position = drawn[source] - epoch * order.sequences[source]
+        permutation = Permutation(order.sequences[source], f"{order.seed}/{source}/{epoch}")
+        assert permutation.apply(np.array([position])).tolist() == [sequence]
+        drawn[source] += 1
+
+
+def test_batches_do_not_depend_on_the_steps_read_before() -> None:
+    sequences, weights = {"web": 1000, "code": 3}, {"web": 0.75, "code": 0.25}
+    one = Order(sequences, weights, 64, 0, Anneal(from_step=70, weights={"web": 1.0}))
+    steps = np.random.default_rng(0).permutation(600).tolist()
+    with ThreadPoolExecutor(4) as threads:
+        batches = dict(zip(steps, threads.map(one.batch, steps), strict=True))
+    other = Order(sequences, weights, 64, 0, one.anneal)
+    assert [batches[step] for step in range(600)] == [other.batch(step) for step in range(600)]
+
+
+def test_successive_steps_share_the_calls_that_permute(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    mix = order_module.mix
+    monkeypatch.setattr(order_module, "mix", lambda values: calls.append(len(values)) or mix(values))
+    order = Order({f"s{n:02d}": 100_000 for n in range(20)}, {f"s{n:02d}": 0.05 for n in range(20)}, 64, 0)
+    for step in range(64):
+        order.batch(step)
+    assert len(calls) < 8 * 64, "fewer than one permutation of 8 rounds a step, for 20 sources"
 
 
 def test_a_weighted_source_without_sequences_is_refused() -> None:

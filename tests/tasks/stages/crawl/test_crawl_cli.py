@@ -1,7 +1,10 @@
 """From the shell, after real cycles: queries of the crawl DB, many URLs for `why`, and old generations."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -65,6 +68,14 @@ def ask(crawled, capsys):
         return json.loads(out) if "--json" in arguments else out
 
     return run
+
+
+def test_a_process_that_used_duckdb_says_nothing_at_its_end(crawled):
+    # DuckDB's bindings list on stderr every object that the interpreter has not freed when it exits.
+    command = [sys.executable, "-m", "tasks", "why", "--recipe", str(crawled[0]), f"http://a.localhost:{crawled[1]}/"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "db_fetched" in found.stdout
 
 
 def test_the_crawl_db_is_counted_by_status_over_all_partitions(ask):

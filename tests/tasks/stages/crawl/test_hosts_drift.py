@@ -13,7 +13,7 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.policy import HostsFile
 
 RECIPE = """
-name = "hosts"
+name = "hosts-recipe"
 [crawl]
 seeds = ["http://a.localhost/", "http://b.localhost/"]
 allow_loopback = true

@@ -11,12 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from tasks.core.errors import InputError, StoreError
 from tasks.core.store import Store
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import find_files
+from tasks.stages.extract.partitioning import find_files, select_files
 from tasks.stages.extract.row import InputRow, Rejected
 from tests.s3_server import S3Server
 from tests.tasks.stages.extract.conftest import record
@@ -43,6 +44,31 @@ def test_files_are_found_in_name_order_without_the_excluded(tmp_path: Path) -> N
     put(tmp_path, b__z=1, a=1, b__test__t=1, b__a_pb2=1)
     found = find_files(source(tmp_path, exclude=("**/test/*", "*_pb2")))
     assert [file.name for file in found] == ["a", "b/z"]
+
+
+def test_a_glob_that_excludes_no_file_is_reported(tmp_path: Path) -> None:
+    put(tmp_path, a=1, test__t=1)
+    files, unmatched = select_files(source(tmp_path, exclude=("test/**", "tset/**", "[!a-z]*", "x[]y]", "[[]z")))
+    assert [file.name for file in files] == ["a"]
+    assert unmatched == ["tset/**", "[!a-z]*", "x[]y]", "[[]z"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "problem"),
+    [
+        ("/data/test/*", "below the fixed folder"),
+        ("./test/*", "below the fixed folder"),
+        ("{stdlib}/test/*", "below the fixed folder"),
+        ("s3://bucket/test/*", "below the fixed folder"),
+        ("test/", r"add \*\* for all files"),
+        ("", r"add \*\* for all files"),
+        ("[a-z*.py", r"has a \[ without \]"),
+        ("a[]b", r"has a \[ without \]"),
+    ],
+)
+def test_a_glob_that_cannot_match_is_refused(tmp_path: Path, glob: str, problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        source(tmp_path, exclude=("*.md", glob))
 
 
 def test_placeholders_refer_to_the_running_python() -> None:

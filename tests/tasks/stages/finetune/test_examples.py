@@ -57,7 +57,7 @@ def test_a_malicious_row_is_named_and_affects_no_other(examples: Make) -> None:
     half = json.dumps({"prompt": "a \ud800", "response": "b"})  # half of a surrogate pair, as JSON's escapes can have
     named = json.dumps({**good, "id": "\udfff"})
     nested = f'{{"prompt": "a", "response": "b", "more": {"[" * 100_000}{"]" * 100_000}}}'
-    artifact = examples([good, half, named, nested, good, *[good] * 2])
+    artifact = examples([good, half, named, nested, *({**good, "id": n} for n in range(3))])
     assert artifact.record.rows_out == 4
     (path,) = artifact.files("quarantine/")
     assert [json.loads(line)["id"] for line in artifact.read(path).splitlines()] == [
@@ -68,7 +68,7 @@ def test_a_malicious_row_is_named_and_affects_no_other(examples: Make) -> None:
 def test_an_unusable_row_is_named_or_counted(examples: Make) -> None:
     good = {"prompt": "a", "response": "b"}
     long, half = {**good, "response": "b" * 500}, {"messages": [{"role": "user"}]}
-    artifact = examples([good, "{", {"prompt": "a"}, long, good, half, "", good])
+    artifact = examples([good, "{", {"prompt": "a"}, long, {**good, "id": 5}, half, "", {**good, "id": 8}])
     assert artifact.record.rows_in == 7
     assert artifact.record.rows_out == 3
     assert artifact.record.rejected == {"poison": 3, "too_long": 1}
@@ -76,6 +76,29 @@ def test_an_unusable_row_is_named_or_counted(examples: Make) -> None:
     causes = [json.loads(line)["id"] for line in artifact.read(path).splitlines()]
     assert causes == ["rows.jsonl:2", "rows.jsonl:3", "rows.jsonl:6"]
     assert [Examples(artifact)[number].origin["line"] for number in range(3)] == [1, 5, 8]
+
+
+def test_a_row_with_an_empty_answer_is_rejected(examples: Make) -> None:
+    good = {"prompt": "a", "response": "b"}
+    talk = [("user", "a"), ("assistant", " \n"), ("user", "b"), ("assistant", "c")]
+    blank = {"messages": [{"role": role, "content": text} for role, text in talk]}
+    artifact = examples([good, {**good, "response": ""}, {"prompt": "", "response": "b"}, blank])
+    assert artifact.record.rejected == {"empty_answer": 2}
+    assert [Examples(artifact)[number].origin["line"] for number in range(2)] == [1, 3]
+
+
+def test_only_the_rejected_answer_of_a_preference_may_be_empty(examples: Make) -> None:
+    rows = [{"prompt": "a", "chosen": "b", "rejected": ""}, {"prompt": "a", "chosen": " ", "rejected": "b"}]
+    artifact = examples(rows, kind="preferences")
+    assert artifact.record.rejected == {"empty_answer": 1}
+    assert Examples(artifact)[0].origin["line"] == 1
+
+
+def test_a_row_that_repeats_another_in_all_fields_is_rejected(examples: Make) -> None:
+    good = {"prompt": "a", "response": "b"}
+    artifact = examples([good, '{"response": "b",  "prompt": "a"}', {**good, "id": "other"}, good])
+    assert artifact.record.rejected == {"duplicate": 2}
+    assert [Examples(artifact)[number].origin["line"] for number in range(2)] == [1, 3]
 
 
 def test_rows_without_tokens_to_learn_make_no_artifact(examples: Make) -> None:

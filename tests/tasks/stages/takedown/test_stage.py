@@ -14,7 +14,8 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.documents.tombstones import in_force
+from tasks.formats.documents.tombstones import Tombstones, in_force
+from tasks.formats.tokens.marks import covered_entries
 from tasks.run.recipe import find_recipe
 from tasks.run.trace.audit import audit
 from tasks.stages.takedown import TakedownConfig
@@ -69,6 +70,23 @@ def test_the_report_names_documents_artifacts_and_the_exact_steps_that_read_them
         assert row["steps"] == sorted(steps[row["id"]])
     assert found["not_found"] == ["http://never.net/"]
     assert [entry["url"] for entry in found["copies"]] == [COPY["url"]]
+
+
+def test_documents_from_folders_are_taken_down_and_lifted_by_their_file_urls(tmp_path: Path) -> None:
+    file, row, other = "file://code/json/tool.py", "file://dump/part.jsonl.zst#7", "file://dump/part.jsonl.zst#8"
+    rows = [kept_document(url, ROWS[0]["text"], url.split("/")[2]) for url in (file, row, other)]
+    documents_in(tmp_path, rows)
+    made = tokens_in(tmp_path, rows)
+    takedown = take_down(tmp_path, urls=f"{file}\n{row}\nfile://code/none.py")
+    found = report_of(takedown)
+    assert {entry["url"] for entry in found["found"]} == {file, row}
+    assert {entry["kind"]: entry["documents"] for entry in found["artifacts"]} == {
+        "documents": 2, "shards": 2, "plan": 2,
+    }  # fmt: skip
+    assert found["not_found"] == ["file://code/none.py"]
+    assert covered_entries(made.shards, Tombstones.read([takedown])).column("url").to_pylist() == [file, row]
+    lifted = take_down(tmp_path, "t2", takedown, lift=file)
+    assert Tombstones.read([lifted]).urls == {row, "file://code/none.py"}
 
 
 def test_a_page_that_was_dropped_as_a_copy_leads_to_the_published_document(trained: tuple) -> None:
@@ -154,6 +172,7 @@ def test_a_lift_is_recorded_and_a_later_request_is_in_force_again(tmp_path: Path
         ({"urls": "http://a.net/\n\nnot a url"}, r'takedown\.urls, line 3: "not a url" is not an http or https URL'),
         ({"urls": "ftp://a.net/"}, "line 1: .* is not an http or https URL"),
         ({"urls": "http://me:secret@a.net/"}, "line 1: .* without user name"),
+        ({"urls": "file://code"}, "line 1: .* nor the file:// URL of a document.*give the document's id"),
         ({"domains": "a.net\ncom"}, r'takedown\.domains, line 2: "com" is a public suffix'),
         ({"domains": "co.uk"}, "is a public suffix"),
         ({"domains": "https://a.net/"}, "without scheme, port and path"),

@@ -99,15 +99,17 @@ def test_microbatch_n_of_m_has_the_sequences_n_n_plus_m_and_so_on(made: Made, tm
         assert batches.microbatches(0, [number])[number].tokens.equal(parts[number].tokens)
 
 
-def test_cu_seqlens_has_the_start_of_each_document(made: Made, tmp_path: Path) -> None:
+def test_the_bounds_have_the_start_of_each_document_and_the_longest_length(made: Made, tmp_path: Path) -> None:
     batches = batches_of(made, tmp_path)
     for step in range(4):
         batch = batches.batch(step)
-        edges = batch.cu_seqlens.tolist()
+        starts, longest = batch.bounds
         rows = batch.documents + 1000 * torch.arange(4)[:, None]
         lengths = [len(list(group)) for _, group in itertools.groupby(rows.flatten().tolist())]
-        assert edges == [0, *itertools.accumulate(lengths)]
-        assert batch.cu_seqlens.dtype == torch.int32
+        edges = [0, *itertools.accumulate(lengths)]
+        assert starts.tolist() == edges + [edges[-1]] * (len(starts) - len(edges))
+        assert starts.dtype == torch.int32
+        assert max(lengths) <= longest <= min(2 * max(lengths), batches.seq_len)
 
 
 def test_slices_name_the_documents_of_a_step(made: Made, tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def chain(spec: TrainSpec, ranks: list[int], workers: int = 1) -> list[str]:
     for count, group in itertools.groupby(ranks):
         end = first + len(list(group))
         for batch in steps_of(spec, count, first, end, workers):
-            for tensor in (batch.tokens, batch.labels, batch.documents, batch.cu_seqlens):
+            for tensor in (batch.tokens, batch.labels, batch.documents, batch.bounds.starts):
                 digest.update(tensor.numpy().tobytes())
             sums.append(digest.hexdigest())
         first = end
@@ -182,7 +184,7 @@ def expected(spec: TrainSpec) -> list[str]:
     batches, digest, sums = Batches(spec), hashlib.sha256(), {}
     made = {step: batches.batch(step) for step in reversed(range(STEPS))}
     for step in range(STEPS):
-        for tensor in (made[step].tokens, made[step].labels, made[step].documents, made[step].cu_seqlens):
+        for tensor in (made[step].tokens, made[step].labels, made[step].documents, made[step].bounds.starts):
             digest.update(tensor.numpy().tobytes())
         sums[step] = digest.hexdigest()
     return list(sums.values())

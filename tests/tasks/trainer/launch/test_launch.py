@@ -4,13 +4,16 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from safetensors import SafetensorError
 
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
@@ -193,14 +196,28 @@ def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_p
     assert not trainers(spec)
 
 
-def test_a_full_disk_is_reported_and_not_retried(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_reported_and_not_retried(tmp_path: Path, error: Exception) -> None:
     failure.record(tmp_path, 1, ValueError("a  bug"))
-    failure.record(tmp_path, 0, OSError(errno.ENOSPC, "No space left on device"))
-    error = explain(2, tmp_path)
-    assert isinstance(error, StoreError)
-    assert "No space left" in str(error)
+    failure.record(tmp_path, 0, error)
+    explained = explain(2, tmp_path)
+    assert isinstance(explained, StoreError)
+    assert f"{tmp_path} cannot be written: No space left on device. Free space" in str(explained)
     failure.clear(tmp_path)
     assert failure.recorded(tmp_path) == []
+
+
+def test_a_disk_too_full_to_record_the_failure_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    explained = explain(2, tmp_path)
+    assert isinstance(explained, StoreError)
+    assert f"{tmp_path} cannot be written: No space left on device. Free space" in str(explained)
 
 
 def test_a_crash_is_reported_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:

@@ -1,16 +1,21 @@
 """Every attention kernel follows the mask: only earlier keys of the same document."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import attention as attention_module
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model.attention import Kernel, best_kernel, document_mask, sdpa_mask
+from tasks.trainer.model import attention
+from tasks.trainer.model.attention import MIN_DOCUMENTS, Bounds, Kernel, best_kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
-from tasks.trainer.model.transformer import TransformerBlock, build
-from tasks.trainer.model.varlen import MIN_DOCUMENTS, cu_seqlens, varlen
+from tasks.trainer.model.transformer import build
+from tasks.trainer.model.varlen import varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
 flex_warns = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -81,7 +86,7 @@ def test_attention_blocks_are_skipped_full_or_masked_according_to_the_mask(lengt
     assert torch.equal(mask.to_dense()[:, 0], (seen > 0).int())
 
 
-def test_cu_seqlens_are_the_document_starts_and_the_end() -> None:
+def test_bounds_are_the_document_starts_the_end_and_the_longest_length() -> None:
     documents = packed()
     begins = [
         row * documents.shape[1] + index
@@ -89,14 +94,17 @@ def test_cu_seqlens_are_the_document_starts_and_the_end() -> None:
         for index, number in enumerate(numbers)
         if not index or number != numbers[index - 1]
     ]
-    found = cu_seqlens(documents)
-    assert found.dtype == torch.int32
-    assert found.tolist() == begins + [documents.numel()] * (MIN_DOCUMENTS + 1 - len(begins))
+    found = Bounds.of(documents.numpy())
+    assert found.starts.dtype == torch.int32
+    assert found.starts.tolist() == begins + [documents.numel()] * (MIN_DOCUMENTS + 1 - len(begins))
+    assert found.longest == 360
+    assert Bounds.of(packed(((100, 260 - 100, 100),)).numpy()).longest == 256
+    assert Bounds.of(packed(((1,) * 360,)).numpy()).longest == 1
 
 
-def test_cu_seqlens_have_few_distinct_shapes_over_batches() -> None:
+def test_bounds_have_few_distinct_shapes_over_batches() -> None:
     counts = [1, 7, MIN_DOCUMENTS, MIN_DOCUMENTS + 1, 30, 2 * MIN_DOCUMENTS]
-    found = [cu_seqlens(torch.arange(64)[None].clamp(max=count - 1)) for count in counts]
+    found = [Bounds.of(torch.arange(64)[None].clamp(max=count - 1).numpy()).starts for count in counts]
     assert [len(one) - 1 for one in found] == [MIN_DOCUMENTS] * 3 + [2 * MIN_DOCUMENTS] * 3
     assert all(len(one[one < 64]) == count for one, count in zip(found, counts, strict=True))
 
@@ -119,7 +127,9 @@ def test_varlen_packs_and_unpacks_documents(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("tasks.trainer.model.varlen.varlen_attn", by_document)
     documents = packed()
     q, k, v = heads_of(documents)
-    torch.testing.assert_close(varlen(documents)(q, k, v), sdpa_mask(documents)(q, k, v), atol=2e-6, rtol=1e-5)
+    wanted = sdpa_mask(documents)(q, k, v)
+    for bounds in (None, Bounds.of(documents.numpy())):
+        torch.testing.assert_close(varlen(documents, None, bounds)(q, k, v), wanted, atol=2e-6, rtol=1e-5)
 
 
 def test_varlen_refuses_partial_positions() -> None:
@@ -131,7 +141,7 @@ def test_varlen_refuses_partial_positions() -> None:
 @pytest.mark.parametrize("kernel", [sdpa_mask, flex])
 def test_a_compiled_layer_is_reused_for_other_batches(kernel: Kernel) -> None:
     config = ModelConfig(layers=1, dim=32, heads=4, kv_heads=2)
-    layer = TransformerBlock(config)
+    layer = build(config, 8, 0).layers["0"]
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     x, angles = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 4)
@@ -143,8 +153,88 @@ def test_a_compiled_layer_is_reused_for_other_batches(kernel: Kernel) -> None:
             )
 
 
-def test_cpu_training_uses_the_reference_kernel() -> None:
-    assert best_kernel(torch.device("cpu"), torch.float32) is sdpa_mask
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], tuple[str, ...]], list[str]]:
+    """Fakes a GPU of a capability with some flash attention packages; returns the list of those that are activated."""
+
+    def fake(capability: tuple[int, int], packages: tuple[str, ...]) -> list[str]:
+        activated: list[str] = []
+
+        def activate(name: str) -> None:
+            if name not in packages:
+                raise ImportError(name)
+            activated.append(name)
+
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        # torch lists what it can use, whether or not the package is installed.
+        monkeypatch.setattr(attention_module, "list_flash_attention_impls", lambda: ["FA3", "FA4"])
+        monkeypatch.setattr(attention_module, "activate_flash_attention_impl", activate)
+        return activated
+
+    return fake
+
+
+@pytest.fixture
+def chosen(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Returns the logged choices of a kernel."""
+    attention._report.cache_clear()
+    caplog.set_level("INFO", attention.log.name)
+    return lambda: [record.getMessage() for record in caplog.records if record.name == attention.log.name]
+
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("capability", "packages", "flash"),
+    [
+        ((8, 0), ("FA3", "FA4"), "FA2"),
+        ((8, 9), (), "FA2"),
+        ((9, 0), (), "FA2"),
+        ((9, 0), ("FA3",), "FA3"),
+        ((9, 0), ("FA3", "FA4"), "FA4"),
+        ((10, 0), ("FA3",), "FA2"),
+        ((10, 0), ("FA4",), "FA4"),
+        ((12, 0), ("FA3", "FA4"), "FA2"),
+    ],
+)
+def test_a_gpu_gets_the_newest_flash_attention_that_it_supports_and_that_is_installed(
+    gpu: Any, chosen: Callable[[], list[str]], capability: tuple[int, int], packages: tuple[str, ...], flash: str
+) -> None:
+    activated = gpu(capability, packages)
+    for dtype in (BF16, FP16):
+        assert best_kernel(torch.device("cuda"), dtype) is varlen
+    assert set(activated) == {flash} - {"FA2"}
+    assert chosen() == [f"attention by varlen with {flash}: on SM {capability[0]}.{capability[1]}"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "context", "reason"),
+    [
+        ((9, 0), FP32, 1, "flash attention has no float32"),
+        ((7, 5), FP16, 1, "flash attention needs SM 8.0, and the GPU has 7.5"),
+        ((9, 0), BF16, 2, "2 ranks share a sequence"),
+        ((7, 0), FP32, 1, "flash attention has no float32, flash attention needs SM 8.0, and the GPU has 7.0"),
+    ],
+)
+def test_a_gpu_gets_flex_where_flash_attention_does_not_apply(
+    gpu: Any,
+    chosen: Callable[[], list[str]],
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    context: int,
+    reason: str,
+) -> None:
+    activated = gpu(capability, ("FA3", "FA4"))
+    assert best_kernel(torch.device("cuda"), dtype, context) is flex
+    assert not activated
+    assert chosen() == [f"attention by flex: {reason}"]
+
+
+def test_cpu_training_uses_the_reference_kernel_and_logs_the_choice_once(chosen: Callable[[], list[str]]) -> None:
+    for _ in range(2):
+        assert best_kernel(torch.device("cpu"), FP32) is sdpa_mask
+    assert chosen() == ["attention by sdpa_mask: on a CPU"]
 
 
 @on_gpu

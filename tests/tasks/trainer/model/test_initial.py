@@ -1,10 +1,12 @@
 """Initial weights of an earlier run: used unchanged, with the same model and tokenizer, and only once."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from tasks.core.artifact import Artifact, ArtifactId
@@ -18,9 +20,11 @@ from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
-from tasks.trainer.model import model_file
+from tasks.trainer.model import model_file, transformer
 from tasks.trainer.model.model_file import changed_settings
-from tasks.trainer.model.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer, initial_weight
+from tasks.trainer.parallel import sharded
+from tasks.trainer.place import Layout
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made
@@ -87,6 +91,52 @@ def test_a_stopped_run_resumes_from_its_own_checkpoint(made: Made, first: Artifa
     last = {name: value for name, value in digests(tmp_path / "whole").items() if "00000012" in name}
     assert len(last) == 3
     assert last.items() <= digests(tmp_path / "broken").items()
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the weights that were randomly initialized, in order."""
+    names: list[str] = []
+
+    def counted(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+        names.append(name)
+        return initial_weight(config, name, shape, seed)
+
+    for module in (transformer, sharded):
+        monkeypatch.setattr(module, "initial_weight", counted)
+    return names
+
+
+@pytest.fixture
+def no_group() -> Iterator[None]:
+    """Leaves the process group of a sharded run after the test."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("no_group")
+@pytest.mark.parametrize("layout", [None, Layout()])
+def test_random_weights_are_drawn_only_for_a_new_run_without_initial_weights(
+    made: Made, first: Artifact, tmp_path: Path, drawn: list[str], layout: Layout | None
+) -> None:
+    def start(spec: TrainSpec) -> int:
+        """Constructs a run, and trains it to the end; returns the number of random weights."""
+        drawn.clear()
+        Trainer(spec.model_copy(update={"layout": layout}), ALONE).train()
+        return len(drawn)
+
+    fresh = small_spec(made, tmp_path / "fresh", steps=2)
+    parameters = len(Transformer(fresh.run.model, 300).state_dict())
+    assert start(fresh) == parameters
+    assert start(fresh) == 0, "it resumes from its last checkpoint"
+    assert start(spec_from(made, first, tmp_path / "initial", steps=2)) == 0
+
+
+def test_a_model_is_allocated_without_torch_initializing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.init, "kaiming_uniform_", lambda *_, **__: pytest.fail("a matrix was initialized"))
+    monkeypatch.setattr(torch.nn.init, "normal_", lambda *_, **__: pytest.fail("an embedding was initialized"))
+    Transformer(small_config().model, 300)
 
 
 def test_different_initial_weights_are_another_run(made: Made, first: Artifact, tmp_path: Path) -> None:

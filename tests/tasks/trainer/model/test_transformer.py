@@ -10,9 +10,10 @@ from tasks.core.config import canonical_json, parse
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.attention import document_positions
-from tasks.trainer.model.loss import CHUNK, IGNORED, head_cross_entropy
-from tasks.trainer.model.shape import ModelShape
+from tasks.trainer.model.loss import IGNORED, head_cross_entropy
+from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
 from tasks.trainer.model.transformer import build, frequencies, rotary
+from tasks.trainer.parallel.fit import memory_per_rank
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 VOCABULARY = 50
@@ -73,7 +74,7 @@ def test_initial_weights_depend_on_the_seed_and_not_on_the_number_of_layers() ->
 
 def test_the_fused_loss_and_its_gradients_equal_cross_entropy() -> None:
     generator = torch.Generator().manual_seed(0)
-    rows = CHUNK + 37
+    rows = LOSS_ROWS["cpu"] + 37
     hidden = torch.randn(rows, 16, generator=generator, requires_grad=True)
     weight = torch.randn(VOCABULARY, 16, generator=generator, requires_grad=True)
     labels = torch.randint(0, VOCABULARY, (rows,), generator=generator)
@@ -84,6 +85,26 @@ def test_the_fused_loss_and_its_gradients_equal_cross_entropy() -> None:
     got = torch.autograd.grad(found * 3, (hidden, weight))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("device", "chunk"), [("cpu", 512), ("cuda", 4096)])
+def test_as_many_logits_exist_at_a_time_as_suit_the_device(device: str, chunk: int) -> None:
+    assert LOSS_ROWS[device] == chunk
+    config, kinds = SIZES["125m"], {"cpu": False, "cuda": True}
+    run = TrainConfig(model=config.model, batch_size=8, microbatch=8)
+    shape = ModelShape.of(config.model, config.vocab_size)
+    loss = memory_per_rank(None, run, shape, 2048, gpu=kinds[device])["loss"]
+    gradients = 2 * 4 * (8 * 2048 + config.vocab_size) * config.model.dim
+    assert loss - gradients == chunk * config.vocab_size * 3 * 4
+
+
+def test_the_number_of_logits_at_a_time_changes_the_loss_only_by_rounding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(rows, 16, generator=generator) for rows in (600, VOCABULARY))
+    labels = torch.randint(0, VOCABULARY, (600,), generator=generator)
+    whole = head_cross_entropy(hidden, weight, labels)
+    assert torch.equal(head_cross_entropy(hidden, weight, labels, chunk=LOSS_ROWS["cpu"]), whole)
+    torch.testing.assert_close(head_cross_entropy(hidden, weight, labels, chunk=LOSS_ROWS["cuda"]), whole)
 
 
 THETA = 10_000.0

@@ -1,0 +1,262 @@
+"""Import of a Hugging Face model folder as the artifacts `tokenizer` and `checkpoint` of a recipe.
+
+Reads a local folder (`tasks.trainer.interchange.model_folder`) with `tokenizer.json` and `tokenizer_config.json`. The
+tokenizer artifact has `tokenizer.json`, byte for byte, and the end-of-text token. The checkpoint has the files of a
+training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
+`import.json` {name, license, revision, architecture, sha256 by file}, which marks it as imported. Records list every
+file of the folder that was read, with its sha256.
+
+The export (`tasks.run.export`) is the inverse.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
+from tasks.core.commit import commit
+from tasks.core.config import Config, canonical_json
+from tasks.core.digest import sha256_of_file
+from tasks.core.errors import DriftError, InputError
+from tasks.core.stage import Output, Part, Report
+from tasks.core.store import Store, probe
+from tasks.formats.tokens.exposure import IMPORT
+from tasks.formats.tokens.shard import TokenFormat
+from tasks.run.inputs import EXTERNAL
+from tasks.stages.tokens.encoder import ReferenceEncoder
+from tasks.stages.tokens.token_import import check_ids, check_lossless, special_tokens
+from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.interchange.model_folder import (
+    CONFIG,
+    INDEX,
+    FolderModel,
+    FolderTensor,
+    read_json,
+    read_model,
+    read_origin,
+    read_tensors,
+    weight_files,
+    write_weights,
+)
+from tasks.trainer.model.model_file import FILE, describe
+
+log = logging.getLogger("sluice.import")
+
+COMMAND, VERSION = "import-model", 1
+"""Stage and version in the records, and in the fingerprints."""
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_STATED = ("README.md", "LICENSE")
+"""Files that state a license."""
+
+Write = Callable[[Output], None]
+"""Writes the parts of an artifact that are not committed yet."""
+
+
+@dataclass(frozen=True)
+class FolderTokenizer:
+    """Bytes of `tokenizer.json`, its end-of-text token, and the format of its tokens."""
+
+    data: bytes
+    end_of_text: str
+    tokens: TokenFormat
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """The artifacts of an imported model, and its shape."""
+
+    tokenizer: Artifact
+    checkpoint: Artifact
+    model: FolderModel
+
+    def text(self) -> str:
+        """Returns the artifacts, and the settings of a training that begins from the weights, as text."""
+        settings = ", ".join(f"{name} = {_toml(value)}" for name, value in self.model.shape.model_dump().items())
+        notes = (f"{artifact.address}: {artifact.record.note}" for artifact in (self.tokenizer, self.checkpoint))
+        return "\n".join([*notes, f"model = {{ {settings} }}"])
+
+
+def import_model(store: Store, recipe: str, version: str, folder: str) -> ImportedModel:
+    """Publishes the model of a folder; artifacts that exist with the same content stay as they are.
+
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        version: version of the artifacts to make.
+        folder: path of the folder.
+
+    Raises:
+        InputError: the folder is incomplete or damaged, or has a model or tokenizer that Sluice does not support.
+        DriftError: the version has another tokenizer or checkpoint.
+    """
+    path = Path(folder).expanduser().absolute()
+    model = read_model(path)
+    tensors = read_tensors(path, model)
+    tokenizer = read_tokenizer(path, model)
+    probe(store.root)
+    refs = {name: _ref(path / name) for name in _files(path)}
+    vocabulary = _publish(
+        store,
+        ArtifactId(f"{recipe}/tokenizer", version),
+        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG)],
+        lambda output: _write_tokenizer(output, tokenizer),
+        f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {path}",
+    )
+    files = _descriptions(path, model, tokenizer, {name: ref.content for name, ref in refs.items()})
+    parameters, license_ = files[FILE]["parameters"]["total"], files[IMPORT]["license"] or "not stated"
+    checkpoint = _publish(
+        store,
+        ArtifactId(f"{recipe}/checkpoint", version),
+        [vocabulary.ref("tokenizer"), *refs.values()],
+        lambda output: _write_checkpoint(output, tensors, files),
+        f"{parameters:,} parameters, license: {license_}, imported from {path}",
+    )
+    return ImportedModel(vocabulary, checkpoint, model)
+
+
+def _descriptions(
+    folder: Path, model: FolderModel, tokenizer: FolderTokenizer, digests: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Returns the content of the JSON files of the checkpoint, by name; `digests` are the sha256 of the folder's."""
+    described = describe(model.shape, tokenizer.tokens, model.context)
+    origin = asdict(read_origin(folder, model.content))
+    architecture = model.content["architectures"][0]
+    return {
+        FILE: described,
+        "run.json": _run_without_steps(described),
+        IMPORT: {**origin, "architecture": architecture, "sha256": dict(digests)},
+    }
+
+
+def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
+    """Returns the tokenizer of a folder after checking that it is lossless and has the tokens of the model.
+
+    Raises:
+        InputError: it cannot be read, changes texts, has more or fewer tokens than the model, or no end-of-text token.
+    """
+    path = folder / TOKENIZER
+    try:
+        data = path.read_bytes()
+        tokenizer = ReferenceEncoder(data.decode()).tokenizer
+    except OSError as error:
+        remedy = "save the tokenizer with AutoTokenizer, which writes it"
+        raise InputError(f"{path} cannot be read ({error.strerror})", remedy) from None
+    except Exception as error:  # tokenizers raises bare Exceptions
+        raise InputError(f"{path} is not a Hugging Face tokenizer ({str(error)[:200]})", "download it again") from None
+    settings = json.loads(data)
+    for name in ("truncation", "padding"):
+        if settings.get(name):
+            raise InputError(f"{path}: {name} = {json.dumps(settings[name])} would change texts", f"set {name} to null")
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    last = max(vocabulary.values(), default=-1)
+    if last >= model.vocab_size:
+        raise InputError(
+            f"{path} has ids up to {last:,}, and {CONFIG} a vocab_size of {model.vocab_size:,}",
+            "name a folder whose tokenizer and model belong together",
+        )
+    check_ids(tokenizer, str(path))
+    if last != model.vocab_size - 1:
+        raise InputError(
+            f"{path} has {last + 1:,} tokens, and {CONFIG} a vocab_size of {model.vocab_size:,}",
+            f"add special tokens to the tokenizer until it has {model.vocab_size:,}, or resize the model's embedding",
+        )
+    check_lossless(tokenizer, str(path))
+    end_of_text = _end_of_text(folder, model, vocabulary, special_tokens(tokenizer))
+    tokens = TokenFormat(model.vocab_size, vocabulary[end_of_text], sha256_of_file(path))
+    return FolderTokenizer(data, end_of_text, tokens)
+
+
+def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int], special: Sequence[str]) -> str:
+    """Returns the end-of-text token that the settings of tokenizer and model name."""
+    path = folder / TOKENIZER_CONFIG
+    stated = read_json(path).get("eos_token")
+    token = str(stated.get("content", "")) if isinstance(stated, dict) else stated
+    if not token:
+        names = ", ".join(special[:10]) or "none"
+        raise InputError(f"{path} has no eos_token", f"set it to the token that ends a text; special tokens: {names}")
+    if token not in special:
+        # A text could contain any other entry of the vocabulary.
+        raise InputError(
+            f"{path}: eos_token = {json.dumps(token)} is not a special token of {TOKENIZER}",
+            f"set eos_token to one of {', '.join(special[:10]) or 'its special tokens, of which it has none'}",
+        )
+    ids, id_ = model.content.get("eos_token_id"), vocabulary[token]
+    if ids is not None and id_ not in (ids if isinstance(ids, list) else [ids]):
+        raise InputError(
+            f"{path}: eos_token = {json.dumps(token)} has the id {id_}, and {CONFIG} eos_token_id = {json.dumps(ids)}",
+            "set both to the token that ends a text",
+        )
+    begin = model.content.get("bos_token_id")
+    if begin is not None and begin != id_:
+        log.warning(
+            "the model was trained with the token %s before a text: here, %s is before every text", begin, token
+        )
+    return token
+
+
+def _files(folder: Path) -> list[str]:
+    """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
+    weights = [path.name for path in weight_files(folder)]
+    stated = [name for name in (*_STATED, INDEX) if (folder / name).is_file()]
+    return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *stated})
+
+
+def _ref(path: Path) -> InputRef:
+    digest = sha256_of_file(path)
+    return InputRef(role=f"file:{path.name}", address=f"{EXTERNAL}{path}", fingerprint=digest, content=digest)
+
+
+def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write: Write, note: str) -> Artifact:
+    """Returns the artifact at `address`, which `write` fills unless it exists with the same inputs."""
+    identity = fingerprint(COMMAND, VERSION, "", Config(), refs)
+    existing = Artifact.find(store, address)
+    if existing is None:
+        output = Output(store, address, identity)
+        write(output)
+        return commit(output, COMMAND, VERSION, Config(), refs, Report(note=note))
+    if existing.record.fingerprint != identity:
+        raise DriftError(f"{address} exists, and is not the model of this folder", "give the import another --version")
+    log.info("[%s] unchanged: imported from the same files at %s", address, existing.record.finished)
+    return existing
+
+
+def _write_tokenizer(output: Output, tokenizer: FolderTokenizer) -> None:
+    if TOKENIZER in output.committed:
+        return
+    settings = json.dumps({"eos_token": tokenizer.end_of_text}, indent=2, ensure_ascii=False)
+    with output.part(TOKENIZER, conserved=False) as part:
+        _write(part, TOKENIZER, tokenizer.data)
+        _write(part, TOKENIZER_CONFIG, f"{settings}\n".encode())
+        part.metric("vocab_size", tokenizer.tokens.vocab_size)
+
+
+def _write_checkpoint(output: Output, tensors: Mapping[str, FolderTensor], files: Mapping[str, Any]) -> None:
+    name = name_of(0)
+    if name not in output.committed:
+        with output.part(name, conserved=False) as part, part.file(f"checkpoints/{name}/{MODEL}") as file:
+            write_weights(tensors, file)
+    if "model" not in output.committed:
+        with output.part("model", conserved=False) as part:
+            for path, content in files.items():
+                _write(part, path, f"{canonical_json(content)}\n".encode())
+
+
+def _write(part: Part, path: str, content: bytes) -> None:
+    with part.file(path) as file:
+        file.write(content)
+
+
+def _run_without_steps(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the content of `run.json`: that of a training whose only checkpoint is the one before its first step."""
+    run = {"weights": {}, "sequences": {}, "batch_size": 0, "seed": 0, "steps": 0, "checkpoint_steps": [0]}
+    return run | {name: described[name] for name in ("seq_len", "vocab_size", "tokenizer_sha256")}
+
+
+def _toml(value: Any) -> str:
+    """Returns a setting of a model as TOML, for an inline table."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml(one)}' for name, one in value.items())} }}"
+    return json.dumps(value)

@@ -1,0 +1,230 @@
+"""Model folders of `transformers` compute the same here, and those that would not are refused by field."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tasks.core.errors import InputError
+from tasks.formats.tokens.shard import TokenFormat
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.inference import Sampling, continuation
+from tasks.trainer.interchange import model_folder
+from tasks.trainer.interchange.model_folder import (
+    read_model,
+    read_origin,
+    read_tensors,
+    tensor_shapes,
+    write_weights,
+)
+from tasks.trainer.model.model_file import describe, load_model
+from tasks.trainer.model.transformer import Transformer
+from tests.tasks.trainer.interchange.model_folders import CONTEXT, change, write_folder
+
+STEPS = 50
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
+    "mistral": {"family": "mistral", "rms_norm_eps": 1e-3},
+    "wide window": {"family": "mistral", "sliding_window": CONTEXT},
+    "odd width": {"intermediate_size": 100},
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500_000.0}},
+    "llama3": {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 32, "rope_theta": 500_000.0}},
+    "yarn": {"rope_parameters": {**YARN, "beta_fast": 16.0, "rope_theta": 10_000.0}},
+    "files": {"shard_size": "20KB"},
+    "bf16": {"dtype": torch.bfloat16},
+    "fp16": {"dtype": torch.float16},
+}
+
+
+def loaded(folder: Path, out: Path) -> Transformer:
+    """Returns the model of a folder as a checkpoint has it."""
+    model = read_model(folder)
+    with (out / "ours.safetensors").open("wb") as file:
+        write_weights(read_tensors(folder, model), file)
+    described = describe(model.shape, TokenFormat(model.vocab_size, 0, ""), model.context)
+    (out / "model.json").write_text(json.dumps(described))
+    return load_model(out / "model.json", out / "ours.safetensors")[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_greedy_tokens_are_equal(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_folder, "_PIECE", 100)  # so that a tensor has several pieces
+    folder = write_folder(tmp_path / "theirs", **MODELS[name])
+    assert (folder / model_folder.INDEX).exists() == (name == "files")
+    ours = loaded(folder, tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = torch.randint(ours.vocab_size, (2, CONTEXT), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        difference = (ours(tokens, torch.zeros_like(tokens)) - theirs(tokens).logits).abs().max()
+    assert difference <= 1e-4
+    prompt = tokens[:1, :5]
+    prompt[0, 0] = 0
+    written = theirs.generate(prompt, max_new_tokens=STEPS, min_new_tokens=STEPS, do_sample=False)[0, 5:].tolist()
+    mine = continuation(ours, prompt[0, 1:].tolist(), 0, CONTEXT, Sampling(max_tokens=STEPS))
+    assert mine == written
+    assert len(set(mine)) > 3, "a text that repeats one token would be equal by chance"
+
+
+def test_a_configuration_of_an_older_transformers_gives_the_same_shape(tmp_path: Path) -> None:
+    scaling = {**LLAMA3, "original_max_position_embeddings": 32}
+    folder = write_folder(tmp_path / "new", rope_parameters={**scaling, "rope_theta": 500_000.0})
+    new = read_model(folder).shape
+    older = {"rope_parameters": None, "head_dim": None, "rope_theta": 500_000.0, "torch_dtype": "bfloat16"}
+    change(folder / "config.json", **older, rope_scaling=scaling)
+    assert read_model(folder).shape == new
+    assert (new.rope_theta, new.rope_scaling is not None) == (500_000.0, True)
+
+
+@pytest.mark.parametrize("width", [96, 100, 1536, 11008, 14336, 28672, 5461])
+@pytest.mark.parametrize("dim", [96, 576, 4096])
+def test_the_inner_width_is_exact(tmp_path: Path, width: int, dim: int) -> None:
+    folder = write_folder(tmp_path / "model")
+    change(folder / "config.json", hidden_size=dim, intermediate_size=width, head_dim=None)
+    shape = read_model(folder).shape
+    assert shape.ffn_dim == width
+    assert ("ffn_width" in shape.model_dump()) == (width % 32 > 0), "older fingerprints stay as they are"
+
+
+def test_shapes_are_those_of_the_decoder() -> None:
+    for tied in (True, False):
+        config = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, ffn_width=50, tie_embeddings=tied)
+        state = Transformer(config, 40).state_dict()
+        assert tensor_shapes(config, 40) == {name: tuple(weight.shape) for name, weight in state.items()}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"architectures": ["Qwen2ForCausalLM"]}, r'architectures = \["Qwen2ForCausalLM"\].* Import a model of Llama'),
+    ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8}, r'architectures = \["MixtralForCausalLM"\]'),
+    ({"architectures": None}, "architectures = null"),
+    ({"model_type": "qwen3"}, 'model_type = "qwen3".* A model of LlamaForCausalLM has llama'),
+    ({"attention_bias": True}, "attention_bias = true is not supported"),
+    ({"mlp_bias": True}, "mlp_bias = true"),
+    ({"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
+    ({"head_dim": 16}, "head_dim = 16 .* hidden_size / heads = 8"),
+    (
+        {"hidden_size": 36, "head_dim": 9},
+        "shape that Sluice's decoder does not have: .*dim 36 must be an even multiple of heads 4",
+    ),
+    (
+        {"sliding_window": 64},
+        "sliding_window = 64 is not supported. It is exact up to 64 tokens: set max_position_embeddings = 64",
+    ),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types = .*sliding_attention"),
+    ({"quantization_config": {"quant_method": "fp8"}}, 'quantization_config = .*"fp8".*equantize'),
+    ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map = .* code of its own"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+    ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type = "dynamic" .* default, linear, llama3'),
+    ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}}, "partial_rotary_factor of the rope"),
+    ({"rope_parameters": {**YARN, "attention_factor": 1.0}}, "attention_factor of the rope_type yarn = 1.0"),
+    ({"rope_parameters": {**YARN, "mscale": 0.7}}, "mscale of the rope_type yarn = 0.7"),
+    ({"rope_parameters": LLAMA3}, "has no 'original_max_position_embeddings of the rope_type llama3'"),
+    ({"num_hidden_layers": None}, "has no 'num_hidden_layers'"),
+    ({"hidden_size": "wide"}, "is not the configuration of a model"),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), REFUSED, ids=[str(fields)[:50] for fields, _ in REFUSED])
+def test_a_model_that_computes_something_else_is_refused(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    folder = write_folder(tmp_path / "model")
+    change(folder / "config.json", **fields)
+    with pytest.raises(InputError, match=said):
+        read_model(folder)
+
+
+def test_a_mistral_model_without_the_field_has_its_usual_window(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", family="mistral", max_position_embeddings=8192)
+    change(folder / "config.json", sliding_window=None)
+    with pytest.raises(InputError, match="sliding_window = 4096"):
+        read_model(folder)
+
+
+@pytest.mark.parametrize("content", [None, "[1]", "{"])
+def test_a_folder_without_a_configuration_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(InputError, match=r"config\.json cannot be read .*Hugging Face model folder"):
+        read_model(tmp_path)
+
+
+def tensors(folder: Path) -> object:
+    return read_tensors(folder, read_model(folder))
+
+
+NORM, QUERY = "model.norm.weight", "model.layers.1.self_attn.q_proj"
+
+
+def test_missing_and_surplus_tensors_are_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    old = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file({**weights, **old}, folder / "model.safetensors")
+    assert tensors(folder), "what config.json determines is not a weight"
+    others = {name: weight for name, weight in weights.items() if name != NORM}
+    save_file({**others, f"{QUERY}.bias": torch.ones(32)}, folder / "model.safetensors")
+    said = rf"lacks {NORM}; it has, besides those of the model, {QUERY}\.bias"
+    with pytest.raises(InputError, match=said):
+        tensors(folder)
+    save_file({"a": torch.ones(1)}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"lacks lm_head\.weight, .* and 16 more"):
+        tensors(folder)
+
+
+def test_shapes_and_dtypes_are_checked(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, NORM: torch.ones(31)}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=rf"{NORM} has the shape \[31\], and config\.json gives \[32\]"):
+        tensors(folder)
+    save_file({**weights, NORM: torch.ones(32).to(torch.float8_e4m3fn)}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=rf"{NORM} has the dtype F8_E4M3. Save the model in one of F32, F16, BF16"):
+        tensors(folder)
+
+
+def test_a_damaged_or_absent_file_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", shard_size="20KB")
+    first, *_ = sorted(folder.glob("*.safetensors"))
+    whole = first.read_bytes()
+    for content in (whole[:-1], whole[:20], b"version https://git-lfs.github.com/spec/v1\n", b""):
+        first.write_bytes(content)
+        with pytest.raises(InputError, match=rf"{first.name} is not a complete safetensors file"):
+            tensors(folder)
+    first.unlink()
+    with pytest.raises(InputError, match=rf"index\.json lists {first.name}, which is not in the folder"):
+        tensors(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(InputError, match=r"has neither model\.safetensors nor .*a pickle is not read"):
+        tensors(folder)
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", shard_size="20KB")
+    first, second, *_ = sorted(folder.glob("*.safetensors"))
+    save_file({**load_file(first), **load_file(second)}, second)
+    with pytest.raises(InputError, match="both have"):
+        tensors(folder)
+
+
+def test_license_and_revision_are_those_that_the_folder_states(tmp_path: Path) -> None:
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    folder = tmp_path / "models--ink--pot" / "snapshots" / revision
+    folder.mkdir(parents=True)
+    found = read_origin(folder, {})
+    assert (found.name, found.license, found.revision) == ("ink/pot", "", revision)
+    (folder / "LICENSE").write_text("\n  Ink Community License\nwith terms\n")
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\nlicense: other\n---\n# Ink\nlicense: wrong\n")
+    assert read_origin(folder, {}).license == "Ink Community License"
+    (folder / "README.md").write_text("---\nlicense: 'apache-2.0'\n---\n")
+    assert read_origin(folder, {}).license == "apache-2.0"
+    local = tmp_path / "pot" / ".cache" / "huggingface" / "download"
+    local.mkdir(parents=True)
+    (local / "config.json.metadata").write_text(f"{revision}\netag\n1.0\n")
+    found = read_origin(tmp_path / "pot", {"_name_or_path": "ink/pot"})
+    assert (found.name, found.revision) == ("ink/pot", revision)
+    assert read_origin(tmp_path / "pot", {"_name_or_path": "/home/ink/pot"}).name == "", "a path of another machine"

@@ -1,0 +1,100 @@
+"""A step reads results back from the device once, not once per microbatch, for which the device would have to idle."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tasks.trainer.model.varlen import varlen
+from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replicated import Replicated
+from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.place import Layout
+from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, batch, config
+
+READS = {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.masked_select}
+
+
+class Reads(TorchDispatchMode):
+    """Counts the operators that wait for a device: `item`, `nonzero`, and what is built on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_mask = func.overloadpacket is torch.ops.aten.index and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        self.count += func.overloadpacket in READS or by_mask
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
+    """Returns the number of reads of a call; a tensor of a batch may be read with `numpy`, which is for CPU tensors."""
+
+    def of(call: Callable[[], object]) -> int:
+        counter = Reads()
+        with monkeypatch.context() as patch:
+            for name in ("cpu", "tolist"):
+                original = getattr(Tensor, name)
+
+                def counted(tensor: Tensor, original: Any = original) -> Any:
+                    counter.count += 1
+                    return original(tensor)
+
+                patch.setattr(Tensor, name, counted)
+            with counter:
+                call()
+        return counter.count
+
+    return of
+
+
+@pytest.fixture
+def alone() -> Iterator[Ranks]:
+    """The only rank of a process group, which is left after the test."""
+    yield Ranks(0, 1, 0)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, *_: object, **options: object) -> Tensor:
+    """`varlen_attn` without a read, which the flash kernel does not need either."""
+    index = torch.arange(len(q))
+    document = torch.searchsorted(starts, index, right=True)
+    mask = (document[:, None] == document) & (index[:, None] >= index)
+    heads = (tensor.transpose(0, 1) for tensor in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask, enable_gqa=True).transpose(0, 1)
+
+
+def test_the_counter_counts_reads(reads: Callable[[Callable[[], object]], int]) -> None:
+    numbers = torch.arange(3)
+    assert reads(lambda: (int(numbers[0]), numbers.nonzero(), numbers[numbers > 1], numbers.tolist())) == 4
+    assert reads(lambda: numbers[None].expand(2, 3) + 1) == 0
+
+
+@pytest.mark.parametrize("layout", [None, Layout()])
+def test_microbatches_are_computed_without_a_read(
+    alone: Ranks,
+    monkeypatch: pytest.MonkeyPatch,
+    reads: Callable[[Callable[[], object]], int],
+    layout: Layout | None,
+) -> None:
+    monkeypatch.setattr("tasks.trainer.model.varlen.varlen_attn", masked)
+    run = config(tie=True)
+    model: Replicated | Sharded = Replicated(run, VOCABULARY, alone)
+    if layout:
+        model = Sharded(run, layout, VOCABULARY, SEQ_LEN, alone)
+    (model.chunks[0] if isinstance(model, Sharded) else model.model).kernel = varlen
+    parts = {number: batch(0, number) for number in range(4)}
+    expected, labels, _ = model.forward_backward(parts)
+    assert labels == sum(int((part.labels >= 0).sum()) for part in parts.values())
+    one, four = (reads(lambda some=some: model.forward_backward(some)) for some in ({0: parts[0]}, parts))
+    assert one == four
+    assert model.forward_backward(parts)[0] == expected
