@@ -343,7 +343,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
             copy_renamed(source, target, model.rename)
         if kind == GGUF:
             write_gguf(folder, folder / "model.gguf", str(model.artifact.address))
-        files = {
+        files: Json = {
             path.name: {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
             for path in sorted(folder.iterdir())
         }

@@ -14,7 +14,7 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -172,7 +172,7 @@ def with_recorded_previous(resolved: ResolvedStage, record: ArtifactRecord) -> R
     artifacts = [ref for ref in resolved.refs if ref.role in resolved.inputs and ref.role not in roles]
     others = [ref for ref in resolved.refs if ref.role not in resolved.inputs]
     refs = (*sorted((*artifacts, *previous), key=lambda ref: ref.role), *others)
-    if resolved.fingerprint_with(refs) not in (record.fingerprint, _fingerprint_today(resolved, record)):
+    if resolved.fingerprint_with(refs) != record.fingerprint:
         return None
     return replace(resolved, refs=refs)
 
@@ -180,7 +180,7 @@ def with_recorded_previous(resolved: ResolvedStage, record: ArtifactRecord) -> R
 def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
     """Raises DriftError with the changed field if `existing` and `resolved` have different fingerprints."""
     record = existing.record
-    if resolved.fingerprint in (record.fingerprint, _fingerprint_today(resolved, record)):
+    if resolved.fingerprint == record.fingerprint:
         return
     if record.fingerprint == resolved.fingerprint_with(_with_recorded_files(record, resolved)):
         log.warning("[%s] files outside the store have changed; this version keeps their old content", resolved.address)
@@ -189,27 +189,6 @@ def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
         f"{resolved.address} exists with another fingerprint: {_difference(record, resolved)}",
         "give this run another version (recipe `version`, --version, or the form's field), or delete the artifact",
     )
-
-
-def _fingerprint_today(resolved: ResolvedStage, record: ArtifactRecord) -> str:
-    """Returns the fingerprint of a record by the current rules for inputs.
-
-    Older records refer to every input as a whole. The content of the files that the stage reads is looked up in the
-    input's own record, so that artifacts with older records are recognized as unchanged.
-    """
-    if not resolved.spec.input_files:
-        return record.fingerprint
-    store = resolved.inputs[next(iter(resolved.spec.input_files))].store
-    roles = {*(ref.role for ref in resolved.refs), *resolved.spec.previous}
-    refs = [_restrict(store, resolved.spec.input_files, ref) for ref in record.inputs if ref.role in roles]
-    return fingerprint(record.stage, record.stage_version, record.member, record.config, refs)
-
-
-def _restrict(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: InputRef) -> InputRef:
-    if ref.files or ref.role not in input_files:
-        return ref
-    artifact = Artifact.find_unchanged(store, ref)
-    return artifact.restricted_to(input_files[ref.role]).ref(ref.role) if artifact else ref
 
 
 def _with_recorded_files(record: ArtifactRecord, resolved: ResolvedStage) -> list[InputRef]:

@@ -1,10 +1,11 @@
 """Result of a stage run as JSON: last line of the shell's output, XCom of a task, extra of an asset event."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Json = dict[str, Any]
+JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+Json = dict[str, JsonValue]
 """A JSON object: the return type of `to_json` methods."""
 
 

@@ -14,10 +14,10 @@ Only captures without a document require a scan of the URL column of all parts.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ class TrainingRun:
     """Settings of a training run."""
 
     steps: int
-    settings: Mapping[str, object]
+    settings: Json
     """The settings of `run.json` that `Readings.settings` selects."""
 
     @classmethod
@@ -223,10 +223,10 @@ class LineageTrace(Trace):
 
     def _body(self) -> Json:
         lineage = self.lineage
-        head = {"recipe": lineage.recipe, "artifacts": lineage.artifacts, "measured": lineage.measured}
+        head: Json = {"recipe": lineage.recipe, "artifacts": lineage.artifacts, "measured": lineage.measured}
         head |= {"unrecorded": lineage.unrecorded} if lineage.unrecorded else {}
         before = [_origin_json(run) for run in lineage.before]
-        return {**head, "run": lineage.run and lineage.run.settings, **self._result(), "before": before}
+        return {**head, "run": lineage.run.settings if lineage.run else None, **self._result(), "before": before}
 
     def _result(self) -> Json:
         raise NotImplementedError
@@ -309,7 +309,7 @@ class StepSequence:
 
     def to_json(self) -> Json:
         """Returns the fields as JSON values."""
-        fields = {"source": self.source, "sequence": self.sequence, "epoch": self.epoch}
+        fields: Json = {"source": self.source, "sequence": self.sequence, "epoch": self.epoch}
         return fields if self.slices is None else {**fields, "slices": [part.to_json() for part in self.slices]}
 
 
@@ -323,7 +323,7 @@ class StepTrace(LineageTrace):
     sequences: tuple[StepSequence, ...]
 
     def _result(self) -> Json:
-        step = {"step": self.step, "skipped": self.skipped, "first_checkpoint": self.first_checkpoint}
+        step: Json = {"step": self.step, "skipped": self.skipped, "first_checkpoint": self.first_checkpoint}
         return {**step, "sequences": [sequence.to_json() for sequence in self.sequences]}
 
 
@@ -347,11 +347,11 @@ class TunedStepTrace(Trace):
     rows: tuple[ExampleRow, ...]
 
     def _body(self) -> Json:
-        rows = [
-            {"sequence": row.sequence, **row.source, **({"withheld": True} if row.withheld else {})}
+        rows: list[Json] = [
+            {"sequence": row.sequence, **cast(Json, row.source), **({"withheld": True} if row.withheld else {})}
             for row in self.rows
         ]
-        step = {"model": self.model, "bases": list(self.bases), "step": self.step, "skipped": self.skipped}
+        step: Json = {"model": self.model, "bases": list(self.bases), "step": self.step, "skipped": self.skipped}
         return {**step, "rows": rows}
 
 
@@ -685,5 +685,5 @@ def _origin_json(run: RelatedRun) -> Json:
 def _tuned_json(run: RelatedRun) -> Json:
     documents = [document.to_json(True) for document in run.documents or ()]
     steps = run.run.steps if run.run else 0
-    head = {"model": run.model, "bases": list(run.bases), "steps": steps, "problem": run.problem}
+    head: Json = {"model": run.model, "bases": list(run.bases), "steps": steps, "problem": run.problem}
     return {**head, "documents": documents}

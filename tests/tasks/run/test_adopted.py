@@ -1,12 +1,10 @@
 """Artifacts of a source version are adopted: a limit that keeps the same documents reruns no tokens and no training."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
-from tasks.core.errors import DriftError
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, join_stage, open_store, run_stage
 from tasks.run.trace.trace import trace
@@ -133,35 +131,6 @@ def test_a_limit_that_changes_the_kept_documents_recomputes_tokens(
         for stage in (*REFINE, *TOKENS)
     }
     assert [stage for stage, result in made.items() if not result.skipped] == ["consolidate", *TOKENS]
-
-
-def test_records_from_before_per_file_inputs_count_as_unchanged(
-    first: tuple[Recipe, dict[str, StageResult]],
-) -> None:
-    recipe, _ = first
-    store = open_store(recipe)
-    for kind in ("tokenizer", "shards"):
-        as_before(Path(store.root) / "smoke" / kind / "1" / RECORD, "f" * 64)
-    # Old fingerprints differ: their inputs are compared instead.
-    tracking = TrackingContext("", recipe.name)
-    assert run_stage(recipe, "tokenizer", version="1", tracking=tracking).skipped
-    with pytest.raises(DriftError, match=r"tokenizer\.vocab_size was 300 and is 301"):
-        run_stage(recipe.override({"tokenizer.vocab_size": 301}), "tokenizer", version="1", tracking=tracking)
-    other = recipe.override({MAX_REPEATED: 0.34})
-    for stage in (*REFINE, "tokenizer"):
-        last = run_stage(other, stage, version="6", source_version="1", tracking=tracking)
-    assert last.skipped
-    assert run_stage(other, "tokenizer", version="6", tracking=tracking).skipped
-
-
-def as_before(path: Path, fingerprint: str) -> None:
-    """Writes a record in the format from before per-file inputs."""
-    record = json.loads(path.read_text())
-    record["fingerprint"] = fingerprint
-    for ref in record["inputs"]:
-        del ref["files"]
-    del record["adopted_from"]
-    path.write_text(json.dumps(record))
 
 
 def test_a_stage_cannot_open_undeclared_files(first: tuple[Recipe, dict[str, StageResult]]) -> None:
