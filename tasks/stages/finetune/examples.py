@@ -45,7 +45,7 @@ from tasks.stages.finetune.encoding import (
     segments,
 )
 
-VERSION = 2
+VERSION = 3
 _COUNTED = ("tokens", "learned_tokens", "heldout")
 TOO_LONG, NOTHING_TO_LEARN = "too_long", "nothing_to_learn"
 EMPTY_ANSWER, DUPLICATE = "empty_answer", "duplicate"

@@ -44,7 +44,7 @@ BEFORE = {
     "register": "bfb522fe97076ad8",
     "compare": "add16d4d51a2ca24",
     "promote": "39666cc9d7384790",
-    "examples": "07889dcb43d3e06a",
+    "examples": "320f91c8bf60ebd8",
     "finetune": "3727b78693940674",
     "evaluate_tuned": "e45bf07a2c2824c4",
     "register_tuned": "46cb0b439a799d5f",
