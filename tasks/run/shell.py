@@ -120,6 +120,11 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
         "--examples", type=int, default=5, help="documents to show whose verdict would change, each way"
     )
     add("sync", "send to MLflow the runs that it missed while it was down", _sync)
+    new = commands.add_parser("init", help=(text := "write a recipe for a folder, a file or a site"), description=text)
+    new.add_argument("what", help="a folder or file, here or in an object store (s3://bucket/folder/); or a site's URL")
+    new.add_argument("--name", default="", help="name of the recipe; default: that of the folder, file or host")
+    new.add_argument("--contact", default="", help="of a crawl: a page or mailto: address for webmasters")
+    new.set_defaults(run=_init)
     text = "list annotators, filters and parsers with their packages"
     commands.add_parser("filters", help=text, description=text).set_defaults(run=_filters)
     return parser, commands.choices
@@ -322,6 +327,12 @@ def _sync(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None
             f"MLflow does not accept {waiting_messages(store)} waiting runs ({error})", "start it and run again"
         ) from None
     print(f"{sent} sent, {waiting_messages(store)} waiting")
+
+
+def _init(options: argparse.Namespace) -> None:
+    from tasks.run.new_recipe import new_recipe
+
+    print(new_recipe(options.what, options.name, options.contact).text())
 
 
 def _filters(_options: argparse.Namespace) -> None:

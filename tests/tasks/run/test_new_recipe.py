@@ -1,0 +1,150 @@
+"""`init` writes a recipe that runs, from what is in a folder, in a file or at a URL."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError, RecipeError
+from tasks.run.new_recipe import new_recipe
+from tasks.run.runner import open_store, run_stage
+from tasks.run.shell import main
+from tasks.run.tracking import TrackingContext
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.extract.config import ExtractConfig, FileSource
+from tasks.trainer.config import TrainConfig
+
+WORDS = (
+    *("the", "boat", "of", "this", "town", "is", "old", "and", "we", "have", "it", "with", "that", "to", "be"),
+    *("harbour", "morning", "wind", "nobody", "expected", "letters", "bread", "stone", "window", "answer", "river"),
+)
+
+
+@pytest.fixture(autouse=True)
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    monkeypatch.setenv("SLUICE_RECIPES", str(folder))
+    monkeypatch.setenv("SLUICE_STORE", str(tmp_path / "store"))
+    return folder
+
+
+def article(seed: int) -> str:
+    """English prose of 20 sentences."""
+    draw = random.Random(seed)
+    return "\n".join(" ".join(draw.choices(WORDS, k=12)).capitalize() + f" {seed}." for _ in range(20))
+
+
+def module(seed: int) -> str:
+    """Python source of 40 assignments."""
+    draw = random.Random(seed)
+    return "\n".join(f"{draw.choice(WORDS)}_{line} = {draw.choice(WORDS)}.{draw.choice(WORDS)}" for line in range(40))
+
+
+def handbook(folder: Path) -> Path:
+    """A folder with Markdown, Python, packed JSON lines with unusual fields, and files that no source reads."""
+    (folder / "chapters").mkdir(parents=True)
+    for number in range(6):
+        (folder / "chapters" / f"{number}.md").write_text(article(number))
+        (folder / f"module_{number}.py").write_text(module(number))
+    rows = [{"id": number, "body": article(10 + number), "link": f"https://a.example/{number}"} for number in range(6)]
+    (folder / "articles.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    (folder / "page.html").write_text("<p>not read</p>")
+    (folder / "README").write_text("not read")
+    return folder
+
+
+def sources(what: Path) -> dict[str, FileSource]:
+    return {source.name: source for source in new_recipe(str(what)).recipe.of(ExtractConfig).files}
+
+
+def test_each_suffix_of_a_folder_becomes_a_source_and_other_files_are_listed(tmp_path: Path, recipes: Path) -> None:
+    made = new_recipe(str(handbook(tmp_path / "My Handbook")))
+    assert made.path == recipes / "my-handbook.toml"
+    found = {source.name: source for source in made.recipe.of(ExtractConfig).files}
+    assert {name: source.kind for name, source in found.items()} == {"md": "text", "py": "text", "jsonl-gz": "jsonl"}
+    assert (found["jsonl-gz"].text_field, found["jsonl-gz"].url_field) == ("body", "link")
+    assert made.unread == {"no suffix": 1, ".html": 1}
+    assert "# Not read: 1 no suffix, 1 .html." in made.path.read_text()
+    assert any(line.startswith("6 .md files, 7") and "languages en 100%" in line for line in made.found)
+
+
+def test_the_recipe_of_a_folder_goes_from_files_to_a_model(tmp_path: Path) -> None:
+    recipe = new_recipe(str(handbook(tmp_path / "handbook"))).recipe
+    recipe = recipe.override(
+        {"train.steps": 2, "train.milestones": 1, "tokenizer.vocab_size": 300, "pack.seq_len": 16, "place.mlflow": ""}
+    )
+    for dag in ("corpus", "tokens", "pretrain"):
+        for stage in recipe.stages(dag):
+            run_stage(recipe, stage, version="1", tracking=TrackingContext("", recipe.name))
+    documents = Artifact.open_at(open_store(recipe), ArtifactId("handbook/documents", "1"))
+    assert documents.record.rejected == {}
+    kept = pa.concat_tables([documents.table(path) for path in documents.files("kept/")])
+    assert set(kept["source"].to_pylist()) == {"md", "py", "jsonl-gz"}
+
+
+def test_the_longest_field_of_a_parquet_file_without_usual_names_has_the_texts(tmp_path: Path) -> None:
+    table = pa.table({"headline": ["Boats", "Wind"], "story": [article(1), article(2)], "words": [240, 240]})
+    pq.write_table(table, tmp_path / "news.parquet")
+    found = sources(tmp_path / "news.parquet")["parquet"]
+    assert (found.path, found.text_field) == (str(tmp_path / "news.parquet"), "story")
+
+
+def test_rows_without_long_strings_leave_the_field_to_the_reader(tmp_path: Path) -> None:
+    (tmp_path / "counts.jsonl").write_text('{"word": "boat", "count": 3}\n' * 5)
+    text = new_recipe(str(tmp_path / "counts.jsonl")).path.read_text()
+    assert "no field has long strings: name the one with the texts" in text
+
+
+@pytest.mark.parametrize(("texts", "steps"), [(1, 100), (300, 227), (2_000, 600)])
+def test_a_small_corpus_is_read_four_times_and_a_large_one_in_part(tmp_path: Path, texts: int, steps: int) -> None:
+    (tmp_path / "all.txt").write_text("x" * 1_550 * texts)
+    assert new_recipe(str(tmp_path / "all.txt")).recipe.of(TrainConfig).steps == steps
+
+
+def test_names_with_special_characters_match_themselves_alone(tmp_path: Path) -> None:
+    folder = tmp_path / 'a[1] "b"'
+    folder.mkdir()
+    (folder / "x.txt").write_text(article(1))
+    (tmp_path / "a1.txt").write_text(article(2))
+    assert main(["init", str(folder), "--name", "special"]) == 0
+    recipe = new_recipe(str(folder), "again").recipe
+    run_stage(recipe, "extract", version="1", tracking=TrackingContext("", "again"))
+    assert Artifact.open_at(open_store(recipe), ArtifactId("again/extracted", "1")).record.rows_out == 1
+
+
+def test_a_site_becomes_a_polite_crawl_that_continues_from_version_to_version() -> None:
+    recipe = new_recipe("https://docs.example.org/guide/", contact="mailto:me@example.org").recipe
+    crawl = recipe.of(CrawlConfig)
+    assert recipe.name == "docs-example-org"
+    assert (crawl.seeds, crawl.contact) == (("https://docs.example.org/guide/",), "mailto:me@example.org")
+    assert (crawl.delay_s, crawl.recrawl, crawl.allow_loopback) == (1.0, True, False)
+    assert recipe.parts == ("crawl", "corpus", "tokens", "pretrain")
+
+
+def test_errors_name_the_cause_and_the_remedy_and_leave_no_file(tmp_path: Path, recipes: Path) -> None:
+    with pytest.raises(RecipeError, match=r"a crawl needs a contact.*--contact"):
+        new_recipe("https://example.org/")
+    with pytest.raises(InputError, match=r"there is no .*nowhere"):
+        new_recipe(str(tmp_path / "nowhere"))
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a.html").write_text("<p>")
+    with pytest.raises(InputError, match=r"has no file to read, but 1 \.html"):
+        new_recipe(str(tmp_path / "pages"))
+    (tmp_path / "notes.txt").write_text("words")
+    with pytest.raises(RecipeError, match="lower-case letters"):
+        new_recipe(str(tmp_path / "notes.txt"), "Not A Name")
+    assert list(recipes.iterdir()) == []
+
+
+def test_a_recipe_that_exists_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("words")
+    assert main(["init", str(tmp_path / "notes.txt")]) == 0
+    assert "trigger notes.corpus" in capsys.readouterr().out
+    assert main(["init", str(tmp_path / "notes.txt")]) == 2
+    assert "Choose another --name" in capsys.readouterr().err
