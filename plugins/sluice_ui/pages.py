@@ -20,7 +20,7 @@ from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.pages import template
 from tasks.run.recipe import Recipe
-from tasks.run.runner import TRACKING, open_store
+from tasks.run.runner import mlflow_url, open_store
 from tasks.stages.consolidate.funnel import totals
 from tasks.stages.crawl.config import CrawlConfig
 
@@ -201,10 +201,8 @@ def _artifact_link(address: str) -> str:
 
 
 def _mlflow(artifact: Artifact) -> str:
-    try:
-        return external_link("run", json.loads(artifact.read(TRACKING))["url"])
-    except FileNotFoundError:
-        return ""
+    url = mlflow_url(artifact)
+    return external_link("run", url) if url else ""
 
 
 def _funnel(documents: Artifact | None) -> list[list[object]] | None:

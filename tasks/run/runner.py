@@ -24,7 +24,7 @@ from tasks.run.lineage import artifacts_of_version, find_unchanged
 from tasks.run.place import TrainPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
-from tasks.run.tracking import TrackingContext, describe
+from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.send import StageRun, keep_message, send_messages
 from tasks.trainer.place import (
     CHECK_VARIABLE,
@@ -67,8 +67,12 @@ def run_stage(
     """
     store = open_store(recipe)
     probe(store.root)
+    version = version or recipe.version
+    source = f", source version {source_version}" if source_version else ""
+    log.info("%s of %s, version %s%s", f"{stage} {member}".strip(), recipe.name, version, source)
     context = tracking or TrackingContext(expand_env(recipe.place.mlflow), recipe.name)
-    resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
+    resolved = resolve(recipe, store, stage, version, source_version, member)
+    run = _stage_run(recipe, store, resolved, context, source_version) if context.uri else None
     if existing := Artifact.find(store, resolved.address):
         check_drift(existing, resolved)
         finished = existing.record.finished
@@ -76,12 +80,14 @@ def run_stage(
         return result_of(existing, resolved.address.version, skipped=True)
     candidates = artifacts_at_source(store, recipe, resolved, source_version)
     if match := adoptable(store, resolved, candidates):
-        source, refs = match
-        artifact = adopt(source, resolved.address, refs)
-        log.info("[%s] adopted from %s: same settings and inputs", resolved.address, source.address)
+        origin, refs = match
+        artifact = adopt(origin, resolved.address, refs)
+        log.info("[%s] adopted from %s: same settings and inputs", resolved.address, origin.address)
+        if run:
+            _finish(store, run, artifact)
         return result_of(artifact, resolved.address.version, skipped=True)
     try:
-        artifact = _make(recipe, store, resolved, candidates, context, on_dask)
+        artifact = _make(recipe, store, resolved, candidates, run, on_dask)
     except SupersededError:
         committed = Artifact.find(store, resolved.address)
         if committed is None or committed.record.fingerprint != resolved.fingerprint:
@@ -103,7 +109,7 @@ def _make(
     store: Store,
     resolved: ResolvedStage,
     candidates: Sequence[Artifact],
-    context: TrackingContext,
+    run: StageRun | None,
     on_dask: bool,
 ) -> Artifact:
     output = Output(
@@ -114,12 +120,8 @@ def _make(
         max_bad_share=recipe.max_bad_share,
         source_artifacts=candidates,
     )
-    if not context.uri:
+    if run is None:
         return _run(recipe, resolved, output, on_dask)
-    key = f"{context.parent_key}|{resolved.address}|{resolved.fingerprint[:16]}"
-    context = replace(context, description=describe.recipe(recipe))
-    about = (resolved.module.__doc__ or "").partition("\n")[0]
-    run = StageRun(context, key, f"{resolved.spec.name} {output.member}".strip(), about)
     if url := run.open():
         log.info("[%s] MLflow: %s", resolved.address, url)
     output.listen(run)
@@ -130,13 +132,29 @@ def _make(
         _end_tracking(store, run, "KILLED" if stopped else "FAILED", None, error)
         raise
     run.message.registered, run.message.aliases = output.model, output.aliases
+    _finish(store, run, artifact)
+    return artifact
+
+
+def _stage_run(
+    recipe: Recipe, store: Store, resolved: ResolvedStage, context: TrackingContext, source_version: str | None
+) -> StageRun:
+    """Returns the MLflow run of a stage run; it is created when it is opened or closed."""
+    key = f"{context.parent_key}|{resolved.address}|{resolved.fingerprint[:16]}"
+    context = replace(context, description=describe.recipe(recipe))
+    about = (resolved.module.__doc__ or "").partition("\n")[0]
+    name = f"{resolved.spec.name} {resolved.member}".strip()
+    return StageRun(store, Message(context, key, name, about, resolved.address.version, source_version or ""))
+
+
+def _finish(store: Store, run: StageRun, artifact: Artifact) -> None:
+    """Ends the MLflow run of a made or adopted artifact, and writes its URL beside the record."""
     if _end_tracking(store, run, "FINISHED", artifact):
         with suppress(Exception):
             send_messages(store)
     if run.url:
         with store.write(f"{artifact.address.path}/{TRACKING}") as file:
             file.write(json.dumps({"url": run.url}).encode())
-    return artifact
 
 
 def _end_tracking(
@@ -187,10 +205,6 @@ def training_environment(place: TrainPlace) -> Iterator[None]:
 def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult:
     """Returns the result of a run that made this artifact for `version`, or skipped the work (`skipped`)."""
     record = artifact.record
-    try:
-        url = str(json.loads(artifact.read(TRACKING))["url"])
-    except FileNotFoundError:
-        url = ""
     return StageResult(
         address=record.artifact,
         fingerprint=record.fingerprint,
@@ -200,8 +214,16 @@ def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult
         members=record.members,
         metrics=record.metrics,
         rows={"in": record.rows_in, "out": record.rows_out, **record.rejected},
-        mlflow_run_url=url,
+        mlflow_run_url=mlflow_url(artifact),
     )
+
+
+def mlflow_url(artifact: Artifact) -> str:
+    """Returns the URL of the MLflow run that made or adopted an artifact; "" if it was not tracked."""
+    try:
+        return str(json.loads(artifact.store.read(f"{artifact.address.path}/{TRACKING}"))["url"])
+    except FileNotFoundError:
+        return ""
 
 
 @contextmanager

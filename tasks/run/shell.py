@@ -199,7 +199,7 @@ def _override(text: str) -> tuple[str, Any]:
 def _run(options: argparse.Namespace) -> None:
     from tasks.run.place import expand_env
     from tasks.run.runner import join_stage, run_stage
-    from tasks.run.tracking import TrackingContext
+    from tasks.run.tracking import SHELL, TrackingContext
     from tasks.trainer.launch.gang import node_of
 
     recipe, version = _recipe(options), options.version
@@ -210,7 +210,8 @@ def _run(options: argparse.Namespace) -> None:
     if node_of():
         join_stage(recipe, options.stage, **run)
         return
-    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, options.parent_key)
+    parent = options.parent_key or f"{SHELL}/{version or recipe.version}"
+    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, parent)
     result = run_stage(recipe, options.stage, **run, on_dask=options.dask, tracking=tracking)
     print(json.dumps(result.to_json()))
 

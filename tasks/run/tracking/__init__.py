@@ -21,7 +21,7 @@ class TrackingContext:
     Args:
         uri: URI of the server; "" for no tracking.
         experiment: name of the experiment, the recipe's name.
-        parent_key: identity of the parent run, "<dag id>/<run id>"; "" for no parent.
+        parent_key: identity of the parent run, "<dag id>/<run id>", or "shell/<version>"; "" for no parent.
         tags: additional tags of the runs (DAG id, run id, try number).
         description: description of the experiment, in Markdown.
     """
@@ -33,11 +33,16 @@ class TrackingContext:
     description: str = ""
 
 
+SHELL = "shell"
+"""In place of a DAG id: the parent of the stages of a version that were run from a shell."""
+
+
 @dataclass
 class Message:
     """The data still to be sent about one stage run; sent items are removed.
 
-    `name` is the name of the stage, with its member. `about` is the purpose of the stage in one sentence. `registered`
+    `name` is the name of the stage, with its member. `about` is the purpose of the stage in one sentence. `version` and
+    `source_version` are those of the run ("" for none). `registered`
     is (folder of the artifact, name) of a model to register. `aliases` are ids of artifacts of registered models, by
     alias. `metrics` are (name, value, time in ms, step). `files` are base64 by name.
     """
@@ -46,6 +51,8 @@ class Message:
     key: str
     name: str
     about: str = ""
+    version: str = ""
+    source_version: str = ""
     status: str = "RUNNING"
     artifact: str = ""
     run_id: str = ""

@@ -14,6 +14,7 @@ from tasks.core.artifact import ArtifactRecord
 from tasks.core.digest import sha256_of
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
+from tasks.run.tracking import SHELL
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
 
@@ -25,6 +26,17 @@ STAGE = "sluice.came_to."
 
 HEADLINES = ("publish", "consolidate", "pack", "decide", "evaluate")
 """Stages whose newest result is shown on the page of the experiment: pages, funnel, tokens, mixture, scores."""
+
+SUMMARY: Mapping[str, Mapping[str, str]] = {
+    "publish": {"rows_out": "pages"},
+    "consolidate": {"kept": "documents", "kept_share": "documents_kept_share"},
+    "encode": {"tokens": "tokens"},
+    "decide": {"winner_bpb": "canary_bits_per_byte"},
+    "estimate": {"price": "planned_price", "gpu_hours": "planned_gpu_hours"},
+    "train": {"loss": "loss"},
+    "evaluate": {"bpb": "bits_per_byte", "score": "score"},
+}
+"""Metrics of the run of a DAG, by stage and metric of the stage's artifact."""
 
 LONGEST = 4500
 """Longest description in characters; MLflow limits tags of experiments to 5,000."""
@@ -81,11 +93,14 @@ def experiment(description: str, tags: Mapping[str, str]) -> str:
 def dag_run(key: str, tags: Mapping[str, str]) -> str:
     """Returns the description of a DAG run ("<dag id>/<run id>"): the outcomes of its stages so far, from its tags."""
     dag, _, run = key.partition("/")
+    whole = (
+        f"The run `{run}` of the DAG `{dag}`" if dag != SHELL else f"Stages of version `{run}` that were run in a shell"
+    )
     outcomes = {name.removeprefix(STAGE): text for name, text in tags.items() if name.startswith(STAGE)}
     order = {stage: number for number, stage in enumerate(STAGES)}
     names = sorted(outcomes, key=lambda name: (order.get(name.split()[0], len(order)), name))
     lines = [f"- **{name}** {outcomes[name]}" for name in names]
-    return _cut("\n".join([f"The run `{run}` of the DAG `{dag}`; its stages are the runs under it.", "", *lines]))
+    return _cut("\n".join([f"{whole}; its stages are the runs under it.", "", *lines]))
 
 
 def stage(about: str, record: ArtifactRecord | None) -> str:
@@ -98,12 +113,20 @@ def stage(about: str, record: ArtifactRecord | None) -> str:
     if record is None:
         return about
     made_from = _enumerate([f"`{ref.address}`" for ref in record.inputs])
-    lines = [about, "", f"Made `{record.artifact}`{f' from {made_from}' if made_from else ''}.", "", outcome(record)]
-    return _cut("\n".join(lines))
+    made = f"Made `{record.artifact}`{f' from {made_from}' if made_from else ''}."
+    if record.adopted_from:
+        source = f"`{record.adopted_from}`"
+        made = f"`{record.artifact}` is adopted from {source}: same settings and inputs. Times are those of {source}."
+    return _cut("\n".join([about, "", made, "", _came_to(record)]))
 
 
 def outcome(record: ArtifactRecord) -> str:
-    """Returns the outcome of a stage in one line: its note and its row counts."""
+    """Returns the outcome of a stage in one line: whether it was adopted, its note and its row counts."""
+    adopted = f"adopted from `{record.adopted_from}`: " if record.adopted_from else ""
+    return f"{adopted}{_came_to(record)}"
+
+
+def _came_to(record: ArtifactRecord) -> str:
     return "; ".join(part for part in (record.note, counts(record)) if part) or "done"
 
 

@@ -21,9 +21,9 @@ from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
-from tasks.core.store import Store
+from tasks.core.store import AlreadyPublished, Store
 from tasks.formats.documents.tombstones import in_force
-from tasks.run.tracking import Message, TrackingContext, describe, run_url
+from tasks.run.tracking import Message, describe, run_url
 
 log = logging.getLogger("sluice.tracking")
 
@@ -36,20 +36,25 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}  # model training,
 
 _FLUSH_S = 3.0
 
-OUTBOX = ".outbox"
+OUTBOX, PARENTS = ".outbox", ".mlflow"
+
+_RUN, _DAG_RUN = "sluice.run_key", "sluice.dag_run"
+_OF_A_TASK = ("airflow.task_id", "airflow.try_number")
+"""Tags of stage runs that the run of their DAG does not have."""
 
 
 class StageRun(Listener):
     """The MLflow run of one stage run; buffers data while the server does not respond."""
 
-    def __init__(self, context: TrackingContext, key: str, name: str, about: str = "") -> None:
-        self.message = Message(context, key, name, about)
+    def __init__(self, store: Store, message: Message) -> None:
+        self.message = message
+        self._store = store
         self._flushed = 0.0
         self._down = False
 
     def open(self) -> str:
         """Creates or finds the run; returns its URL, or "" if MLflow is down."""
-        self._attempt(lambda: open_run(self.message))
+        self._attempt(lambda: open_run(self._store, self.message))
         return self.url
 
     @property
@@ -63,7 +68,7 @@ class StageRun(Listener):
         self.message.metrics += [(name, float(value), now, step) for name, value in values.items()]
         if time.monotonic() - self._flushed > _FLUSH_S and not self._down:
             self._flushed = time.monotonic()
-            self._attempt(lambda: send_metrics(self.message))
+            self._attempt(lambda: send_metrics(self._store, self.message))
 
     def file(self, name: str, data: bytes) -> None:
         """See `Listener.file`."""
@@ -74,7 +79,7 @@ class StageRun(Listener):
         self.message.status = status
         self.message.error = error
         self.message.artifact = str(artifact.address) if artifact else ""
-        return self._attempt(lambda: deliver(self.message, artifact))
+        return self._attempt(lambda: deliver(self._store, self.message, artifact))
 
     def _attempt(self, send: Callable[[], None]) -> bool:
         try:
@@ -113,7 +118,7 @@ def send_messages(store: Store) -> int:
     for path in store.list(OUTBOX):
         message = Message.from_json(store.read(path))
         artifact = Artifact.find(store, ArtifactId.parse(message.artifact)) if message.artifact else None
-        deliver(message, artifact)
+        deliver(store, message, artifact)
         store.remove(path)
         sent += 1
     if sent:
@@ -121,11 +126,11 @@ def send_messages(store: Store) -> int:
     return sent
 
 
-def deliver(message: Message, artifact: Artifact | None) -> None:
+def deliver(store: Store, message: Message, artifact: Artifact | None) -> None:
     """Sends a message and ends its run; may be repeated. Raises the exceptions of the MLflow client."""
-    client = open_run(message)
+    client = open_run(store, message)
     run_id = message.run_id.partition("/")[2]
-    send_metrics(message)
+    send_metrics(store, message)
     for name in list(message.files):
         _send_file(client, run_id, name, base64.b64decode(message.files[name]))
         del message.files[name]
@@ -141,10 +146,12 @@ def deliver(message: Message, artifact: Artifact | None) -> None:
     _describe(client, message, artifact.record if artifact else None)
     client.set_terminated(run_id, status=message.status)
     if parent := _parent_of(client, run_id):
+        if artifact:
+            _send_summary(client, parent, artifact.record)
         client.set_terminated(parent, status=message.status)
 
 
-def open_run(message: Message) -> Any:
+def open_run(store: Store, message: Message) -> Any:
     """Creates or finds the message's run and its parent; returns the client."""
     client = _client(message.context.uri)
     if message.run_id:
@@ -152,23 +159,23 @@ def open_run(message: Message) -> Any:
     context = message.context
     experiment = _experiment(client, context.experiment)
     describe.on_experiment(client, experiment, context.description)
-    tags = {**context.tags, "sluice.run_key": message.key, "sluice.stage": message.name}
-    if context.parent_key:
-        tags["mlflow.parentRunId"] = _find_or_create(
-            client, experiment, "sluice.dag_run", context.parent_key, context.parent_key, context.tags
-        )
-    message.run_id = (
-        f"{experiment}/{_find_or_create(client, experiment, 'sluice.run_key', message.key, message.name, tags)}"
+    versions = {"sluice.version": message.version, "sluice.source_version": message.source_version}
+    tags = {**context.tags, **{name: version for name, version in versions.items() if version}}
+    parent = _parent_run(client, store, experiment, message, tags) if context.parent_key else ""
+    own = {**tags, "sluice.stage": message.name, **({"mlflow.parentRunId": parent} if parent else {})}
+    run_id = _find(client, experiment, _RUN, message.key) or _create(
+        client, experiment, _RUN, message.key, _named(message.name, message.version), own
     )
+    message.run_id = f"{experiment}/{run_id}"
     describe.on_run(client, message.run_id.partition("/")[2], describe.stage(message.about, None))
     return client
 
 
-def send_metrics(message: Message) -> None:
+def send_metrics(store: Store, message: Message) -> None:
     """Sends the metrics of a message and removes them from it."""
     from mlflow.entities import Metric
 
-    client = open_run(message)
+    client = open_run(store, message)
     while message.metrics:
         batch = message.metrics[:_BATCH]
         client.log_batch(message.run_id.partition("/")[2], metrics=[Metric(*metric) for metric in batch])
@@ -281,13 +288,57 @@ def _experiment(client: Any, name: str) -> str:
         return str(client.get_experiment_by_name(name).experiment_id)
 
 
-def _find_or_create(client: Any, experiment: str, tag: str, value: str, name: str, tags: dict[str, str]) -> str:
-    quoted = value.replace("'", "")
-    runs = client.search_runs([experiment], f"tags.`{tag}` = '{quoted}'", max_results=1, order_by=["start_time ASC"])
-    if runs:
-        return str(runs[0].info.run_id)
-    run = client.create_run(experiment, tags={**tags, tag: quoted}, run_name=name)
+def _parent_run(client: Any, store: Store, experiment: str, message: Message, tags: dict[str, str]) -> str:
+    """Returns the run of the DAG run, or of the shell; creates it.
+
+    MLflow has no unique keys, and the first stages of a DAG start together. The file that only one of them can create
+    in the store decides whose run is the parent; the others delete theirs.
+    """
+    key = message.context.parent_key
+    if run_id := _find(client, experiment, _DAG_RUN, key):
+        return run_id
+    shown = {name: tag for name, tag in tags.items() if name not in _OF_A_TASK}
+    name = _named(key.partition("/")[0], message.version)
+    run_id = _create(client, experiment, _DAG_RUN, key, name, shown)
+    claim = f"{PARENTS}/{sha256_of(f'{message.context.uri} {experiment} {key}'.encode())[:24]}"
+    try:
+        store.publish(claim, run_id.encode())
+    except AlreadyPublished:
+        winner = store.read(claim).decode()
+        if _is_active(client, winner):
+            client.delete_run(run_id)
+            return winner
+    return run_id
+
+
+def _is_active(client: Any, run_id: str) -> bool:
+    """Returns whether a run exists; not if the server has lost it, or somebody deleted it."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return bool(client.get_run(run_id).info.lifecycle_stage == "active")
+    except MlflowException:
+        return False
+
+
+def _named(name: str, version: str) -> str:
+    return f"{name} @{version}" if version else name
+
+
+def _find(client: Any, experiment: str, tag: str, value: str) -> str:
+    """Returns the id of the earliest run with this tag, or ""."""
+    query = f"tags.`{tag}` = '{_quoted(value)}'"
+    runs = client.search_runs([experiment], query, max_results=1, order_by=["start_time ASC"])
+    return str(runs[0].info.run_id) if runs else ""
+
+
+def _create(client: Any, experiment: str, tag: str, value: str, name: str, tags: dict[str, str]) -> str:
+    run = client.create_run(experiment, tags={**tags, tag: _quoted(value)}, run_name=name)
     return str(run.info.run_id)
+
+
+def _quoted(value: str) -> str:
+    return value.replace("'", "")
 
 
 def _parent_of(client: Any, run_id: str) -> str:
@@ -299,8 +350,9 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
 
     record = artifact.record
     now = int(record.finished.timestamp() * 1000)
+    seconds = "seconds_of_source" if record.adopted_from else "seconds"
     metrics = {**record.metrics, "rows_in": record.rows_in, "rows_out": record.rows_out, "bytes": record.bytes,
-               "seconds": (record.finished - record.started).total_seconds(),
+               seconds: (record.finished - record.started).total_seconds(),
                **{f"rejected.{reason}": count for reason, count in record.rejected.items()}}  # fmt: skip
     client.log_batch(
         run_id,
@@ -326,11 +378,21 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
     _send_file(client, run_id, "artifact.json", record.model_dump_json(indent=1).encode())
 
 
+def _send_summary(client: Any, parent: str, record: ArtifactRecord) -> None:
+    """Sends the main results of a stage to the run of its DAG, whose columns compare versions."""
+    values = {"rows_out": record.rows_out, **record.metrics}
+    for name, metric in describe.SUMMARY.get(record.stage, {}).items():
+        if name in values:
+            client.log_metric(parent, metric, float(values[name]))
+
+
 def _tags(record: ArtifactRecord) -> dict[str, str]:
     return {
         "artifact": record.artifact,
         "fingerprint": record.fingerprint,
         "content": record.content,
+        "outcome": "adopted" if record.adopted_from else "made",
+        **({"adopted_from": record.adopted_from} if record.adopted_from else {}),
         "code.version": record.code.get("version", ""),
         "code.commit": record.code.get("commit", ""),
     }
