@@ -13,7 +13,7 @@ from tasks.core.store import Store
 from tasks.run.tracking.send import OUTBOX, send_messages
 from tests.kills import die_in
 from tests.tasks.run.champions import JUDGED, STEPS, Champions, champions_in, recipe_in
-from tests.tasks.run.tracking.test_tracking import client, free_port, mlflow_server
+from tests.tasks.run.tracking.servers import client, free_port, relay
 
 YOUNG, CHILD, MIDDLE, OLD = STEPS
 
@@ -121,7 +121,7 @@ def aliases(uri: str) -> dict[str, str]:
 
 
 def test_aliases_follow_the_newest_decision_in_any_order_of_logging(
-    champions: Champions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    champions: Champions, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     port = free_port()
@@ -131,7 +131,7 @@ def test_aliases_follow_the_newest_decision_in_any_order_of_logging(
         champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # without a listener
     missed = {path: champions.store.read(path) for path in champions.store.list(OUTBOX)}
     assert len(missed) == 2
-    with mlflow_server(tmp_path / "mlflow", port):
+    with relay(port, server):
         assert send_messages(champions.store) == 2
         assert aliases(uri) == {"champion": "test/model@v1", "challenger": "test/model@v1"}
         champions.judge("v2", OLD, uri)
