@@ -29,6 +29,7 @@ from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.faulty import ranks_of
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE, poison, stop_after, train
 
@@ -113,7 +114,8 @@ def test_a_non_finite_value_is_null_and_the_run_continues(made: Made, tmp_path: 
 def test_milestones_have_held_out_lines(made: Made, tmp_path: Path) -> None:
     config = small_config(mixture=WEIGHTS, **MEASURED)
     inputs: dict[str, Artifact | list[Artifact]] = {"shards": made.shards, "plan": made.plan}
-    trained = run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+    with training_in_process():
+        trained = run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
     rows = [json.loads(line) for path in trained.files("steps/") for line in trained.read(path).splitlines()]
     assert [row["step"] for row in rows if "bpb" in row] == [3, 7, 11]
     assert "heldout_s" not in rows[3]
