@@ -181,16 +181,31 @@ def test_a_stopping_parent_waits_for_the_checkpoint(made: Made, tmp_path: Path) 
     assert not trainers(spec)
 
 
-def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path, ranks: int) -> None:
     spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
     with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
-        train_local(spec, lambda step, values: None, 2)
+        train_local(spec, lambda step, values: None, ranks)
     # No rank tried twice: restarted ranks read the recorded failure. The second rank may be stopped
     # before it logs its own.
-    assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= 2
-    no_spec = tmp_path / "no-spec.json"
-    no_spec.write_text("{}")
-    assert subprocess.run(training_command(str(no_spec), 1), check=False).returncode == 2
+    assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= ranks
+
+
+def test_a_file_that_is_no_spec_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "given.json"
+    path.write_text("{}")
+    ended = subprocess.run(training_command(str(path), 1), check=False, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert f"{path} is not a training spec" in ended.stderr
+
+
+def test_a_restarted_rank_exits_if_this_launch_was_refused(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path)
+    command = [sys.executable, "-m", "tasks.trainer", "--spec", str(write(spec))]
+    failure.write(tmp_path, failure.Failure("launch", 1, "InputError", "a weight but no sequence", ""))
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "launch"}
+    assert subprocess.run(command, check=False, env=environment).returncode == 2
+    assert steps_done(spec) == 0
 
 
 def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
