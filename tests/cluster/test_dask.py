@@ -44,7 +44,7 @@ def test_a_dag_run_creates_uses_and_deletes_its_cluster(
 ) -> None:
     caplog.set_level(logging.INFO, "sluice")
     monkeypatch.setenv("SLUICE_MODELS", str(MODELS))
-    recipes("ship", place(more=FILES))
+    recipes("ship", place(low=1, high=1, more=FILES))
     recipes("here", FILES)
     captures(tmp_path / "store", "ship")
     captures(tmp_path / "store", "here")

@@ -9,10 +9,11 @@ from tests.cluster.bed.kueue import CLUSTER_QUEUES
 from tests.cluster.bed.resources import LIMIT_RANGES
 from tests.cluster.clusters import JOBSETS, KUEUE
 from tests.cluster.runs import Task, ended_by, event_of, meanwhile
+from tests.cluster.settings import Settings
 
 pytestmark = pytest.mark.real_time
 
-STEPS = 600
+STEPS = 600 if Settings().kube_config else 300
 SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 RANK = "batch.kubernetes.io/job-completion-index"
 GANG = {"operator": "JobSetOperator", "nodes": 2}

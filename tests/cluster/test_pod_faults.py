@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster.runs import Task, ended_by, event_of, first, meanwhile
+from tests.cluster.settings import Settings
 
 pytestmark = pytest.mark.real_time
 
-STEPS = 600
+STEPS = 600 if Settings().kube_config else 300
 SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 COUNT = "[print('line', n) or time.sleep(0.2) for n in range({})]"
 

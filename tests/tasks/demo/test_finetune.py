@@ -10,8 +10,9 @@ from tasks.demo.report import RunArtifacts
 from tasks.formats.pdf.document import read_pdf
 from tasks.run.recipe import find_recipe
 from tests.tasks.run.tunings import Tunings, tunings
+from tests.tasks.trainer.in_process import in_process
 
-__all__ = ["tunings"]
+__all__ = ["in_process", "tunings"]
 
 TOPIC = """The "door" statement
 ********************

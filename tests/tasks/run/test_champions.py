@@ -13,7 +13,7 @@ from tasks.core.store import Store
 from tasks.run.tracking.send import OUTBOX, send_messages
 from tests.kills import die_in
 from tests.tasks.run.champions import JUDGED, STEPS, Champions, champions_in, recipe_in
-from tests.tasks.run.tracking.test_tracking import client, free_port, mlflow_server
+from tests.tasks.run.tracking.servers import client, free_port, relay
 
 YOUNG, CHILD, MIDDLE, OLD = STEPS
 
@@ -24,10 +24,18 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Champions:
     return champions_in(tmp_path_factory.mktemp("champions"))
 
 
+@pytest.fixture(scope="module")
+def judged(begun: Champions, tmp_path_factory: pytest.TempPathFactory) -> Champions:
+    """A copy of it in which the model of v1 is champion, as the first one."""
+    made = copied(begun, tmp_path_factory.mktemp("judged") / "store")
+    made.judge("v1", YOUNG)
+    return made
+
+
 @pytest.fixture
-def champions(begun: Champions, tmp_path: Path) -> Champions:
-    """A copy of it."""
-    return copied(begun, tmp_path / "store")
+def champions(judged: Champions, tmp_path: Path) -> Champions:
+    """A copy of the store with a champion."""
+    return copied(judged, tmp_path / "store")
 
 
 def copied(begun: Champions, folder: Path) -> Champions:
@@ -36,7 +44,7 @@ def copied(begun: Champions, folder: Path) -> Champions:
 
 
 def test_the_champion_changes_only_if_a_model_is_significantly_better(champions: Champions) -> None:
-    first = champions.judge("v1", YOUNG)
+    first = champions.decision("v1")
     assert (first["champion"]["artifact"], first["promoted"]) == ("test/model@v1", True)
     assert first["reason"] == ("test/model@v1 becomes champion: it is the first, there was none to compare it with")
     better = champions.judge("v2", OLD)
@@ -54,7 +62,6 @@ def test_the_champion_changes_only_if_a_model_is_significantly_better(champions:
 
 
 def test_rejecting_a_challenger_keeps_the_last_decision(champions: Champions) -> None:
-    champions.judge("v1", YOUNG)
     champions.checkpoint("v2", MIDDLE)
     for stage in JUDGED[:3]:  # the approval precedes the last task
         champions.run(stage, "v2")
@@ -64,7 +71,6 @@ def test_rejecting_a_challenger_keeps_the_last_decision(champions: Champions) ->
 
 
 def test_a_verdict_is_valid_only_for_the_champion_it_compared(champions: Champions) -> None:
-    champions.judge("v1", YOUNG)
     champions.checkpoint("v2", OLD)
     for stage in JUDGED[:3]:
         champions.run(stage, "v2")
@@ -74,7 +80,6 @@ def test_a_verdict_is_valid_only_for_the_champion_it_compared(champions: Champio
 
 
 def test_a_deleted_champion_is_named_with_a_remedy(champions: Champions) -> None:
-    champions.judge("v1", YOUNG)
     champions.artifact("model", "v1").remove()
     champions.checkpoint("v2", OLD)
     for stage in JUDGED[:2]:
@@ -84,7 +89,6 @@ def test_a_deleted_champion_is_named_with_a_remedy(champions: Champions) -> None
 
 
 def test_a_guarded_source_without_held_out_text_is_refused_before_anything_is_scored(champions: Champions) -> None:
-    champions.judge("v1", YOUNG)
     champions.checkpoint("v2", OLD)
     for stage in JUDGED[:2]:
         champions.run(stage, "v2")
@@ -95,10 +99,9 @@ def test_a_guarded_source_without_held_out_text_is_refused_before_anything_is_sc
 
 
 @pytest.mark.soak
-def test_a_killed_comparison_ends_with_the_same_bytes(begun: Champions, champions: Champions, tmp_path: Path) -> None:
-    whole = copied(begun, tmp_path / "whole")
+def test_a_killed_comparison_ends_with_the_same_bytes(judged: Champions, champions: Champions, tmp_path: Path) -> None:
+    whole = copied(judged, tmp_path / "whole")
     for one in (champions, whole):
-        one.judge("v1", YOUNG)
         one.checkpoint("v2", OLD)
         for stage in JUDGED[:2]:
             one.run(stage, "v2")
@@ -121,8 +124,9 @@ def aliases(uri: str) -> dict[str, str]:
 
 
 def test_aliases_follow_the_newest_decision_in_any_order_of_logging(
-    champions: Champions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Champions, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    champions = copied(begun, tmp_path / "store")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
@@ -131,7 +135,7 @@ def test_aliases_follow_the_newest_decision_in_any_order_of_logging(
         champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # without a listener
     missed = {path: champions.store.read(path) for path in champions.store.list(OUTBOX)}
     assert len(missed) == 2
-    with mlflow_server(tmp_path / "mlflow", port):
+    with relay(port, server):
         assert send_messages(champions.store) == 2
         assert aliases(uri) == {"champion": "test/model@v1", "challenger": "test/model@v1"}
         champions.judge("v2", OLD, uri)

@@ -13,6 +13,7 @@ from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_recipe_parts import RECIPE
 from tests.tasks.stages.extract.made_pdf import lines, pdf, show
+from tests.tasks.trainer.in_process import training_in_process
 
 STAGES = ("extract", "annotate", "dedup", "consolidate", "tokenizer", "encode", "pack", "chunks", "train")
 PAPER = "file://papers/doors.pdf"
@@ -89,7 +90,8 @@ def tunings(tmp_path_factory: pytest.TempPathFactory) -> Tunings:
     write_files(folder)
     (folder / "mine.toml").write_text((RECIPE + SETTINGS).format(folder=folder))
     found = Tunings(Recipe.load(folder / "mine.toml"), Store(str(folder / "store")))
-    for stage in STAGES:
-        found.run(stage, "1")
-    found.tune("1")
+    with training_in_process():
+        for stage in STAGES:
+            found.run(stage, "1")
+        found.tune("1")
     return found

@@ -22,7 +22,7 @@ from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import TextModel
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in
-from tests.tasks.run.tracking.test_tracking import client, free_port, mlflow_server
+from tests.tasks.run.tracking.servers import client, free_port, mlflow_server
 from tests.tasks.run.tunings import Tunings, tunings
 from tests.tasks.trainer.small_run import small_config
 

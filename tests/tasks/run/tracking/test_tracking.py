@@ -3,18 +3,11 @@
 Run the soak tests after a change of the view or of the version of MLflow.
 """
 
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,56 +18,10 @@ from tasks.run.tracking import TrackingContext, describe
 from tasks.run.tracking.send import StageRun, keep_message, send_messages, waiting_messages
 from tests.conftest import run_stage_in
 from tests.tasks.run.toy_stage import ToyConfig
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+from tests.tasks.run.tracking.servers import client, free_port, relay
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def mlflow_server(folder: Path, port: int) -> Iterator[str]:
-    folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
-               "--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port),
-               "--workers", "1", "--app-name", "sluice"]  # fmt: skip
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    server = subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, env=environment)  # fmt: skip
-    try:
-        uri = f"http://127.0.0.1:{port}"
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(f"{uri}/health", timeout=2)
-                break
-            except OSError:
-                assert server.poll() is None, "the server has ended: is the package installed anew (make install)?"
-                time.sleep(0.5)
-        else:
-            pytest.fail("the server does not answer")
-        yield uri
-    finally:
-        os.killpg(server.pid, 9)
-        server.wait()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with mlflow_server(tmp_path_factory.mktemp("mlflow"), free_port()) as uri:
-        yield uri
-
-
-def client(uri: str) -> "MlflowClient":
-    from mlflow import MlflowClient
-
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def runs_of(uri: str, experiment: str) -> dict[str, object]:
@@ -229,7 +176,7 @@ def test_a_retry_continues_the_run_of_the_first_try(server: str, tmp_path: Path)
     assert {run.info.status for run in runs_of(server, "retried").values()} == {"FINISHED"}
 
 
-def test_records_are_queued_during_an_mlflow_outage_and_sent_afterwards(tmp_path: Path) -> None:
+def test_records_are_queued_during_an_mlflow_outage_and_sent_afterwards(server: str, tmp_path: Path) -> None:
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     store = Store(str(tmp_path / "store"))
@@ -240,7 +187,7 @@ def test_records_are_queued_during_an_mlflow_outage_and_sent_afterwards(tmp_path
     assert time.monotonic() - begin < 60
     keep_message(store, run.message)
     assert waiting_messages(store) == 1
-    with mlflow_server(tmp_path / "mlflow", port):
+    with relay(port, server):
         assert send_messages(store) == 1
         assert waiting_messages(store) == 0
         (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy"]

@@ -10,6 +10,7 @@ from tasks.trainer.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
 from tests.taken_down import take_down
+from tests.tasks.trainer.in_process import training_in_process
 
 
 def config() -> CanaryConfig:
@@ -41,7 +42,8 @@ def cycle(folder: Path, made: Made) -> tuple[list[Artifact], Artifact, Artifact]
 
 def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
-    runs, mixture, again = cycle(tmp_path, made)
+    with training_in_process():
+        runs, mixture, again = cycle(tmp_path, made)
     results = [json.loads(run.read("result.json")) for run in runs]
     assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 0), ("arm-0", 1), ("arm-1", 0), ("arm-1", 1)]
     for one in results:

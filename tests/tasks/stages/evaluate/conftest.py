@@ -8,6 +8,7 @@ import torch
 from tasks.core.artifact import Artifact
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import small_config
 
 
@@ -28,9 +29,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     config = small_config(steps=150, batch_size=8, microbatch=8, checkpoint_every=50, milestones=3)
     inputs = {"shards": made.shards, "plan": made.plan}
-    return run_stage_in(
-        tmp_path_factory.mktemp("trained"), "tasks.stages.train.stage", config, inputs, kind="checkpoint"
-    )  # type: ignore[arg-type]
+    folder = tmp_path_factory.mktemp("trained")
+    with training_in_process():
+        return run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from tests.conftest import run_stage_in
 from tests.corpora import Made, kept_document, tokens_in
 from tests.tasks.stages.evaluate.conftest import as_model_folder
 from tests.tasks.stages.evaluate.test_tasks import QUESTIONS, by_hand, choices, rows_in, scorer_of
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import small_config
 
 
@@ -87,7 +88,8 @@ def test_a_model_of_another_tokenizer_is_compared_on_the_text(made: Made, traine
                              {"documents": made.documents}, kind="other")  # fmt: skip
     other = tokens_in(folder, rows, tokenizer_file=Store(str(folder)).url(f"{tokenizer.path}/tokenizer.json"))
     inputs = {"shards": other.shards, "plan": other.plan}
-    model = run_stage_in(folder, "tasks.stages.train.stage", small_config(), inputs, kind="checkpoint")  # type: ignore[arg-type]
+    with training_in_process():
+        model = run_stage_in(folder, "tasks.stages.train.stage", small_config(), inputs, kind="checkpoint")  # type: ignore[arg-type]
     first = Contender.of_artifact("other", model, other.tokenizer)
     second = Contender.of_artifact("ours", trained, made.tokenizer)
     texts, output = held_out(made), output_in(tmp_path)

@@ -14,6 +14,7 @@ from tasks.stages.finetune import ExamplesConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.trainer.conftest import made, one_thread
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import small_config
 
 __all__ = ["made", "one_thread"]
@@ -39,13 +40,9 @@ def base(made: Made) -> Artifact:
     """A checkpoint of a briefly trained model: adapters on random weights learn nothing."""
     folder = made.shards.store.root
     inputs = {"shards": made.shards, "plan": made.plan}
-    return run_stage_in(
-        folder,
-        "tasks.stages.train.stage",
-        small_config(steps=150, milestones=1, checkpoint_every=50),
-        inputs,
-        kind="checkpoint",
-    )
+    config = small_config(steps=150, milestones=1, checkpoint_every=50)
+    with training_in_process():
+        return run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
 
 
 @pytest.fixture

@@ -20,6 +20,9 @@ from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.finetune.conftest import COLOURS, INSTRUCTIONS, PREFERENCES, Make
 from tests.tasks.stages.finetune.test_stage import STAGE, config
+from tests.tasks.trainer.in_process import in_process
+
+__all__ = ["in_process"]
 
 SHORT = {"user": {"before": "Q", "after": " "}, "assistant": {"before": "A", "after": "\n"}}
 """So that examples fit into the context of the base: 32 tokens."""

@@ -13,6 +13,7 @@ from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tests.corpora import Made
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS
+from tests.tasks.trainer.in_process import training_in_process
 
 
 @pytest.fixture
@@ -39,8 +40,9 @@ def test_a_recipe_with_only_examples_and_a_base_uses_the_tokenizer_of_the_base(
     again = settings | {"name": "again", "finetune": {**tuning, "base": "first/finetuned@previous", "lora": {}}}
     assert (first.makes, first.parts) == ((), ())
     for recipe in (first, Recipe.from_text(json.dumps(again))):
-        for stage in recipe.stages("finetune"):
-            run_stage(recipe, stage)
+        with training_in_process():
+            for stage in recipe.stages("finetune"):
+                run_stage(recipe, stage)
         for kind in ("examples", "tuned_scores", "tuned_model"):
             record = Artifact.open_at(base.store, ArtifactId(f"{recipe.name}/{kind}", recipe.version)).record
             assert {ref.role: ref.address for ref in record.inputs}["tokenizer"] == str(made.tokenizer.address)

@@ -24,6 +24,9 @@ from tasks.trainer.tuning.examples import ExampleBatches
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
+from tests.tasks.trainer.in_process import in_process
+
+__all__ = ["in_process"]
 
 STAGE = "tasks.stages.finetune.stage"
 BASE = "test/checkpoint@dev"

@@ -22,6 +22,7 @@ from tasks.stages.train.report import BUCKETS, chart, thinned
 from tasks.trainer.config import InitialSpec, TrainSpec
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import small_config, small_spec
 
 
@@ -62,7 +63,7 @@ def test_a_stage_run_reports_its_page_and_step_percentiles(made: Made, tmp_path:
     output, tracker = Output(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"), "f" * 64), Tracker()
     output.listen(tracker)
     config = small_config()
-    with open_engine() as engine:
+    with training_in_process(), open_engine() as engine:
         found = stage.run(config, Inputs({"shards": made.shards, "plan": made.plan}), output, engine)
     page = tracker.files["report.html"]
     assert "The run trained 12 of 12 steps" in page

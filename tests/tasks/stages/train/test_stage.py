@@ -22,6 +22,7 @@ from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
 from tasks.trainer.model import model_file
 from tests.conftest import run_stage_in
 from tests.corpora import Made
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import small_config
 
 STAGE = "tasks.stages.train.stage"
@@ -96,10 +97,12 @@ def test_the_model_matches_its_description(made: Made, trained: Artifact) -> Non
 
 def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
     config = small_config(steps=60, checkpoint_every=10)
-    whole = train(made, tmp_path / "whole", config)
+    with training_in_process():
+        whole = train(made, tmp_path / "whole", config)
     kill_when(made, tmp_path / "broken", config, ".scratch/*/epoch-*/checkpoints/step-00000020/state.json")
     assert Artifact.find(Store(str(tmp_path / "broken")), ArtifactId("test/checkpoint", "dev")) is None
-    broken = train(made, tmp_path / "broken", config)
+    with training_in_process():
+        broken = train(made, tmp_path / "broken", config)
     assert contents(whole) == contents(broken)
     assert whole.record.content == broken.record.content
 

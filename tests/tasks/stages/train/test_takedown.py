@@ -16,6 +16,7 @@ from tasks.stages.train import stage
 from tests.corpora import Made, corpus, documents_in, tokens_in
 from tests.taken_down import take_down
 from tests.tasks.run.test_trace import reading
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import small_config
 
 DOMAIN = "h1.org"
@@ -40,7 +41,8 @@ def test_training_on_a_plan_from_before_a_takedown_withholds_its_documents(tmp_p
     made = tokens_in(tmp_path, rows)
     assert of_artifact(made.plan, GONE).rows
     taken = take_down(tmp_path, domains=DOMAIN)
-    checkpoint = trained(tmp_path, made, steps=20)
+    with training_in_process():
+        checkpoint = trained(tmp_path, made, steps=20)
     (mark,) = marks.of_run(checkpoint)
     assert (mark.step, mark.takedowns) == (0, (str(taken.address),))
     assert of_artifact(checkpoint, GONE).rows == []

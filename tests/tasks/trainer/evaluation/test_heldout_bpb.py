@@ -29,6 +29,7 @@ from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.faulty import ranks_of
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE, poison, stop_after, train
 
@@ -82,21 +83,23 @@ def test_a_resumed_run_and_any_number_of_ranks_write_the_same_lines(made: Made, 
     assert digests(tmp_path / "both") == digests(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("layout", [{"shard": 2}, {"context": 2}])
+@pytest.mark.parametrize("layout", [{"shard": 2}, pytest.param({"context": 2}, marks=pytest.mark.soak)])
 def test_held_out_evaluation_does_not_change_a_sharded_run(made: Made, tmp_path: Path, layout: dict[str, int]) -> None:
     shared = {"layout": Layout.model_validate(layout)}
+    settings = {"steps": 6, "checkpoint_every": 6, "milestones": 1}
     plain, spec = (
-        small_spec(made, tmp_path / name, **more).model_copy(update=shared)
+        small_spec(made, tmp_path / name, **settings, **more).model_copy(update=shared)
         for name, more in (("plain", {}), ("measured", MEASURED))
     )
     assert ranks_of(plain, 2) == ranks_of(spec, 2) == [0, 0]
     whole = [
-        load_file(checkpoint.merge(tmp_path / name / "checkpoints" / "step-00000012", tmp_path / f"{name}-12") / MODEL)
+        load_file(checkpoint.merge(tmp_path / name / "checkpoints" / "step-00000006", tmp_path / f"{name}-6") / MODEL)
         for name in ("plain", "measured")
     ]
     assert all(tensor.equal(whole[1][name]) for name, tensor in whole[0].items())
-    alone = small_spec(made, tmp_path / "alone", **MEASURED)
+    alone = small_spec(made, tmp_path / "alone", **settings, **MEASURED)
     train(alone)
+    assert list(lines(spec)) == [4, 6], "after the fourth step and at the end"
     for step, found in lines(spec).items():
         assert found == pytest.approx(lines(alone)[step], abs=1e-5)
 
@@ -113,7 +116,8 @@ def test_a_non_finite_value_is_null_and_the_run_continues(made: Made, tmp_path: 
 def test_milestones_have_held_out_lines(made: Made, tmp_path: Path) -> None:
     config = small_config(mixture=WEIGHTS, **MEASURED)
     inputs: dict[str, Artifact | list[Artifact]] = {"shards": made.shards, "plan": made.plan}
-    trained = run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+    with training_in_process():
+        trained = run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
     rows = [json.loads(line) for path in trained.files("steps/") for line in trained.read(path).splitlines()]
     assert [row["step"] for row in rows if "bpb" in row] == [3, 7, 11]
     assert "heldout_s" not in rows[3]

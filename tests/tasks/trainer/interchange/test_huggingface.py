@@ -20,7 +20,7 @@ from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 
 SEQ_LEN, STEPS = 64, 40
-LONG = 210
+LONG = 150
 """Tokens of a long text, several times the positions that the model was trained on."""
 PROMPTS = ("The river runs", "café 東京 – don't 123", "import os\n\n\ndef main():\n    ")
 SCALINGS: dict[str, Any] = {
@@ -82,8 +82,16 @@ def test_logits_and_greedy_tokens_are_equal(
     assert len(set(mine)) > 3, "a text that repeats one token would be equal by chance"
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize(
+    ("tied", "scaling"),
+    [
+        *((True, "none"), (False, "linear"), (True, "llama3"), (False, "yarn")),
+        *(
+            pytest.param(tied, scaling, marks=pytest.mark.soak)
+            for tied, scaling in ((False, "none"), (True, "linear"), (False, "llama3"), (True, "yarn"))
+        ),
+    ],
+)
 def test_long_greedy_texts_are_equal_with_every_setting_changed(
     made: Made, tmp_path: Path, tied: bool, scaling: str
 ) -> None:

@@ -26,6 +26,7 @@ from tasks.trainer.place import Layout, PreemptionNotice, checkpoints_here, layo
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
+from tests.tasks.trainer.in_process import training_in_process
 from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE
 from tests.waiting import until
@@ -41,7 +42,8 @@ ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
 def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the result of `CONFIG` on one node without faults."""
     store = store_with(made, tmp_path_factory.mktemp("whole") / "store", WEIGHTS)
-    run_stage(recipe_of(store, CONFIG), "train")
+    with training_in_process():
+        run_stage(recipe_of(store, CONFIG), "train")
     return store
 
 
@@ -49,7 +51,8 @@ def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the result of `SHORT` on one node."""
     store = store_with(made, tmp_path_factory.mktemp("done") / "store", WEIGHTS)
-    run_stage(recipe_of(store, SHORT), "train")
+    with training_in_process():
+        run_stage(recipe_of(store, SHORT), "train")
     return store
 
 

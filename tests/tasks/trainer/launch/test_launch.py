@@ -60,16 +60,20 @@ def trainers(spec: TrainSpec, module: str = "tasks.trainer") -> list[psutil.Proc
     return found
 
 
+def curve(spec: TrainSpec) -> list[list[float]]:
+    return [[line[name] for name in DETERMINISTIC] for line in read_metrics(Path(spec.out) / METRICS)]
+
+
+@pytest.mark.soak
 def test_one_rank_and_two_ranks_end_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
-    told: dict[int, list[int]] = {1: [], 2: []}
-    for ranks in (1, 2):
-        spec = small_spec(made, tmp_path / str(ranks))
-        train_local(spec, lambda step, values, ranks=ranks: told[ranks].append(step), ranks)  # type: ignore[misc]
+    told: list[int] = []
+    one, two = (small_spec(made, tmp_path / name) for name in ("1", "2"))
+    train_local(one, lambda step, values: None, 1)
+    train_local(two, lambda step, values: told.append(step), 2)
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     assert len(digests(tmp_path / "1")) == 12
-    one, two = ([[line[n] for n in DETERMINISTIC] for line in read_metrics(tmp_path / r / METRICS)] for r in ("1", "2"))
-    assert one == two
-    assert told == {1: list(range(12)), 2: list(range(12))}
+    assert curve(one) == curve(two)
+    assert told == list(range(12))
 
 
 def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path) -> None:
@@ -95,25 +99,28 @@ def test_trainers_exit_when_the_pipe_of_their_parent_closes(made: Made, tmp_path
     until(lambda: not trainers(spec), 20)
 
 
-def test_killed_ranks_resume_and_end_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
-    settings = {"steps": 120, "checkpoint_every": 20, "milestones": 1}
+def test_two_ranks_of_which_one_is_killed_end_with_the_bytes_of_one_rank(made: Made, tmp_path: Path) -> None:
+    settings = {"steps": 80, "checkpoint_every": 20, "milestones": 1}
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
     Trainer(whole, ALONE).train()
-    kills = [30, 80]
-    due = list(kills)
+    told: list[int] = []
+    killed: list[psutil.Process] = []
 
     def kill(step: int, values: dict[str, float]) -> None:
-        if due and step >= due[0]:
-            due.pop(0)
-            trainers(broken)[-1].send_signal(signal.SIGKILL)
+        told.append(step)
+        if step >= 30 and not killed:
+            killed.append(trainers(broken)[-1])
+            killed[0].send_signal(signal.SIGKILL)
 
     train_local(broken, kill, 2)
-    assert not due
+    assert killed
+    assert told == list(range(80))
     log = (tmp_path / "broken" / LOG).read_text()
-    assert log.count("[rank 0] INFO resumed at step") == len(kills)
+    assert log.count("[rank 0] INFO resumed at step") == 1
     assert "connectFullMesh" not in log  # a rank that finds an address of the previous attempt
-    final = f"checkpoints/{checkpoint.name_of(120)}/*"
+    final = f"checkpoints/{checkpoint.name_of(80)}/*"
     assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
+    assert curve(whole) == curve(broken)
 
 
 @pytest.mark.soak
@@ -174,14 +181,31 @@ def test_a_stopping_parent_waits_for_the_checkpoint(made: Made, tmp_path: Path) 
     assert not trainers(spec)
 
 
-def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path, ranks: int) -> None:
     spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
     with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
-        train_local(spec, lambda step, values: None, 2)
+        train_local(spec, lambda step, values: None, ranks)
     # No rank tried twice: restarted ranks read the recorded failure. The second rank may be stopped
     # before it logs its own.
-    assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= 2
-    assert subprocess.run(training_command(str(write(spec)), 1), check=False).returncode == 2
+    assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= ranks
+
+
+def test_a_file_that_is_no_spec_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "given.json"
+    path.write_text("{}")
+    ended = subprocess.run(training_command(str(path), 1), check=False, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert f"{path} is not a training spec" in ended.stderr
+
+
+def test_a_restarted_rank_exits_if_this_launch_was_refused(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path)
+    command = [sys.executable, "-m", "tasks.trainer", "--spec", str(write(spec))]
+    failure.write(tmp_path, failure.Failure("launch", 1, "InputError", "a weight but no sequence", ""))
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "launch"}
+    assert subprocess.run(command, check=False, env=environment).returncode == 2
+    assert steps_done(spec) == 0
 
 
 def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_path: Path) -> None:

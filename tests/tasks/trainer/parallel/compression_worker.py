@@ -31,7 +31,7 @@ def thin(rank: int, step: int) -> Gradients:
     }
 
 
-def main() -> None:
+def main(folder: str) -> None:
     """Runs every case."""
     torch.set_num_threads(1)
     with Ranks.from_environment() as ranks:
@@ -52,8 +52,8 @@ def main() -> None:
         left = dict(low._next[0])
         low.sum(again := gradients(rank, 0), 0)
         found = {"rounded": rounded, "exact": exact, "steps": steps, "left": left, "after": after, "again": again}
-        torch.save({**found, "sent": sent}, Path(sys.argv[1]) / f"{rank}.pt")
+        torch.save({**found, "sent": sent}, Path(folder) / f"{rank}.pt")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

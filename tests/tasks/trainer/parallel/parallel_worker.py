@@ -84,16 +84,15 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
     return {"losses": losses, "norms": norms, "bpb": bpb}
 
 
-def main() -> None:
+def main(jobs: str, results: str) -> None:
     """Runs all jobs."""
     torch.set_num_threads(1)
-    jobs, results = Path(sys.argv[1]), Path(sys.argv[2])
     with Ranks.from_environment() as ranks:
         ranks.join_alone()
-        found = [run(job, ranks) for job in json.loads(jobs.read_text())]
+        found = [run(job, ranks) for job in json.loads(Path(jobs).read_text())]
         if ranks.rank == 0:
-            results.write_text(json.dumps(found))
+            Path(results).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,8 +1,5 @@
 """Compressed gradient sums: rounding, error feedback, bytes sent, and learning."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,8 @@ from pydantic import ValidationError
 
 from tasks.core.config import canonical_json
 from tasks.trainer.config import TrainConfig
-from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.parallel.compression_worker import RANK, SHAPES, STEPS, Gradients, gradients, thin
+from tests.tasks.trainer.parallel.rank_processes import run_ranks
 from tests.tasks.trainer.parallel.test_parallel import job, run
 
 WORLD = 2
@@ -24,12 +21,7 @@ WORLD = 2
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of two ranks."""
     folder = tmp_path_factory.mktemp("sums")
-    shared = {**os.environ, "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel.compression_worker", str(folder)]
-    started = [
-        subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(WORLD)
-    ]
-    assert [process.wait(timeout=120) for process in started] == [0] * WORLD
+    assert run_ranks(WORLD, "compression_worker", str(folder)) == [0] * WORLD
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
 
 

@@ -5,9 +5,6 @@ tasks/trainer/parallel, attention, loss, adamw or muon.
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from itertools import permutations
 from pathlib import Path
@@ -22,8 +19,8 @@ from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.place import Layout
-from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, config
+from tests.tasks.trainer.parallel.rank_processes import run_ranks
 
 STEPS = 10
 SOAK = pytest.mark.soak
@@ -66,18 +63,8 @@ def run(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, 
     """Runs jobs on some ranks, one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel.parallel_worker"]
-    shared = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    started = [
-        subprocess.Popen(
-            [*command, str(folder / "jobs.json"), str(folder / "results.json")],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(ranks)
-    ]
-    ends = [process.communicate(timeout=600)[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0] * ranks, "\n".join(ends)
+    files = (str(folder / "jobs.json"), str(folder / "results.json"))
+    assert run_ranks(ranks, "parallel_worker", *files) == [0] * ranks
     found: list[dict[str, list[float]]] = json.loads((folder / "results.json").read_text())
     return found
 
