@@ -56,7 +56,7 @@ def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
     address = str(link.first.get_attribute("href"))
     assert address.startswith(stack.home.mlflow_url)
     page.goto(address)
-    page.get_by_text("publish", exact=True).first.wait_for()  # the run's name on its page in MLflow
+    page.get_by_text("publish @dev", exact=True).first.wait_for()  # the run's name on its page in MLflow
     page.get_by_text(re.compile("completes a crawl cycle with one artifact")).first.wait_for()  # and what it is
     assert page.url.startswith(address.partition("?")[0])
     assert not page.get_by_text("Evaluations", exact=True).count()

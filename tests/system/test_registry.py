@@ -43,13 +43,14 @@ def test_every_stage_run_is_nested_under_its_dag_run_and_names_its_inputs(stack,
     runs = client.search_runs([experiment.experiment_id], max_results=500)
     parents = {run.info.run_id: run for run in runs if "mlflow.parentRunId" not in run.data.tags}
     children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
-    dags = {parents[run.data.tags["mlflow.parentRunId"]].info.run_name.partition("/")[0] for run in children}
+    dags = {parents[run.data.tags["mlflow.parentRunId"]].info.run_name.partition(" @")[0] for run in children}
     assert dags >= {f"smoke.{dag}" for dag in ("crawl", "corpus", "tokens", "canary", "pretrain")}
     pretrain = f"{smoke.dag_runs[-1].dag_id}/{smoke.dag_runs[-1].run_id}"
     (train,) = [
         run
         for run in children
-        if run.info.run_name == "train" and parents[run.data.tags["mlflow.parentRunId"]].info.run_name == pretrain
+        if run.info.run_name == "train @dev"
+        and parents[run.data.tags["mlflow.parentRunId"]].data.tags["sluice.dag_run"] == pretrain
     ]
     assert {held.dataset.name for held in train.inputs.dataset_inputs} >= {"smoke/shards@dev", "smoke/mixture@dev"}
     assert len(client.get_metric_history(train.info.run_id, "loss")) >= 10

@@ -6,15 +6,20 @@ Run the soak tests after a change of the view or of the version of MLflow.
 import re
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import adopt
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
-from tasks.run.tracking import TrackingContext, describe
+from tasks.run.result import StageResult
+from tasks.run.shell import main
+from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.send import StageRun, keep_message, send_messages, waiting_messages
 from tests.conftest import run_stage_in
 from tests.tasks.run.toy_stage import ToyConfig
@@ -32,7 +37,8 @@ def runs_of(uri: str, experiment: str) -> dict[str, object]:
 
 def tracked(uri: str, experiment: str, artifact: Artifact, parent: str = "") -> StageRun:
     context = TrackingContext(uri, experiment, parent, {"dag_id": "demo.corpus"})
-    run = StageRun(context, f"{parent}|{artifact.address}|{artifact.record.fingerprint[:16]}", "toy")
+    key = f"{parent}|{artifact.address}|{artifact.record.fingerprint[:16]}"
+    run = StageRun(artifact.store, Message(context, key, "toy", version="2", source_version="1"))
     run.open()
     run.metrics(1, {"loss": 2.0})
     run.metrics(2, {"loss": 1.0})
@@ -47,10 +53,13 @@ def test_a_stage_run_is_nested_under_its_dag_run_with_inputs_metrics_and_figure(
     run = tracked(server, "nested", artifact, "demo.corpus/manual-1")
     assert run.close("FINISHED", artifact)
     runs = runs_of(server, "nested")
-    child, parent = runs["toy"], runs["demo.corpus/manual-1"]
+    child, parent = runs["toy @2"], runs["demo.corpus @2"]
     assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert child.data.tags["sluice.fingerprint"] == artifact.record.fingerprint
-    assert child.data.tags["dag_id"] == "demo.corpus"
+    for one in (child, parent):
+        tags = [one.data.tags[name] for name in ("dag_id", "sluice.version", "sluice.source_version")]
+        assert tags == ["demo.corpus", "2", "1"]
+    assert child.data.tags["sluice.outcome"] == "made"
     assert child.data.metrics["rows_in"] == artifact.record.rows_in
     assert child.data.metrics["rejected.toy_round"] == artifact.record.rejected["toy_round"]
     assert child.data.params["rows"] == "5"
@@ -73,22 +82,24 @@ def test_experiment_dag_run_and_run_have_descriptions_and_results(server: str, t
     artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(rows=15), kind="toy")
     context = TrackingContext(server, "told", "demo.corpus/manual-1", description="Seeds to a model.")
     for name in ("fetch p1", "extract"):
-        run = StageRun(context, f"{name}|toy", name, "A small real stage.")
+        run = StageRun(artifact.store, Message(context, f"{name}|toy", name, "A small real stage.", "2"))
         run.open()
         run_id = run.message.run_id.partition("/")[2]
         assert described(server, run_id) == "A small real stage."
         assert run.close("FINISHED", artifact)
         came_to = "60 rows in, 54 out, 6 rejected (toy_round 6)"
         assert described(server, run_id) == f"A small real stage.\n\nMade `test/toy@dev`.\n\n{came_to}"
-    failed = StageRun(context, "annotate|toy", "annotate", "Measures.")
+    failed = StageRun(artifact.store, Message(context, "annotate|toy", "annotate", "Measures.", "2"))
     failed.open()
     failed.close("FAILED", None, "no model")
     held = client(server)
     experiment = held.get_experiment_by_name("told")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert experiment.tags["mlflow.note.content"] == "Seeds to a model."
-    parent = runs_of(server, "told")["demo.corpus/manual-1"]
-    assert described(server, parent.info.run_id).splitlines()[2:] == [
+    parent = runs_of(server, "told")["demo.corpus @2"]
+    assert described(server, parent.info.run_id).splitlines() == [
+        "The run `manual-1` of the DAG `demo.corpus`; its stages are the runs under it.",
+        "",
         f"- **fetch p1** {came_to}",
         f"- **extract** {came_to}",
         "- **annotate** failed: no model",
@@ -102,7 +113,7 @@ def test_the_experiment_shows_the_newest_results_and_keeps_a_manual_description(
     context = TrackingContext(server, "newest", description="Seeds to a model.")
     held = client(server)
     held.create_experiment("newest")  # as created by an earlier release, without a kind
-    StageRun(context, "one", "consolidate").close("FINISHED", documents)
+    StageRun(artifact.store, Message(context, "one", "consolidate")).close("FINISHED", documents)
     experiment = held.get_experiment_by_name("newest")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert experiment.tags["mlflow.note.content"].splitlines() == [
@@ -114,10 +125,79 @@ def test_the_experiment_shows_the_newest_results_and_keeps_a_manual_description(
     ]
     held.set_experiment_tag(experiment.experiment_id, "mlflow.note.content", "Mine.")
     held.set_experiment_tag(experiment.experiment_id, "mlflow.experimentKind", "finetuning")
-    StageRun(context, "two", "consolidate").close("FINISHED", documents)
+    StageRun(artifact.store, Message(context, "two", "consolidate")).close("FINISHED", documents)
     experiment = held.get_experiment_by_name("newest")
     assert experiment.tags["mlflow.note.content"] == "Mine."
     assert experiment.tags["mlflow.experimentKind"] == "finetuning"
+
+
+def test_stages_that_begin_together_share_the_run_of_their_dag(server: str, tmp_path: Path) -> None:
+    store, held = Store(str(tmp_path)), client(server)
+    held.create_experiment("together")
+    begin = Barrier(6)
+
+    def begin_stage(number: int) -> str:
+        context = TrackingContext(server, "together", "demo.crawl/manual-1")
+        run = StageRun(store, Message(context, f"stage {number}", f"stage {number}", version="1"))
+        begin.wait()
+        run.open()
+        return run.message.run_id.partition("/")[2]
+
+    with ThreadPoolExecutor(6) as threads:
+        ids = list(threads.map(begin_stage, range(6)))
+    parents = {held.get_run(run_id).data.tags["mlflow.parentRunId"] for run_id in ids}
+    assert len(parents) == 1
+    assert [name for name in runs_of(server, "together") if name.startswith("demo")] == ["demo.crawl @1"]
+
+
+def test_a_lost_parent_run_is_made_again(server: str, tmp_path: Path) -> None:
+    store, held, parents = Store(str(tmp_path)), client(server), []
+    for number in (1, 2):
+        context = TrackingContext(server, "lost", "demo.crawl/manual-1")
+        run = StageRun(store, Message(context, f"stage {number}", f"stage {number}"))
+        run.open()
+        parents.append(held.get_run(run.message.run_id.partition("/")[2]).data.tags["mlflow.parentRunId"])
+        held.delete_run(parents[-1])
+    assert parents[0] != parents[1]
+
+
+def test_an_adopted_artifact_has_a_run_that_names_its_source(server: str, tmp_path: Path) -> None:
+    made = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy", version="1")
+    adopted = adopt(made, ArtifactId("test/toy", "2"), made.record.inputs)
+    run = tracked(server, "adopted", adopted, "demo.corpus/manual-2")
+    assert run.close("FINISHED", adopted)
+    child = runs_of(server, "adopted")["toy @2"]
+    tags = [child.data.tags[f"sluice.{name}"] for name in ("artifact", "outcome", "adopted_from")]
+    assert tags == ["test/toy@2", "adopted", "test/toy@1"]
+    assert "seconds_of_source" in child.data.metrics
+    assert "seconds" not in child.data.metrics
+    assert "`test/toy@2` is adopted from `test/toy@1`" in described(server, child.info.run_id)
+    parent = runs_of(server, "adopted")["demo.corpus @2"]
+    assert "- **toy** adopted from `test/toy@1`: 40 rows in" in described(server, parent.info.run_id)
+
+
+def test_the_run_of_a_dag_has_the_main_results_of_its_stages(server: str, tmp_path: Path) -> None:
+    toy = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
+    context = TrackingContext(server, "summary", "demo.pretrain/manual-1")
+    for stage, metrics in (("train", {"loss": 3.5, "memory_gib": 1.0}), ("evaluate", {"bpb": 1.2}), ("publish", {})):
+        record = toy.record.model_copy(update={"stage": stage, "metrics": metrics})
+        run = StageRun(toy.store, Message(context, stage, stage, version="3"))
+        assert run.close("FINISHED", Artifact(toy.store, toy.address, record))
+    parent = runs_of(server, "summary")["demo.pretrain @3"]
+    assert parent.data.metrics == {"loss": 3.5, "bits_per_byte": 1.2, "pages": toy.record.rows_out}
+
+
+def test_stages_of_a_version_that_are_run_in_a_shell_have_one_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+
+    def run_stage(*_: object, tracking: TrackingContext, **__: object) -> StageResult:
+        keys.append(tracking.parent_key)
+        return StageResult("", "", "", "", True, (), {}, {}, "")
+
+    monkeypatch.setattr("tasks.run.runner.run_stage", run_stage)
+    for arguments in (["inject"], ["update", "--member", "p0"], ["inject", "--parent-key", "smoke.crawl/manual-1"]):
+        assert main([*arguments, "--recipe", "smoke", "--version", "7"]) == 0
+    assert keys == ["shell/7", "shell/7", "smoke.crawl/manual-1"]
 
 
 def test_a_recipe_is_described_by_its_sources() -> None:
@@ -132,7 +212,7 @@ def test_runs_and_experiments_open_in_the_view_of_model_training(server: str, tm
     playwright = pytest.importorskip("playwright.sync_api")
     artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
     context = TrackingContext(server, "seen", "demo.corpus/manual-1", description="Seeds to a model.")
-    run = StageRun(context, "seen", "extract", "A small real stage.")
+    run = StageRun(artifact.store, Message(context, "seen", "extract", "A small real stage."))
     assert run.close("FINISHED", artifact)
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
@@ -190,7 +270,7 @@ def test_records_are_queued_during_an_mlflow_outage_and_sent_afterwards(server: 
     with relay(port, server):
         assert send_messages(store) == 1
         assert waiting_messages(store) == 0
-        (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy"]
+        (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy @2"]
         assert late.data.metrics["rows_out"] == artifact.record.rows_out
         assert late.data.metrics["loss"] == 1.0
         assert "loss.png" in {entry.path for entry in client(uri).list_artifacts(late.info.run_id)}
