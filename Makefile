@@ -11,11 +11,14 @@ TESTABLE := $(VENV)/.testable
 ORACLES := $(VENV)/oracles
 TIMES := $(VENV)/.times
 PYTEST := $(BIN)/python -m pytest
-COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+COMPILE = $(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(name))))
 
 WORKERS ?= 4
+
+# Tests and tasks start hundreds of Python processes, which would otherwise compile the same modules again and again.
+unexport PYTHONDONTWRITEBYTECODE
 
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
@@ -98,7 +101,7 @@ $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
 	@touch $@
 
 oracles: $(ORACLES)/.installed models ## compare fine-tuning and scores with trl, PEFT, bitsandbytes and lm-eval
-	$(ORACLES)/bin/python -m pytest -m oracle tests/tasks
+	$(ORACLES)/bin/python -m pytest -m oracle $$(grep -rl --include='test_*.py' pytest.mark.oracle tests)
 
 # Two calls: the tests in k8s/ set their own Airflow home, which the stack must not inherit.
 system: $(TESTABLE) models ## system tests with the real Airflow, MLflow, Dask and a browser
