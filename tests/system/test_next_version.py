@@ -7,6 +7,8 @@ import json
 import re
 import time
 
+import pytest
+
 from tasks.demo.drive import DagChain
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, run_stage
@@ -16,6 +18,7 @@ from tasks.run.tracking import TrackingContext
 LIMIT = "consolidate.limits.gopher_repetition.max_duplicate_lines"
 
 
+@pytest.mark.soak
 def test_a_limit_that_keeps_the_same_documents_recomputes_only_consolidate(stack, smoke) -> None:
     before = stack.artifact("smoke/checkpoint").record
     chain = DagChain(stack.airflow, "smoke")
@@ -65,6 +68,7 @@ def test_a_version_starts_from_the_previous_weights_and_pages_are_traced_through
     assert model.tags["sluice.initial"] == f"smoke/checkpoint@dev {first.record.fingerprint[:16]}"
 
 
+@pytest.mark.soak
 def test_the_next_version_starts_from_the_promoted_mixture(stack, smoke) -> None:
     recipe = find_recipe("smoke").override(
         {

@@ -95,7 +95,8 @@ def test_the_dags_run_and_airflow_keeps_them_in_postgres(server, remote, made) -
 
 def test_mlflow_keeps_its_runs_in_postgres_and_its_files_on_s3(server, made) -> None:
     found = server.query("mlflow", "SELECT name, status FROM runs")
-    assert {"generate p0", "extract", "consolidate"} <= {name for name, status in found if status == "FINISHED"}
+    finished = {name for name, status in found if status == "FINISHED"}
+    assert {"generate p0 @dev", "extract @dev", "consolidate @dev"} <= finished
     assert any(path.endswith(".png") for path in objects("-mlflow"))
 
 
