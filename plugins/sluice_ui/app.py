@@ -6,13 +6,14 @@ disabled.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from fastapi import Depends, FastAPI, Form, HTTPException, Query
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
 
 from sluice_ui import pages
 from sluice_ui.pages import HEADERS
@@ -25,6 +26,7 @@ app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None, docs_url=None,
 
 _NAME = r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*"
 _VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+_STATIC = Path(__file__).parent / "static"
 Name = Annotated[str, Query(pattern=f"^{_NAME}$", max_length=100)]
 Version = Annotated[str, Query(pattern=f"^{_VERSION}$", max_length=100)]
 
@@ -33,6 +35,12 @@ Version = Annotated[str, Query(pattern=f"^{_VERSION}$", max_length=100)]
 def index(user: GetUserDep) -> HTMLResponse:
     """All recipes that the user may see."""
     return _page(lambda: pages.recipes([recipe for recipe in _valid_recipes() if _may_read(recipe.name, user)]))
+
+
+@app.get("/links.js")
+def links() -> FileResponse:
+    """The script of all pages."""
+    return FileResponse(_STATIC / "links.js", media_type="text/javascript", headers=HEADERS)
 
 
 @app.get("/recipe/{recipe}")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 SLOW_MS = 90_000
 
 needs_chromium = pytest.mark.skipif(
@@ -21,8 +22,7 @@ def logged_in(stack: Any) -> Iterator[Any]:
     """Yields a Chromium page (playwright's `Page`) logged in to the stack's Airflow."""
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=flags)
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(SLOW_MS)
         page.goto(f"{stack.home.airflow_url}/")
