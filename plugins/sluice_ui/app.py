@@ -12,8 +12,10 @@ from typing import Annotated
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
-from fastapi import Depends, FastAPI, Form, HTTPException, Query
+from fastapi import Depends, FastAPI, Form, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from sluice_ui import pages
 from sluice_ui.pages import HEADERS
@@ -26,6 +28,23 @@ app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None, docs_url=None,
 
 _NAME = r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*"
 _VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+
+
+@app.exception_handler(StarletteHTTPException)
+def refused(_request: Request, error: StarletteHTTPException) -> HTMLResponse:
+    """Shows an error as a page; the other headers are those that the login needs."""
+    return HTMLResponse(
+        pages.error(error.status_code, str(error.detail)), error.status_code, {**HEADERS, **(error.headers or {})}
+    )
+
+
+@app.exception_handler(RequestValidationError)
+def invalid(_request: Request, error: RequestValidationError) -> HTMLResponse:
+    """Shows which parameters of the address are invalid."""
+    names = ", ".join(sorted({str(problem["loc"][-1]) for problem in error.errors()}))
+    return HTMLResponse(pages.error(422, f"The address has a missing or invalid {names}."), 422, HEADERS)
+
+
 _STATIC = Path(__file__).parent / "static"
 Name = Annotated[str, Query(pattern=f"^{_NAME}$", max_length=100)]
 Version = Annotated[str, Query(pattern=f"^{_VERSION}$", max_length=100)]

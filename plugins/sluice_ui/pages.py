@@ -53,14 +53,22 @@ def recipes(readable: list[Recipe]) -> str:
 
 
 def run(recipe: Recipe, version: str) -> str:
-    """Returns the page of one version of a recipe: funnel, mixture, artifacts, and forms for trace and why."""
+    """Returns the page of one version of a recipe: funnel, mixture, artifacts, and forms for trace and why.
+
+    Raises:
+        InputError: the version has no artifacts.
+    """
     ledger = Ledger(open_store(recipe), recipe.name)
     artifacts = [artifact for artifact in ledger if artifact.address.version == version]
+    if not artifacts:
+        known = ", ".join(versions_of(ledger)) or "none yet"
+        raise InputError(f"{recipe.name} has no artifacts of version {version}", f"versions: {known}")
     artifacts_by_kind = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
     return page(
         "run",
         f"{recipe.name} {version}",
         run={"recipe": recipe.name, "version": version},
+        crawls="crawl" in recipe.parts,
         hosts=_hosts(artifacts_by_kind),
         funnel=_funnel(artifacts_by_kind.get("documents")),
         documents="documents" in artifacts_by_kind,
@@ -171,6 +179,11 @@ def why(recipe: Recipe, version: str, url: str) -> str:
         label="Ask",
         hidden={"recipe": recipe.name, "version": version},
     )
+
+
+def error(status: int, message: str) -> str:
+    """Returns the page for a request that was refused, or that failed."""
+    return page("error", {404: "Not found", 503: "Not available"}.get(status, "Not possible"), message=message)
 
 
 def _answer(path: str, title: str, answer: str, links: list[Markup], **form: Any) -> str:

@@ -206,6 +206,7 @@ def test_an_error_of_explain_is_shown_as_a_message(post, client, indexed):
     "path",
     [
         "/sluice/recipe/unknown?version=v1",
+        "/sluice/recipe/shown?version=v9",
         "/sluice/artifact/unknown/documents@v1",
         "/sluice/artifact/shown/documents@v9",
         "/sluice/artifact/shown/../../secrets@v1",
@@ -213,8 +214,22 @@ def test_an_error_of_explain_is_shown_as_a_message(post, client, indexed):
         "/sluice/corpus?recipe=shown&version=v9",
     ],
 )
-def test_a_missing_page_is_404(path, get, corpus):
-    assert get(path).status_code == 404
+def test_a_missing_page_is_404_with_navigation(path, get, corpus):
+    answer = get(path)
+    assert answer.status_code == 404
+    assert '<a href="/sluice/">All recipes</a>' in answer.text
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_an_unknown_version_is_reported_with_the_known_ones(get, corpus):
+    assert "shown has no artifacts of version v9. Versions: v1." in get("/sluice/recipe/shown?version=v9").text
+
+
+def test_a_recipe_without_a_crawl_has_no_questions_about_one(get, recipes, corpus):
+    assert "Why is a URL crawled" in get("/sluice/recipe/shown?version=v1").text
+    source = '[[extract.files]]\nname = "notes"\nkind = "text"\npath = "/notes/*.txt"'
+    recipes("shown", text=f'name = "shown"\n{source}\n[place]\nstore = "${{SLUICE_STORE}}"\n')
+    assert "Why is a URL crawled" not in get("/sluice/recipe/shown?version=v1").text
 
 
 def test_a_store_that_cannot_be_used_is_reported(get, recipes, tmp_path):
@@ -222,11 +237,13 @@ def test_a_store_that_cannot_be_used_is_reported(get, recipes, tmp_path):
     (tmp_path / "store").write_text("")
     answer = get("/sluice/recipe/shown?version=v1")
     assert answer.status_code == 503
-    assert "store is a file. Set [place] store to another folder." in answer.json()["detail"]
+    assert "store is a file. Set [place] store to another folder." in answer.text
 
 
 def test_an_invalid_version_is_refused(get, corpus):
-    assert get("/sluice/recipe/shown?version=../../etc").status_code == 422
+    answer = get("/sluice/recipe/shown?version=../../etc")
+    assert answer.status_code == 422
+    assert "The address has a missing or invalid version." in answer.text
 
 
 def test_airflow_registers_the_page_and_loads_one_file_only(client):
