@@ -8,8 +8,6 @@ from typing import Any
 
 def forked(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], limit_s: float = 120) -> list[int]:
     """Calls `work` in a forked process for each tuple of arguments; returns the exit codes."""
-    # A process group that a forked process collects as garbage would wait for its threads, which only exist here.
-    gc.collect()
     fork = multiprocessing.get_context("fork")
     started = [fork.Process(target=_without_garbage, args=(work, *some)) for some in arguments]
     for process in started:
@@ -22,5 +20,7 @@ def forked(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], limi
 
 
 def _without_garbage(work: Callable[..., None], *arguments: Any) -> None:
+    # A process group of the tests' process that is collected here would wait for its threads, which only exist there.
     gc.freeze()
+    gc.unfreeze = lambda: None  # called by the trainer
     work(*arguments)
