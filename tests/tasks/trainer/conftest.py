@@ -3,6 +3,9 @@
 Run the soak tests of this package after a change of tasks/trainer: kills, gangs, copies of checkpoints, all layouts.
 """
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -13,6 +16,14 @@ from tests.corpora import Made, corpus, tokens_in
 def one_thread() -> None:
     """As in the process of a run: more threads than free cores would wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def frozen() -> Iterator[None]:
+    """Excludes the many objects of the tests from the garbage that a run collects when it starts."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ Faults by name: `poison`, tokens that are not a number to the model; `damage`, a
 `self_test`: a rank that fails its self-test; `slow`: a rank that needs longer for the fixed problem.
 """
 
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tasks.trainer.loop import Trainer
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded  # here: forked ranks need not import it, for 1.5 s each
+from tests.tasks.trainer.forks import forked
 from tests.tasks.trainer.gangs import free_port
 
 
@@ -169,15 +169,7 @@ def ranks_of(spec: TrainSpec, ranks: int, **faults: Any) -> list[int]:
     """Runs all ranks once; returns their exit codes."""
     shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    # Forked: a new process would import torch, which takes longer than the run.
-    fork = multiprocessing.get_context("fork")
-    started = [fork.Process(target=_rank, args=(spec, rank, shared, faults)) for rank in range(ranks)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(120)
-        process.kill()
-    return [process.exitcode or 0 for process in started]
+    return forked(_rank, [(spec, rank, shared, faults) for rank in range(ranks)])
 
 
 def _rank(spec: TrainSpec, rank: int, shared: dict[str, str], faults: dict[str, Any]) -> None:

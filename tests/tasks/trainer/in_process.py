@@ -1,5 +1,6 @@
 """Training in the process of the tests: subprocesses of stages import torch again, for seconds. Not a test module."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,10 +40,12 @@ def train_here(
     check()
     try:
         torch.set_num_threads(spec.run.threads)
+        gc.freeze()  # the trainer collects garbage when it starts; the objects of the tests are many
         Trainer(spec, Ranks(0, 1, 0)).train()
     except Exception as error:
         raise failure.record(out, 0, error).error() from error
     finally:
+        gc.unfreeze()
         torch.set_num_threads(threads)
         signal.signal(signal.SIGTERM, handler)
         for values in tail.new_lines():

@@ -19,7 +19,7 @@ TOXIC = {"hate_speech": "toxic", "offensive_language": "toxic", "neither": "othe
 HATEFUL = {"hate_speech": "toxic", "offensive_language": "other", "neither": "other"}
 
 
-@pytest.mark.parametrize(("relabel", "floor"), [(TOXIC, 0.965), (HATEFUL, 0.78)])
+@pytest.mark.parametrize(("relabel", "floor"), [(TOXIC, 0.965), pytest.param(HATEFUL, 0.78, marks=pytest.mark.soak)])
 def test_toxicity_is_detected_on_held_out_tweets(
     tmp_path: Path, shared_data: Path, run_stage: Callable, relabel: dict[str, str], floor: float
 ) -> None:

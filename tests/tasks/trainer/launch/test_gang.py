@@ -1,10 +1,12 @@
 """Two nodes train one model: equal bytes, one writer, and no endless wait for another node."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER
+from tasks.trainer.launch import launcher
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
@@ -150,6 +153,21 @@ def test_a_joining_node_gets_layout_locations_and_preemption_notice_of_the_place
     assert seen == [(Layout(shard=2), 50, PreemptionNotice(provider="aws"))]
 
 
+def test_a_run_without_a_gang_inherits_no_variable_of_one(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {NODES: "2", NODE: "0", ADDRESS: "no-such-host.invalid"}.items():
+        monkeypatch.setenv(name, value)
+    tell = "import json, os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(json.dumps(dict(os.environ)))"
+    command = [sys.executable, "-c", tell, str(tmp_path / "told")]
+    monkeypatch.setattr(launcher, "training_command", lambda path, nproc: command)
+    train_local(small_spec(made, tmp_path), lambda step, values: None)
+    told = json.loads((tmp_path / "told").read_text())
+    assert told[launcher.PARENT_PIPE] == "stdin"
+    assert not told.keys() & {NODES, NODE, ADDRESS, PORT}
+
+
+@pytest.mark.soak
 def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {NODES: "2", NODE: "0", ADDRESS: "no-such-host.invalid"}.items():
         monkeypatch.setenv(name, value)

@@ -19,7 +19,7 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.launch import failure
+from tasks.trainer.launch import failure, launcher
 from tasks.trainer.launch.launcher import LOG, PARENT_PIPE, explain, train_local, training_command
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics
 from tasks.trainer.loop import Trainer
@@ -208,6 +208,34 @@ def test_a_restarted_rank_exits_if_this_launch_was_refused(made: Made, tmp_path:
     assert steps_done(spec) == 0
 
 
+SAVES = """
+import pathlib, signal, sys, time
+out = pathlib.Path(sys.argv[1])
+def save(*_):
+    time.sleep(0.3)
+    (out / "saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+(out / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\\n')
+time.sleep(60)
+"""
+
+
+def test_an_error_in_the_caller_stops_the_run_and_waits_until_it_has_saved(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", SAVES, str(tmp_path)]
+    monkeypatch.setattr(launcher, "training_command", lambda path, nproc: command)
+
+    def fail(step: int, values: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_local(small_spec(made, tmp_path), fail, 1)
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.soak
 def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
 

@@ -165,6 +165,7 @@ OTHER = {
     "heads": 2,
     "kv_heads": 1,
     "ffn_multiple": 4.0,
+    "ffn_width": 80,
     "rope_theta": 500_000.0,
     "rope_scaling": LinearRope(kind="linear", factor=2.0),
     "tie_embeddings": False,

@@ -1,7 +1,6 @@
 """Runs a module of this folder as all ranks of a process group. Not a test module."""
 
 import importlib
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import traceback
 
 import torch
 
+from tests.tasks.trainer.forks import forked
 from tests.tasks.trainer.gangs import free_port
 
 
@@ -22,15 +22,7 @@ def run_ranks(ranks: int, module: str, *arguments: str) -> list[int]:
         started = [subprocess.Popen(command, env={**os.environ, **one}) for one in environments]
         return [process.wait(600) for process in started]
     importlib.import_module(name)
-    # Forked: a new process would import torch, which takes longer than the work.
-    fork = multiprocessing.get_context("fork")
-    forked = [fork.Process(target=_rank, args=(name, arguments, one)) for one in environments]
-    for process in forked:
-        process.start()
-    for process in forked:
-        process.join(600)
-        process.kill()
-    return [process.exitcode or 0 for process in forked]
+    return forked(_rank, [(name, arguments, one) for one in environments], 600)
 
 
 def _rank(name: str, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
