@@ -75,6 +75,14 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_fsync() -> Iterator[None]:
+    """Does not wait for the disk in this process: only a crash of the machine, which no test has, needs the flush."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> "Iterator[S3Server]":
     """An S3 server on loopback, one for all tests."""
