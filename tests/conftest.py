@@ -1,11 +1,15 @@
 """Fixtures of all tests: the shared real data, and a function that runs one stage like the runner."""
 
+import gc
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Generator, Iterator
+import pickle
+import random
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.doctest import DoctestModule
@@ -14,7 +18,7 @@ from hypothesis import settings
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config
-from tasks.core.engine import open_engine
+from tasks.core.engine import Engine, open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tests.times import record
@@ -25,13 +29,17 @@ if TYPE_CHECKING:
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
 # `make test` draws the same examples every time for reproducibility; `make soak` draws more and new ones.
-settings.register_profile("ci", max_examples=100, deadline=None, database=None, derandomize=True)
+settings.register_profile("ci", max_examples=50, deadline=None, database=None, derandomize=True)
 settings.register_profile("soak", max_examples=2_000, deadline=None, database=None)
 settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records durations if the variable of `tests.times` is set; collects doctests only from modules with examples."""
+    """Records durations if the variable of `tests.times` is set; collects doctests only from modules with examples.
+
+    There is no garbage collection during the collection of tests, which makes none.
+    """
+    gc.disable()
     record(config)
     config.pluginmanager.register(DoctestsWhereThereAreSome(), "sluice-doctests")
 
@@ -61,6 +69,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(f"{package} is not installed: `make oracles` does that"))
 
 
+def pytest_collection_finish() -> None:
+    """Exempts what the collection has made, millions of objects that stay to the end, from garbage collection."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
     """Names binary parameters by their argument: gzip contains the time, and xdist workers must agree on test ids."""
     binary = isinstance(val, bytes) and not (val.isascii() and val.decode("ascii").isprintable())
@@ -73,6 +87,14 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"the real test data is not here: {SHARED_DATA} (set SLUICE_SHARED_DATA to its folder)")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_fsync() -> Iterator[None]:
+    """Does not wait for the disk in this process: only a crash of the machine, which no test has, needs the flush."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +114,32 @@ def s3(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
     yield s3_server
     s3_server.faults.calm()
+
+
+SCATTERED = -1
+"""Number of workers for which `run_stage_in` uses `Scattered`."""
+
+
+class Scattered(Engine):
+    """Does in this process what depends on workers: items end in random order, and function and item are copies."""
+
+    name = "scattered"
+
+    @property
+    def workers(self) -> int:
+        return 2
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        held = [(index, pickle.dumps((fn, item))) for index, item in enumerate(items)]
+        random.Random(len(held)).shuffle(held)
+        for index, data in held:
+            copied, item = pickle.loads(data)
+            yield index, copied(item)
+
+
+def engine_of(workers: int) -> AbstractContextManager[Engine]:
+    """Opens the engine for a number of workers, or `Scattered`."""
+    return nullcontext(Scattered()) if workers == SCATTERED else open_engine(workers=workers)
 
 
 def run_stage_in(
@@ -121,7 +169,7 @@ def run_stage_in(
     if existing:
         return existing
     output = Output(store, ArtifactId(name, version), print_, member=member, max_bad_share=max_bad_share)
-    with open_engine(workers=workers) as engine:
+    with engine_of(workers) as engine:
         report = stage.run(config, held, output, engine)
     return commit(output, module, stage.VERSION, config, refs, report)
 

@@ -1,9 +1,10 @@
-"""Parses each DAG file like the dag-processor, in two rounds; prints CPU-seconds as JSON, one line per round.
+"""Parses each DAG file like the dag-processor; prints CPU-seconds as JSON, after a line COSTS.
 
 First prints the cost of importing only Kubernetes, as `KUBERNETES <seconds>`.
 
 Run by test_parse_cost in a separate process. The dag-processor imports a file's top-level imports of `airflow.`
-into itself, then forks; only the work of the child counts, and it is repeated every 30 seconds.
+into itself, then forks; only the work of the child counts, and it is repeated every 30 seconds. Here the imports of
+all files come first, as in every round of the dag-processor but its first one.
 """
 
 import importlib
@@ -42,11 +43,11 @@ def parses(path: Path) -> bool:
 
 def cost(path: Path) -> float:
     """Returns the CPU-seconds of a forked child that parses `path`."""
-    _pre_import_airflow_modules(str(path), structlog.get_logger())
     return in_child(lambda: parses(path))
 
 
 if __name__ == "__main__":
     print("KUBERNETES", in_child(lambda: importlib.import_module(KUBERNETES)))
-    for _ in range(2):
-        print("COSTS " + json.dumps({Path(name).name: cost(Path(name)) for name in sys.argv[1:]}))
+    for name in sys.argv[1:]:
+        _pre_import_airflow_modules(name, structlog.get_logger())
+    print("COSTS " + json.dumps({Path(name).name: cost(Path(name)) for name in sys.argv[1:]}))

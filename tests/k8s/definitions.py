@@ -6,6 +6,7 @@ an error at any depth. Checks by webhooks or CEL rules are not included.
 """
 
 import gzip
+import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -29,11 +30,16 @@ def is_custom(found: Object) -> bool:
 
 def built_in(found: Object) -> list[str]:
     """Returns the errors of strict validation of an object of a built-in kind: unknown fields, wrong types."""
+    return list(_built_in(json.dumps(found)))
+
+
+@cache  # folders of k8s/ have most objects in common
+def _built_in(found: str) -> tuple[str, ...]:
     try:
-        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+        kubernetes_validate.validate(json.loads(found), KUBERNETES, strict=True)
     except kubernetes_validate.ValidationError as error:
-        return [f"{'.'.join(map(str, error.path))}: {error.message}"]
-    return []
+        return (f"{'.'.join(map(str, error.path))}: {error.message}",)
+    return ()
 
 
 class Definitions:
@@ -54,11 +60,17 @@ class Definitions:
         """
         if not is_custom(found):
             return built_in(found)
-        schema = _schemas(self.folder)[found["apiVersion"], found["kind"]]
-        wrong = jsonschema.Draft202012Validator(schema).iter_errors(found)
         # The definitions do not describe metadata, which is the same for every object.
         about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": found["metadata"]}
-        return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in wrong] + built_in(about)
+        return [*_custom(self.folder, json.dumps(found)), *built_in(about)]
+
+
+@cache
+def _custom(folder: Path, text: str) -> tuple[str, ...]:
+    found = json.loads(text)
+    schema = _schemas(folder)[found["apiVersion"], found["kind"]]
+    wrong = jsonschema.Draft202012Validator(schema).iter_errors(found)
+    return tuple(f"{'.'.join(map(str, one.path))}: {one.message}" for one in wrong)
 
 
 def definitions_in(folder: Path) -> Iterator[Object]:

@@ -1,7 +1,7 @@
 """The Dockerfiles, checked without Docker: pinned, not root, cached well, nothing missing.
 
 The build itself is not tested. Checked are: every copied file exists and passes .dockerignore, the packages they
-install are all in the lock, and the wheel contains tasks and operators.
+install are all in the lock, and the wheel contains tasks and operators (a soak test builds it).
 """
 
 import fnmatch
@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
@@ -223,6 +224,14 @@ def test_every_stage_that_needs_torch_runs_in_an_image_with_torch(recipes, dag_b
     assert ("torch" in closure(wanted("airflow"))) == bool(elsewhere), elsewhere
 
 
+def test_the_wheel_is_declared_to_contain_tasks_and_operators():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"] == {"wheel": {"packages": ["tasks", "operators"]}}
+    for name in ("tasks/__main__.py", "tasks/stages/consolidate/audit.html", "operators/recipes.py"):
+        assert (ROOT / name).is_file(), name
+
+
+@pytest.mark.soak
 def test_the_wheel_contains_tasks_and_operators(tmp_path):
     made = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],

@@ -132,20 +132,45 @@ def shell(site: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def made(site: Path | None, stage: str, recipe: Path, *more: str) -> dict[str, Any]:
-    found = shell(site, stage, "--recipe", str(recipe), *more)
+IN_ONE_PROCESS = """
+import contextlib, io, json, sys
+from tasks.run.recipe import Recipe
+from tasks.run.shell import main
+if __name__ == "__main__":
+    said = []
+    for command in json.loads(sys.argv[1]):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert main(command) == 0, command
+        said.append(json.loads(out.getvalue()))
+    print(json.dumps([said, Recipe.load(sys.argv[2]).text]))
+"""
+
+
+def made(site: Path, recipe: Path, *stages: list[str]) -> tuple[list[dict[str, Any]], str]:
+    """Returns what each stage prints, and the text of the recipe as it is passed on to a pod."""
+    found = subprocess.run(
+        [
+            *(sys.executable, "-c", IN_ONE_PROCESS),
+            json.dumps([[*stage, "--recipe", str(recipe)] for stage in stages]),
+            str(recipe),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "MLFLOW_TRACKING_URI": "", "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert not found.returncode, found.stderr
-    result: dict[str, Any] = json.loads(found.stdout)
-    return result
+    said, text = json.loads(found.stdout.splitlines()[-1])
+    return said, text
 
 
 def test_a_package_adds_a_filter_and_a_parser_that_run_on_workers(site: Path, recipe: Path, tmp_path: Path) -> None:
     on_workers = "--set=place.workers=2"
-    extracted = made(site, "extract", recipe, on_workers)
+    (extracted, _, _, documents), text = made(
+        site, recipe, ["extract", on_workers], ["annotate", on_workers], ["dedup"], ["consolidate"]
+    )
     assert extracted["rows"] == {"in": 3, "out": 2, "csv_empty": 1}
-    made(site, "annotate", recipe, on_workers)
-    made(site, "dedup", recipe)
-    documents = made(site, "consolidate", recipe)
     assert documents["rows"] == {"in": 2, "out": 1, "asking_many": 1}
     import pyarrow.parquet as pq
 
@@ -164,7 +189,8 @@ def test_a_package_adds_a_filter_and_a_parser_that_run_on_workers(site: Path, re
     assert "package" not in held["attributes"]["settings"]["pii"]
     assert held["documents"]["limits"]["asking"] == {"max_share": 0.4, "package": "my-filters 1.0"}
     # Another version of the package gives another fingerprint.
-    newer = installed(tmp_path, "1.1")
+    newer = tmp_path / "site-1.1"
+    zipfile.ZipFile(wheel(tmp_path, "1.1")).extractall(newer)
     drift = shell(newer, "annotate", "--recipe", str(recipe))
     assert drift.returncode == 2
     assert 'annotate.settings.asking.package was "my-filters 1.0" and is "my-filters 1.1"' in drift.stderr
@@ -173,15 +199,6 @@ def test_a_package_adds_a_filter_and_a_parser_that_run_on_workers(site: Path, re
     assert not again.returncode, again.stderr
     assert "[mine/attributes@next] measures asking; prose_score, pii: as measured at dev" in again.stderr
     # A recipe passed on to a pod states the version.
-    program = "import sys; from tasks.run.recipe import Recipe; print(Recipe.load(sys.argv[1]).text)"
-    text = subprocess.run(
-        [sys.executable, "-c", program, str(recipe)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
     elsewhere = shell(newer, "annotate", "--recipe", text)
     assert elsewhere.returncode == 2
     assert (

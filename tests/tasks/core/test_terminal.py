@@ -51,7 +51,7 @@ def test_a_command_with_a_closed_stdout_ends_silently(command: tuple[str, ...], 
 def test_stage_and_inspection_commands_end_without_a_traceback(recipe) -> None:
     run(recipe, "dev")
     named = ("--recipe", recipe.text)
-    for command in (["ledger"], ["ledger", "demo/documents@dev"], ["what-if"], ["consolidate"], ["sync"]):
+    for command in (["what-if"], ["consolidate"]):
         found = ended("tasks", *command, *named)
         assert found.returncode == GONE, (command, found.stderr)
         assert "Traceback" not in found.stderr

@@ -4,9 +4,38 @@ Soak tests (100,000 mutated pages, documentation sites of Debian, more kills): r
 pages are parsed or of how a fetch stores and resumes its work.
 """
 
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import duckdb
 import pytest
 
 from tests.tasks.stages.crawl.cycle import Cycle
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def duckdb_instance() -> Iterator[duckdb.DuckDBPyConnection]:
+    """The DuckDB of all connections: to start one takes longer than the queries of a small crawl."""
+    with duckdb.connect() as instance:
+        yield instance
+
+
+@pytest.fixture(autouse=True)
+def databases_of_one_instance(duckdb_instance: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection gets an empty database of its own in one instance."""
+
+    @contextlib.contextmanager
+    def connect() -> Iterator[duckdb.DuckDBPyConnection]:
+        name = f"database_{next(_names)}"
+        with duckdb_instance.cursor() as connection:
+            connection.execute(f"ATTACH ':memory:' AS {name}; USE {name}")
+            yield connection
+            connection.execute(f"USE memory; DETACH {name}")
+
+    monkeypatch.setattr("tasks.stages.crawl.storage.duck.duckdb.connect", connect)
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ import uvloop
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
+from tests.soak import soak_but
 from tests.tasks.stages.crawl.cycle import ROOT, cycle, logged, segment_in, start
 
 pytestmark = pytest.mark.real_time
 
-HOSTS = 1100
-LIMIT = 1024
+HOSTS, LIMIT = 1100, 1024
+"""Hosts of the largest crawl here, and the number of files that it may open."""
 SLOW_S = 2.0
 
 
@@ -55,29 +56,30 @@ _HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 @pytest.mark.skipif(0 < _HARD < 2 * HOSTS, reason="the server may open too few files")
-def test_a_thousand_concurrent_hosts_fit_into_1024_open_files(tmp_path):
+@pytest.mark.parametrize(("hosts", "limit"), soak_but({0}, [(HOSTS // 2, LIMIT // 2), (HOSTS, LIMIT)]))
+def test_more_concurrent_hosts_than_open_files_fit_into_the_limit(tmp_path, hosts, limit):
     with _server() as port:
         config = CrawlConfig(
-            seeds=[f"http://h{number}.localhost:{port}/" for number in range(HOSTS)],
+            seeds=[f"http://h{number}.localhost:{port}/" for number in range(hosts)],
             allow_loopback=True,
             partitions=1,
             max_pages=10_000,
-            max_hosts_per_domain=HOSTS,
+            max_hosts_per_domain=hosts,
             delay_s=0.0,
             latency_factor=0.0,
-            concurrency=1000,
+            concurrency=hosts,
             timeout_s=120.0,
             ai_optouts=[],
         )
         cycle(tmp_path, config)
         process = start(tmp_path, config)
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, limit))
         stderr = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 0, stderr
     assert "Too many open files" not in stderr
-    assert f"this process may have {LIMIT} files open" in stderr
+    assert f"this process may have {limit} files open" in stderr
     assert {row[0] for row in logged(segment_in(tmp_path)).values()} == {"fetch_success"}
-    assert len(logged(segment_in(tmp_path))) == HOSTS
+    assert len(logged(segment_in(tmp_path))) == hosts
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ def test_a_sitemap_makes_a_changed_page_due_before_its_interval_ends(crawl):
     lastmod = {"/": long_ago, "/b": long_ago, "/c": long_ago}
     with Site({"/": "home", "/b": "b", "/c": "c", "/map.xml": sitemap}) as site:
         site.robots = f"User-agent: *\nAllow: /\nSitemap: {site.url('/map.xml')}"
-        config = config_for(site, partitions=1)
+        config = config_for(site)
         first = crawl(config, "c1")
         later = datetime.now(UTC) + timedelta(days=5)
         due = [T0 if row["kind"] == "sitemap" else later for row in first.urls().values()]
@@ -301,7 +301,7 @@ def test_dates_of_a_sitemap_are_ignored_for_other_domains(crawl):
         site.pages["/map.xml"] = lambda _: web.Response(text=answer, content_type="application/xml")
         site.robots = f"User-agent: *\nAllow: /\nSitemap: {site.url('/map.xml', 'a.localhost')}"
         scope = (f"127.0.0.1:{other.port}", f"127.0.0.1:{site.port}", f"a.localhost:{site.port}")
-        cycle = crawl(config_for(site, partitions=1, include_hosts=scope), "c1")
+        cycle = crawl(config_for(site, include_hosts=scope), "c1")
     links = [row for one in cycle.segments for path in one.files("links/") for row in one.table(path).to_pylist()]
     assert {row["url"] for row in links} == {other.url(), site.url(), site.url("/map.xml", "a.localhost")}
     assert {row["lastmod"] for row in links} == {None}
@@ -329,7 +329,7 @@ def make_due(cycle, next_due=T0):
 
 
 def config_for(site, **settings):
-    base = {"seeds": (site.url(),), "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0}
+    base = {"seeds": (site.url(),), "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1}
     return CrawlConfig(**{**base, **settings})
 
 
@@ -427,7 +427,7 @@ def test_a_site_without_conditional_requests_is_refetched_and_only_changes_are_s
 
 def test_the_files_have_the_columns_of_their_schemas(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
-        cycle = crawl(config_for(site, partitions=1))
+        cycle = crawl(config_for(site))
     promised = {
         (cycle.crawldb[0], crawldb.URLS_FILE): URLS,
         (cycle.crawldb[0], crawldb.HOSTS_FILE): crawldb.HOSTS,
@@ -507,7 +507,7 @@ def test_a_page_forbidden_later_by_robots_txt_is_listed_for_takedown(crawl):
 def test_retry_after_applies_in_the_next_cycle_too(crawl):
     pages = {"/": "<a href=/b>b</a>", "/b": lambda _: web.Response(status=503, headers={"Retry-After": "3600"})}
     with Site(pages) as site, Site({"/": "x"}) as other:
-        config = config_for(site, partitions=1, time_box_s=60, seeds=(site.url(), other.url()))
+        config = config_for(site, time_box_s=60, seeds=(site.url(), other.url()))
         first = make_due(crawl(config, "c1"))
         hosts = {row["host"]: row for row in first.crawldb[0].table(crawldb.HOSTS_FILE).to_pylist()}
         asked = f"127.0.0.1:{site.port}"

@@ -1,6 +1,7 @@
 """A site's tdmrep.json in a crawl: when it is requested, and the handling of reserved pages."""
 
 import asyncio
+import contextlib
 import gzip
 import itertools
 import json
@@ -8,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from aiohttp import web
 
 from tasks.formats.warc import archive
@@ -35,6 +35,13 @@ def site_with(rules, pages=PAGES, robots=""):
     else:
         answer = rules
     return Site({**pages, "/beyond": "beyond", TDMREP: answer}, robots)
+
+
+@contextlib.contextmanager
+def sites_with(files):
+    """Sites by name, each with its tdmrep.json, for one crawl of all."""
+    with contextlib.ExitStack() as stack:
+        yield {name: stack.enter_context(site_with(file)) for name, file in files.items()}
 
 
 def captured(cycle):
@@ -135,49 +142,48 @@ HUGE = json.dumps(CLOSED).encode() + b" " * (512 << 10)
 BOMB = gzip.compress(HUGE * 40)
 
 
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        pytest.param(status(404), "", id="404"),
-        pytest.param(status(403), "", id="403"),
-        pytest.param(status(500), "cannot be fetched (status 500)", id="500"),
-        pytest.param(status(503), "cannot be fetched (status 503)", id="503"),
-        pytest.param(reset, "cannot be fetched (protocol", id="reset"),
-        pytest.param(b"[{", "cannot be read (it is no JSON", id="broken"),
-        pytest.param(b"", "cannot be read (it is no JSON", id="empty"),
-        pytest.param(b"<html>Not found</html>", "cannot be read (it is no JSON", id="a page"),
-        pytest.param(CLOSED[0], "cannot be read (it is no array", id="no array"),
-        pytest.param(b"[" * 100_000 + b"]" * 100_000, "nested too deeply", id="nested"),
-        pytest.param(HUGE, "it is longer than 524288 bytes", id="huge"),
-        pytest.param(
-            lambda _: web.Response(body=BOMB, headers={"Content-Encoding": "gzip"}),
-            "it is longer than 524288 bytes",
-            id="bomb",
-        ),
-        pytest.param(
-            lambda _: web.Response(body=b"\0broken", headers={"Content-Encoding": "br"}),
-            "its content coding cannot be undone",
-            id="coding",
-        ),
-        pytest.param(status(302, Location="http://10.0.0.1/tdmrep.json"), "private_address", id="to a private address"),
-        pytest.param(status(302, Location="http://169.254.169.254/"), "private_address", id="to metadata"),
-        pytest.param(status(302, Location="file:///etc/passwd"), "without a usable Location", id="to a file"),
-        pytest.param(status(302, Location=TDMREP), "more than 5 redirects", id="to itself"),
-        pytest.param(status(301), "without a usable Location", id="nowhere"),
-    ],
-)
-def test_a_missing_or_invalid_file_reserves_nothing_and_is_reported(crawl, caplog, file, said):
+INVALID = {
+    "404": (status(404), ""),
+    "403": (status(403), ""),
+    "500": (status(500), "cannot be fetched (status 500)"),
+    "503": (status(503), "cannot be fetched (status 503)"),
+    "reset": (reset, "cannot be fetched (protocol"),
+    "broken": (b"[{", "cannot be read (it is no JSON"),
+    "empty": (b"", "cannot be read (it is no JSON"),
+    "a page": (b"<html>Not found</html>", "cannot be read (it is no JSON"),
+    "no array": (CLOSED[0], "cannot be read (it is no array"),
+    "nested": (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+    "huge": (HUGE, "it is longer than 524288 bytes"),
+    "bomb": (
+        lambda _: web.Response(body=BOMB, headers={"Content-Encoding": "gzip"}),
+        "it is longer than 524288 bytes",
+    ),
+    "coding": (
+        lambda _: web.Response(body=b"\0broken", headers={"Content-Encoding": "br"}),
+        "its content coding cannot be undone",
+    ),
+    "to a private address": (status(302, Location="http://10.0.0.1/tdmrep.json"), "private_address"),
+    "to metadata": (status(302, Location="http://169.254.169.254/"), "private_address"),
+    "to a file": (status(302, Location="file:///etc/passwd"), "without a usable Location"),
+    "to itself": (status(302, Location=TDMREP), "more than 5 redirects"),
+    "nowhere": (status(301), "without a usable Location"),
+}
+
+
+def test_a_missing_or_invalid_file_reserves_nothing_and_is_reported(crawl, caplog):
     caplog.set_level("INFO", logger="sluice")
-    with site_with(file) as site:
-        cycle = crawl(config_for(site, timeout_s=20.0))
-        assert captured(cycle) == {site.url(path) for path in (*PAGES, "/beyond")}
-        # Over a pooled connection that is closed at once, the client sends a request again.
-        assert site.paths().count(TDMREP) == {"more than 5 redirects": 2, "cannot be fetched (protocol": 2}.get(said, 1)
-    # Only of the crawler's log: the server logs the same path.
+    with sites_with({name: file for name, (file, _) in INVALID.items()}) as sites:
+        found = captured(crawl(config_for(*sites.values(), timeout_s=20.0)))
+    assert found == {site.url(path) for site in sites.values() for path in (*PAGES, "/beyond")}
+    # Only of the crawler's log: the servers log the same path.
     ours = [record.message for record in caplog.records if record.name.startswith("sluice")]
     lines = [message for message in ours if "tdmrep.json" in message]
-    assert len(lines) == bool(said)
-    assert all(line.startswith(f"{site.url('')} reserves nothing") and said in line for line in lines)
+    for name, (_, said) in INVALID.items():
+        # Over a pooled connection that is closed at once, the client sends a request again.
+        assert sites[name].paths().count(TDMREP) == (2 if name in ("to itself", "reset") else 1), name
+        begin = f"{sites[name].url('')} reserves nothing"
+        assert [said in line for line in lines if line.startswith(begin)] == ([True] if said else []), name
+    assert len(lines) == sum(bool(said) for _, said in INVALID.values())
 
 
 def test_an_unanswered_request_for_the_file_costs_only_its_timeout(crawl):
@@ -256,19 +262,23 @@ def held(cycle):
     return [row for artifact in cycle.crawldb for row in rules_of(artifact.table(crawldb.ROBOTS_FILE))]
 
 
-@pytest.mark.parametrize(("file", "kept"), [(CLOSED, json.dumps(CLOSED).encode()), (b"broken", b""), (None, b"")])
-def test_the_file_is_cached_for_a_day_like_robots_txt(crawl, file, kept):
-    with site_with(status(404) if file is None else file) as site:
-        first = due(crawl(config_for(site), "c1"))
-        assert [row.tdm for row in held(first)] == [kept]
-        site.requests.clear()
-        second = due(crawl(config_for(site), "c2", first))
-        assert not {"/robots.txt", TDMREP} & set(site.paths())
-        assert second.log()[site.url("/closed/a")]["reason"] == ("ai_optout" if file is CLOSED else "")
-        assert [row.tdm for row in held(second)] == [kept]
-        site.requests.clear()
-        crawl(config_for(site), "c3", a_day_later(second))
-        assert site.paths()[:2] == ["/robots.txt", TDMREP]
+def test_the_file_is_cached_for_a_day_like_robots_txt(crawl):
+    files = {"closed": CLOSED, "broken": b"broken", "none": status(404)}
+    with sites_with(files) as sites:
+        kept = {site.url(""): json.dumps(CLOSED).encode() if name == "closed" else b"" for name, site in sites.items()}
+        first = due(crawl(config_for(*sites.values()), "c1"))
+        assert {row.origin: row.tdm for row in held(first)} == kept
+        for site in sites.values():
+            site.requests.clear()
+        second = due(crawl(config_for(*sites.values()), "c2", first))
+        for name, site in sites.items():
+            assert not {"/robots.txt", TDMREP} & set(site.paths())
+            assert second.log()[site.url("/closed/a")]["reason"] == ("ai_optout" if name == "closed" else "")
+            site.requests.clear()
+        assert {row.origin: row.tdm for row in held(second)} == kept
+        crawl(config_for(*sites.values()), "c3", a_day_later(second))
+        for site in sites.values():
+            assert site.paths()[:2] == ["/robots.txt", TDMREP]
 
 
 def test_an_unavailable_file_is_requested_again_by_the_next_cycle(crawl):
@@ -298,26 +308,25 @@ def test_a_page_reserved_later_is_taken_down_even_on_a_304(crawl):
         assert second.urls()[site.url()]["takedown"] == "ai_optout"
 
 
-@pytest.mark.parametrize(
-    ("header", "reason"),
-    [
-        ({"TDM-Reservation": "1"}, "ai_optout"),
-        ({"X-Robots-Tag": "noindex"}, "noindex"),
-        ({"Content-Signal": "ai-train=no"}, "ai_optout"),
-    ],
-)
-def test_an_unchanged_page_with_new_opt_out_headers_is_taken_down(crawl, header, reason):
+OPT_OUTS = {"TDM-Reservation": ("1", "ai_optout"), "X-Robots-Tag": ("noindex", "noindex")}
+OPT_OUTS |= {"Content-Signal": ("ai-train=no", "ai_optout")}
+
+
+def test_an_unchanged_page_with_new_opt_out_headers_is_taken_down(crawl):
     def page(request):
         if request.headers.get("If-None-Match"):
-            return web.Response(status=304, headers=header)
-        return web.Response(text="page", content_type="text/html", headers={"ETag": '"v1"'})
+            header = request.path.removeprefix("/")
+            return web.Response(status=304, headers={header: OPT_OUTS[header][0]})
+        return web.Response(text=request.path, content_type="text/html", headers={"ETag": '"v1"'})
 
-    with site_with(lambda _: web.Response(status=404), {"/": page}) as site:
+    pages = {"/": "".join(f"<a href=/{name}>x</a>" for name in OPT_OUTS), **{f"/{name}": page for name in OPT_OUTS}}
+    with site_with(status(404), pages) as site:
         first = a_day_later(due(crawl(config_for(site), "c1")))
-        assert first.urls()[site.url()]["takedown"] == ""
-        second = crawl(config_for(site), "c2", first)
-        assert second.log()[site.url()]["reason"] == reason
-        assert second.urls()[site.url()]["takedown"] == reason
+        before, log = first.urls(), crawl(config_for(site), "c2", first)
+        for name, (_, reason) in OPT_OUTS.items():
+            url = site.url(f"/{name}")
+            assert (before[url]["takedown"], log.log()[url]["reason"]) == ("", reason)
+            assert log.urls()[url]["takedown"] == reason
 
 
 def test_a_crawl_db_from_before_the_file_was_supported_is_usable(crawl):

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tests.tasks.stages.crawl.hostile.web import page
 
 TEXT = b"<html><body><a href=/found>found</a>" + b"<p>text</p>" * 50
-BLANK = 100 << 20
+BLANK = 32 << 20
 
 
 def deflated(data, wbits):
@@ -24,7 +24,7 @@ def nested(data, times):
 
 
 def readable():
-    """(body, Content-Encoding) whose text has the link; created lazily, since it takes 100 MiB and a second."""
+    """(body, Content-Encoding) whose text has the link; created lazily, since it takes 32 MiB and a moment."""
     bomb = TEXT + b" " * BLANK
     return {
         "bomb in gzip": (gzip.compress(bomb), "gzip"),
