@@ -192,25 +192,24 @@ from tasks.run.recipe import find_recipe
 from tasks.run.runner import run_stage
 from tests.kills import die_in
 
-die_in("", 1, folder="/killed")
-run_stage(find_recipe(sys.argv[1]).override({"plan.watts": 2.0}), sys.argv[2], version="killed", source_version="1")
+_, recipe, stage, version = sys.argv
+die_in("", 1, folder=f"/{version}")
+run_stage(find_recipe(recipe).override({"plan.watts": 2.0}), stage, version=version, source_version="1")
 """
 
 
 @pytest.mark.parametrize("stage", ["estimate", "reconcile"])
 def test_a_killed_plan_ends_with_the_same_bytes(recipe_file: Path, stage: str) -> None:
     recipe = find_recipe(str(recipe_file)).override({"plan.watts": 2.0})
-    stages = ("estimate", "reconcile")[: 1 + (stage == "reconcile")]
-    for version in ("whole", "killed")[: 1 + (stage == "reconcile")]:
-        for one in stages if version == "whole" else stages[:1]:
-            run_stage(recipe, one, version=version, source_version="1")
-    died = subprocess.run([sys.executable, "-c", KILLED, str(recipe_file), stage], check=False)
+    versions = [f"{stage}-whole", f"{stage}-killed"]
+    for version in versions if stage == "reconcile" else ():
+        run_stage(recipe, "estimate", version=version, source_version="1")
+    run_stage(recipe, stage, version=versions[0], source_version="1")
+    died = subprocess.run([sys.executable, "-c", KILLED, str(recipe_file), stage, versions[1]], check=False)
     assert died.returncode == -signal.SIGKILL
-    run_stage(recipe, stage, version="killed", source_version="1")
+    run_stage(recipe, stage, version=versions[1], source_version="1")
     kind = {"estimate": "estimate", "reconcile": "reconciled"}[stage]
-    whole, killed = (
-        Artifact.open_at(open_store(recipe), ArtifactId(f"planned/{kind}", name)) for name in ("whole", "killed")
-    )
+    whole, killed = (Artifact.open_at(open_store(recipe), ArtifactId(f"planned/{kind}", name)) for name in versions)
     assert [entry.sha256 for part in killed.record.parts for entry in part.files] == [
         entry.sha256 for part in whole.record.parts for entry in part.files
     ]
