@@ -3,7 +3,7 @@
 Reads artifacts through the ledger. A page shows the artifacts that exist and marks missing ones.
 
 Displayed values are text from the web or user input, so the templates and the fragments here escape every value, and
-the pages contain no scripts (the Content-Security-Policy forbids them).
+the Content-Security-Policy forbids all scripts except `static/links.js`.
 """
 
 import json
