@@ -20,9 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from sluice_ui import pages
 from sluice_ui.pages import HEADERS
 from tasks.core.errors import InputError, SluiceError
-from tasks.core.ledger import Ledger
 from tasks.run.recipe import Recipe, find_recipe, recipe_files
-from tasks.run.runner import open_store
 
 app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
 
@@ -70,9 +68,9 @@ def recipe_run(recipe: str, version: Version, user: GetUserDep) -> HTMLResponse:
 
 @app.get("/artifact/{address:path}")
 def artifact(address: str, user: GetUserDep) -> HTMLResponse:
-    """One artifact, by name@version. It is looked up in the ledger, so that the value is never used as a file path."""
+    """One artifact, by name@version."""
     recipe = _readable(address.partition("/")[0], user)
-    return _page(lambda: pages.artifact_page(Ledger(open_store(recipe), recipe.name), address))
+    return _page(lambda: pages.artifact_page(recipe, address))
 
 
 @app.get("/corpus")

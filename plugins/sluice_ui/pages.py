@@ -1,6 +1,7 @@
 """The pages: recipes, one version of a recipe, one artifact, samples of the corpus, a trace, an explanation, why.
 
-Reads artifacts through the ledger. A page shows the artifacts that exist and marks missing ones.
+Finds artifacts in the index of the store, so that a page costs the same in a small and in a large store. A page shows
+the artifacts that exist and marks missing ones.
 
 Displayed values are text from the web or user input, so the templates and the fragments here escape every value, and
 the Content-Security-Policy forbids all scripts except `static/links.js`.
@@ -15,10 +16,12 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
-from tasks.core.ledger import Ledger
+from tasks.core.ledger import changed
 from tasks.core.pages import template
+from tasks.core.store import Store
+from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store
 from tasks.stages.consolidate.funnel import totals
@@ -46,7 +49,7 @@ def recipes(readable: list[Recipe]) -> str:
     """Returns the page with the list of recipes, each with links to its versions."""
     rows = []
     for recipe in readable:
-        versions = versions_of(Ledger(open_store(recipe), recipe.name))
+        versions = VersionIndex(open_store(recipe), recipe.name).versions()
         links = [link(version, f"{ROOT}/recipe/{recipe.name}", version=version) for version in versions]
         rows.append([recipe.name, Markup(" ").join(links) or "no artifacts yet", recipe.schedule or "manual"])
     return page("recipes", "Sluice", recipes=rows)
@@ -58,10 +61,10 @@ def run(recipe: Recipe, version: str) -> str:
     Raises:
         InputError: the version has no artifacts.
     """
-    ledger = Ledger(open_store(recipe), recipe.name)
-    artifacts = [artifact for artifact in ledger if artifact.address.version == version]
+    index = VersionIndex(open_store(recipe), recipe.name)
+    artifacts = index.artifacts(version)
     if not artifacts:
-        known = ", ".join(versions_of(ledger)) or "none yet"
+        known = ", ".join(index.versions()) or "none yet"
         raise InputError(f"{recipe.name} has no artifacts of version {version}", f"versions: {known}")
     artifacts_by_kind = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
     return page(
@@ -77,14 +80,22 @@ def run(recipe: Recipe, version: str) -> str:
     )
 
 
-def artifact_page(ledger: Ledger, address: str) -> str:
-    """Returns the page of one artifact: its inputs, settings and metrics, and the artifacts that used it."""
-    artifact = ledger.find(address)
+def artifact_page(recipe: Recipe, address: str) -> str:
+    """Returns the page of one artifact: its inputs, settings and metrics, and the artifacts that used it.
+
+    Raises:
+        InputError: there is no such artifact; also for an address that is none, so that it is never used as a path.
+    """
+    index = VersionIndex(open_store(recipe), recipe.name)
+    version = address.partition("@")[2]
+    readable = index.artifacts(version) if version and "/" not in version else []
+    known = {str(artifact.address): artifact for artifact in readable}
+    if address not in known:
+        raise InputError(f"there is no artifact {address}", "begin at the recipe's versions")
+    artifact = known[address]
     record = artifact.record
-    drift = {line.partition(":")[0]: line for line in ledger.drift(address)}
     inputs = [
-        [ref.role, _artifact_link(ref.address), ref.content[:12], drift.get(ref.role, "unchanged")]
-        for ref in record.inputs
+        [ref.role, _artifact_link(ref.address), ref.content[:12], _state(artifact.store, ref)] for ref in record.inputs
     ]
     facts: list[list[object]] = [
         ["fingerprint", record.fingerprint],
@@ -105,7 +116,7 @@ def artifact_page(ledger: Ledger, address: str) -> str:
         address,
         facts=facts,
         inputs=inputs,
-        users=[[_artifact_link(descendant)] for descendant in ledger.descendants(address)],
+        users=[[_artifact_link(descendant)] for descendant in index.users(artifact.address)],
         metrics=metrics,
         settings=json.dumps(record.config, indent=2, ensure_ascii=False),
     )
@@ -113,8 +124,7 @@ def artifact_page(ledger: Ledger, address: str) -> str:
 
 def corpus(recipe: Recipe, version: str) -> str:
     """Returns the page with the beginnings of some kept and rejected documents."""
-    ledger = Ledger(open_store(recipe), f"{recipe.name}/documents")
-    documents = ledger.find(f"{recipe.name}/documents@{version}")
+    documents = Artifact.open_at(open_store(recipe), ArtifactId(f"{recipe.name}/documents", version))
     kept_rows = _rows(documents, "kept/", ["title", "url", "source", "tier", "prose_score", "text"])
     rejected_rows = _rows(documents, "rejected/", ["url", "source", "reason", "reasons"])
     rejected = [[row["url"], row["source"], row["reason"], ", ".join(row["reasons"])] for row in rejected_rows]
@@ -194,10 +204,11 @@ def _back(recipe: Recipe, version: str) -> Markup:
     return link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
 
 
-def versions_of(ledger: Ledger) -> list[str]:
-    """Returns the versions in a ledger, most recently finished first."""
-    finished = {artifact.address.version: artifact.record.finished for artifact in ledger}
-    return sorted(finished, key=lambda version: finished[version], reverse=True)
+def _state(store: Store, ref: InputRef) -> str:
+    """Returns whether an input is as it was when it was read."""
+    name, at_sign, version = ref.address.partition("@")
+    current = Artifact.find(store, ArtifactId(name, version)) if at_sign else None
+    return changed(ref, current) or "unchanged"
 
 
 def _artifact_row(artifact: Artifact) -> list[object]:

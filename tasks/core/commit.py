@@ -22,6 +22,7 @@ from tasks.core.errors import DriftError, InputError
 from tasks.core.part import PARTS, finite
 from tasks.core.stage import SCRATCH, Output, Report, scratch_of
 from tasks.core.store import AlreadyPublished, Store
+from tasks.core.version_index import enter
 
 log = logging.getLogger("sluice.commit")
 
@@ -47,6 +48,7 @@ def commit(
     output.check_poison()
     record = _record(output, stage, stage_version, config, inputs, report, started)
     output.check_fence()
+    enter(output.store, record, record.finished)
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
@@ -75,6 +77,7 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
             "adopted_from": source.record.adopted_from or str(source.address),
         }
     )
+    enter(source.store, record, datetime.now(UTC))
     try:
         source.store.publish(f"{address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId, ArtifactRecord
+from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.core.version_index import addresses, dependencies
 
 log = logging.getLogger("sluice.ledger")
 
@@ -29,7 +30,7 @@ class Ledger:
         self.store = store
         self._by_address: dict[str, Artifact] = {}
         self._unreadable: dict[str, InputError] = {}
-        for address in _addresses(store, prefix):
+        for address in addresses(store, prefix):
             if kinds and address.name.partition("/")[2] not in kinds:
                 continue
             try:
@@ -64,22 +65,15 @@ class Ledger:
 
     def drift(self, address: str) -> list[str]:
         """Returns one line for each input of `address` that is missing or whose content has changed since."""
-        lines = []
-        for ref in self.find(address).record.inputs:
-            current = self._by_address.get(ref.address)
-            if current is None:
-                if not ref.address.startswith(("external:", "code:")):
-                    lines.append(f"{ref.role}: {ref.address} is gone")
-            elif current.record.content != ref.content:
-                lines.append(f"{ref.role}: {ref.address} has other bytes than when it was read")
-        return lines
+        refs = self.find(address).record.inputs
+        return [line for ref in refs if (line := changed(ref, self._by_address.get(ref.address)))]
 
     def _parents(self, address: str) -> list[str]:
         artifact = self._by_address.get(address)
-        return _dependencies(artifact.record) if artifact else []
+        return dependencies(artifact.record) if artifact else []
 
     def _children(self, address: str) -> list[str]:
-        return [str(user.address) for user in self if address in _dependencies(user.record)]
+        return [str(user.address) for user in self if address in dependencies(user.record)]
 
     def _walk(self, address: str, neighbors: Callable[[str], list[str]]) -> list[str]:
         self.find(address)
@@ -94,6 +88,15 @@ class Ledger:
             ]
             visited.update(dict.fromkeys(front))
         return list(visited)
+
+
+def changed(ref: InputRef, current: Artifact | None) -> str:
+    """Returns how an input differs from the artifact that exists now, as "role: difference"; "" if it does not."""
+    if current is None:
+        return "" if ref.address.startswith(("external:", "code:")) else f"{ref.role}: {ref.address} is gone"
+    if current.record.content != ref.content:
+        return f"{ref.role}: {ref.address} has other bytes than when it was read"
+    return ""
 
 
 VERSIONS = "versions"
@@ -121,19 +124,5 @@ def versions_of(store: Store, name: str, *, but: str = "") -> list[Artifact]:
     Raises:
         InputError: a record cannot be read.
     """
-    addresses = [id_ for id_ in _addresses(store, name) if id_.name == name and id_.version != but]
-    return [Artifact.open_at(store, address) for address in sorted(addresses)]
-
-
-def _dependencies(record: ArtifactRecord) -> list[str]:
-    """Returns the addresses that an artifact depends on: its inputs, and the artifact that it was adopted from."""
-    files = [record.adopted_from] if record.adopted_from else []
-    return [*(ref.address for ref in record.inputs), *files]
-
-
-def _addresses(store: Store, prefix: str) -> Iterator[ArtifactId]:
-    for path in store.list(prefix):
-        folder, _, file = path.rpartition("/")
-        if file == RECORD:
-            name, _, version = folder.rpartition("/")
-            yield ArtifactId(name, version)
+    ids = [id_ for id_ in addresses(store, name) if id_.name == name and id_.version != but]
+    return [Artifact.open_at(store, id_) for id_ in sorted(ids)]

@@ -97,6 +97,16 @@ class Store:
         folders = (str(entry["name"]) for entry in entries if entry["type"] == "directory")
         return sorted(name.rstrip("/").rpartition("/")[2] for name in folders)
 
+    def names(self, path: str) -> Sequence[str]:
+        """Returns the names of the files directly in the folder `path`, sorted."""
+        with self._translated_errors(path, requests=1):
+            try:
+                entries = self._fs.ls(self._full(path), detail=True)
+            except FileNotFoundError:
+                return ()
+        files = (str(entry["name"]).rpartition("/")[2] for entry in entries if entry["type"] == "file")
+        return sorted(name for name in files if not name.endswith(_ASIDE))
+
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading bytes; raises FileNotFoundError."""
         with self._translated_errors(path):

@@ -613,7 +613,7 @@ def _tuned_runs(reader: LineageReader, mask: DocumentMask) -> list[RelatedRun]:
 
 def _tuned_models(store: Store) -> list[Artifact]:
     """Returns all fine-tuned models of a store, by recipe and version; lists folders, not all files in them."""
-    recipes = store.folders()
+    recipes = [name for name in store.folders() if not name.startswith(".")]
     kinds = many(store.folders, recipes)
     names = [f"{recipe}/{TUNED}" for recipe, folders in zip(recipes, kinds, strict=True) if TUNED in folders]
     versions = zip(names, many(store.folders, names), strict=True)
