@@ -1,6 +1,7 @@
 """Fine-tuned models in traces and takedowns: from steps to pages and back, and to their base."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,12 @@ from tests.tasks.run.tunings import PAPER, Tunings, tunings
 __all__ = ["tunings"]
 
 NOTE = "file://notes/3.txt"
+
+
+@pytest.fixture
+def own(tunings: Tunings, tmp_path: Path) -> Tunings:
+    """A copy of the store for a test that adds to it."""
+    return tunings.copied(tmp_path / "store")
 
 
 def steps_with(tunings: Tunings, version: str, url: str) -> list[int]:
@@ -48,28 +55,28 @@ def test_a_step_names_chunks_documents_pages_and_boxes(tunings: Tunings) -> None
         trace(tunings.store, "mine", "1", "tuned:last")
 
 
-def test_a_page_is_traced_to_the_steps_of_base_and_fine_tuned_model(tunings: Tunings) -> None:
-    by_url = trace(tunings.store, "mine", "1", PAPER).to_json()
+def test_a_page_is_traced_to_the_steps_of_base_and_fine_tuned_model(own: Tunings) -> None:
+    by_url = trace(own.store, "mine", "1", PAPER).to_json()
     (document,) = by_url["documents"]
-    by_id = trace(tunings.store, "mine", "1", document["id"]).to_json()
+    by_id = trace(own.store, "mine", "1", document["id"]).to_json()
     for found in (by_url, by_id):
         one = next(one for one in found["tuned"] if one["model"] == "mine/finetuned@1")
         assert (one["bases"], one["problem"]) == (["mine/checkpoint@1"], "")
         (tuned,) = one["documents"]
         assert tuned["id"] == document["id"]
-        assert tuned["steps"] == steps_with(tunings, "1", PAPER) != []
+        assert tuned["steps"] == steps_with(own, "1", PAPER) != []
         assert [row["pages"] for row in tuned["examples"]] == [[1], [2]]
         assert tuned["checkpoints"] == [count for count in (2, 4) if count > tuned["steps"][0]]
-    told = render(trace(tunings.store, "mine", "1", PAPER))
+    told = render(trace(own.store, "mine", "1", PAPER))
     assert "fine-tuned: mine/finetuned@1, begun from mine/checkpoint@1" in told
     assert "  examples   2 chunks, of page 1, 2" in told
     # At a version with only a fine-tuning, the steps are those of its base.
-    taught = tunings.tune("taught", examples__chunks={"sources": ["notes"]})
+    taught = own.tune("taught", examples__chunks={"sources": ["notes"]})
     assert taught.record.inputs[0].role == "base"
-    note = trace(tunings.store, "mine", "taught", NOTE).to_json()
-    assert note["documents"] == trace(tunings.store, "mine", "1", NOTE).to_json()["documents"]
+    note = trace(own.store, "mine", "taught", NOTE).to_json()
+    assert note["documents"] == trace(own.store, "mine", "1", NOTE).to_json()["documents"]
     assert {one["model"] for one in note["tuned"]} == {"mine/finetuned@1", "mine/finetuned@taught"}
-    assert "none of the 4 steps read it" in render(trace(tunings.store, "mine", "taught", PAPER))
+    assert "none of the 4 steps read it" in render(trace(own.store, "mine", "taught", PAPER))
 
 
 def tuned_elsewhere(tunings: Tunings) -> Tunings:
@@ -84,31 +91,31 @@ def tuned_elsewhere(tunings: Tunings) -> Tunings:
     return other
 
 
-def test_a_model_fine_tuned_twice_names_all_its_bases_in_any_recipe(tunings: Tunings) -> None:
-    other = tuned_elsewhere(tunings)
+def test_a_model_fine_tuned_twice_names_all_its_bases_in_any_recipe(own: Tunings) -> None:
+    other = tuned_elsewhere(own)
     assert {ref.role: ref.address for ref in other.artifact("examples", "1").record.inputs} == {
         "other_chunks": "mine/chunks@1",
         "tokenizer": "other/tokenizer@1",
         "files": "external:files",
     }
     (one,) = (
-        one for one in trace(tunings.store, "mine", "1", PAPER).to_json()["tuned"] if one["model"].startswith("other/")
+        one for one in trace(own.store, "mine", "1", PAPER).to_json()["tuned"] if one["model"].startswith("other/")
     )
     assert one["bases"] == ["mine/finetuned@1", "mine/checkpoint@1"]
     assert one["documents"][0]["url"] == PAPER
 
 
-def test_documents_learned_as_chunks_are_excluded_from_held_out_text(tunings: Tunings) -> None:
+def test_documents_learned_as_chunks_are_excluded_from_held_out_text(own: Tunings) -> None:
     with pytest.raises(InputError, match="there is nothing to compare mine/finetuned@1 with its base on"):
-        tunings.run("evaluate_tuned", "1")
+        own.run("evaluate_tuned", "1")
     # Drawn by the same hash: documents held out by encode are also held out by a larger share of examples.
-    tunings.tune("apart", examples__heldout_share=0.3)
-    tunings.run("evaluate_tuned", "apart", examples__heldout_share=0.3)
-    found = json.loads(tunings.artifact("tuned_scores", "apart").read("comparison.json"))
+    own.tune("apart", examples__heldout_share=0.3)
+    own.run("evaluate_tuned", "apart", examples__heldout_share=0.3)
+    found = json.loads(own.artifact("tuned_scores", "apart").read("comparison.json"))
     assert found["learned_documents"] == 0
     assert {row["kind"] for row in found["rows"]} == {"source"}, "no example fits into the 16 tokens of the base"
-    tunings.run("register_tuned", "apart", examples__heldout_share=0.3)
-    model = tunings.artifact("tuned_model", "apart")
+    own.run("register_tuned", "apart", examples__heldout_share=0.3)
+    model = own.artifact("tuned_model", "apart")
     lineage = json.loads(model.read("model/lineage.json"))
     assert lineage["initial"]["artifact"] == "mine/checkpoint@1"
     named = {role: of["artifact"] for role, of in lineage["made_from"].items()}
@@ -116,16 +123,16 @@ def test_documents_learned_as_chunks_are_excluded_from_held_out_text(tunings: Tu
     assert {"mine/chunks@1", "mine/documents@1"} <= {ref.address for ref in model.record.inputs}
 
 
-def test_a_takedown_names_fine_tuned_models_and_applies_to_later_ones(tunings: Tunings) -> None:
-    other = tuned_elsewhere(tunings)
-    tunings.run("examples", "late", examples__chunks={"sources": ["papers", "notes"]})
-    read = trace(tunings.store, "mine", "1", "step:0").to_json()["sequences"][0]["slices"][0]
-    (paper,) = trace(tunings.store, "mine", "1", PAPER).to_json()["documents"]
-    tunings.run("takedown", "t1", None, takedown__documents=[read["id"], paper["id"]], takedown__reason="asked")
-    report = json.loads(tunings.artifact("takedown", "t1").read("report.json"))
+def test_a_takedown_names_fine_tuned_models_and_applies_to_later_ones(own: Tunings) -> None:
+    other = tuned_elsewhere(own)
+    own.run("examples", "late", examples__chunks={"sources": ["papers", "notes"]})
+    read = trace(own.store, "mine", "1", "step:0").to_json()["sequences"][0]["slices"][0]
+    (paper,) = trace(own.store, "mine", "1", PAPER).to_json()["documents"]
+    own.run("takedown", "t1", None, takedown__documents=[read["id"], paper["id"]], takedown__reason="asked")
+    report = json.loads(own.artifact("takedown", "t1").read("report.json"))
     met = {one["artifact"]: one for one in report["artifacts"]}
     assert {"mine/chunks@1", "mine/examples@1", "mine/examples@late", "mine/checkpoint@1"} <= met.keys()
-    steps = {step for url in (PAPER, read["url"]) for step in steps_with(tunings, "1", url)}
+    steps = {step for url in (PAPER, read["url"]) for step in steps_with(own, "1", url)}
     tuned = met["mine/finetuned@1"]
     assert (tuned["documents"], tuned["steps"]) == (2, len(steps))
     assert (tuned["first_step"], tuned["last_step"]) == (min(steps), max(steps))
@@ -133,31 +140,31 @@ def test_a_takedown_names_fine_tuned_models_and_applies_to_later_ones(tunings: T
     assert met["other/finetuned@1"]["documents"] == 2
     assert met["other/finetuned@1"]["steps"] > 0, "its own, with chunks of this recipe"
     assert met["other/examples@1"]["documents"] == 2
-    answer = audit(tunings.store, "mine")
+    answer = audit(own.store, "mine")
     found = answer.to_json()
     assert "mine/finetuned@1" in {one["artifact"] for one in found["models"]}
     assert "mine/finetuned@1 " in answer.text()
     assert [one["says"][:7] for one in found["checked"] if one["kind"] in ("chunks", "examples")] == ["present"] * 2
 
     with pytest.raises(DriftError, match=r"the takedown mine/takedown@t1 came into force after it was made"):
-        tunings.run("examples", "1")
-    free = tunings.tune("free")
-    rejected = tunings.artifact("examples", "free").record.rejected
-    chunks = tunings.artifact("chunks", "1")
+        own.run("examples", "1")
+    free = own.tune("free")
+    rejected = own.artifact("examples", "free").record.rejected
+    chunks = own.artifact("chunks", "1")
     gone = [row for path in chunks.files("chunks/") for row in chunks.table(path, ["document"]).to_pylist()]
     assert rejected == {"takedown": sum(row["document"] in (read["id"], paper["id"]) for row in gone)}
     assert "has learned from 1 document now taken down" in free.record.note
-    (checked,) = (one for one in audit(tunings.store, "mine").to_json()["checked"] if one["kind"] == "examples")
+    (checked,) = (one for one in audit(own.store, "mine").to_json()["checked"] if one["kind"] == "examples")
     assert (checked["artifact"], checked["says"]) == ("mine/examples@free", "absent")
     other.run("examples", "2")
     assert other.artifact("examples", "2").record.rejected["takedown"] == rejected["takedown"]
     # Earlier examples: their pages are blank from the first step on, and the record names the takedown.
-    tunings.run("finetune", "late")
-    late = tunings.artifact("finetuned", "late")
+    own.run("finetune", "late")
+    late = own.artifact("finetuned", "late")
     assert "mine/takedown@t1" in {ref.address for ref in late.record.inputs}
-    rows = [row for step in range(4) for row in trace(tunings.store, "mine", "late", f"tuned:{step}").to_json()["rows"]]
+    rows = [row for step in range(4) for row in trace(own.store, "mine", "late", f"tuned:{step}").to_json()["rows"]]
     assert {row["url"] for row in rows if row.get("withheld")} == {PAPER, read["url"]} & {row["url"] for row in rows}
-    models = {one["model"]: one for one in trace(tunings.store, "mine", "1", PAPER).to_json()["tuned"]}
+    models = {one["model"]: one for one in trace(own.store, "mine", "1", PAPER).to_json()["tuned"]}
     assert models["mine/finetuned@late"]["documents"][0]["steps"] == []
     assert models["mine/finetuned@late"]["documents"][0]["withheld_from"] == 0
-    assert other.artifact("finetuned", "1").verify() == tunings.artifact("examples", "1").verify() == []
+    assert other.artifact("finetuned", "1").verify() == own.artifact("examples", "1").verify() == []
