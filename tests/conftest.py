@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import os
 import pickle
-import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -121,7 +120,7 @@ SCATTERED = -1
 
 
 class Scattered(Engine):
-    """Does in this process what depends on workers: items end in random order, and function and item are copies."""
+    """Does in this process what workers do: the last item comes first, and each gets copies of function and item."""
 
     name = "scattered"
 
@@ -131,8 +130,7 @@ class Scattered(Engine):
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         held = [(index, pickle.dumps((fn, item))) for index, item in enumerate(items)]
-        random.Random(len(held)).shuffle(held)
-        for index, data in held:
+        for index, data in reversed(held):
             copied, item = pickle.loads(data)
             yield index, copied(item)
 

@@ -10,7 +10,7 @@ seeds = ["{seed}"]
 allow_loopback = true
 delay_s = 0.0
 latency_factor = 0.0
-partitions = 2
+partitions = 1
 recrawl = true
 [canary]
 seeds = [0, 1]

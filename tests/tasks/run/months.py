@@ -1,10 +1,11 @@
 """Two versions of a recipe on two months of pages; the second starts from the weights of the first."""
 
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, run_stage
@@ -74,5 +75,9 @@ def months(tmp_path_factory: pytest.TempPathFactory) -> Months:
     }
     made = Months(Store(str(folder)), find_recipe("smoke").override(settings), tokens, tokenizer)
     made.run("train", "october")
+    october = made.checkpoint("october")
+    record = october.record.model_copy(update={"finished": october.record.finished - timedelta(days=30)})
+    with made.store.write(f"{october.address.path}/{RECORD}") as file:
+        file.write(record.model_dump_json().encode())
     made.run("train", "november", train__init_from="test/checkpoint@october")
     return made

@@ -17,16 +17,21 @@ USE = ["gopher_quality", "gopher_repetition", "prose_score", "pii"]
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    (tmp_path / "texts").mkdir()
+    return recipe_in(tmp_path)
+
+
+def recipe_in(folder: Path) -> Recipe:
+    """Returns the recipe of eight short texts, with files and store in a folder."""
+    (folder / "texts").mkdir()
     for number in range(8):
         text = "the and of " + " ".join(f"w{number}x{place}" for place in range(80 if number else 30))
-        (tmp_path / "texts" / f"{number}.txt").write_text(f"{text}.")
+        (folder / "texts" / f"{number}.txt").write_text(f"{text}.")
     return find_recipe("demo").override(
         {
-            "place.store": str(tmp_path / "store"),
+            "place.store": str(folder / "store"),
             "crawl.enabled": False,
             "canary.current": {},
-            "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/texts/*.txt"}],
+            "extract.files": [{"name": "texts", "kind": "text", "path": f"{folder}/texts/*.txt"}],
             "extract.min_chars": 1,
             "annotate.use": USE,
             "consolidate.filters": ["gopher_quality", "gopher_repetition"],

@@ -8,7 +8,6 @@ import gguf
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -27,6 +26,7 @@ from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.model import build_tuned
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in
+from tests.late import transformers
 from tests.taken_down import take_down
 from tests.tasks.trainer.small_run import small_config
 
@@ -100,7 +100,7 @@ def exported(folder: Path, version: str, kind: str, out: Path) -> Path:
 
 def test_the_chat_template_produces_the_tokens_of_training(folder: Path, tmp_path: Path) -> None:
     tuned(folder, "full")
-    tokenizer = AutoTokenizer.from_pretrained(exported(folder, "full", "model", tmp_path / "out"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported(folder, "full", "model", tmp_path / "out"))
     examples = Examples(opened(folder, "examples"))
     for number, said in enumerate(SAID):
         trained = [examples.summary["eos_id"], *examples[number].tokens.tolist()]
@@ -122,11 +122,13 @@ def test_a_whole_model_computes_the_same_in_transformers(
 ) -> None:
     model = tuned(folder, name, lora=lora)
     out = exported(folder, model.address.version, "model", tmp_path / "out")
-    theirs = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
     apart, spread = difference(as_trained(folder, model), theirs)
     assert apart <= 1e-4 < 1e-2 < spread
     base = export_model(Store(str(folder)), "test", "dev", "model", str(tmp_path / "base"))
-    assert difference(as_trained(folder, model), AutoModelForCausalLM.from_pretrained(base).eval())[0] > 1e-2
+    assert (
+        difference(as_trained(folder, model), transformers.AutoModelForCausalLM.from_pretrained(base).eval())[0] > 1e-2
+    )
     assert list(json.loads((out / "export.json").read_text())["files"]) == sorted(
         path.name for path in out.iterdir() if path.name != "export.json"
     )
@@ -142,10 +144,10 @@ def test_adapters_compute_the_same_in_peft(folder: Path, tmp_path: Path, targets
     )
     base = export_model(Store(str(folder)), "test", "dev", "model", str(tmp_path / "base"))
     out = exported(folder, model.address.version, "adapter", tmp_path / "out")
-    whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    whole = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     apart, spread = difference(as_trained(folder, model), peft.PeftModel.from_pretrained(whole, out).eval())
     assert apart <= 1e-4 < 1e-2 < spread
-    assert AutoTokenizer.from_pretrained(out).chat_template == huggingface.chat_template(TEMPLATE)
+    assert transformers.AutoTokenizer.from_pretrained(out).chat_template == huggingface.chat_template(TEMPLATE)
 
 
 def test_adapters_have_the_names_and_settings_of_peft(folder: Path, tmp_path: Path) -> None:

@@ -1,23 +1,26 @@
 """Fine-tuned models in traces and takedowns: from steps to pages and back, and to their base."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tasks.core.errors import DriftError, InputError
-from tasks.core.store import Store
 from tasks.formats.documents.examples import Examples
 from tasks.run.trace.audit import audit
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
 from tests.tasks.run.tunings import PAPER, Tunings, tunings
-from tests.tasks.trainer.in_process import training_in_process
 
 __all__ = ["tunings"]
 
 NOTE = "file://notes/3.txt"
+
+
+@pytest.fixture
+def own(tunings: Tunings, tmp_path: Path) -> Tunings:
+    """A copy of the store for a test that adds to it."""
+    return tunings.copied(tmp_path / "store")
 
 
 def steps_with(tunings: Tunings, version: str, url: str) -> list[int]:
@@ -52,13 +55,6 @@ def test_a_step_names_chunks_documents_pages_and_boxes(tunings: Tunings) -> None
         trace(tunings.store, "mine", "1", "tuned:last")
 
 
-@pytest.fixture
-def own(tunings: Tunings, tmp_path: Path) -> Tunings:
-    """The recipe and the store of `tunings`, for a test that adds to them."""
-    shutil.copytree(tunings.store.root, tmp_path / "store")
-    return Tunings(tunings.recipe.override({"place.store": str(tmp_path / "store")}), Store(str(tmp_path / "store")))
-
-
 def test_a_page_is_traced_to_the_steps_of_base_and_fine_tuned_model(own: Tunings) -> None:
     by_url = trace(own.store, "mine", "1", PAPER).to_json()
     (document,) = by_url["documents"]
@@ -83,16 +79,15 @@ def test_a_page_is_traced_to_the_steps_of_base_and_fine_tuned_model(own: Tunings
     assert "none of the 4 steps read it" in render(trace(own.store, "mine", "taught", PAPER))
 
 
-def tuned_elsewhere(own: Tunings) -> Tunings:
+def tuned_elsewhere(tunings: Tunings) -> Tunings:
     """A recipe whose model was fine-tuned again, with chunks of this one."""
-    file = own.artifact("tokenizer", "1").local("tokenizer.json")
+    file = tunings.artifact("tokenizer", "1").local("tokenizer.json")
     chunks = {"of": "mine/chunks@1", "kinds": ["text"]}
     settings = {"name": "other", "examples.chunks": chunks, "finetune.base": "mine/finetuned@1", "tokenizer.file": file}
-    other = Tunings(own.recipe.override(settings), own.store)
+    other = Tunings(tunings.recipe.override(settings), tunings.store)
     for stage in ("extract", "annotate", "dedup", "consolidate", "tokenizer"):
         other.run(stage, "1", None)
-    with training_in_process():
-        other.tune("1")
+    other.tune("1")
     return other
 
 

@@ -1,5 +1,6 @@
 """A store with a model and fine-tunings on chunks of text and PDF files. Not a test module."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,11 @@ class Tunings:
         for stage in ("examples", "finetune"):
             self.run(stage, version, **overrides)
         return self.artifact("finetuned", version)
+
+    def copied(self, folder: Path) -> "Tunings":
+        """Returns a copy in another store."""
+        shutil.copytree(self.store.root, folder)
+        return Tunings(self.recipe.override({"place.store": str(folder)}), Store(str(folder)))
 
     def artifact(self, kind: str, version: str) -> Artifact:
         return Artifact.open_at(self.store, ArtifactId(f"{self.recipe.name}/{kind}", version))

@@ -66,9 +66,12 @@ def test_batched_decoding_of_rows_of_any_length_equals_decoding_each_alone(model
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_decoded_tokens_are_equal_within_and_beyond_the_context(model: Transformer, temperature: float) -> None:
-    draw = np.random.default_rng(1)
-    for number in range(20):
+@pytest.mark.parametrize("prompts", [5, pytest.param(20, marks=pytest.mark.soak)])
+def test_decoded_tokens_are_equal_within_and_beyond_the_context(
+    model: Transformer, prompts: int, temperature: float
+) -> None:
+    draw = np.random.default_rng(29)
+    for number in range(prompts):
         prompt = draw.integers(1, VOCABULARY, draw.integers(1, 2 * CONTEXT)).tolist()
         sampling = Sampling(max_tokens=2 * CONTEXT, temperature=temperature, seed=number)
         assert continuation(model, prompt, EOS, CONTEXT, sampling) == reference(model, prompt, sampling)

@@ -15,6 +15,7 @@ from tasks.filters.prose_score import ProseScore
 from tasks.formats.documents.document import check_ids_digest, ids_digest
 from tasks.stages.annotate import DEFAULT, AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
+from tests.conftest import SCATTERED
 from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import found_in
 
@@ -67,7 +68,7 @@ def test_attributes_are_aligned_with_their_documents(run_stage: Run, extracted: 
     assert made.record.rejected == {}
 
 
-@pytest.mark.parametrize("workers", soak_but({0}, [2, 1, 8]))
+@pytest.mark.parametrize("workers", soak_but({0}, [SCATTERED, 2, 8]))
 def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Artifact, workers: int) -> None:
     made = [run_stage(ANNOTATE, RULES, {"extracted": extracted}, workers=n, version=f"w{n}") for n in (0, workers)]
     assert len({one.record.content for one in made}) == 1

@@ -10,8 +10,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.stages.chunks import ChunksConfig
 from tasks.stages.extract.config import ExtractConfig
-from tests.conftest import run_stage_in
+from tests.conftest import SCATTERED, run_stage_in
 from tests.corpora import corpus, kept_document
+from tests.soak import soak_but
 from tests.taken_down import take_down
 from tests.tasks.stages.chunks.made import WORDS, chunked, rows_of
 from tests.tasks.stages.extract.made_pdf import COURIER, lines, pdf, show
@@ -170,10 +171,11 @@ def test_chunks_of_a_pdf_file_have_the_pages_and_boxes_of_their_text(tmp_path: P
     assert second["text"].startswith("2 Windows"), "a heading by its size begins a chunk"
 
 
-def test_bytes_do_not_depend_on_workers_and_chunks_not_on_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("several", soak_but({0}, [SCATTERED, 2]))
+def test_bytes_do_not_depend_on_workers_and_chunks_not_on_parts(tmp_path: Path, several: int) -> None:
     rows = [*corpus(20), *pages()]
     settings = {"bucket_chunks": 7, "overlap_tokens": 16}
-    one, two = (chunked(tmp_path / f"{n}", rows, parts=3, workers=n, **settings) for n in (0, 2))
+    one, two = (chunked(tmp_path / f"{n}", rows, parts=3, workers=n, **settings) for n in (0, several))
     assert one.record.content == two.record.content
     other = chunked(tmp_path / "other", rows, parts=1, **settings)
     assert sorted(row["id"] for row in rows_of(one)) == sorted(row["id"] for row in rows_of(other))

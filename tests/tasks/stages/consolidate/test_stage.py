@@ -15,7 +15,7 @@ from tasks.stages.consolidate.funnel import FUNNEL, STEPS, draw, totals
 from tasks.stages.consolidate.rules import check_measured
 from tasks.stages.consolidate.what_if import what_if
 from tasks.stages.dedup import DedupConfig
-from tests.conftest import run_stage_in
+from tests.conftest import SCATTERED, run_stage_in
 from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import corpus, document, rows_of, write
 
@@ -251,7 +251,7 @@ def test_the_funnel_has_the_tiers_of_kept_documents(tmp_path: Path) -> None:
     assert "<td>of these gold<td" in shown
 
 
-@pytest.mark.parametrize("workers", soak_but({0}, [2, 1, 8]))
+@pytest.mark.parametrize("workers", soak_but({0}, [SCATTERED, 2, 8]))
 def test_files_are_byte_identical_on_any_number_of_workers(tmp_path: Path, workers: int) -> None:
     rows, refused = funnel_corpus()
     made = [consolidate(tmp_path / str(count), rows, workers=count, rejected=refused) for count in (0, workers)]

@@ -29,8 +29,8 @@ AFTER = ConsolidateConfig(
 )
 
 
-@pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, Artifact]:
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     rows = [document(text(seed), f"w{seed}") for seed in range(4)]
     rows += [document(text(1, edited=4), "near", prose_score=0.4), document(text(90), "fr", language="fr")]
     spans = [{"kind": "email", "start": 9, "end": 24}]
@@ -39,7 +39,7 @@ def inputs(tmp_path: Path) -> dict[str, Artifact]:
     rows += [document(text(93), "bad", error="ValueError: no"), document(text(94), "book", prose_score=0.95)]
     refused = [{"record_id": f"<{number}>", "url": "", "reason": "too_short", "source": "web"} for number in range(3)]
     refused += [{"record_id": "<9>", "url": "", "reason": "poison", "source": "web"}]
-    return prepare(tmp_path, rows, rejected=refused)
+    return prepare(tmp_path_factory.mktemp("inputs"), rows, rejected=refused)
 
 
 def aligned(inputs: dict[str, Artifact]) -> AlignedInputs:

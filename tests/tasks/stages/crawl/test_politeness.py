@@ -138,6 +138,7 @@ def test_hosts_of_one_ip_address_take_turns_and_release_their_slot_while_waiting
     assert clocks.begin("192.0.2.1") == 0.0
 
 
+@pytest.mark.real_time
 def test_waiting_for_an_ip_address_does_not_count_as_response_time():
     clocks = politeness(ip_delay_s=0.3)
     first, second = clocks.host("a.example"), clocks.host("b.example")

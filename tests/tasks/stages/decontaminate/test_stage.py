@@ -17,8 +17,9 @@ from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION
 from tasks.formats.documents.text import normalise
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate.passes import word_positions
-from tests.conftest import run_stage_in
+from tests.conftest import SCATTERED, run_stage_in
 from tests.s3_server import S3Server
+from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
 
 STAGE = "tasks.stages.decontaminate.stage"
@@ -119,11 +120,12 @@ def test_a_phrase_in_many_texts_is_ignored_and_a_popular_item_is_not(tmp_path: P
     assert len(matches(looked_at(tmp_path / "again", config, again))) == 9
 
 
-def test_bytes_do_not_depend_on_workers_and_matches_not_on_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("several", soak_but({0}, [SCATTERED, 2]))
+def test_bytes_do_not_depend_on_workers_and_matches_not_on_parts(tmp_path: Path, several: int) -> None:
     config = sets(tmp_path, [{"query": f"{PROVERB}, but {QUESTION}"}, {"query": SHORT}], common=3)
     texts = {f"says-{number}": f"{number} times I said: {PROVERB}." for number in range(5)}
     texts |= {f"copy-{number}": f"{QUESTION} {number} {SHORT}" for number in range(5)}
-    one, two = (looked_at(tmp_path / f"{n}", config, texts, parts=4, workers=n) for n in (0, 2))
+    one, two = (looked_at(tmp_path / f"{n}", config, texts, parts=4, workers=n) for n in (0, several))
     assert one.record.content == two.record.content
     whole = looked_at(tmp_path / "whole", config, texts, parts=1)
     assert matches(whole) == matches(one)

@@ -100,7 +100,7 @@ def test_only_files_read_later_remain_in_the_artifact(tmp_path: Path) -> None:
 
 
 def test_on_an_object_store_the_files_are_the_same(s3: S3Server, tmp_path: Path) -> None:
-    config, inputs = DedupConfig(), corpus(tmp_path, mixed(5, 40))
+    config, inputs = DedupConfig(), corpus(tmp_path, mixed(5, 16))
     there = run_stage_in("s3://sluice/buckets", DEDUP, config, inputs)
     assert there.record.content == run_stage_in(tmp_path, DEDUP, config, inputs).record.content
     assert there.verify() == []

@@ -13,7 +13,7 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.store import Store
 from tasks.stages.dedup import DedupConfig
-from tests.conftest import run_stage_in
+from tests.conftest import SCATTERED, run_stage_in
 from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import corpus, document, rows_of, write
 
@@ -112,7 +112,7 @@ def test_two_texts_below_the_threshold_are_both_kept(tmp_path: Path) -> None:
     assert sorted(kind or "" for _, kind in verdicts(dedup(tmp_path / "loose", rows, loose)).values()) == ["", "near"]
 
 
-@pytest.mark.parametrize("workers", soak_but({0}, [2, 1, 8]))
+@pytest.mark.parametrize("workers", soak_but({0}, [SCATTERED, 2, 8]))
 def test_files_are_byte_identical_on_any_number_of_workers(tmp_path: Path, workers: int) -> None:
     made = [dedup(tmp_path / str(number), mixed_corpus(), workers=number) for number in (0, workers)]
     assert len({artifact.record.content for artifact in made}) == 1

@@ -7,7 +7,6 @@ import numpy as np
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
-from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import DedupIndex
@@ -19,7 +18,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract.part_files import returned_parts
-from tests.conftest import run_stage_in
+from tests.conftest import engine_of, run_stage_in
 from tests.tasks.stages.dedup.made import REJECTED, Settings, rows_of, table, write_groups
 
 DEDUP, CONSOLIDATE, INDEX = (f"tasks.stages.{name}.stage" for name in ("dedup", "consolidate", "dedup_index"))
@@ -79,7 +78,7 @@ class Cycles:
                     part.table("documents", table(sorted(rows[index::parts], key=lambda row: str(row["id"])), SCHEMA))
                     part.table("rejected", table([], REJECTED), out=False)
         index = DedupIndex.open(self.indexes[-1]) if self.indexes else DedupIndex()
-        with open_engine(workers=workers) as engine:
+        with engine_of(workers) as engine:
             back = returned_parts(index, self.tombstones(), part_names(parts), output, engine)
         extracted = commit(output, "extract", 1, Settings(tag=version), [], Report())
         for row in (row for record in back for row in rows_in(extracted, record.name)):

@@ -23,6 +23,7 @@ from tasks.core.errors import InputError
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.documents.tombstones import DOCUMENT, DOMAIN, URL
 from tasks.stages.dedup import DedupConfig
+from tests.conftest import SCATTERED
 from tests.kills import die_in
 from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import document, rows_of
@@ -323,7 +324,7 @@ def test_near_duplicates_survive_versions_without_near_deduplication(tmp_path: P
         made.run([filler(2)], parts=1)
 
 
-@pytest.mark.parametrize("workers", soak_but({0}, [1, 2, 8]))
+@pytest.mark.parametrize("workers", soak_but({0}, [SCATTERED, 2, 8]))
 def test_the_last_version_is_byte_identical_on_any_number_of_workers(tmp_path: Path, workers: int) -> None:
     one, other = four(tmp_path / "none"), four(tmp_path / "some", workers)
     assert {k: v.record.content for k, v in one.items()} == {k: v.record.content for k, v in other.items()}

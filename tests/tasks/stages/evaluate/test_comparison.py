@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -50,6 +49,8 @@ def young(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactor
 def test_a_longer_training_is_better_in_total_and_by_item(
     made: Made, trained: Artifact, young: Path, tmp_path: Path
 ) -> None:
+    from scipy.stats import ttest_rel  # takes a second
+
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
     first, second = Contender.of_folder("young", young), Contender.of_artifact("old", trained, made.tokenizer)
     found = by_name(compare(first, second, held_out(made), config, output_in(tmp_path)))

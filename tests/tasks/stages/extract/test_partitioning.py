@@ -24,7 +24,8 @@ from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
 from tasks.stages.extract.partitioning import RUNS, FilePiece, InputUnit, arrange, cut, divide, find_files, run_names
 from tasks.stages.extract.row import InputRow
-from tests.conftest import run_stage_in
+from tests.conftest import SCATTERED, run_stage_in
+from tests.soak import soak_but
 from tests.tasks.stages.extract.test_files import compressed
 
 CONFIG = ExtractConfig(max_payload_bytes=2_000)
@@ -203,7 +204,9 @@ def documents(artifact: Artifact) -> Iterator[dict[str, Any]]:
         yield from artifact.table(path).to_pylist()
 
 
-@pytest.mark.parametrize(("ending", "several"), [("", 2), (".gz", 3)])
+@pytest.mark.parametrize(
+    ("ending", "several"), soak_but({0, 1}, [("", SCATTERED), (".gz", SCATTERED), ("", 2), (".gz", 3)])
+)
 def test_one_file_is_split_into_parts_with_the_same_bytes_on_any_number_of_workers(
     tmp_path: Path, ending: str, several: int
 ) -> None:

@@ -19,6 +19,8 @@ from tasks.core.errors import InputError
 from tasks.formats.documents.text import clean
 from tasks.formats.pdf.document import PdfText, read_pdf
 from tasks.stages.extract.config import ExtractConfig
+from tests.conftest import SCATTERED
+from tests.soak import soak_but
 from tests.tasks.stages.extract.made_pdf import IMAGE, SCANNED, image, lines, pdf, show
 from tests.tasks.stages.extract.test_stage import documents, rejected
 
@@ -222,10 +224,12 @@ def test_limits_come_from_the_recipe(run_stage: Run, tmp_path: Path) -> None:
     assert len(documents(made)) == 1
 
 
-def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, run_stage: Run) -> None:
+@pytest.mark.parametrize("several", soak_but({0}, [SCATTERED, 2]))
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, run_stage: Run, several: int) -> None:
     files = {str(number): pdf([PROSE, SCANNED], **SCAN) + b"%" * number for number in range(6)}
     made = [
-        extracted(run_stage, tmp_path, files, run={"workers": workers, "version": f"w{workers}"}) for workers in (0, 2)
+        extracted(run_stage, tmp_path, files, run={"workers": workers, "version": f"w{workers}"})
+        for workers in (0, several)
     ]
     found = [[(entry.path, entry.sha256) for part in one.parts for entry in part.files] for one in made]
     assert found[0] == found[1]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
@@ -18,6 +17,7 @@ from tasks.trainer.model import model_file
 from tasks.trainer.serve import TextModel
 from tests.conftest import run_stage_in
 from tests.corpora import Made
+from tests.late import transformers
 from tests.tasks.stages.finetune.conftest import COLOURS, INSTRUCTIONS, PREFERENCES, Make
 from tests.tasks.stages.finetune.test_stage import STAGE, config
 from tests.tasks.trainer.in_process import in_process
@@ -147,7 +147,7 @@ def test_the_registered_model_answers_messages_and_names_its_lineage(
     lineage = json.loads((folder / "lineage.json").read_text())
     assert lineage["initial"]["artifact"] == "test/checkpoint@dev"
     assert lineage["scores"]["tuned"] == "test/finetuned@registered"
-    assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
+    assert transformers.AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
     with pytest.raises(InputError, match="a message cannot be read"):
         served.predict([[{"role": "tool", "content": "x"}]])
     untuned = folder.parent / "untuned"

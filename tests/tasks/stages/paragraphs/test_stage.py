@@ -13,7 +13,8 @@ from tasks.core.errors import InputError
 from tasks.formats.documents.document import PARAGRAPHS, REPEATED
 from tasks.formats.documents.text import normalise
 from tasks.stages.paragraphs import ParagraphsConfig
-from tests.conftest import run_stage_in
+from tests.conftest import SCATTERED, run_stage_in
+from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import REJECTED, corpus, document, rows_of, write
 
 STAGE = "tasks.stages.paragraphs.stage"
@@ -139,9 +140,10 @@ def test_the_report_has_the_counts_of_a_plain_computation_for_any_parts_and_rang
             assert (value["share"] if value else 0) == pytest.approx(sum(map(len, repeated)) / sum(map(len, lines)))
 
 
-def test_the_bytes_do_not_depend_on_the_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("several", soak_but({0}, [SCATTERED, 2]))
+def test_the_bytes_do_not_depend_on_the_workers(tmp_path: Path, several: int) -> None:
     rows = made_up(2, 40)
-    one, two = (looked_at(tmp_path / f"{n}", rows, parts=3, workers=n, bucket_paragraphs=70) for n in (0, 2))
+    one, two = (looked_at(tmp_path / f"{n}", rows, parts=3, workers=n, bucket_paragraphs=70) for n in (0, several))
     assert one.record.content == two.record.content
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
 from tests.corpora import corpus
+from tests.late import transformers
 
 CONTEXT = 128
-CLASSES = {"llama": (LlamaConfig, LlamaForCausalLM), "mistral": (MistralConfig, MistralForCausalLM)}
+CLASSES = {"llama": ("LlamaConfig", "LlamaForCausalLM"), "mistral": ("MistralConfig", "MistralForCausalLM")}
 SMALL = {
     "hidden_size": 32,
     "intermediate_size": 96,
@@ -39,7 +39,7 @@ def write_folder(
     tokenizer = train((row["text"] for row in corpus(40)), TokenizerConfig(vocab_size=300))
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
-    config_class, model_class = CLASSES[family]
+    config_class, model_class = (getattr(transformers, name) for name in CLASSES[family])
     window = {"sliding_window": None} if family == "mistral" else {}
     config = config_class(**{**SMALL, "vocab_size": tokenizer.get_vocab_size(), **window, **settings})
     model, generator = model_class(config), torch.Generator().manual_seed(1)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
@@ -18,6 +17,7 @@ from tasks.trainer.interchange.gguf_file import pairwise, write_gguf
 from tasks.trainer.interchange.huggingface import copy_renamed, llama_config, small_files
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
+from tests.late import transformers
 
 SEQ_LEN, STEPS = 64, 40
 LONG = 150
@@ -67,12 +67,12 @@ def test_logits_and_greedy_tokens_are_equal(
     vocab_size = len(json.loads(text)["model"]["vocab"])
     ours = model_of(tied, kv_heads, scaling, vocab_size)
     folder = exported(tmp_path, ours, text)
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokens = torch.randint(vocab_size, (2, SEQ_LEN), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         difference = (ours(tokens, torch.zeros_like(tokens)) - theirs(tokens).logits).abs().max()
     assert difference <= 1e-4
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     prompt = tokenizer("The river runs", return_tensors="pt").input_ids
     assert prompt[0, 0] == 0, "end-of-text stands before every text"
     written = theirs.generate(prompt, max_new_tokens=STEPS, do_sample=False)[0, prompt.shape[1] :].tolist()
@@ -100,8 +100,8 @@ def test_long_greedy_texts_are_equal_with_every_setting_changed(
     others = {"ffn_multiple": 3.5, "rope_theta": 500_000.0, "norm_eps": 1e-3}
     ours = model_of(tied, 2, scaling, vocab_size, **others)
     folder = exported(tmp_path, ours, text)
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for prompt in PROMPTS:
         begun = tokenizer(prompt, return_tensors="pt").input_ids
         whole = theirs.generate(begun, min_new_tokens=LONG, max_new_tokens=LONG, do_sample=False)
@@ -117,7 +117,7 @@ def test_the_exported_tokenizer_gives_the_same_tokens(made: Made, tmp_path: Path
 
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
-    theirs, ours = AutoTokenizer.from_pretrained(folder), Tokenizer.from_str(text)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), Tokenizer.from_str(text)
     # Every byte is a token, so any text has tokens, and models can stop anywhere.
     odd = "".join(map(chr, range(1, 0x300))) + "𝔘🏳️‍🌈\u202e\ufeff\t\r\n \u3000"
     for one in ("Plain words, and 12 numbers.", "  naïve\n\ncafé – 東京", "don't stop", odd):
@@ -131,7 +131,7 @@ def test_the_exported_tokenizer_gives_the_same_tokens(made: Made, tmp_path: Path
 def test_end_of_text_is_one_token_unless_special_tokens_are_split(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
-    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
     end = theirs.eos_token
     assert theirs(f"one{end}two").input_ids.count(0) == 2, "before the text, and in it"
     assert theirs(f"one{end}two", split_special_tokens=True).input_ids.count(0) == 1, "a text that quotes it"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
@@ -23,6 +22,7 @@ from tasks.trainer.interchange.model_folder import (
 )
 from tasks.trainer.model.model_file import describe, load_model
 from tasks.trainer.model.transformer import Transformer
+from tests.late import transformers
 from tests.tasks.trainer.interchange.model_folders import CONTEXT, change, write_folder
 
 STEPS = 50
@@ -59,7 +59,7 @@ def test_logits_and_greedy_tokens_are_equal(tmp_path: Path, name: str, monkeypat
     folder = write_folder(tmp_path / "theirs", **MODELS[name])
     assert (folder / model_folder.INDEX).exists() == (name == "files")
     ours = loaded(folder, tmp_path)
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokens = torch.randint(ours.vocab_size, (2, CONTEXT), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         difference = (ours(tokens, torch.zeros_like(tokens)) - theirs(tokens).logits).abs().max()

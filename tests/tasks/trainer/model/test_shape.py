@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,6 +18,7 @@ from tasks.trainer.interchange.huggingface import shape_of
 from tasks.trainer.model.shape import SIZES, ModelShape, attended_length, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.planning.config import peak_flops
+from tests.late import transformers
 
 LENGTH = 256
 LLAMA = {"model_type": "llama", "tie_word_embeddings": False, "max_position_embeddings": 4096}

@@ -8,18 +8,18 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tasks.trainer.interchange.huggingface import llama_config, llama_name
 from tasks.trainer.model.transformer import Transformer, build
+from tests.late import transformers
 from tests.tasks.trainer.tuning.test_preference import BETA, MODEL, PAIRS, model, packed
 
 VOCABULARY, EOS = 20, "<0>"
 
 
-def as_llama(ours: Transformer) -> LlamaForCausalLM:
+def as_llama(ours: Transformer) -> Any:
     config = llama_config(ours.config, VOCABULARY, 64, 0)
-    theirs = LlamaForCausalLM(LlamaConfig(**{**config, "attn_implementation": "eager"}))
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**config, "attn_implementation": "eager"}))
     weights = {llama_name(name): weight.detach().clone() for name, weight in ours.state_dict().items()}
     missing = theirs.load_state_dict(weights, strict=False)
     assert not missing.unexpected_keys
@@ -27,14 +27,14 @@ def as_llama(ours: Transformer) -> LlamaForCausalLM:
     return theirs
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> Any:
     """Each number is a token."""
     words = Tokenizer(WordLevel({EOS: 0, **{str(number): number for number in range(1, VOCABULARY)}}, EOS))
     words.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token=EOS, bos_token=EOS, pad_token=EOS)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token=EOS, bos_token=EOS, pad_token=EOS)
 
 
-def trainer_of(policy: LlamaForCausalLM, reference: LlamaForCausalLM, folder: Path) -> Any:
+def trainer_of(policy: Any, reference: Any, folder: Path) -> Any:
     import trl
     from datasets import Dataset
 
