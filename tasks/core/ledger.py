@@ -1,6 +1,6 @@
 """The ledger: the graph of artifacts and of the inputs they were made from.
 
-Reads the records of all artifacts of a store. There is no second copy that could become inconsistent.
+Reads the records of all artifacts of a store. There is no second copy of them that could become inconsistent.
 """
 
 import logging
