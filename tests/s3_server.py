@@ -79,7 +79,7 @@ class Faults:
             if rule:
                 rule.times -= 1
                 kind, delay = rule.kind, rule.delay_s
-            elif self._random.random() < self.share:
+            elif self.share and self._random.random() < self.share:
                 kind, delay = self._random.choice(KINDS), 0.3
             else:
                 return "", 0.0
