@@ -4,8 +4,8 @@ Reads names and sizes of all files, and the beginnings of some of them. Writes o
 found and sets only what differs from the defaults. The recipe extends no other one: everything that it does is in the
 file or in the defaults of the stages.
 
-Each file suffix becomes a source, since a source has one pattern. The format is that of the suffix. Of files of rows,
-the field with the texts is the one with the longest strings, unless a field has a usual name.
+Each file suffix, in any case, becomes a source, since a source has one pattern. The format is that of the suffix. Of
+files of rows, the field with the texts is the one with the longest strings, unless a field has a usual name.
 """
 
 import glob
@@ -202,6 +202,8 @@ def new_recipe(what: str, name: str = "", contact: str = "") -> NewRecipe:
         RecipeError: the name or the contact is missing or invalid.
     """
     is_site = what.startswith(("http://", "https://"))
+    if not is_site and "://" not in what:
+        what = os.path.abspath(os.path.expanduser(what))
     name = name or _plain(urlsplit(what).hostname or "" if is_site else Path(what.rstrip("/")).stem)
     path = Path(os.environ.get("SLUICE_RECIPES", RECIPES)) / f"{name}.toml"
     if is_site:
@@ -236,7 +238,7 @@ def look_at(what: str) -> tuple[list[FoundFiles], dict[str, int]]:
     pattern, files = _files(what)
     by_suffix: dict[str, list[SourceFile]] = {}
     for file in files:
-        by_suffix.setdefault(_suffix(file.name), []).append(file)
+        by_suffix.setdefault(_suffix(file.name).lower(), []).append(file)
     groups = [
         _group(suffix, kind, members, pattern)
         for suffix, members in sorted(by_suffix.items())
@@ -250,9 +252,8 @@ def look_at(what: str) -> tuple[list[FoundFiles], dict[str, int]]:
 
 
 def _files(what: str) -> tuple[str, list[SourceFile]]:
-    """Returns the pattern of the files, with `{suffix}` after `**/*` for those of a folder; and the files."""
+    """Returns the pattern of the files, which ends with `*` for those of a folder; and the files."""
     if "://" not in what:
-        what = os.path.abspath(os.path.expanduser(what))
         if not os.path.exists(what):
             raise InputError(f"there is no {what}", "name a folder, a file, or the URL of a site")
         is_folder, fixed = os.path.isdir(what), glob.escape(what)
@@ -263,7 +264,8 @@ def _files(what: str) -> tuple[str, list[SourceFile]]:
 
 
 def _group(suffix: str, kind: str, files: Sequence[SourceFile], pattern: str) -> FoundFiles:
-    path = f"{pattern}{suffix}" if pattern.endswith("*") else pattern
+    ends = sorted({_suffix(file.name) for file in files})
+    path = f"{pattern}{ends[0] if len(ends) == 1 else _any_case(suffix)}" if pattern.endswith("*") else pattern
     size = sum(file.bytes for file in files)
     if kind == "text" and suffix.lower() not in _CODE:
         texts = [_head(file) for file in _spread(files)]
@@ -440,6 +442,15 @@ def _suffix(name: str) -> str:
     """
     stem, last = os.path.splitext(os.path.basename(name))
     return os.path.splitext(stem)[1] + last if last in _PACKED else last
+
+
+def _any_case(suffix: str) -> str:
+    """Returns a glob for a suffix in any case.
+
+    >>> _any_case(".7z")
+    '.7[zZ]'
+    """
+    return "".join(f"[{char}{char.upper()}]" if char.isalpha() else char for char in suffix)
 
 
 def _kind(suffix: str) -> str:

@@ -34,7 +34,7 @@ SUMMARY: Mapping[str, Mapping[str, str]] = {
     "decide": {"winner_bpb": "canary_bits_per_byte"},
     "estimate": {"price": "planned_price", "gpu_hours": "planned_gpu_hours"},
     "train": {"loss": "loss"},
-    "evaluate": {"bpb": "bits_per_byte", "score": "score"},
+    "evaluate": {"bpb": "bits_per_byte"},
 }
 """Metrics of the run of a DAG, by stage and metric of the stage's artifact."""
 

@@ -118,6 +118,16 @@ def test_names_with_special_characters_match_themselves_alone(tmp_path: Path) ->
     assert Artifact.open_at(open_store(recipe), ArtifactId("again/extracted", "1")).record.rows_out == 1
 
 
+def test_suffixes_that_differ_in_case_are_one_source(tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for number, name in enumerate(("a.txt", "b.TXT", "c.Txt")):
+        (folder / name).write_text(article(number))
+    recipe = new_recipe(str(folder)).recipe
+    run_stage(recipe, "extract", version="1", tracking=TrackingContext("", recipe.name))
+    assert Artifact.open_at(open_store(recipe), ArtifactId("mixed/extracted", "1")).record.rows_out == 3
+
+
 def test_a_site_becomes_a_polite_crawl_that_continues_from_version_to_version() -> None:
     recipe = new_recipe("https://docs.example.org/guide/", contact="mailto:me@example.org").recipe
     crawl = recipe.of(CrawlConfig)
