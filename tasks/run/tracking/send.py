@@ -292,23 +292,32 @@ def _parent_run(client: Any, store: Store, experiment: str, message: Message, ta
     """Returns the run of the DAG run, or of the shell; creates it.
 
     MLflow has no unique keys, and the first stages of a DAG start together. The file that only one of them can create
-    in the store decides whose run is the parent; the others delete theirs.
+    in the store names the parent; the others delete the runs that they have created, which nobody else uses.
     """
     key = message.context.parent_key
-    if run_id := _find(client, experiment, _DAG_RUN, key):
-        return run_id
-    shown = {name: tag for name, tag in tags.items() if name not in _OF_A_TASK}
-    name = _named(key.partition("/")[0], message.version)
-    run_id = _create(client, experiment, _DAG_RUN, key, name, shown)
     claim = f"{PARENTS}/{sha256_of(f'{message.context.uri} {experiment} {key}'.encode())[:24]}"
+    known = _claimed(store, claim)
+    if known and _is_active(client, known):
+        return known
+    shown = {name: tag for name, tag in tags.items() if name not in _OF_A_TASK}
+    run_id = _create(client, experiment, _DAG_RUN, key, _named(key.partition("/")[0], message.version), shown)
     try:
         store.publish(claim, run_id.encode())
     except AlreadyPublished:
-        winner = store.read(claim).decode()
-        if _is_active(client, winner):
+        if (winner := _claimed(store, claim)) != known:
             client.delete_run(run_id)
             return winner
+        with store.write(claim) as file:  # the server has lost the run, or somebody deleted it
+            file.write(run_id.encode())
     return run_id
+
+
+def _claimed(store: Store, claim: str) -> str:
+    """Returns the id of the run that a file in the store names, "" if there is no such file."""
+    try:
+        return store.read(claim).decode()
+    except FileNotFoundError:
+        return ""
 
 
 def _is_active(client: Any, run_id: str) -> bool:
