@@ -133,7 +133,7 @@ def test_the_experiment_shows_the_newest_results_and_keeps_a_manual_description(
 
 def test_stages_that_begin_together_share_the_run_of_their_dag(server: str, tmp_path: Path) -> None:
     store, held = Store(str(tmp_path)), client(server)
-    held.create_experiment("together")
+    held.create_experiment("together", tags={"mlflow.experimentKind": "custom_model_development"})
     begin = Barrier(6)
 
     def begin_stage(number: int) -> str:
