@@ -186,8 +186,8 @@ BENCHMARKS = (
         "canaries",
         "Simulated canary cycles: equal arms of unequal noise, and one better arm, against a pooled variance",
         lambda r: (
-            f"equal arms: at most {r['largest']['confirmed']} % of cycles promote one, {r['largest']['pooled']} % with a "
-            "pooled variance"
+            f"equal arms: at most {r['largest']['confirmed']} % of cycles promote one, "
+            f"{r['largest']['pooled']} % with a pooled variance"
         ),
     ),
     Benchmark(
