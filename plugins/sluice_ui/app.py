@@ -82,15 +82,15 @@ def static(name: str) -> FileResponse:
 @app.get("/recipe/{recipe}")
 def recipe_page(recipe: str, user: GetUserDep, at: At, version: AnyVersion = "") -> HTMLResponse:
     """One version of a recipe, or all its versions."""
-    found = _readable(recipe, user)
-    return _page(lambda: version_pages.version(found, version, at) if version else recipes.versions(found, at))
+    if version:
+        return _page(lambda: version_pages.version(_readable(recipe, user), version, at))
+    return _page(lambda: recipes.versions(_readable(recipe, user), at))
 
 
 @app.get("/artifact/{address:path}")
 def artifact(address: str, user: GetUserDep, at: At) -> HTMLResponse:
     """One artifact, by name@version."""
-    recipe = _readable(address.partition("/")[0], user)
-    return _page(lambda: version_pages.artifact(recipe, address, at))
+    return _page(lambda: version_pages.artifact(_readable(address.partition("/")[0], user), address, at))
 
 
 @app.get("/corpus")

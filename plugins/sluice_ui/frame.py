@@ -6,6 +6,7 @@ Content-Security-Policy forbids scripts other than those in `static/` and Plotly
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -173,6 +174,11 @@ def external_link(label: str, url: str) -> str:
 def badge(label: str, kind: str = "") -> Markup:
     """Returns a short label in a colored box; `kind` is "good", "bad", "pale" or ""."""
     return Markup('<span class="badge {}">{}</span>').format(kind, label)
+
+
+def moment(at: datetime) -> Markup:
+    """Returns a time to the second."""
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), f"{at:%Y-%m-%d %H:%M:%S}")
 
 
 def bar(share: float, *, lost: bool = False) -> Markup:

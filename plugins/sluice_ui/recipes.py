@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from sluice_ui.frame import ROOT, Address, Version, link, page, size, sparkline
+from sluice_ui.frame import ROOT, Address, Version, link, moment, page, sparkline
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
@@ -50,12 +50,10 @@ def recipes(readable: Sequence[Recipe], at: Address) -> str:
                 name,
                 _version_link(recipe.name, versions[0]),
                 recipe.schedule or "manual",
-                f"{newest.stage} {newest.finished:%Y-%m-%d %H:%M}" if newest else None,
+                Markup("{} {}").format(newest.stage, moment(newest.finished)) if newest else None,
                 *(_metric(store, recipe.name, versions[0], *source) for source in FIGURES.values()),
                 _champion(store, recipe.name, versions[:LINE]),
-                Markup("<span>{}</span>").format(
-                    size(sum(a.record.bytes for a in artifacts if not a.record.adopted_from))
-                ),
+                round(sum(a.record.bytes for a in artifacts if not a.record.adopted_from) / 1e6, 1),
                 sparkline(series),
             ]
         )
@@ -66,7 +64,7 @@ def recipes(readable: Sequence[Recipe], at: Address) -> str:
         "last stage",
         *FIGURES,
         "champion",
-        "disk",
+        "#disk, MB",
         f"documents, {LINE} versions",
     ]
     return page("rows", "Recipes", at, name="recipes", head=head, rows=rows, note="")
@@ -85,13 +83,13 @@ def versions(recipe: Recipe, at: Address) -> str:
     for version in known[(number - 1) * PER_PAGE : number * PER_PAGE]:
         artifacts = index.artifacts(version)
         made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]
-        finished = f"{artifacts[-1].record.finished:%Y-%m-%d %H:%M}" if artifacts else None
+        finished = moment(artifacts[-1].record.finished) if artifacts else None
         figures = [_metric(store, recipe.name, version, *source) for source in FIGURES.values()]
         rows.append(
             [_version_link(recipe.name, version), finished, *figures, len(made), len(artifacts) - len(made),
-             size(sum(record.bytes for record in made))]
+             round(sum(record.bytes for record in made) / 1e6, 1)]
         )  # fmt: skip
-    head = ["version", "last stage", *(title for title in FIGURES), "#made", "#adopted", "disk"]
+    head = ["version", "last stage", *(title for title in FIGURES), "#made", "#adopted", "#disk, MB"]
     links = {step: at.href(page=str(number + step)) for step in (-1, 1) if 1 <= number + step <= pages}
     return page("versions", recipe.name, at, Version(recipe.name, ""), head=head, rows=rows, links=links, number=number,
                 pages=pages, count=len(known))  # fmt: skip

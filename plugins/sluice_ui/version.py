@@ -19,6 +19,7 @@ from sluice_ui.frame import (
     duration,
     external_link,
     link,
+    moment,
     page,
     size,
 )
@@ -169,7 +170,7 @@ def _artifact_rows(artifacts: Sequence[Artifact]) -> list[list[object]]:
         how = badge("adopted", "pale") if adopted else badge("made", "good")
         time = "" if adopted else bar(_seconds(one) / longest)
         rows.append(
-            [artifact_link(record.artifact), record.stage, how, f"{record.finished:%Y-%m-%d %H:%M:%S}",
+            [artifact_link(record.artifact), record.stage, how, moment(record.finished),
              None if adopted else round(_seconds(one), 1), time, record.rows_in, record.rows_out,
              sum(record.rejected.values()), record.bytes, record.note, _mlflow(one)]
         )  # fmt: skip
