@@ -14,10 +14,10 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from fastapi import Depends, FastAPI, Form, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from sluice_ui import answers, charts, documents, recipes
+from sluice_ui import answers, charts, documents, recipes, runs
 from sluice_ui import version as version_pages
 from sluice_ui.frame import HEADERS, Address, page
 from tasks.core.errors import InputError, SluiceError
@@ -77,6 +77,19 @@ def static(name: str) -> FileResponse:
     path = _FILES[name]
     kept = {**HEADERS, "Cache-Control": "private, max-age=3600"}
     return FileResponse(path, media_type=_TYPES[path.suffix], headers=kept)
+
+
+@app.get("/airflow")
+def of_airflow(
+    user: GetUserDep,
+    dag: Annotated[str, Query(max_length=250)],
+    run: Annotated[str, Query(max_length=250)] = "",
+    task: Annotated[str, Query(max_length=250)] = "",
+    map_index: Annotated[str, Query(max_length=20)] = "",
+) -> RedirectResponse:
+    """The page of a DAG, a run or a task, for the tabs in Airflow."""
+    _readable(dag.partition(".")[0], user)
+    return RedirectResponse(runs.page_of(dag, run, task, map_index), headers=HEADERS)
 
 
 @app.get("/recipe/{recipe}")

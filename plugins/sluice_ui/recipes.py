@@ -32,7 +32,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 
 def recipes(readable: Sequence[Recipe], at: Address) -> str:
     """Returns the page of all recipes: state, figures and disk of the newest version, and kept documents over time."""
-    rows = []
+    rows: list[list[object]] = []
     for recipe in readable:
         store = open_store(recipe)
         index = VersionIndex(store, recipe.name)
@@ -79,7 +79,7 @@ def versions(recipe: Recipe, at: Address) -> str:
     pages = max(1, -(-len(known) // PER_PAGE))
     text = at.query.get("page", "")
     number = min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), pages)
-    rows = []
+    rows: list[list[object]] = []
     for version in known[(number - 1) * PER_PAGE : number * PER_PAGE]:
         artifacts = index.artifacts(version)
         made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]

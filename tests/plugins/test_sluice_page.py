@@ -136,6 +136,13 @@ def test_all_recipes_and_all_versions_of_one_are_listed_with_their_figures(get, 
     assert get("/sluice/recipe/shown?page=99").status_code == 200
 
 
+def test_the_tab_of_a_dag_or_a_run_without_artifacts_leads_to_its_recipe(get, corpus):
+    for query in ("", "&run=manual__1", "&run=manual__1&task=consolidate&map_index={MAP_INDEX}"):
+        answer = get(f"/sluice/airflow?dag=shown.corpus{query}")
+        assert str(answer.url).endswith("/sluice/recipe/shown"), answer.text
+    assert get("/sluice/airflow?dag=foreign_dag").status_code == 404
+
+
 def test_documents_are_filtered_by_column_and_text(get, corpus):
     path = "/sluice/corpus?recipe=shown&version=v1"
     assert "documents 1 to 1 of those that match" in get(f"{path}&host=site.localhost&text=ALERT").text
@@ -286,6 +293,7 @@ def test_airflow_registers_the_page_and_loads_one_file_only(client):
     loaded, errors = plugins_manager._get_plugins()
     assert not errors
     [ours] = [plugin for plugin in loaded if plugin.name == "sluice"]
+    assert [view["destination"] for view in ours.external_views] == ["nav", "dag", "dag_run", "task_instance"]
     assert ours.external_views[0]["href"] == "/sluice/"
     assert "app" not in sys.modules
     assert "pages" not in sys.modules

@@ -90,6 +90,19 @@ def test_an_artifact_has_a_page_behind_airflows_login(stack, smoke, page) -> Non
     assert opened.value.url.startswith(stack.home.mlflow_url)
 
 
+def test_dags_runs_and_tasks_have_a_tab_with_their_page(stack, smoke, page) -> None:
+    corpus = smoke.dag_runs[1]
+    run = f"{stack.home.airflow_url}/dags/{corpus.dag_id}/runs/{corpus.run_id}"
+    for address, heading in (
+        (f"{stack.home.airflow_url}/dags/{corpus.dag_id}", "smoke"),
+        (run, "smoke dev"),
+        (f"{run}/tasks/consolidate", "smoke/documents@dev"),
+    ):
+        page.goto(address)
+        page.locator("[role=tablist], main, body").get_by_role("link", name="Sluice", exact=True).last.click()
+        page.frame_locator("iframe").get_by_role("heading", name=heading, exact=True, level=1).wait_for()
+
+
 def test_mlflow_shows_one_experiment_per_recipe(stack, smoke, page) -> None:
     page.goto(f"{stack.home.mlflow_url}/#/experiments")
     page.get_by_text("smoke", exact=True).first.wait_for()
