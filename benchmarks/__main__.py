@@ -182,6 +182,15 @@ BENCHMARKS = (
         lambda r: f"{r['accuracy']:.0%} of {r['sentences']:,} sentences in {r['languages']} languages",
     ),
     Benchmark(
+        "canaries",
+        "canaries",
+        "Simulated canary cycles: equal arms of unequal noise, and one better arm, against a pooled variance",
+        lambda r: (
+            f"equal arms: at most {r['largest']['confirmed']} % of cycles promote one, "
+            f"{r['largest']['pooled']} % with a pooled variance"
+        ),
+    ),
+    Benchmark(
         "perplexity",
         "perplexity --data FOLDER [--quality FILE]",
         "N-gram perplexity against KenLM, and its separation of prose from noise",

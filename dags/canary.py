@@ -3,11 +3,12 @@
 | | |
 |---|---|
 | reads | the asset `tokens` |
-| writes | `arms`, one `canary` per arm and seed, and the asset `mixture` (the decision, with its report) |
-| costs | `canary.steps` training steps per arm and seed, in the pool `gpu` |
+| writes | `arms`, a `canary` per arm and seed, the `finalist`, a `confirmation` per fresh seed, the asset `mixture` |
+| costs | `canary.steps` training steps per arm and seed, and of the confirmation, in the pool `gpu` |
 | next | `pretrain` starts automatically |
 
-A mixture is promoted only if the paired interval against the current one excludes 0.
+The best arm is trained again with fresh seeds, beside the current mixture, and promoted only if the interval of these
+paired differences excludes 0. If no arm looks better than the current mixture, `confirm` is skipped.
 With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published.
 """
 
@@ -21,6 +22,14 @@ from operators.stage import MembersOperator, StageOperator
 
 FORM = {"canary.steps": "Training steps of each small run."}
 
+
+def small_runs(recipe, stage: str):
+    """Returns the operator of a mapped stage of small trainings, to expand over its members."""
+    return training_operator(recipe, gang=False).partial(
+        task_id=stage, recipe=recipe.name, stage=stage, pool="gpu", map_index_template="{{ task.member }}"
+    )
+
+
 for recipe in recipes_for("canary"):
     settings = dag_settings(
         recipe,
@@ -31,18 +40,16 @@ for recipe in recipes_for("canary"):
     )
     with DAG(**settings):
         arms = MembersOperator(task_id="arms", recipe=recipe.name, stage="arms")
-        canary = (
-            training_operator(recipe, gang=False)
-            .partial(
-                task_id="canary", recipe=recipe.name, stage="canary", pool="gpu", map_index_template="{{ task.member }}"
-            )
-            .expand(member=arms.output)
-        )
-        decide = StageOperator(task_id="decide", recipe=recipe.name, stage="decide")
+        canary = small_runs(recipe, "canary").expand(member=arms.output)
+        finalist = MembersOperator(task_id="finalist", recipe=recipe.name, stage="finalist")
+        confirm = small_runs(recipe, "confirm").expand(member=finalist.output)
+        # Without a finalist, `confirm` has no members and is skipped.
+        decide = StageOperator(task_id="decide", recipe=recipe.name, stage="decide", trigger_rule="none_failed")
         gate = CanaryGate(
             task_id="gate", recipe=recipe.name, decided=decide.output, outlets=[asset(recipe.name, "mixture")]
         )
-        canary >> decide >> gate
+        canary >> finalist
+        confirm >> decide >> gate
         if recipe.place.ask_human:
             approve = ReportApproval(
                 task_id="approve",

@@ -8,6 +8,13 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+TABS = {
+    "dag": "dag={DAG_ID}",
+    "dag_run": "dag={DAG_ID}&run={RUN_ID}",
+    "task_instance": "dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map_index={MAP_INDEX}",
+}
+"""Query of the page of a DAG, a run or a task; Airflow fills in the fields."""
+
 
 async def page(scope: Any, receive: Any, send: Any) -> None:
     """The page as an ASGI application."""
@@ -17,8 +24,14 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
 
 
 class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
-    """Adds "Sluice" to the navigation."""
+    """Adds "Sluice" to the navigation, and as a tab to the pages of DAGs, runs and tasks."""
 
     name = "sluice"
     fastapi_apps = [{"app": page, "url_prefix": "/sluice", "name": "Sluice"}]
-    external_views = [{"name": "Sluice", "href": "/sluice/", "destination": "nav", "url_route": "sluice"}]
+    external_views = [
+        {"name": "Sluice", "href": "/sluice/", "destination": "nav", "url_route": "sluice"},
+        *(
+            {"name": "Sluice", "href": f"/sluice/airflow?{query}", "destination": where, "url_route": f"sluice-{where}"}
+            for where, query in TABS.items()
+        ),
+    ]

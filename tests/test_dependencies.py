@@ -23,6 +23,7 @@ BY_NAME = {
     "asyncpg": "SQLAlchemy's driver for the API server",
     "awkward": "gigatoken returns its arrays",
     "lxml-html-clean": "lxml.html.clean, which trafilatura imports",
+    "plotly": "the pages serve its script",
     "psycopg2-binary": "the demo imports it, and SQLAlchemy as its driver",
     "s3fs": "fsspec loads it for s3:// addresses",
 }

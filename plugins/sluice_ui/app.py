@@ -14,11 +14,12 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from fastapi import Depends, FastAPI, Form, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from sluice_ui import pages
-from sluice_ui.pages import HEADERS
+from sluice_ui import answers, charts, documents, recipes, runs
+from sluice_ui import version as version_pages
+from sluice_ui.frame import HEADERS, Address, page
 from tasks.core.errors import InputError, SluiceError
 from tasks.run.recipe import Recipe, find_recipe, recipe_files
 
@@ -32,7 +33,7 @@ _VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 def refused(_request: Request, error: StarletteHTTPException) -> HTMLResponse:
     """Shows an error as a page; the other headers are those that the login needs."""
     return HTMLResponse(
-        pages.error(error.status_code, str(error.detail)), error.status_code, {**HEADERS, **(error.headers or {})}
+        _error(error.status_code, str(error.detail)), error.status_code, {**HEADERS, **(error.headers or {})}
     )
 
 
@@ -40,51 +41,89 @@ def refused(_request: Request, error: StarletteHTTPException) -> HTMLResponse:
 def invalid(_request: Request, error: RequestValidationError) -> HTMLResponse:
     """Shows which parameters of the address are invalid."""
     names = ", ".join(sorted({str(problem["loc"][-1]) for problem in error.errors()}))
-    return HTMLResponse(pages.error(422, f"The address has a missing or invalid {names}."), 422, HEADERS)
+    return HTMLResponse(_error(422, f"The address has a missing or invalid {names}."), 422, HEADERS)
 
 
 _STATIC = Path(__file__).parent / "static"
+_FILES = {
+    **{path.name: path for path in sorted(_STATIC.iterdir())},
+    "plotly.js": charts.script(),
+}
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
 Name = Annotated[str, Query(pattern=f"^{_NAME}$", max_length=100)]
-Version = Annotated[str, Query(pattern=f"^{_VERSION}$", max_length=100)]
+VersionName = Annotated[str, Query(pattern=f"^{_VERSION}$", max_length=100)]
+AnyVersion = Annotated[str, Query(pattern=f"^({_VERSION})?$", max_length=100)]
+
+
+def _at(request: Request) -> Address:
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return Address(path, dict(request.query_params))
+
+
+At = Annotated[Address, Depends(_at)]
 
 
 @app.get("/")
-def index(user: GetUserDep) -> HTMLResponse:
+def index(user: GetUserDep, at: At) -> HTMLResponse:
     """All recipes that the user may see."""
-    return _page(lambda: pages.recipes([recipe for recipe in _valid_recipes() if _may_read(recipe.name, user)]))
+    return _page(lambda: recipes.recipes([recipe for recipe in _valid_recipes() if _may_read(recipe.name, user)], at))
 
 
-@app.get("/links.js")
-def links() -> FileResponse:
-    """The script of all pages."""
-    return FileResponse(_STATIC / "links.js", media_type="text/javascript", headers=HEADERS)
+@app.get("/static/{name}")
+def static(name: str) -> FileResponse:
+    """The style and the scripts of all pages."""
+    if name not in _FILES:
+        raise HTTPException(404, "no such file")
+    path = _FILES[name]
+    kept = {**HEADERS, "Cache-Control": "private, max-age=3600"}
+    return FileResponse(path, media_type=_TYPES[path.suffix], headers=kept)
+
+
+@app.get("/airflow")
+def of_airflow(
+    user: GetUserDep,
+    dag: Annotated[str, Query(max_length=250)],
+    run: Annotated[str, Query(max_length=250)] = "",
+    task: Annotated[str, Query(max_length=250)] = "",
+    map_index: Annotated[str, Query(max_length=20)] = "",
+) -> RedirectResponse:
+    """The page of a DAG, a run or a task, for the tabs in Airflow."""
+    _readable(dag.partition(".")[0], user)
+    return RedirectResponse(runs.page_of(dag, run, task, map_index), headers=HEADERS)
 
 
 @app.get("/recipe/{recipe}")
-def recipe_run(recipe: str, version: Version, user: GetUserDep) -> HTMLResponse:
-    """One version of a recipe."""
-    return _page(lambda: pages.run(_readable(recipe, user), version))
+def recipe_page(recipe: str, user: GetUserDep, at: At, version: AnyVersion = "") -> HTMLResponse:
+    """One version of a recipe, or all its versions."""
+    if version:
+        return _page(lambda: version_pages.version(_readable(recipe, user), version, at))
+    return _page(lambda: recipes.versions(_readable(recipe, user), at))
 
 
 @app.get("/artifact/{address:path}")
-def artifact(address: str, user: GetUserDep) -> HTMLResponse:
+def artifact(address: str, user: GetUserDep, at: At) -> HTMLResponse:
     """One artifact, by name@version."""
-    recipe = _readable(address.partition("/")[0], user)
-    return _page(lambda: pages.artifact_page(recipe, address))
+    return _page(lambda: version_pages.artifact(_readable(address.partition("/")[0], user), address, at))
 
 
 @app.get("/corpus")
-def corpus(recipe: Name, version: Version, user: GetUserDep) -> HTMLResponse:
-    """Samples of a corpus."""
-    return _page(lambda: pages.corpus(_readable(recipe, user), version))
+def corpus(recipe: Name, version: VersionName, user: GetUserDep, at: At) -> HTMLResponse:
+    """Documents of a corpus."""
+    return _page(lambda: documents.corpus(_readable(recipe, user), version, at))
 
 
 @app.get("/trace")
 def trace(
-    recipe: Name, version: Version, user: GetUserDep, what: Annotated[str, Query(max_length=4000)] = ""
+    recipe: Name, version: VersionName, user: GetUserDep, at: At, what: Annotated[str, Query(max_length=4000)] = ""
 ) -> HTMLResponse:
     """Trace of a page, a document or a training step."""
-    return _page(lambda: pages.trace(_readable(recipe, user), version, what))
+    return _page(lambda: answers.trace(_readable(recipe, user), version, what, at))
+
+
+@app.get("/explain")
+def ask_explain(recipe: Name, version: VersionName, user: GetUserDep, at: At) -> HTMLResponse:
+    """The form of an explanation."""
+    return _page(lambda: answers.explain(_readable(recipe, user), version, "", at))
 
 
 @app.post("/explain")
@@ -92,21 +131,28 @@ def explain(
     recipe: Annotated[str, Form(pattern=f"^{_NAME}$", max_length=100)],
     version: Annotated[str, Form(pattern=f"^{_VERSION}$", max_length=100)],
     user: GetUserDep,
+    at: At,
     text: Annotated[str, Form()] = "",
 ) -> HTMLResponse:
     """Pages and training steps of a text. Uses POST because the text may be too long for a URL; changes nothing."""
-    return _page(lambda: pages.explain(_readable(recipe, user), version, text))
+    return _page(lambda: answers.explain(_readable(recipe, user), version, text, at))
 
 
 @app.get("/why")
 def why(
     recipe: Name,
     user: GetUserDep,
-    version: Annotated[str, Query(pattern=f"^({_VERSION})?$", max_length=100)] = "",
+    at: At,
+    version: AnyVersion = "",
     url: Annotated[str, Query(max_length=4000)] = "",
 ) -> HTMLResponse:
     """Reasons why a URL is or is not crawled: in one cycle, or according to the newest artifacts."""
-    return _page(lambda: pages.why(_readable(recipe, user), version, url))
+    return _page(lambda: answers.why(_readable(recipe, user), version, url, at))
+
+
+def _error(status: int, message: str) -> str:
+    title = {404: "Not found", 503: "Not available"}.get(status, "Not possible")
+    return page("error", title, Address("/", {}), message=message)
 
 
 def _valid_recipes() -> list[Recipe]:

@@ -70,12 +70,10 @@ def funnel(artifacts: RunArtifacts) -> Iterator[str]:
 
 
 def mixture(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields the decision of the canaries: the reason, the interval, and the weights for training."""
+    """Yields the decision of the canaries: the reason, and the weights for training."""
     decision = artifacts.json("mixture", "mixture.json")
-    low, high = decision["interval"]
     weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
     yield decision["reason"]
-    yield f"interval of the difference to {decision['current']}: {low:+.4f} to {high:+.4f} bits per byte"
     yield f"trained with {weights}"
 
 

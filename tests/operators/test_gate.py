@@ -5,12 +5,16 @@ import json
 import pytest
 
 from operators.gate import ReportApproval
-from tasks.core.artifact import ArtifactId
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.run.recipe import find_recipe
 from tasks.run.result import StageResult
+from tasks.run.runner import run_stage
+from tasks.run.tracking import TrackingContext
+from tasks.stages.canary.arms import parse_member
 from tests.operators.test_stage_operator import events_of, returned, states
 
 DECISION = {"weights": {"web": 0.7, "code": 0.3}, "promoted": True, "reason": "arm-2 is better, 95% sure", "arms": []}
@@ -82,9 +86,32 @@ def test_every_arm_and_seed_is_a_mapped_task(recipes, dag_bag, documents):
     recipes("mapped", "arms = 0\nsteps = 2\nbatch_size = 2\nmicrobatch = 2\n")
     documents("mapped")
     assert str(dag_bag().dags["mapped.tokens"].test().state) == "success"
-    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern="^(canary|decide|gate)$")
+    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern="^(canary|finalist|decide|gate)$")
     members = returned(run, "arms")
     assert len(members) >= 2
     assert all(member.startswith("arm-") for member in members)
     mapped = [ti for ti in run.get_task_instances() if ti.task_id == "canary"]
     assert sorted(ti.map_index for ti in mapped) == list(range(len(members)))
+
+
+def test_without_a_finalist_nothing_is_confirmed_and_the_decision_is_made(recipes, dag_bag, documents, tmp_path):
+    recipes("kept", "arms = 0\nsteps = 2\nbatch_size = 2\nmicrobatch = 2\n")
+    documents("kept")
+    assert str(dag_bag().dags["kept.tokens"].test().state) == "success"
+    tracking = TrackingContext("", "kept")
+    arms = run_stage(find_recipe("kept"), "arms", version="dev", source_version=None, member="", tracking=tracking)
+    store = Store(str(tmp_path / "store"))
+    chosen = json.loads(Artifact.find(store, ArtifactId("kept/arms", "dev")).read("arms.json"))
+    for member in arms.members:
+        name, seed = parse_member(member)
+        arm = next(arm for arm in chosen if arm["arm"] == name)
+        bpb = 1.0 if name == "arm-0" else 1.5
+        output = Output(store, ArtifactId(f"kept/canary/{member}", "dev"), "0" * 64)
+        with output.part("result", conserved=False) as part, part.file("result.json") as file:
+            file.write(json.dumps({**arm, "seed": seed, "bpb": {"code": bpb, "web": bpb}}).encode())
+        commit(output, "canary", 1, Config(), [], Report())
+    run = dag_bag().dags["kept.canary"].test(mark_success_pattern="^canary$")
+    assert str(run.state) == "success"
+    assert returned(run, "finalist") == []
+    assert states(run)["confirm"] == "skipped"
+    assert returned(run, "gate")["reason"] == "arm-0 stays: no arm was better in the screening"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +24,15 @@ from tests.conftest import run_stage_in
 from tests.corpora import kept_document, tokens_in
 
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
-OWN_SCRIPT = '<script src="/sluice/links.js" defer></script>'
+OWN_SCRIPT = re.compile(r'<script src="/sluice/static/[a-z]+\.js"( defer)?></script>')
 PAGES = (
     "/sluice/",
     "/sluice/recipe/shown?version=v1",
     "/sluice/artifact/shown/documents@v1",
     "/sluice/corpus?recipe=shown&version=v1",
+    "/sluice/corpus?recipe=shown&version=v1&fate=rejected",
+    "/sluice/recipe/shown",
+    "/sluice/explain?recipe=shown&version=v1",
     "/sluice/trace?recipe=shown&version=v1&what=http://site.localhost/0",
     "/sluice/why?recipe=shown&version=v1&url=http://site.localhost/0",
 )
@@ -94,7 +98,7 @@ def crawled(recipes):
         run_stage(recipe, stage, version="c1", member=member, tracking=TrackingContext("", "shown"))
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/sluice/links.js"])
+@pytest.mark.parametrize("path", [*PAGES, "/sluice/static/links.js", "/sluice/static/plotly.js"])
 def test_pages_require_the_airflow_login(path, client, corpus):
     client.cookies.clear()
     assert client.get(path).status_code == 401
@@ -107,11 +111,11 @@ def test_all_routes_require_authentication(path, client):
     assert client.get(path).status_code == 404
 
 
-@pytest.mark.parametrize("path", PAGES[:4])
+@pytest.mark.parametrize("path", PAGES[:7])
 def test_crawled_text_is_escaped(path, get, corpus):
     answer = get(path)
     assert answer.status_code == 200, answer.text
-    assert "<script" not in answer.text.replace(OWN_SCRIPT, "")
+    assert "<script" not in OWN_SCRIPT.sub("", answer.text)
     assert "<img" not in answer.text
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
@@ -121,6 +125,40 @@ def test_the_page_of_a_version_shows_funnel_and_artifacts(get, corpus):
     assert "shown/documents@v1" in text
     assert "75.0%" in text
     assert "&lt;script&gt;" in text
+
+
+def test_all_recipes_and_all_versions_of_one_are_listed_with_their_figures(get, corpus):
+    assert '<a href="/sluice/recipe/shown?version=v1">v1</a>' in get("/sluice/").text
+    adopt(corpus, ArtifactId("shown/documents", "v2"), corpus.record.inputs)
+    text = get("/sluice/recipe/shown").text
+    assert "2 versions, those begun last first" in text
+    assert text.index(">v2</a></td>") < text.index(">v1</a></td>")
+    assert get("/sluice/recipe/shown?page=99").status_code == 200
+
+
+def test_the_tab_of_a_dag_or_a_run_without_artifacts_leads_to_its_recipe(get, corpus):
+    for query in ("", "&run=manual__1", "&run=manual__1&task=consolidate&map_index={MAP_INDEX}"):
+        answer = get(f"/sluice/airflow?dag=shown.corpus{query}")
+        assert str(answer.url).endswith("/sluice/recipe/shown"), answer.text
+    assert get("/sluice/airflow?dag=foreign_dag").status_code == 404
+
+
+def test_documents_are_filtered_by_column_and_text(get, corpus):
+    path = "/sluice/corpus?recipe=shown&version=v1"
+    assert "documents 1 to 1 of those that match" in get(f"{path}&host=site.localhost&text=ALERT").text
+    assert "no kept document matches" in get(f"{path}&host=elsewhere").text
+    assert "no kept document matches" in get(f"{path}&text=nowhere").text
+    assert "documents 1 to 1 of those that match" in get(f"{path}&fate=rejected&source=web").text
+    assert "no rejected document matches" in get(f"{path}&fate=rejected&language=en").text  # a column it lacks
+    assert get(f"{path}&after=x").status_code == 200
+
+
+def test_the_documents_of_an_explanation_lead_to_their_traces(post, get, indexed):
+    answer = post(text="page 2\r\n" + HOSTILE).text
+    assert "<mark>" in answer
+    found = re.search(r'href="(/sluice/trace\?recipe=test&amp;version=dev&amp;what=[0-9a-f]{32})"', answer)
+    assert found
+    assert "<h2>Documents</h2>" in get(found[1].replace("&amp;", "&")).text
 
 
 def test_the_page_of_an_artifact_lists_its_missing_inputs(get, corpus):
@@ -137,10 +175,13 @@ def test_the_pages_of_an_adopted_artifact_and_its_source_link_to_each_other(get,
     assert ">shown/documents@v2</a>" in get(PAGES[2]).text
     assert "75.0%" in get("/sluice/recipe/shown?version=v2").text
     assert "&lt;script&gt;" in get("/sluice/corpus?recipe=shown&version=v2").text
+    row = get("/sluice/recipe/shown?version=v2").text.partition(">shown/documents@v2</a>")[2].partition("</tr>")[0]
+    assert ">adopted</span>" in row
 
 
 def test_the_page_of_a_version_explains_why_a_url_is_not_crawled(get, crawled):
-    text = get("/sluice/recipe/shown?version=c1").text
+    assert '<a href="/sluice/why?recipe=shown&amp;version=c1">Why</a>' in get("/sluice/recipe/shown?version=c1").text
+    text = get("/sluice/why?recipe=shown&version=c1").text
     assert '<form action="/sluice/why" method="get">' in text
     assert '<input type="text" name="url"' in text
     answer = get(f"/sluice/why?recipe=shown&version=c1&url=http://elsewhere.localhost/{HOSTILE}")
@@ -178,12 +219,12 @@ def indexed(recipes, tmp_path):
 
 
 def test_a_text_is_explained_on_the_page_and_escaped(post, get, indexed):
-    assert '<form action="/sluice/explain" method="post">' in get("/sluice/recipe/test?version=dev").text
+    assert '<form action="/sluice/explain" method="post">' in get("/sluice/explain?recipe=test&version=dev").text
     answer = post(text=f"</textarea></pre>{HOSTILE * 2}\r\n")
     assert answer.status_code == 200, answer.text
     assert "http://site.localhost/" in answer.text
     assert "&lt;script&gt;alert" in answer.text.partition("<pre>")[2]
-    assert "<script" not in answer.text.replace(OWN_SCRIPT, "")
+    assert "<script" not in OWN_SCRIPT.sub("", answer.text)
     assert "<img" not in answer.text
     assert answer.text.count("</textarea>") == 1
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
@@ -217,7 +258,7 @@ def test_an_error_of_explain_is_shown_as_a_message(post, client, indexed):
 def test_a_missing_page_is_404_with_navigation(path, get, corpus):
     answer = get(path)
     assert answer.status_code == 404
-    assert '<a href="/sluice/">All recipes</a>' in answer.text
+    assert '<a href="/sluice/">Recipes</a>' in answer.text
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
 
@@ -226,10 +267,10 @@ def test_an_unknown_version_is_reported_with_the_known_ones(get, corpus):
 
 
 def test_a_recipe_without_a_crawl_has_no_questions_about_one(get, recipes, corpus):
-    assert "Why is a URL crawled" in get("/sluice/recipe/shown?version=v1").text
+    assert ">Why</a>" in get("/sluice/recipe/shown?version=v1").text
     source = '[[extract.files]]\nname = "notes"\nkind = "text"\npath = "/notes/*.txt"'
     recipes("shown", text=f'name = "shown"\n{source}\n[place]\nstore = "${{SLUICE_STORE}}"\n')
-    assert "Why is a URL crawled" not in get("/sluice/recipe/shown?version=v1").text
+    assert ">Why</a>" not in get("/sluice/recipe/shown?version=v1").text
 
 
 def test_a_store_that_cannot_be_used_is_reported(get, recipes, tmp_path):
@@ -252,6 +293,7 @@ def test_airflow_registers_the_page_and_loads_one_file_only(client):
     loaded, errors = plugins_manager._get_plugins()
     assert not errors
     [ours] = [plugin for plugin in loaded if plugin.name == "sluice"]
+    assert [view["destination"] for view in ours.external_views] == ["nav", "dag", "dag_run", "task_instance"]
     assert ours.external_views[0]["href"] == "/sluice/"
     assert "app" not in sys.modules
     assert "pages" not in sys.modules

@@ -90,6 +90,57 @@ def test_an_artifact_has_a_page_behind_airflows_login(stack, smoke, page) -> Non
     assert opened.value.url.startswith(stack.home.mlflow_url)
 
 
+def test_dags_runs_and_tasks_have_a_tab_with_their_page(stack, smoke, page) -> None:
+    corpus = smoke.dag_runs[1]
+    run = f"{stack.home.airflow_url}/dags/{corpus.dag_id}/runs/{corpus.run_id}"
+    for address, heading in (
+        (f"{stack.home.airflow_url}/dags/{corpus.dag_id}", "smoke"),
+        (run, "smoke dev"),
+        (f"{run}/tasks/consolidate", "smoke/documents@dev"),
+    ):
+        page.goto(address)
+        page.locator("[role=tablist], main, body").get_by_role("link", name="Sluice", exact=True).last.click()
+        page.frame_locator("iframe").get_by_role("heading", name=heading, exact=True, level=1).wait_for()
+
+
 def test_mlflow_shows_one_experiment_per_recipe(stack, smoke, page) -> None:
     page.goto(f"{stack.home.mlflow_url}/#/experiments")
     page.get_by_text("smoke", exact=True).first.wait_for()
+
+
+SLUICE_PAGES = (
+    "/",
+    "/recipe/smoke",
+    "/recipe/smoke?version=dev",
+    "/corpus?recipe=smoke&version=dev",
+    "/corpus?recipe=smoke&version=dev&fate=rejected",
+    "/trace?recipe=smoke&version=dev&what=step:3",
+    "/explain?recipe=smoke&version=dev",
+    "/why?recipe=smoke&version=dev",
+    "/artifact/smoke/documents@dev",
+)
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 420)])
+def test_the_pages_are_accessible_in_both_themes_and_widths_and_load_nothing_from_elsewhere(
+    stack, smoke, page, theme, width
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    said, outside = [], []
+    tab = page.context.new_page()
+    tab.emulate_media(color_scheme=theme)
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: outside.append(request.url))
+    base = f"{stack.home.airflow_url}/sluice"
+    for path in SLUICE_PAGES:
+        tab.goto(base + path)
+        if path.startswith("/recipe/smoke?"):
+            tab.locator(".chart svg.main-svg").first.wait_for()
+        assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
+        violations = axe.run(tab).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == [], path
+    assert said == []
+    assert [url for url in outside if not url.startswith((base, "data:"))] == []
+    tab.close()

@@ -83,6 +83,8 @@ def test_the_next_version_starts_from_the_promoted_mixture(stack, smoke) -> None
     arms = one(recipe, "arms", "promoted")
     for member in arms.members:
         one(recipe, "canary", "promoted", member)
+    for member in one(recipe, "finalist", "promoted").members:
+        one(recipe, "confirm", "promoted", member)
     decided = one(recipe, "decide", "promoted")
     assert decided.metrics["promoted"] == 1.0
     promoted = json.loads(stack.artifact("smoke/mixture", "promoted").read("mixture.json"))["weights"]

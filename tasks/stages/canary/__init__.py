@@ -1,6 +1,7 @@
 """Canaries: small models trained on candidate mixtures, and the statistical decision between the mixtures.
 
-arms (select the mixtures) -> canary (one small model per mixture and seed) -> decide (promote, or keep the current one)
+arms (select the mixtures) -> canary (one small model per mixture and seed) -> finalist (the best mixture, if it looks
+better than the current one) -> confirm (fresh seeds of these two) -> decide (promote, or keep the current one)
 """
 
 from typing import Literal
@@ -33,8 +34,11 @@ class CanaryConfig(Config):
     sample_seed: int = Field(default=0, ge=0)
     """Seed of the sampled mixtures."""
 
-    seeds: tuple[int, ...] = (0, 1)
-    """Each arm is trained once per seed; a seed determines the initial weights and the data order for all arms."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the screening: each arm is trained once per seed, which determines initial weights and data order."""
+    confirmations: int = Field(default=5, ge=3, le=20)
+    """Number of fresh seeds, those after the largest of `seeds`, with which the finalist and the current mixture are
+    trained again. Only these runs decide (`statistics`)."""
     steps: int = Field(default=120, ge=1)
     """Optimizer steps of each small run."""
     batch_size: int = Field(default=16, ge=1)
@@ -54,7 +58,7 @@ class CanaryConfig(Config):
     """The objective: weight of the held-out bits per byte by source, regardless of `[pack] by`; sums to 1. Empty: equal
     weights."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    """Simultaneous confidence, over all arms of a cycle, of the intervals that must exclude 0."""
+    """Confidence of the interval that must exclude 0, on the seeds of the confirmation."""
     guard_share: float = Field(default=0.02, ge=0)
     """Tolerated relative increase of the bits per byte of a guarded source over the current mixture."""
     guarded: tuple[str, ...] = ()
@@ -69,11 +73,9 @@ class CanaryConfig(Config):
 
     @field_validator("seeds")
     @classmethod
-    def _several_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) < 2 or len(set(seeds)) < len(seeds):
-            raise ValueError(
-                "name at least two different seeds: one run cannot distinguish a better mixture from chance"
-            )
+    def _distinct_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise ValueError("name at least one seed, and none twice")
         return seeds
 
     @field_validator("spread")
@@ -90,6 +92,12 @@ class CanaryConfig(Config):
         except ValidationError as error:
             raise Problems(": ".join(filter(None, fault)) for fault in field_errors(error)) from None
         return self
+
+    @property
+    def fresh_seeds(self) -> tuple[int, ...]:
+        """The seeds of the confirmation."""
+        first = max(self.seeds) + 1
+        return tuple(range(first, first + self.confirmations))
 
     def training(self, seed: int) -> TrainConfig:
         """Returns the settings of one small run."""
@@ -131,6 +139,25 @@ STAGES = (
         mapped=True,
     ),
     StageSpec(
+        "finalist",
+        dag="canary",
+        output="finalist",
+        config=CanaryConfig,
+        section="canary",
+        module="finalist",
+        inputs={"arms": Input("arms"), "canaries": Input("canary", members_of="arms")},
+    ),
+    StageSpec(
+        "confirm",
+        dag="canary",
+        output="confirmation",
+        config=CanaryConfig,
+        section="canary",
+        module="run",
+        inputs={"arms": Input("finalist"), "shards": Input("shards"), "plan": _PLAN},
+        mapped=True,
+    ),
+    StageSpec(
         "decide",
         dag="canary",
         output="mixture",
@@ -138,6 +165,9 @@ STAGES = (
         section="canary",
         module="decide",
         asset="mixture",
-        inputs={"arms": Input("arms"), "canaries": Input("canary", members_of="arms")},
+        inputs={
+            "finalist": Input("finalist"),
+            "confirmations": Input("confirmation", members_of="finalist"),
+        },
     ),
 )

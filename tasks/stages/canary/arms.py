@@ -50,7 +50,10 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
             file.write(json.dumps(arms, indent=2, sort_keys=True).encode() + b"\n")
     members = tuple(f"{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
     kinds = [arm["kind"] for arm in arms]
-    note = f"{len(arms)} arms ({', '.join(kinds)}) x {len(config.seeds)} seeds"
+    note = (
+        f"{len(arms)} arms ({', '.join(kinds)}) x {len(config.seeds)} seeds; then, if one looks better, "
+        f"{2 * config.confirmations} runs to confirm it"
+    )
     return Report(metrics={"arms": len(arms), "runs": len(members)}, members=members, note=note)
 
 

@@ -1,29 +1,26 @@
-"""Stage decide: results of the arms -> the mixture for training, and the reason.
+"""Stage decide: results of the confirmation -> the mixture for training, and the reason.
 
-Reads `arms` and `canaries` (every arm's `result.json`); writes `mixture.json` {weights, winner, current, interval,
-promoted, reason, confidence, target, arms, response} and `report.md`, a table of the arms, and logs `response.png` to
-the tracker.
+Reads `finalist`, and of `confirmations` the `result.json` of the finalist and the current mixture for every fresh seed;
+writes `mixture.json` {weights, winner, current, promoted, reason, confidence, target, arms, confirmation, response} and
+`report.md`, and logs `response.png` to the tracker.
 
-An arm is promoted only if the interval of its paired difference is above 0 and no guarded source regresses. Otherwise
-the current mixture is kept. See `statistics` for the intervals and the fit.
+The finalist is promoted only if the interval of its paired differences is above 0 and no guarded source regresses.
+Otherwise the current mixture is kept. See `statistics` for the interval and the fit.
 """
 
 import io
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import grid_weights
 from tasks.stages.canary import CanaryConfig, statistics
-from tasks.stages.canary.arms import ARMS, RESULT
+from tasks.stages.canary.arms import ARMS, RESULT, Arm
+from tasks.stages.canary.finalist import SCREENING, bpb_of, weights_of
 
-VERSION = 1
+VERSION = 2
 MIXTURE = "mixture.json"
 REPORT = "report.md"
 _DPI = 110
@@ -31,9 +28,9 @@ _DPI = 110
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the decision; raises InputError if the result of a member is missing."""
-    arms = json.loads(inputs["arms"].read(ARMS))
-    results = [json.loads(member.read(RESULT)) for member in inputs.many("canaries")]
-    decision = decide(config, arms, results)
+    screening, pair = (json.loads(inputs["finalist"].read(name)) for name in (SCREENING, ARMS))
+    results = [json.loads(member.read(RESULT)) for member in inputs.many("confirmations")]
+    decision = decide(config, screening, pair, results)
     if MIXTURE not in output.committed:
         with output.part(MIXTURE, conserved=False) as part:
             with part.file(MIXTURE) as file:
@@ -41,171 +38,111 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
             with part.file(REPORT) as file:
                 file.write(markdown(decision).encode())
     output.log_file("response.png", partial(figure, decision))
-    low, high = decision["interval"]
-    scores = {row["arm"]: row["target_bpb"] for row in decision["arms"]}
-    metrics = {
-        "promoted": float(decision["promoted"]),
-        "current_bpb": scores[decision["current"]],
-        "winner_bpb": scores[decision["winner"]],
-        "difference_low": low,
-        "difference_high": high,
-    }
+    metrics = {"promoted": float(decision["promoted"]), "winner_bpb": _score_of(decision, decision["winner"])}
+    metrics["current_bpb"] = _score_of(decision, decision["current"])
+    if confirmed := decision["confirmation"]:
+        metrics["difference_low"], metrics["difference_high"] = confirmed["interval"]
     return Report(metrics=metrics, note=decision["reason"])
 
 
-def decide(config: CanaryConfig, arms: list[dict[str, Any]], results: list[dict[str, Any]]) -> dict[str, Any]:
+def decide(
+    config: CanaryConfig, screening: Mapping[str, Any], pair: Sequence[Arm], results: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Returns the decision, the content of `mixture.json`.
 
     Args:
         config: settings of the cycle.
-        arms: content of `arms.json`; the first is the current mixture.
-        results: content of every `result.json`.
+        screening: content of `screening.json`.
+        pair: the current mixture and the finalist; empty: no arm looked better.
+        results: content of every `result.json` of the confirmation.
 
     Raises:
         InputError: a result is missing, or has other weights than its arm.
     """
-    names = [arm["arm"] for arm in arms]
-    sources, bpb = _table(arms, config.seeds, results)
-    target = config.target or dict.fromkeys(sources, 1 / len(sources))
-    guarded = config.guarded or tuple(sources)
-    comparisons: list[statistics.Comparison] = []
-    if len(arms) > 1:
-        comparisons = statistics.compare(bpb, names, sources, target, config.confidence, config.guard_share, guarded)
-    promoted = statistics.winner(comparisons)
-    best = promoted or min(comparisons, key=lambda comparison: (comparison.mean, comparison.arm), default=None)
-    winner = best.arm if best else names[0]
-    selected = promoted.arm if promoted else names[0]
-    goal = np.array([target.get(source, 0.0) for source in sources])
+    current = screening["arms"][0]
+    confirmed = _confirmation(config, screening["target"], pair, results) if pair else None
+    promoted = confirmed is not None and confirmed["interval"][0] > 0 and not confirmed["regressions"]
     return {
-        "weights": next(arm["weights"] for arm in arms if arm["arm"] == selected),
-        "winner": winner,
-        "current": names[0],
-        "interval": [round(edge, 6) for edge in best.interval] if best else [0.0, 0.0],
-        "promoted": promoted is not None,
-        "reason": _reason(promoted, best, names[0], config),
+        "weights": pair[1]["weights"] if promoted else current["weights"],
+        "winner": pair[1]["arm"] if promoted else current["arm"],
+        "current": current["arm"],
+        "promoted": promoted,
+        "reason": _reason(config, screening, confirmed, promoted),
         "confidence": config.confidence,
-        "target": {source: round(weight, 6) for source, weight in sorted(target.items())},
-        "arms": _rows(arms, bpb, sources, bpb.mean(1) @ goal, comparisons),
-        "response": _response(config, arms, bpb.mean(1), sources, target),
+        "confirmation": confirmed,
+        **{key: screening[key] for key in ("arms", "target", "response")},
     }
 
 
-def _table(
-    arms: list[dict[str, Any]], seeds: tuple[int, ...], results: list[dict[str, Any]]
-) -> tuple[list[str], NDArray[np.float64]]:
-    """Returns the sources and their bits per byte, shape (arms, seeds, sources)."""
-    by_run = {(result["arm"], result["seed"]): result for result in results}
-    missing = [f"{arm['arm']}-seed-{s}" for arm in arms for s in seeds if (arm["arm"], s) not in by_run]
-    if missing:
-        raise InputError(f"no result of {', '.join(missing)}", "run the stage canary for these members")
-    for arm in arms:
-        for seed in seeds:
-            if by_run[arm["arm"], seed]["weights"] != arm["weights"]:
-                raise InputError(
-                    f"{arm['arm']}-seed-{seed} was trained with other weights than {arm['arm']} has now",
-                    "run the stage canary again",
-                )
-    sources = sorted(by_run[arms[0]["arm"], seeds[0]]["bpb"])
-    rows = [[[by_run[arm["arm"], s]["bpb"][source] for source in sources] for s in seeds] for arm in arms]
-    return sources, np.array(rows, dtype=np.float64)
+def _confirmation(
+    config: CanaryConfig, target: Mapping[str, float], pair: Sequence[Arm], results: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns the comparison on fresh seeds; differences are current minus finalist."""
+    sources, bpb = bpb_of(pair, config.fresh_seeds, results)
+    scores, means = bpb @ weights_of(target, sources), bpb.mean(1)
+    differences = scores[0] - scores[1]
+    guarded = config.guarded or tuple(sources)
+    worse = statistics.regressions(means[1], means[0], sources, guarded, config.guard_share)
+    return {
+        "arm": pair[1]["arm"],
+        "seeds": list(config.fresh_seeds),
+        "target_bpb": [round(float(score), 6) for score in scores.mean(1)],
+        "differences": [round(float(difference), 6) for difference in differences],
+        "difference": round(float(differences.mean()), 6),
+        "interval": [round(edge, 6) for edge in statistics.confirm(differences, config.confidence)],
+        "regressions": {source: round(share, 6) for source, share in sorted(worse.items())},
+    }
+
+
+def _score_of(decision: Mapping[str, Any], arm: str) -> float:
+    """Returns the target's bits per byte of an arm: on the fresh seeds if there are any, else in the screening."""
+    if confirmed := decision["confirmation"]:
+        return float(confirmed["target_bpb"][arm == confirmed["arm"]])
+    return float(next(row["target_bpb"] for row in decision["arms"] if row["arm"] == arm))
 
 
 def _reason(
-    promoted: statistics.Comparison | None, best: statistics.Comparison | None, current: str, config: CanaryConfig
+    config: CanaryConfig, screening: Mapping[str, Any], confirmed: Mapping[str, Any] | None, promoted: bool
 ) -> str:
-    confidence = f"{config.confidence:.0%}"
+    current, others = screening["arms"][0], screening["arms"][1:]
+    if confirmed is None:
+        lower = [row for row in others if row["difference"] > 0]
+        if not others:
+            return f"{current['arm']} stays: there was no other arm"
+        if lower:
+            worse = _shares(max(lower, key=lambda row: float(row["difference"]))["regressions"])
+            return f"{current['arm']} stays: arms better on the target make guarded sources worse ({worse})"
+        return f"{current['arm']} stays: no arm was better in the screening"
+    name, (low, high) = confirmed["arm"], confirmed["interval"]
+    seeds = f"on {len(confirmed['seeds'])} fresh seeds, {config.confidence:.0%} sure"
     if promoted:
-        low, high = promoted.interval
-        return f"{promoted.arm} replaces {current}: lower by {low:.4f} to {high:.4f} bits per byte, {confidence} sure"
-    if best is None:
-        return f"{current} stays: there was no other arm"
-    low, high = best.interval
-    if best.better:
-        regressions = ", ".join(f"{source} {share:+.1%}" for source, share in sorted(best.regressions.items()))
-        return f"{current} stays: {best.arm} is better on the target, but guarded sources pay for it ({regressions})"
-    return f"{current} stays: {best.arm} is not surely better, {low:.4f} to {high:.4f} bits per byte, {confidence} sure"
+        return f"{name} replaces {current['arm']}: lower by {low:.4f} to {high:.4f} bits per byte {seeds}"
+    if confirmed["regressions"]:
+        worse = _shares(confirmed["regressions"])
+        return f"{current['arm']} stays: {name} makes guarded sources worse ({worse})"
+    return f"{current['arm']} stays: {name} is not surely better, {low:.4f} to {high:.4f} bits per byte {seeds}"
 
 
-def _rows(
-    arms: list[dict[str, Any]],
-    bpb: NDArray[np.float64],
-    sources: list[str],
-    scores: NDArray[np.float64],
-    comparisons: list[statistics.Comparison],
-) -> list[dict[str, Any]]:
-    by_arm = {comparison.arm: comparison for comparison in comparisons}
-    rows = []
-    for index, arm in enumerate(arms):
-        comparison = by_arm.get(arm["arm"])
-        regressions = comparison.regressions if comparison else {}
-        means = bpb[index].mean(0)
-        rows.append(
-            {
-                **{key: arm[key] for key in ("arm", "kind", "weights")},
-                "target_bpb": round(float(scores[index]), 6),
-                "bpb": {source: round(float(value), 6) for source, value in zip(sources, means, strict=True)},
-                "difference": round(comparison.difference, 6) if comparison else 0.0,
-                "interval": [round(edge, 6) for edge in comparison.interval] if comparison else [0.0, 0.0],
-                "regressions": {source: round(share, 6) for source, share in sorted(regressions.items())},
-            }
-        )
-    return rows
+def _shares(regressions: Mapping[str, float]) -> str:
+    return ", ".join(f"{source} {share:+.1%}" for source, share in sorted(regressions.items()))
 
 
-def _response(
-    config: CanaryConfig,
-    arms: list[dict[str, Any]],
-    bpb: NDArray[np.float64],
-    sources: list[str],
-    target: dict[str, float],
-) -> dict[str, Any] | None:
-    """Returns the summary of the fit, or None without one.
-
-    There is none for too few arms or sources, nor if the arms weight another column (`[pack] by`) than the source, by
-    which they are measured.
-    """
-    weights = np.array([[arm["weights"].get(source, 0.0) for source in sources] for arm in arms])
-    if len(arms) < 3 or len(sources) < 2 or not weights.any():
-        return None
-    response = statistics.fit(weights, bpb, sources, target)
-    # Bounded by the largest share of each source in any arm: the fit must not extrapolate.
-    best = response.best(weights.max(0))
-    return {
-        "rank_agreement": None if response.rank_agreement is None else round(response.rank_agreement, 4),
-        "proposed_weights": grid_weights(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
-        "proposed_bpb": round(float(response.predict(best[None])[0]), 6),
-        "forms": dict(zip(sources, response.forms, strict=True)),
-        "worth": {
-            source: None if row is None else dict(zip(sources, np.round(row, 4).tolist(), strict=True))
-            for source, row in zip(sources, response.worth, strict=True)
-        },
-        "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(arms, response.left_out, strict=True)},
-    }
-
-
-def markdown(decision: dict[str, Any]) -> str:
-    """Returns the report in Markdown: the decision in a sentence, a row per arm, and a summary of the fit."""
+def markdown(decision: Mapping[str, Any]) -> str:
+    """Returns the report in Markdown: decision, confirmation, a row per arm, and a summary of the fit."""
     sources = sorted(decision["arms"][0]["weights"])
     bpb_sources = sorted(decision["arms"][0]["bpb"])
-    confidence = f"{decision['confidence']:.0%}"
-    head = [
-        "arm",
-        "kind",
-        *sources,
-        "target bpb",
-        "lower than current by",
-        f"{confidence} interval",
-        *bpb_sources,
-        "verdict",
-    ]
+    head = ["arm", "kind", *sources, "target bpb", "lower than current by", *bpb_sources, "verdict"]
     lines = [
         "# Canary mixtures",
         "",
         f"**{decision['reason']}.**",
         "",
+        *_confirmed(decision),
+        "## Screening",
+        "",
         "Columns named after a source: left of the target its weight, right of it the bits per byte of its held-out "
-        "text. The intervals hold for all arms together (Dunnett). Lower is better; a positive difference is an "
-        "improvement.",
+        "text. Lower is better; a positive difference is an improvement. The differences select the finalist and have "
+        "no interval: the lowest of several arms is low by chance.",
         "",
         _row(head),
         _row(["---"] * len(head)),
@@ -216,32 +153,54 @@ def markdown(decision: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any], decision: dict[str, Any], sources: list[str], bpb_sources: list[str]) -> list[str]:
-    is_current = row["arm"] == decision["current"]
-    low, high = row["interval"]
+def _confirmed(decision: Mapping[str, Any]) -> list[str]:
+    """Returns the section of the confirmation; empty without one."""
+    confirmed = decision["confirmation"]
+    if not confirmed:
+        return []
+    low, high = confirmed["interval"]
+    rows = [
+        _row([str(seed), f"{difference:+.4f}"])
+        for seed, difference in zip(confirmed["seeds"], confirmed["differences"], strict=True)
+    ]
+    return [
+        "## Confirmation",
+        "",
+        f"{decision['current']} and {confirmed['arm']} with the same fresh seeds: lower by "
+        f"{confirmed['difference']:+.4f}, {decision['confidence']:.0%} interval {low:+.4f} to {high:+.4f} bits "
+        "per byte (Student's, of the paired differences, which holds for any noise of the two arms). With these seeds "
+        f"a mean difference of {(high - low) / 2:.4f} would have been enough.",
+        "",
+        _row(["seed", "lower than current by"]),
+        _row(["---"] * 2),
+        *rows,
+        "",
+    ]
+
+
+def _cells(
+    row: Mapping[str, Any], decision: Mapping[str, Any], sources: Sequence[str], bpb_sources: Sequence[str]
+) -> list[str]:
     return [
         row["arm"],
         row["kind"],
         *(f"{row['weights'][source]:.3f}" for source in sources),
         f"{row['target_bpb']:.4f}",
-        "" if is_current else f"{row['difference']:+.4f}",
-        "" if is_current else f"{low:+.4f} .. {high:+.4f}",
+        "" if row["arm"] == decision["current"] else f"{row['difference']:+.4f}",
         *(f"{row['bpb'][source]:.4f}" for source in bpb_sources),
         _verdict(row, decision),
     ]
 
 
-def _verdict(row: dict[str, Any], decision: dict[str, Any]) -> str:
-    if row["arm"] == decision["winner"] and decision["promoted"]:
-        return "promoted"
+def _verdict(row: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     if row["arm"] == decision["current"]:
         return "replaced" if decision["promoted"] else "stays"
-    if row["interval"][0] > 0:
-        return f"worse on {', '.join(row['regressions'])}" if row["regressions"] else "better"
-    return "worse" if row["interval"][1] < 0 else "not distinguishable"
+    if decision["confirmation"] and row["arm"] == decision["confirmation"]["arm"]:
+        return "promoted" if decision["promoted"] else "finalist, not confirmed"
+    return f"worse on {', '.join(row['regressions'])}" if row["regressions"] else ""
 
 
-def _fit(decision: dict[str, Any]) -> list[str]:
+def _fit(decision: Mapping[str, Any]) -> list[str]:
     fit = decision["response"]
     if fit is None:
         return [
@@ -281,8 +240,8 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def figure(decision: dict[str, Any]) -> bytes:
-    """Returns a PNG plot: each arm's difference with its interval, and the target against each source's weight."""
+def figure(decision: Mapping[str, Any]) -> bytes:
+    """Returns a PNG plot: differences of arms, that of the confirmation with its interval, and target by weight."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -301,26 +260,30 @@ def figure(decision: dict[str, Any]) -> bytes:
     return data.getvalue()
 
 
-def _color(row: dict[str, Any], decision: dict[str, Any]) -> str:
+def _color(row: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     if row["arm"] == decision["current"]:
         return "#333333"
-    if row["arm"] == decision["winner"]:
+    if decision["confirmation"] and row["arm"] == decision["confirmation"]["arm"]:
         return "#1a7f37" if decision["promoted"] else "#b58900"
     return "#8aa4c8"
 
 
-def _draw_differences(axes: Any, decision: dict[str, Any]) -> None:
+def _draw_differences(axes: Any, decision: Mapping[str, Any]) -> None:
     rows = sorted(decision["arms"], key=lambda arm: (-arm["target_bpb"], arm["arm"]))
     for y, row in enumerate(rows):
-        low, high = row["interval"]
-        axes.plot([low, high], [y, y], color=_color(row, decision), linewidth=2)
         axes.plot(row["difference"], y, "o", color=_color(row, decision))
+    labels = [f"{row['arm']} ({row['kind']})" for row in rows]
+    if confirmed := decision["confirmation"]:
+        color = _color(confirmed, decision)
+        axes.plot(confirmed["interval"], [len(rows)] * 2, color=color, linewidth=2)
+        axes.plot(confirmed["difference"], len(rows), "o", color=color)
+        labels.append(f"{confirmed['arm']}, {len(confirmed['seeds'])} fresh seeds")
     axes.axvline(0, color="#333333", linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['kind']})" for row in rows], fontsize=8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_xlabel("lower than current by, bits per byte")
 
 
-def _draw_source(axes: Any, decision: dict[str, Any], source: str) -> None:
+def _draw_source(axes: Any, decision: Mapping[str, Any], source: str) -> None:
     for row in decision["arms"]:
         axes.plot(row["weights"][source], row["target_bpb"], "o", color=_color(row, decision))
     axes.set_xlim(-0.03, 1.03)

@@ -1,7 +1,8 @@
-"""Stage canary: trains one small model on one arm with one seed, and evaluates it on every source.
+"""Stages canary and confirm: train one small model on one arm with one seed, and evaluate it on every source.
 
-Reads `arms`, `shards` and `plan`; the member's name determines arm and seed. Writes `result.json`: {arm, seed, kind,
-weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb, loss_curve [[step, loss], ...]}.
+Read `arms` (confirm: those of `finalist`), `shards` and `plan`; the member's name determines arm and seed. Write
+`result.json`: {arm, seed, kind, weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb,
+loss_curve [[step, loss], ...]}.
 
 Documents that were taken down before the start are not read, even if the plan contains them (`notice`);
 `withheld.json` then lists them, and the record lists the takedowns as inputs.

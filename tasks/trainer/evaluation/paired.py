@@ -1,9 +1,9 @@
 """Differences of two models on the same items, with their intervals.
 
 Pure functions over arrays. Both models have scored the same items, so the difficulty of an item cancels in its
-difference. The interval is Student's for the mean of the differences, which is the rule of the canaries: with one
-comparison, Dunnett's quantile is Student's. If items have sizes, such as the bytes of documents, the mean is a ratio,
-and its variance is that of the linearized ratio (Cochran 1977, "Sampling Techniques", 3rd edition, section 2.11).
+difference. The interval is Student's for the mean of the differences, which is the rule of the canaries. If items have
+sizes, such as the bytes of documents, the mean is a ratio, and its variance is that of the linearized ratio (Cochran
+1977, "Sampling Techniques", 3rd edition, section 2.11).
 The degrees of freedom of means and sums of independent estimates are those of Welch and Satterthwaite (Satterthwaite
 1946, "An approximate distribution of estimates of variance components").
 

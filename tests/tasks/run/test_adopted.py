@@ -39,6 +39,7 @@ def small_recipe(folder: Path) -> Recipe:
             "canary.anchors": [],
             "canary.arms": 0,
             "canary.steps": 2,
+            "canary.confirmations": 3,
             "canary.model": TINY,
             "train.steps": 2,
             "train.batch_size": 4,
@@ -59,6 +60,8 @@ def whole(recipe: Recipe, version: str, source_version: str | None = None) -> di
 
     found = {stage: one(stage) for stage in (*REFINE, *TOKENS, "arms")}
     found |= {f"canary {member}": one("canary", member) for member in found["arms"].members}
+    found["finalist"] = one("finalist")
+    found |= {f"confirm {member}": one("confirm", member) for member in found["finalist"].members}
     return found | {stage: one(stage) for stage in ("decide", "train", "evaluate", "register")}
 
 

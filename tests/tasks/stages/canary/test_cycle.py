@@ -6,7 +6,7 @@ from pathlib import Path
 from tasks.core.artifact import Artifact
 from tasks.formats.tokens import marks
 from tasks.stages.canary import CanaryConfig
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import ModelConfig, OptimConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
 from tests.taken_down import take_down
@@ -16,36 +16,48 @@ from tests.tasks.trainer.in_process import training_in_process
 def config() -> CanaryConfig:
     model = ModelConfig(layers=1, dim=16, heads=2, kv_heads=1)
     return CanaryConfig(
-        current={"web": 0.5, "code": 0.5},
+        current={"my-books": 1.0},
         arms=0,
         anchors=("uniform",),
+        seeds=(3,),  # with which the other arm is better by chance
+        guard_share=1.0,
+        confirmations=3,
         steps=4,
+        optim=OptimConfig(lr=3e-2, warmup_steps=1),
         batch_size=4,
         microbatch=4,
         model=model,
     )
 
 
-def cycle(folder: Path, made: Made) -> tuple[list[Artifact], Artifact, Artifact]:
+def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Artifact, Artifact]:
     arms = run_stage_in(folder, "tasks.stages.canary.arms", config(), {"plan": made.plan}, kind="arms")
     inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
     runs = [
         run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member=member, kind="canary")
         for member in arms.record.members
     ]
-    mixture = run_stage_in(
-        folder, "tasks.stages.canary.decide", config(), {"arms": arms, "canaries": runs}, kind="mixture"
+    finalist = run_stage_in(
+        folder, "tasks.stages.canary.finalist", config(), {"arms": arms, "canaries": runs}, kind="finalist"
     )
-    again = run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-0", kind="again")
-    return runs, mixture, again
+    fresh = [
+        run_stage_in(
+            folder, "tasks.stages.canary.run", config(), inputs | {"arms": finalist}, member=member, kind="confirmation"
+        )
+        for member in finalist.record.members
+    ]
+    both = {"finalist": finalist, "confirmations": fresh}
+    mixture = run_stage_in(folder, "tasks.stages.canary.decide", config(), both, kind="mixture")
+    again = run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-3", kind="again")
+    return runs, fresh, mixture, again
 
 
 def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     with training_in_process():
-        runs, mixture, again = cycle(tmp_path, made)
+        runs, fresh, mixture, again = cycle(tmp_path, made)
     results = [json.loads(run.read("result.json")) for run in runs]
-    assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 0), ("arm-0", 1), ("arm-1", 0), ("arm-1", 1)]
+    assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 3), ("arm-1", 3)]
     for one in results:
         assert set(one["bpb"]) == {"web", "code", "my-books"}
         assert all(0.5 < value < 12 for value in one["bpb"].values())
@@ -53,10 +65,15 @@ def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) ->
         assert one["loss_curve"][-1][0] == 3
     assert results[0]["bpb"] != results[1]["bpb"]
     # Common random numbers: both arms start from the same weights, so their first losses are close.
-    assert abs(results[0]["loss_curve"][0][1] - results[2]["loss_curve"][0][1]) < 0.2
+    assert abs(results[0]["loss_curve"][0][1] - results[1]["loss_curve"][0][1]) < 0.2
     decision = json.loads(mixture.read("mixture.json"))
     assert set(decision["weights"]) == {"web", "code", "my-books"}
     assert decision["current"] == "arm-0"
+    confirmed = [json.loads(run.read("result.json")) for run in fresh]
+    assert [(one["arm"], one["seed"]) for one in confirmed] == [
+        (arm, seed) for arm in ("arm-0", "arm-1") for seed in (4, 5, 6)
+    ]
+    assert decision["confirmation"]["seeds"] == [4, 5, 6]
     assert "| arm-1 | uniform |" in mixture.read("report.md").decode()
     assert again.read("result.json") == runs[0].read("result.json")
 
@@ -66,7 +83,7 @@ def test_the_record_of_a_canary_names_its_takedown(tmp_path: Path) -> None:
     taken = take_down(tmp_path, domains="h1.org")
     arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", config(), {"plan": made.plan}, kind="arms")
     inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
-    run = run_stage_in(tmp_path, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-0", kind="canary")
+    run = run_stage_in(tmp_path, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-3", kind="canary")
     (mark,) = marks.of_run(run)
     assert (mark.step, mark.takedowns) == (0, (str(taken.address),))
     assert str(taken.address) in {ref.address for ref in run.record.inputs}

@@ -1,0 +1,167 @@
+"""The pages that answer a question: trace of a page or a step, explanation of a text, why a URL is or is not crawled.
+
+Computes the answers from the store, as the shell does; every document and step in them is a link to its own trace.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from sluice_ui.frame import ROOT, Address, Version, badge, link, page
+from tasks.core.errors import InputError
+from tasks.run.recipe import Recipe
+from tasks.run.runner import open_store
+from tasks.stages.crawl.config import CrawlConfig
+
+if TYPE_CHECKING:
+    from tasks.formats.tokens.readings import Reading
+    from tasks.run.trace.explain import ExplainedSpan, Explanation
+    from tasks.run.trace.trace import Document, PageTrace, StepTrace
+
+STEPS = 8
+"""Steps of a document that are links; more are counted."""
+
+_FATES = {"kept": "good", "rejected": "bad"}
+
+
+def trace(recipe: Recipe, version: str, target: str, at: Address) -> str:
+    """Returns the page with the trace of a URL, a document, a domain or a step; a form only without a target."""
+    from tasks.run.trace.text import render
+    from tasks.run.trace.trace import PageTrace, StepTrace
+    from tasks.run.trace.trace import trace as compute_trace
+
+    of = Version(recipe.name, version, "trace", "crawl" in recipe.parts)
+    values: dict[str, Any] = {"value": target, "query": of.query, "text": "", "documents": None, "sequences": None}
+    if target.strip():
+        try:
+            found = compute_trace(open_store(recipe), recipe.name, version, target.strip())
+        except InputError as error:
+            return page("trace", "Trace", at, of, **{**values, "text": str(error)})
+        values["text"] = render(found)
+        if isinstance(found, PageTrace):
+            values["documents"] = _documents(found, of)
+        elif isinstance(found, StepTrace):
+            values["sequences"] = _sequences(found, of)
+    return page("trace", f"Trace: {target}" if target else "Trace", at, of, **values)
+
+
+def explain(recipe: Recipe, version: str, text: str, at: Address) -> str:
+    """Returns the page with the training documents and steps that contain parts of a text; a form only without one."""
+    from tasks.run.trace.explain import MOST_CHARACTERS
+    from tasks.run.trace.explain import explain as compute_explanation
+    from tasks.run.trace.text import render_explanation
+
+    text = text.replace("\r\n", "\n")  # forms send CRLF
+    of = Version(recipe.name, version, "explain", "crawl" in recipe.parts)
+    values: dict[str, Any] = {
+        "value": text[:MOST_CHARACTERS], "query": of.query, "text": "", "marked": None, "spans": []
+    }  # fmt: skip
+    if text:
+        try:
+            found = compute_explanation(open_store(recipe), recipe.name, version, text)
+        except InputError as error:
+            return page("explain", "Explain a text", at, of, **{**values, "text": str(error)})
+        values |= {"text": render_explanation(found), "marked": _marked(text, found.spans), "spans": _spans(found, of)}
+    return page("explain", "Explain a text", at, of, **values)
+
+
+def why(recipe: Recipe, version: str, url: str, at: Address) -> str:
+    """Returns the page with the reasons why a URL is or is not crawled; a form only without a URL."""
+    from tasks.stages.crawl.why import render
+    from tasks.stages.crawl.why import why as reasons
+
+    of = Version(recipe.name, version, "why")
+    values: dict[str, Any] = {"value": url, "query": of.query, "text": "", "verdict": "", "obstacles": []}
+    if url.strip():
+        try:
+            facts = reasons(open_store(recipe), recipe.name, recipe.of(CrawlConfig), url, version)
+        except InputError as error:
+            return page("why", "Why", at, of, **{**values, "text": str(error)})
+        rows = [[one["by"], one["says"], "goes away by itself" if one["waits"] else ""] for one in facts["obstacles"]]
+        values |= {"text": render(facts), "verdict": facts["verdict"], "obstacles": rows}
+    return page("why", f"Why: {url}" if url else "Why is a URL crawled or not?", at, of, **values)
+
+
+def _trace_link(label: object, what: str, of: Version) -> Markup:
+    return link(label, f"{ROOT}/trace", **of.query, what=what)
+
+
+def _documents(found: "PageTrace", of: Version) -> list[list[object]]:
+    """Returns a row per document of a trace: fate, tokens, the steps that read it, the checkpoint that saw it first."""
+    return [
+        [
+            badge(document.fate, _FATES.get(document.fate, "")),
+            _trace_link(document.id, document.id, of),
+            document.url,
+            document.source,
+            document.position.n_tokens if document.position else None,
+            _fate(document, of),
+            _checkpoint(document.reading),
+        ]
+        for document in found.documents
+    ]
+
+
+def _fate(document: "Document", of: Version) -> Markup:
+    """Returns the reasons why a document is not kept, or the steps that read it."""
+    if document.rejection:
+        reasons = escape(", ".join(document.rejection.reasons))
+        copy = document.rejection.duplicate_of
+        return reasons + Markup(", a copy of ") + _trace_link(copy, copy, of) if copy else reasons
+    return _steps(document.reading, of)
+
+
+def _steps(reading: "Reading | None", of: Version) -> Markup:
+    steps: Sequence[int] = reading.steps if reading else ()
+    shown = Markup(", ").join(_trace_link(f"{step:,}", f"step:{step}", of) for step in steps[:STEPS])
+    return shown + (f" and {len(steps) - STEPS:,} more" if len(steps) > STEPS else "") if steps else Markup("no step")
+
+
+def _checkpoint(reading: "Reading | None") -> str:
+    first = min(reading.checkpoints, default=None) if reading else None
+    return "" if first is None else f"step-{first:08d}"
+
+
+def _sequences(found: "StepTrace", of: Version) -> list[list[object]]:
+    """Returns a row per part of a document that a step read, in the order of reading."""
+    rows: list[list[object]] = []
+    for sequence in found.sequences:
+        for part in sequence.slices or ():
+            text = "withheld" if part.withheld else " ".join(part.text.split())[:200]
+            last = part.start + part.length - 1
+            rows.append(
+                [sequence.source, sequence.sequence, sequence.epoch, _trace_link(part.url or part.id, part.id, of),
+                 f"{part.start:,} .. {last:,}", text]
+            )  # fmt: skip
+    return rows
+
+
+def _marked(text: str, spans: Sequence["ExplainedSpan"]) -> Markup:
+    """Returns the text with the characters of all spans marked."""
+    inside = bytearray(len(text) + 1)
+    for span in spans:
+        inside[span.start : span.end] = b"\x01" * (min(span.end, len(text)) - span.start)
+    parts, begin = [], 0
+    for at in range(1, len(text) + 1):
+        if at == len(text) or inside[at] != inside[begin]:
+            part = escape(text[begin:at])
+            parts.append(Markup("<mark>{}</mark>").format(part) if inside[begin] else part)
+            begin = at
+    return Markup("").join(parts)
+
+
+def _spans(found: "Explanation", of: Version) -> list[list[object]]:
+    """Returns a row per span and page that contains it, the least probable span first."""
+    return [
+        [
+            " ".join(span.text.split())[:200],
+            span.tokens,
+            round(span.bits),
+            span.count,
+            _trace_link(document.url or document.id, document.id, of),
+            _steps(document.reading, of),
+        ]
+        for span in found.spans
+        for document in span.documents
+    ]

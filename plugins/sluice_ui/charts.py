@@ -1,0 +1,94 @@
+"""Charts as figures for Plotly: JSON of `data` and `layout`, without colors, which `static/charts.js` adds.
+
+The scripts come from the installed package plotly; the package itself is not imported.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+MOST_POINTS = 600
+"""Points of a curve; a longer series is thinned, keeping first and last."""
+
+
+def script() -> Path:
+    """Returns the path of Plotly's script in its package."""
+    found = find_spec("plotly")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "package_data" / "plotly.min.js"
+
+
+def funnel(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a Sankey diagram from sources to the step at which documents are dropped, or to "kept".
+
+    Args:
+        rows: {source, step, documents}.
+    """
+    flows: dict[tuple[str, str], int] = {}
+    for row in rows:
+        key = row["source"], row["step"]
+        flows[key] = flows.get(key, 0) + row["documents"]
+    sources = sorted({source for source, _ in flows})
+    steps = list(dict.fromkeys(row["step"] for row in rows))
+    names = [*sources, *steps]
+    roles = ["accent"] * len(sources) + ["good" if step == "kept" else "bad" for step in steps]
+    links = [
+        (sources.index(source), len(sources) + steps.index(step), count) for (source, step), count in flows.items()
+    ]
+    trace = {
+        "type": "sankey",
+        "node": {"label": names, "roles": roles, "pad": 14, "thickness": 14},
+        "link": {
+            "source": [source for source, _, _ in links],
+            "target": [target for _, target, _ in links],
+            "value": [count for _, _, count in links],
+            "roles": [roles[target] for _, target, _ in links],
+        },
+    }
+    return _figure([trace], {"margin": {"l": 8, "r": 8, "t": 8, "b": 8}})
+
+
+def curve(x: Sequence[float], y: Sequence[float | None], x_title: str, y_title: str) -> str:
+    """Returns a line."""
+    stride = max(1, -(-len(x) // MOST_POINTS))
+    points = [*range(0, len(x), stride)]
+    if x and points[-1] != len(x) - 1:
+        points.append(len(x) - 1)
+    trace = {"type": "scatter", "mode": "lines", "x": [x[at] for at in points], "y": [y[at] for at in points]}
+    return _figure([trace], {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}})
+
+
+def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[float], highs: Sequence[float],
+                title: str) -> str:  # fmt: skip
+    """Returns points with their intervals, one under another; those of the same value as both ends have none."""
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(values),
+        "y": list(names),
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - value for high, value in zip(highs, values, strict=True)],
+            "arrayminus": [value - low for low, value in zip(lows, values, strict=True)],
+        },
+    }
+    layout = {
+        "xaxis": {"title": {"text": title}, "zeroline": True},
+        "yaxis": {"automargin": True, "autorange": "reversed"},
+    }
+    return _figure([trace], layout)
+
+
+def bars(names: Sequence[str], values: Sequence[float], title: str) -> str:
+    """Returns horizontal bars, the first on top."""
+    trace = {"type": "bar", "orientation": "h", "x": list(values), "y": list(names)}
+    layout = {"xaxis": {"title": {"text": title}}, "yaxis": {"automargin": True, "autorange": "reversed"}}
+    return _figure([trace], layout)
+
+
+def _figure(data: list[dict[str, Any]], layout: dict[str, Any]) -> str:
+    return json.dumps({"data": data, "layout": {"showlegend": False, **layout}})

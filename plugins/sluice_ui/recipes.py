@@ -1,0 +1,117 @@
+"""The pages of all recipes, and of one recipe's versions.
+
+Reads the index of the store and the records of the versions that are shown.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from sluice_ui.frame import ROOT, Address, Version, link, moment, page, sparkline
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.core.version_index import VersionIndex
+from tasks.run.recipe import Recipe
+from tasks.run.runner import open_store
+
+LINE = 12
+"""Newest versions in the small line of a recipe."""
+
+PER_PAGE = 25
+"""Versions on one page of a recipe."""
+
+FIGURES: Mapping[str, tuple[str, str]] = {
+    "#documents": ("documents", "kept"),
+    "#tokens": ("shards", "tokens"),
+    "#loss": ("checkpoint", "loss"),
+    "#bits per byte": ("scores", "bpb"),
+}
+"""Columns: kind of the artifact and its metric."""
+
+
+def recipes(readable: Sequence[Recipe], at: Address) -> str:
+    """Returns the page of all recipes: state, figures and disk of the newest version, and kept documents over time."""
+    rows: list[list[object]] = []
+    for recipe in readable:
+        store = open_store(recipe)
+        index = VersionIndex(store, recipe.name)
+        versions = index.versions()
+        name = link(recipe.name, f"{ROOT}/recipe/{recipe.name}")
+        if not versions:
+            rows.append([name, "no artifacts yet", recipe.schedule or "manual", *[None] * (len(FIGURES) + 4)])
+            continue
+        artifacts = index.artifacts(versions[0])
+        newest = artifacts[-1].record if artifacts else None
+        kept = [_metric(store, recipe.name, version, *FIGURES["#documents"]) for version in versions[:LINE]]
+        series = [float(value) for value in reversed(kept) if value is not None]
+        rows.append(
+            [
+                name,
+                _version_link(recipe.name, versions[0]),
+                recipe.schedule or "manual",
+                Markup("{} {}").format(newest.stage, moment(newest.finished)) if newest else None,
+                *(_metric(store, recipe.name, versions[0], *source) for source in FIGURES.values()),
+                _champion(store, recipe.name, versions[:LINE]),
+                round(sum(a.record.bytes for a in artifacts if not a.record.adopted_from) / 1e6, 1),
+                sparkline(series),
+            ]
+        )
+    head = [
+        "recipe",
+        "newest version",
+        "schedule",
+        "last stage",
+        *FIGURES,
+        "champion",
+        "#disk, MB",
+        f"documents, {LINE} versions",
+    ]
+    return page("rows", "Recipes", at, name="recipes", head=head, rows=rows, note="")
+
+
+def versions(recipe: Recipe, at: Address) -> str:
+    """Returns the page of a recipe's versions, newest first; raises InputError if it has none."""
+    store = open_store(recipe)
+    index = VersionIndex(store, recipe.name)
+    known = index.versions()
+    # Only the versions on the page are read, so they are in the order of their begin and not sorted by figures.
+    pages = max(1, -(-len(known) // PER_PAGE))
+    text = at.query.get("page", "")
+    number = min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), pages)
+    rows: list[list[object]] = []
+    for version in known[(number - 1) * PER_PAGE : number * PER_PAGE]:
+        artifacts = index.artifacts(version)
+        made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]
+        finished = moment(artifacts[-1].record.finished) if artifacts else None
+        figures = [_metric(store, recipe.name, version, *source) for source in FIGURES.values()]
+        rows.append(
+            [_version_link(recipe.name, version), finished, *figures, len(made), len(artifacts) - len(made),
+             round(sum(record.bytes for record in made) / 1e6, 1)]
+        )  # fmt: skip
+    head = ["version", "last stage", *(title for title in FIGURES), "#made", "#adopted", "#disk, MB"]
+    links = {step: at.href(page=str(number + step)) for step in (-1, 1) if 1 <= number + step <= pages}
+    return page("versions", recipe.name, at, Version(recipe.name, ""), head=head, rows=rows, links=links, number=number,
+                pages=pages, count=len(known))  # fmt: skip
+
+
+def _metric(store: Store, recipe: str, version: str, kind: str, metric: str) -> float | int | None:
+    """Returns a metric of an artifact, as an integer where it is one; None without it."""
+    try:
+        artifact = Artifact.find(store, ArtifactId(f"{recipe}/{kind}", version))
+    except InputError:
+        return None
+    value = artifact.record.metrics.get(metric) if artifact else None
+    return int(value) if value is not None and float(value).is_integer() and metric not in ("loss", "bpb") else value
+
+
+def _champion(store: Store, recipe: str, newest: Sequence[str]) -> Markup | None:
+    """Returns a link to the newest version with a decision about the champion; None if there is none among these."""
+    for version in newest:
+        if Artifact.find(store, ArtifactId(f"{recipe}/champion", version)):
+            return _version_link(recipe, version)
+    return None
+
+
+def _version_link(recipe: str, version: str) -> Markup:
+    return link(version, f"{ROOT}/recipe/{recipe}", version=version)

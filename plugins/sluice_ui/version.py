@@ -1,0 +1,246 @@
+"""The page of one version of a recipe, and that of one artifact.
+
+Reads the artifacts of a version by the index of the store, so that a page costs the same in a small and in a large
+store, and of some of them a file: funnel, loss, scores, decision about the mixture.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sluice_ui import charts
+from sluice_ui.frame import (
+    ROOT,
+    Address,
+    Version,
+    badge,
+    bar,
+    duration,
+    external_link,
+    link,
+    moment,
+    page,
+    size,
+)
+from tasks.core.artifact import Artifact, ArtifactId, InputRef
+from tasks.core.errors import InputError
+from tasks.core.ledger import changed
+from tasks.core.store import Store
+from tasks.core.version_index import VersionIndex
+from tasks.run.recipe import Recipe
+from tasks.run.runner import mlflow_url, open_store
+from tasks.stages.consolidate.funnel import totals
+
+Kinds = Mapping[str, Artifact]
+"""Artifacts of a version by kind."""
+
+
+def version(recipe: Recipe, name: str, at: Address) -> str:
+    """Returns the page of a version: figures, warnings, funnel, loss, scores, mixture, artifacts.
+
+    Raises:
+        InputError: the version has no artifacts.
+    """
+    index = VersionIndex(open_store(recipe), recipe.name)
+    artifacts = index.artifacts(name)
+    if not artifacts:
+        known = ", ".join(index.versions()) or "none yet"
+        raise InputError(f"{recipe.name} has no artifacts of version {name}", f"versions: {known}")
+    kinds = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
+    return page(
+        "version",
+        f"{recipe.name} {name}",
+        at,
+        Version(recipe.name, name, "overview", "crawl" in recipe.parts),
+        cards=_cards(artifacts, kinds),
+        warnings=_warnings(artifacts),
+        crawl=_crawl(kinds),
+        funnel=_funnel(kinds.get("documents")),
+        loss=_loss(kinds.get("checkpoint")),
+        scores=_scores(kinds.get("scores")),
+        mixture=_mixture(kinds.get("mixture")),
+        artifacts=_artifact_rows(artifacts),
+        query={"recipe": recipe.name, "version": name},
+    )
+
+
+def artifact(recipe: Recipe, address: str, at: Address) -> str:
+    """Returns the page of one artifact: its inputs, settings and metrics, and the artifacts that used it.
+
+    Raises:
+        InputError: there is no such artifact; also for an address that is none, so that it is never used as a path.
+    """
+    index = VersionIndex(open_store(recipe), recipe.name)
+    name = address.partition("@")[2]
+    readable = index.artifacts(name) if name and "/" not in name else []
+    known = {str(artifact.address): artifact for artifact in readable}
+    if address not in known:
+        raise InputError(f"there is no artifact {address}", "begin at the recipe's versions")
+    found = known[address]
+    record = found.record
+    inputs = [
+        [ref.role, artifact_link(ref.address), ref.content[:12], _state(found.store, ref)] for ref in record.inputs
+    ]
+    facts: list[list[object]] = [
+        ["fingerprint", record.fingerprint],
+        ["content", record.content],
+        ["stage", f"{record.stage}, version {record.stage_version}"],
+        ["code", ", ".join(f"{name} {value}" for name, value in sorted(record.code.items()))],
+        ["host", ", ".join(f"{name} {value}" for name, value in sorted(record.host.items()))],
+        ["made", f"{record.started:%Y-%m-%d %H:%M:%S} to {record.finished:%H:%M:%S} UTC"],
+        ["rows", f"{record.rows_in:,} in, {record.rows_out:,} out, {sum(record.rejected.values()):,} rejected"],
+        ["bytes", record.bytes],
+        ["files of", artifact_link(record.adopted_from) if record.adopted_from else ""],
+        ["note", record.note],
+        ["MLflow", _mlflow(found)],
+    ]
+    metrics = sorted({**record.metrics, **{f"rejected: {k}": v for k, v in record.rejected.items()}}.items())
+    return page(
+        "artifact",
+        address,
+        at,
+        Version(recipe.name, name, crawls="crawl" in recipe.parts),
+        facts=facts,
+        inputs=inputs,
+        users=[[artifact_link(descendant)] for descendant in index.users(found.address)],
+        metrics=metrics,
+        settings=json.dumps(record.config, indent=2, ensure_ascii=False),
+    )
+
+
+def artifact_link(address: str) -> str:
+    """Returns a link to the page of an artifact, or the address of a file outside the store."""
+    return address if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
+
+
+def _cards(artifacts: Sequence[Artifact], kinds: Kinds) -> list[tuple[str, object, str]]:
+    """Returns label, value and remark of the main figures."""
+
+    def metric(kind: str, name: str) -> float | None:
+        return kinds[kind].record.metrics.get(name) if kind in kinds else None
+
+    cards: list[tuple[str, object, str]] = []
+    if (kept := metric("documents", "kept")) is not None:
+        share = metric("documents", "kept_share")
+        cards.append(("Documents", int(kept), "" if share is None else f"{share:.1%} of the extracted ones"))
+    if (tokens := metric("shards", "tokens")) is not None:
+        cards.append(("Tokens", int(tokens), ""))
+    if (loss := metric("checkpoint", "loss")) is not None:
+        cards.append(("Loss", f"{loss:.3f}", "nats per token, last step"))
+    if (bpb := metric("scores", "bpb")) is not None:
+        cards.append(("Bits per byte", f"{bpb:.3f}", "of held-out text"))
+    if (price := metric("estimate", "price")) is not None:
+        cards.append(("Planned price", f"{price:,.0f}", "of the training"))
+    made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]
+    spent = sum((record.finished - record.started).total_seconds() for record in made)
+    cards.append(("Stage time", duration(spent), f"{len(made)} made, {len(artifacts) - len(made)} adopted"))
+    cards.append(("Disk", size(sum(record.bytes for record in made)), "without adopted files"))
+    return cards
+
+
+def _warnings(artifacts: Sequence[Artifact]) -> list[tuple[str, str]]:
+    """Returns a link to each artifact whose run had alerts or faults, and what they were."""
+    found = []
+    for one in artifacts:
+        counts = {
+            name: value
+            for name, value in one.record.metrics.items()
+            if value and name.startswith(("alerts/", "faults/"))
+        }
+        if counts:
+            text = ", ".join(f"{name.replace('/', ': ')} {value:,.0f}" for name, value in sorted(counts.items()))
+            found.append((artifact_link(str(one.address)), text))
+    return found
+
+
+def _state(store: Store, ref: InputRef) -> str:
+    """Returns whether an input is as it was when it was read."""
+    name, at_sign, version = ref.address.partition("@")
+    current = Artifact.find(store, ArtifactId(name, version)) if at_sign else None
+    return changed(ref, current) or "unchanged"
+
+
+def _artifact_rows(artifacts: Sequence[Artifact]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    longest = max((_seconds(one) for one in artifacts if not one.record.adopted_from), default=0) or 1
+    for one in artifacts:
+        record = one.record
+        adopted = record.adopted_from
+        how = badge("adopted", "pale") if adopted else badge("made", "good")
+        time = "" if adopted else bar(_seconds(one) / longest)
+        rows.append(
+            [artifact_link(record.artifact), record.stage, how, moment(record.finished),
+             None if adopted else round(_seconds(one), 1), time, record.rows_in, record.rows_out,
+             sum(record.rejected.values()), record.bytes, record.note, _mlflow(one)]
+        )  # fmt: skip
+    return rows
+
+
+def _seconds(artifact: Artifact) -> float:
+    return (artifact.record.finished - artifact.record.started).total_seconds()
+
+
+def _mlflow(artifact: Artifact) -> str:
+    url = mlflow_url(artifact)
+    return external_link("run", url) if url else ""
+
+
+def _funnel(documents: Artifact | None) -> dict[str, Any] | None:
+    if documents is None or "funnel.parquet" not in documents.files():
+        return None
+    rows = totals(documents.table("funnel.parquet"), ["source", "step", "reason"])
+    of_source: dict[str, int] = defaultdict(int)
+    for row in rows:
+        of_source[row["source"]] += row["documents"]
+    lines: list[list[object]] = []
+    for row in rows:
+        share = row["documents"] / max(of_source[row["source"]], 1)
+        shown = bar(share, lost=row["step"] != "kept") + f" {share:.1%}"
+        lines.append([row["source"], row["step"], row["reason"] or "kept", row["documents"], row["bytes"], shown])
+    kept = sum(row["documents"] for row in rows if row["step"] == "kept")
+    label = f"{kept:,} of {sum(of_source.values()):,} documents are kept"
+    return {"rows": lines, "figure": charts.funnel(rows), "label": label}
+
+
+def _loss(checkpoint: Artifact | None) -> dict[str, str] | None:
+    if checkpoint is None or "loss.parquet" not in checkpoint.files():
+        return None
+    table = checkpoint.table("loss.parquet").to_pydict()
+    losses = [loss for loss in table["loss"] if loss is not None]
+    if not losses:
+        return None
+    label = f"loss from {losses[0]:.2f} to {losses[-1]:.2f} nats per token in {len(table['step']):,} steps"
+    return {"figure": charts.curve(table["step"], table["loss"], "step", "nats per token"), "label": label}
+
+
+def _scores(scores: Artifact | None) -> dict[str, Any] | None:
+    if scores is None:
+        return None
+    content = json.loads(scores.read("scores.json"))
+    by_source = {name: one["bpb"] for name, one in sorted(content.get("sources", {}).items())}
+    if not by_source:
+        return None
+    label = ", ".join(f"{name} {value:.3f}" for name, value in by_source.items())
+    figure = charts.bars(list(by_source), list(by_source.values()), "bits per byte of held-out text, lower is better")
+    return {"figure": figure, "label": f"bits per byte: {label}"}
+
+
+def _mixture(mixture: Artifact | None) -> dict[str, Any] | None:
+    if mixture is None:
+        return None
+    decision = json.loads(mixture.read("mixture.json"))
+    return {
+        "reason": decision.get("reason", ""),
+        "weights": [[name, share, bar(share)] for name, share in sorted(decision["weights"].items())],
+    }
+
+
+def _crawl(kinds: Kinds) -> list[list[object]]:
+    segments = [(name, one) for name, one in sorted(kinds.items()) if name.startswith("segment/")]
+    return [
+        [artifact_link(str(one.address)), one.record.rows_in, one.record.rows_out,
+         ", ".join(f"{reason} {count:,}" for reason, count in sorted(one.record.rejected.items())),
+         round(one.record.rows_out / max(_seconds(one), 1e-9), 1)]
+        for _, one in segments
+    ]  # fmt: skip
