@@ -63,7 +63,8 @@ class Sharded:
     def __init__(
         self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks, *, initialize: bool = True
     ) -> None:
-        check_fit(layout, run, vocab_size, seq_len, ranks.world)
+        nodes = ranks.world // ranks.local_world
+        check_fit(layout, run, vocab_size, seq_len, nodes, ranks.local_world)
         if ranks.rank == 0:
             shape = ModelShape.of(run.model, vocab_size)
             _log_memory(memory_per_rank(layout, run, shape, seq_len, gpu=ranks.device.type == "cuda"))
