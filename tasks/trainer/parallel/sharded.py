@@ -33,7 +33,7 @@ from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, 
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.loss import count_labels
 from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.model.transformer import initial_weight
+from tasks.trainer.model.transformer import Transformer, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
@@ -71,12 +71,8 @@ class Sharded:
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
-        with torch.device("meta"):
-            self.chunks = [
-                PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, self.mesh)
-            ]
+        self.chunks = shards_of(run, self.mesh, vocab_size, seq_len)
         for chunk in self.chunks:
-            apply(chunk, self.mesh, run, seq_len)
             chunk.to_empty(device=self.mesh.device)
         rows = self.chunks[0].rows
         self._positions = None if rows is None else rows.cpu()
@@ -104,7 +100,7 @@ class Sharded:
         self._file_numbers = self._gather_file_numbers()
         compressed = run.compression if layout.replicate > 1 else None
         self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
-        self.pipeline = Pipeline(self.chunks, self.mesh, len(self.numbers)) if layout.pipeline > 1 else None
+        self.pipeline = Pipeline(self.chunks, self.mesh, run, seq_len) if layout.pipeline > 1 else None
 
     def _initialize(self, run: TrainConfig) -> None:
         with torch.no_grad():
@@ -148,18 +144,8 @@ class Sharded:
         microbatches = [self._to_local(part) for part in parts]
         if self.pipeline:
             return float(self.pipeline.backward(microbatches)), count
-        total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
         (model,) = self.chunks
-        assert isinstance(model, FSDPModule)
-        for index, part in enumerate(microbatches, start=1):
-            last = index == len(microbatches)
-            model.set_is_last_backward(last)
-            model.set_requires_gradient_sync(last or self.layout.zero > 1)
-            model.set_reshard_after_backward(last or self.layout.zero > 2)
-            loss = model.loss(part.tokens, part.documents, part.labels, part.bounds)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return float(total), count
+        return float(accumulate(model, microbatches, self.layout.zero)), count
 
     def state_hashes(self) -> list[Tensor]:
         """Returns the hash of this rank's shard of weights and optimizer state for each of `copies`, int64 scalars."""
@@ -270,6 +256,30 @@ class Sharded:
             group = self.mesh.group("replicate")
             for tensor in self._state().values():
                 dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
+
+
+def shards_of(run: TrainConfig, mesh: Mesh, vocab_size: int, seq_len: int) -> list[PipelineChunk]:
+    """Returns this rank's chunks of the model, sharded, on the meta device."""
+    with torch.device("meta"):
+        chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, mesh)]
+    for chunk in chunks:
+        apply(chunk, mesh, run, seq_len)
+    return chunks
+
+
+def accumulate(model: Transformer, microbatches: Sequence[Batch], zero: int) -> Tensor:
+    """Adds the gradients of microbatches to those of a model without a pipeline; returns their loss, float64 scalar."""
+    assert isinstance(model, FSDPModule)
+    total = torch.zeros((), dtype=torch.float64, device=microbatches[0].tokens.device)
+    for index, part in enumerate(microbatches, start=1):
+        last = index == len(microbatches)
+        model.set_is_last_backward(last)
+        model.set_requires_gradient_sync(last or zero > 1)
+        model.set_reshard_after_backward(last or zero > 2)
+        loss = model.loss(part.tokens, part.documents, part.labels, part.bounds)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return total
 
 
 def _log_memory(needs: Mapping[str, int]) -> None:
