@@ -30,6 +30,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining.stage import InferenceMode
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -146,7 +147,7 @@ def _kernels_of_a_gpu() -> Iterator[None]:
         return result
 
     with ExitStack() as stack:
-        stack.enter_context(mock.patch("tasks.trainer.parallel.apply.best_kernel", lambda *_: varlen))
+        stack.enter_context(mock.patch("tasks.trainer.parallel.apply.best_kernel", return_value=varlen))
         stack.enter_context(mock.patch("tasks.trainer.model.transformer.F.rms_norm", fused))
         stack.enter_context(mock.patch.dict(LOSS_ROWS, cpu=LOSS_ROWS["cuda"]))
         yield
@@ -175,33 +176,45 @@ class _Storages(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.alive, self.peak = 0, 0
+        self._patches = ExitStack()
+        self._is_paused = False
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:  # its operators on local tensors are dispatched here, too
             return NotImplemented
         out = func(*args, **(kwargs or {}))
+        if self._is_paused:
+            return out
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor) and tensor.device.type != "meta":
                 self._add(tensor.untyped_storage())
         return out
 
     def __enter__(self) -> "_Storages":
-        mode, resize = self, torch.UntypedStorage.resize_
+        resize, propagate = torch.UntypedStorage.resize_, ShardingPropagator._propagate_tensor_meta_non_cached
 
         def resized(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
-            mode._resize(storage)
+            self._resize(storage)
             return result
 
-        self._patch = mock.patch.object(torch.UntypedStorage, "resize_", resized)
-        self._patch.start()
+        def propagated(*args: Any) -> Any:  # the shapes of whole tensors are computed with tensors that nobody has
+            self._is_paused = True
+            try:
+                return propagate(*args)
+            finally:
+                self._is_paused = False
+
+        patches = (torch.UntypedStorage, "resize_", resized), (ShardingPropagator, propagate.__name__, propagated)
+        for owner, name, replacement in patches:
+            self._patches.enter_context(mock.patch.object(owner, name, replacement))
         super().__enter__()
         return self
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        self._patch.stop()
+        self._patches.close()
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata

@@ -139,6 +139,16 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
     return reasons
 
 
+def chunks_of_rank(layers: int, layout: Layout, stage: int) -> list[range]:
+    """Returns the layers of each chunk of a rank of the pipeline; chunk c is on rank c modulo the degree.
+
+    Chunk sizes differ by at most one layer; the later chunks are smaller, because the last one has the head.
+    """
+    count = layout.pipeline * layout.chunks_per_rank
+    starts = [chunk * (layers // count) + min(chunk, layers % count) for chunk in range(count + 1)]
+    return [range(*starts[chunk : chunk + 2]) for chunk in range(stage, count, layout.pipeline)]
+
+
 def _moments(shape: ModelShape, run: TrainConfig) -> float:
     """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers."""
     single_moment = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0

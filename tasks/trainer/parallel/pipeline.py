@@ -21,6 +21,7 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.apply import compute_dtype
+from tasks.trainer.parallel.fit import chunks_of_rank
 from tasks.trainer.parallel.mesh import Mesh
 
 
@@ -45,20 +46,12 @@ class PipelineChunk(Transformer):
 
 
 def chunks_of(layers: int, mesh: Mesh) -> list[range]:
-    """Returns the layers of each chunk of this rank; chunk c is on pipeline rank c modulo the degree.
-
-    Chunk sizes differ by at most one layer; the later chunks are smaller, because the last one has the head.
-    """
-    count = mesh.layout.pipeline * mesh.layout.chunks_per_rank
-    sizes = [layers // count + (index < layers % count) for index in range(count)]
-    starts = [sum(sizes[:index]) for index in range(count)]
-    own = range(mesh.at("pipeline"), count, mesh.layout.pipeline)
-    return [range(starts[index], starts[index] + sizes[index]) for index in own]
+    """Returns the layers of each chunk of this rank."""
+    return chunks_of_rank(layers, mesh.layout, mesh.at("pipeline"))
 
 
 class _Stage(PipelineStage):
-    """A stage that shards what `zero` says after each microbatch; torch's keeps all weights and gradients to the end of
-    a step."""
+    """A stage that after each microbatch shards what `zero` says; torch's keeps all weights and gradients whole."""
 
     zero = 3
 
