@@ -11,7 +11,8 @@ fake tensors: every operation has shapes and dtypes, and no data. Counted are, o
 - collectives: number and bytes by dimension of the layout and kind. Does not include the four scalars and the check of
   ranks that a step sums (`Ranks.sum_and_collect`, the norm of the gradient).
 
-Kernels are those of a GPU: variable-length flash attention, a fused norm, 4,096 positions of logits at a time. Layers
+Kernels are those of a GPU: variable-length flash attention, a fused norm, 4,096 positions of logits at a time; with
+context parallelism those of a CPU, because flex attention needs its compiler to have no scores in memory. Layers
 are not compiled; the compiler would store fewer intermediate results of a layer. Writes `fake_ranks.json`.
 """
 
@@ -19,8 +20,8 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 from unittest import mock
 
@@ -29,24 +30,38 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining.stage import InferenceMode
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, debug
+from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tasks.trainer.config import TrainConfig
+from benchmarks.harness import keep, parser
+from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Bounds
-from tasks.trainer.model.shape import LOSS_ROWS
+from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
 from tasks.trainer.model.varlen import varlen
 from tasks.trainer.optim import build_optimizer, local
+from tasks.trainer.parallel.fit import memory_of_rank
 from tasks.trainer.parallel.mesh import DIMENSIONS, Mesh
 from tasks.trainer.parallel.pipeline import Pipeline
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import accumulate, shards_of
 from tasks.trainer.place import Layout
+from tasks.trainer.planning.traffic import collectives
 
+VOCABULARY, SEQ_LEN = 128_256, 8192
+LLAMA_405B = ModelConfig(
+    layers=126, dim=16384, heads=128, kv_heads=8, ffn_multiple=3.25, rope_theta=500_000.0, tie_embeddings=False
+)
+"""Llama 3.1 405B (arXiv 2407.21783, table 3)."""
+CASES = {
+    "70b": (SIZES["70b"].model, Layout(shard=64, tensor=8, pipeline=4, zero=1, recompute="selective"), 512),
+    "405b": (LLAMA_405B, Layout(shard=128, tensor=8, pipeline=16, zero=1, recompute="selective"), 2048),
+}
+"""Model, layout and sequences of a step."""
 KINDS = {
     "all_gather_into_tensor": "all_gather",
     "_allgather_base_": "all_gather",
@@ -85,7 +100,8 @@ class Counts:
 def counted(run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, rank: int) -> Counts:
     """Returns the counts of a rank of a layout; the process must not have a process group."""
     started = time.perf_counter()
-    with _fake_group(rank, layout.ranks), _kernels_of_a_gpu():
+    kernels = nullcontext() if layout.context > 1 else _kernels_of_a_gpu()
+    with _fake_group(rank, layout.ranks), kernels:
         mesh = Mesh.of(layout, Ranks(rank, layout.ranks, 0, layout.ranks))
         chunks = shards_of(run, mesh, vocab_size, seq_len)
         with FakeTensorMode(allow_non_fake_inputs=True), _Storages() as storages:
@@ -136,6 +152,8 @@ def _fake_group(rank: int, world: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        debug._clear_sharding_prop_cache()  # it has the names of groups
+        clear_redistribute_planner_cache()
 
 
 @contextmanager
@@ -270,3 +288,38 @@ class _Collectives(TorchDispatchMode):
                 continue
             return self._names.get(tuple(dist.get_process_group_ranks(group)), "one rank")
         raise LookupError("a collective without a group")
+
+
+def planned(run: TrainConfig, layout: Layout, shape: ModelShape, seq_len: int, stage: int) -> dict[str, Any]:
+    """Returns the figures of the plan of a run for a rank with the coordinate `stage` in the pipeline."""
+    calls: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for one in collectives(layout, run, shape, seq_len, stage):
+        calls[f"{one.dimension} {one.kind}"] += one.calls
+        sizes[f"{one.dimension} {one.kind}"] += round(one.size)
+    memory = memory_of_rank(layout, run, shape, seq_len, stage)
+    return {"peak": sum(memory.values()), "memory": memory, "calls": dict(calls), "sizes": dict(sizes)}
+
+
+def main() -> None:
+    """Counts the first and the last rank of each case."""
+    parser(__doc__).parse_args()
+    figures: dict[str, Any] = {}
+    for name, (model, layout, batch_size) in CASES.items():
+        run = TrainConfig(model=model, precision="bf16", batch_size=batch_size, microbatch=1)
+        shape, figures[name] = ModelShape.of(model, VOCABULARY), {"layout": layout.model_dump(exclude_defaults=True)}
+        for rank, stage in ((0, 0), (layout.ranks - 1, layout.pipeline - 1)):
+            found = counted(run, layout, VOCABULARY, SEQ_LEN, rank)
+            plan = planned(run, layout, shape, SEQ_LEN, stage)
+            figures[name][f"rank {rank} of {layout.ranks}"] = {
+                "seconds": round(found.seconds),
+                "counted": {"peak": found.peak, **asdict(found)},
+                "planned": plan,
+                "planned / counted": round(plan["peak"] / found.peak, 3),
+                "largest checkpoint file": max(found.memory["weights"], found.memory["moments"]),
+            }
+    keep("fake_ranks", figures)
+
+
+if __name__ == "__main__":
+    main()

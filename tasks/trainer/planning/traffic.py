@@ -9,7 +9,7 @@ compute dtype in bytes, P the weights of a group of parameters / tensor, and h =
     replicate all_reduce      4 P / state, after each reduce_scatter
     tensor    all_gather      h          m (4 n, with recomputation 6 n; 1 for the embedding, 1 for the head)
               reduce_scatter  h          m (4 n, with recomputation of everything 5 n; 1 and 1)
-              all_reduce      4 dim      per norm, as often as the state's reduce_scatter; and m x 2 per chunk of logits
+              all_reduce      w dim      per norm, as often as the state's reduce_scatter; and m x 2 per chunk of logits
     context   all_gather      keys or values of all positions, m x 2 n; with recomputation 4 n
               reduce_scatter  the same, m x 2 n
     pipeline  send            h / tensor, m forward unless last, m backward unless first, per chunk of layers
@@ -195,7 +195,8 @@ def _of_tensor(
     yield "tensor", "all_gather", m * gathers, hidden
     yield "tensor", "reduce_scatter", m * sums, hidden
     norms = (2 * layers + last) * (m if layout.zero > 1 else 1)
-    yield "tensor", "all_reduce", norms, width * shape.dim
+    # Summed gradients are fp32.
+    yield "tensor", "all_reduce", norms, (FP32 if layout.zero == 1 and m > 1 else width) * shape.dim
     chunks = math.ceil(positions / LOSS_ROWS["cuda" if gpu else "cpu"])
     # The largest logit of each position, then the sum of exponentials and the logit of the label.
     yield "tensor", "all_reduce", last * m * 2 * chunks, FP32 * 3 * positions / (2 * chunks)
