@@ -101,16 +101,16 @@ def counted(run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ran
     """Returns the counts of a rank of a layout; the process must not have a process group."""
     started = time.perf_counter()
     kernels = nullcontext() if layout.context > 1 else _kernels_of_a_gpu()
-    with _fake_group(rank, layout.ranks), kernels:
+    with fake_group(rank, layout.ranks), kernels:
         mesh = Mesh.of(layout, Ranks(rank, layout.ranks, 0, layout.ranks))
         chunks = shards_of(run, mesh, vocab_size, seq_len)
-        with FakeTensorMode(allow_non_fake_inputs=True), _Storages() as storages:
+        with FakeTensorMode(allow_non_fake_inputs=True), Storages() as storages:
             for chunk in chunks:
                 chunk.to_empty(device="cpu")
             parameters = {name: parameter for chunk in chunks for name, parameter in chunk.named_parameters()}
             optimizer = build_optimizer(parameters, run)
             microbatches = [_batch(run, layout, seq_len, chunks[0].rows) for _ in range(_microbatches(run, layout))]
-            with _Collectives(mesh) as collectives:
+            with Collectives(mesh) as collectives:
                 if layout.pipeline > 1:
                     pipeline = Pipeline(chunks, mesh, run, seq_len)
                     # The vote on whether all ranks know the shapes would read a number that no rank has sent.
@@ -146,7 +146,7 @@ def _agreed(stages: Any, *_: object) -> None:
 
 
 @contextmanager
-def _fake_group(rank: int, world: int) -> Iterator[None]:
+def fake_group(rank: int, world: int) -> Iterator[None]:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     try:
         yield
@@ -188,7 +188,7 @@ class _FusedNorm(torch.autograd.Function):
         return root * (scaled - x * root.square() * along), (grads[0] * x * root).flatten(0, -2).sum(0), None
 
 
-class _Storages(TorchDispatchMode):
+class Storages(TorchDispatchMode):
     """Sums the bytes of the storages that are alive."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class _Storages(TorchDispatchMode):
                 self._add(tensor.untyped_storage())
         return out
 
-    def __enter__(self) -> "_Storages":
+    def __enter__(self) -> "Storages":
         resize, propagate = torch.UntypedStorage.resize_, ShardingPropagator._propagate_tensor_meta_non_cached
 
         def resized(storage: torch.UntypedStorage, size: int) -> Any:
@@ -253,7 +253,7 @@ class _Storages(TorchDispatchMode):
         self.alive -= self._sizes.pop(key)
 
 
-class _Collectives(TorchDispatchMode):
+class Collectives(TorchDispatchMode):
     """Counts collectives, and the bytes of their largest buffer, by dimension and kind."""
 
     def __init__(self, mesh: Mesh) -> None:

@@ -224,7 +224,9 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
     measured = RunPerformance.of(previous.record.metrics) if previous else None
     ranks = recipe.place.train.nproc * nodes
     address = str(previous.address) if previous else ""
-    planned = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, measured, address)
+    planned = estimate(
+        recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, recipe.place.train.nproc, measured, address
+    )
     omitted, notes = implausible(planned), []
     # With another model, the recipe's place says nothing about where it will be trained.
     if not model and _lacks_gpu(recipe):

@@ -145,7 +145,8 @@ def _own_weights(shape: ModelShape, layout: Layout, stage: int) -> tuple[float, 
     layers = sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
     layer = shape.weights["layers"] / shape.layers / layout.tensor
     ends = [shape.weights["embedding"]] * (stage == 0) + [shape.weights["head"]] * (stage == layout.pipeline - 1)
-    return layers * layer + sum(ends) / layout.tensor, layer, max(ends, default=0) / layout.tensor
+    norm = shape.weights["norm"] * (stage == layout.pipeline - 1)
+    return layers * layer + (sum(ends) + norm) / layout.tensor, layer, max(ends, default=0) / layout.tensor
 
 
 def _replicated(run: TrainConfig, shape: ModelShape, seq_len: int, ranks: int, gpu: bool) -> Mapping[str, float]:

@@ -81,7 +81,7 @@ class Sharded:
             name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
         if initialize:
-            self._initialize(run)
+            initialize_shards(self.parameters, run)
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
@@ -101,13 +101,6 @@ class Sharded:
         compressed = run.compression if layout.replicate > 1 else None
         self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
         self.pipeline = Pipeline(self.chunks, self.mesh, run, seq_len) if layout.pipeline > 1 else None
-
-    def _initialize(self, run: TrainConfig) -> None:
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                whole = initial_weight(run.model, name, parameter.shape, run.init_seed).to(self.mesh.device)
-                shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-                parameter.to_local().copy_(shard.to_local())
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
@@ -265,6 +258,22 @@ def shards_of(run: TrainConfig, mesh: Mesh, vocab_size: int, seq_len: int) -> li
     for chunk in chunks:
         apply(chunk, mesh, run, seq_len)
     return chunks
+
+
+@torch.no_grad()
+def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig) -> None:
+    """Sets this rank's shards of the initial weights, in place; no more than one whole parameter exists at a time.
+
+    Every rank draws all weights of its chunks: the generator of a parameter has no cheap way to its later numbers.
+    """
+    for name, parameter in parameters.items():
+        parameter.to_local().copy_(_initial_shard(name, parameter, run))
+
+
+def _initial_shard(name: str, parameter: DTensor, run: TrainConfig) -> Tensor:
+    mesh = parameter.device_mesh
+    whole = initial_weight(run.model, name, parameter.shape, run.init_seed).to(mesh.device_type)
+    return distribute_tensor(whole, mesh, parameter.placements, src_data_rank=None).to_local()
 
 
 def accumulate(model: Transformer, microbatches: Sequence[Batch], zero: int) -> Tensor:

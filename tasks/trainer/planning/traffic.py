@@ -1,7 +1,8 @@
 """Collectives of a step: number and bytes by dimension of the layout, and the time that they take. Without torch.
 
 The formulas are those of `tasks/trainer/parallel/apply`. With m microbatches of a rank, n of its layers, width w of the
-compute dtype in bytes, P the weights of a group of parameters / tensor, and h = w x positions of a rank x dim, a step has
+compute dtype in bytes, P the weights of a group of parameters / tensor, and h = w x positions of a rank x dim, a step
+has
 
     state     all_gather      w P        zero 3: 2 m per layer and for the last norm, m for embedding and head;
                                          zero 1, 2: one per group
@@ -26,12 +27,6 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.shape import LOSS_ROWS, ModelShape
 from tasks.trainer.parallel.fit import FP32, chunks_of_rank
 from tasks.trainer.place import Layout
-
-INSIDE = 450e9
-"""Bytes per second and direction between the GPUs of a node: NVLink of an H100 SXM (NVIDIA H100 data sheet: 900 GB/s
-in both directions together)."""
-ACROSS = 50e9
-"""Bytes per second and direction between nodes, per GPU: one port of 400 Gb/s for each (NVIDIA DGX H100 data sheet)."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +83,8 @@ def traffic(
     shape: ModelShape,
     seq_len: int,
     gpus_per_node: int,
-    inside: float = INSIDE,
-    across: float = ACROSS,
+    inside: float,
+    across: float,
 ) -> Traffic:
     """Returns the traffic of the rank with the most.
 
