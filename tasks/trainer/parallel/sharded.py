@@ -262,7 +262,7 @@ def shards_of(run: TrainConfig, mesh: Mesh, vocab_size: int, seq_len: int) -> li
 
 @torch.no_grad()
 def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig) -> None:
-    """Sets this rank's shards of the initial weights, in place; no more than one whole parameter exists at a time.
+    """Sets this rank's shards of the initial weights, in place, one parameter after the other.
 
     Every rank draws all weights of its chunks: the generator of a parameter has no cheap way to its later numbers.
     """
