@@ -93,6 +93,13 @@ def _train_gpu(result: dict[str, Any]) -> str:
     return f"{best['size']} in {best['precision']}: {best['tokens_per_s']:,} tokens/s, MFU {best['mfu']:.2f}"
 
 
+def _fake_ranks(result: dict[str, Any]) -> str:
+    ranks = [one for case in ("70b", "405b") for name, one in result[case].items() if name.startswith("rank")]
+    ratios = [one["planned / counted"] for one in ranks]
+    peaks = [one["counted"]["peak"] / 2**30 for one in ranks]
+    return f"{min(peaks):.1f} to {max(peaks):.1f} GiB; planned / counted {min(ratios):.2f} to {max(ratios):.2f}"
+
+
 BENCHMARKS = (
     Benchmark(
         "crawl",
@@ -336,6 +343,12 @@ BENCHMARKS = (
         "trainer saving",
         "Training steps while a checkpoint is written in the background",
         lambda r: f"the call takes {r['call_s']:.2f} s, steps {r['share_of_window']:.1%} longer until it is on disk",
+    ),
+    Benchmark(
+        "fake_ranks",
+        "fake_ranks",
+        "Memory and collectives of ranks of 70 B on 2,048 GPUs and 405 B on 16,384, counted without them",
+        _fake_ranks,
     ),
     Benchmark(
         "train_gpu",

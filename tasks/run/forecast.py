@@ -216,15 +216,17 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
         raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
     shape = read_shape(Path(model)) if model else ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
-    if layout and not model:
-        check_fit(layout, train, shape.vocab_size, seq_len, layout.ranks)
     nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
+    if layout and not model:
+        check_fit(layout, train, shape.vocab_size, seq_len, nodes, recipe.place.train.nproc)
     name = f"{recipe.name}/checkpoint"
     previous = newest(store, name, but=version)
     measured = RunPerformance.of(previous.record.metrics) if previous else None
     ranks = recipe.place.train.nproc * nodes
     address = str(previous.address) if previous else ""
-    planned = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, measured, address)
+    planned = estimate(
+        recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, recipe.place.train.nproc, measured, address
+    )
     omitted, notes = implausible(planned), []
     # With another model, the recipe's place says nothing about where it will be trained.
     if not model and _lacks_gpu(recipe):

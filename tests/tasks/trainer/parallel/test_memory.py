@@ -60,7 +60,8 @@ def test_the_estimate_is_within_15_percent_of_the_measurement(name: str, tmp_pat
 
 
 def test_state_is_sharded_according_to_the_layout() -> None:
-    run = TrainConfig(model=ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16), precision="bf16")
+    model = ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16)
+    run = TrainConfig(model=model, precision="bf16", batch_size=64, microbatch=1)
     shape = ModelShape.of(run.model, 32768)
     total = shape.weights["total"]
     alone, sharded, zero_1 = (
