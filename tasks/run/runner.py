@@ -305,6 +305,8 @@ def join_stage(
     elif hasattr(resolved.module, "join"):
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
         with training_environment(recipe.place.train):
-            resolved.module.join(resolved.config, resolved.inputs)
+            resolved.module.join(
+                resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint)
+            )
     else:
         log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

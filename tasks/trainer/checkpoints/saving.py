@@ -8,11 +8,10 @@ it. A disk without space for it ends the run, even if other locations have room:
 reads only here.
 
 If the checkpoint is spread over disks, every disk has a folder with its files and the same state. All nodes then copy
-the same steps: the first rank of each disk hands them over to the stage on its node by links in the run's folder
-(`handed_over`), unless a node is still copying an earlier one.
+the same steps: the first rank of each disk hands them over to the stage on its node (`handover`), unless a node is
+still copying an earlier one.
 """
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ import torch.distributed as dist
 from tasks.core.errors import StoreError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.disks import Disk
+from tasks.trainer.checkpoints.handover import hand_over, handed_over
 from tasks.trainer.config import CopySpec
 from tasks.trainer.launch.failure import RESUMES, disk_fault
 from tasks.trainer.parallel.ranks import Ranks, checkpoint_group
@@ -42,15 +42,6 @@ class Stateful(Protocol):
 
     def read(self, folder: Path) -> None:
         """Loads a checkpoint, from which files that this rank does not need may be missing."""
-
-
-LINKS = "copying"
-"""Folder of links in the run's folder: `copying/<index of the location>/step-<n>/`."""
-
-
-def handed_over(run: Path, location: int) -> list[int]:
-    """Returns the steps whose files the stage on this node has yet to copy to a location, ascending."""
-    return checkpoint.steps_at(run / LINKS / str(location))
 
 
 class Saver:
@@ -181,12 +172,7 @@ class Saver:
             is_due = not is_busy and (not last or step - last >= copy.every)
             if is_due or (copy.required and step in self.milestones):
                 self._handed_over[number] = step
-                links = self.root.parent / LINKS / str(number)
-                unfinished = checkpoint.unfinished(links, step)
-                shutil.rmtree(unfinished, ignore_errors=True)
-                shutil.copytree(final, unfinished, copy_function=os.link)
-                shutil.rmtree(links / final.name, ignore_errors=True)
-                unfinished.rename(links / final.name)
+                hand_over(self.root.parent, number, final)
 
     def _gather(self, item: Any) -> list[Any]:
         if self._group is None:

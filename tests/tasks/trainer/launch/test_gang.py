@@ -145,7 +145,7 @@ def test_a_joining_node_gets_layout_locations_and_preemption_notice_of_the_place
     seen = []
     monkeypatch.setattr(
         "tasks.stages.train.stage.join",
-        lambda config, inputs: seen.append((layout_here(), checkpoints_here().keep_every, preemption_here())),
+        lambda config, inputs, output: seen.append((layout_here(), checkpoints_here().keep_every, preemption_here())),
     )
     place = {"layout": {"shard": 2}, "checkpoints.keep_every": 50, "preemption": {"provider": "aws"}}
     changes = {f"place.train.{name}": value for name, value in place.items()}
