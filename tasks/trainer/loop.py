@@ -333,6 +333,9 @@ class Trainer:
                 f"{self.out} holds checkpoints of another run",
                 "give this run an empty folder, or delete that one",
             )
+        if self.disk.rank == 0:
+            # Of two disks, one may have newer checkpoints, which would be kept instead of those that come now.
+            drop_after(self.disk.root, state["step"] if state else 0)
         return state
 
     def _resume(self, state: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -90,6 +90,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
     def check() -> None:
         fence.check_now_and_then()
+        recovery.tick()
         monitor.tick()
 
     try:

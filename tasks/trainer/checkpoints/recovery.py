@@ -39,6 +39,8 @@ FOLDER = ".resume"
 """Folder of the copies in the artifact's folder; it is removed when the artifact is committed."""
 WAIT_S = 60.0
 """Seconds that a run waits at its end for copies in locations other than the store, and for those of other nodes."""
+TICK_S = 2.0
+"""Seconds between two looks at the files of other nodes."""
 LOST_WAIT_S = 5.0
 """Seconds that a failed run waits for the copies of other nodes, which may be lost."""
 
@@ -68,6 +70,7 @@ class Recovery:
         self.copiers = [Copier(location, run, number) for number, location in enumerate(copies)]
         self.locations: list[Location] = [self.scratch, *copies, Milestones(output, run)]
         self._failing: set[str] = set()
+        self._ticked = time.monotonic()
         hand_over_milestones(self.run, self.copiers, self._uncommitted(max(milestone_steps, default=0)))
 
     def restore(self) -> None:
@@ -219,6 +222,16 @@ class Recovery:
         except (TransientError, OSError) as error:
             log.warning("[%s] milestones are late: %s", self.output.address, error)
         self._copy(last=False)
+
+    def tick(self) -> None:
+        """Calls `keep_up` every `TICK_S` seconds if there are other nodes; their files can arrive at any time.
+
+        Raises:
+            SluiceError: as `publish`, for permanent errors.
+        """
+        if self.nodes > 1 and time.monotonic() - self._ticked > TICK_S:
+            self._ticked = time.monotonic()
+            self.keep_up(max(self.scratch.steps(), default=0))
 
     @contextmanager
     def guarding(self, fence: Fence) -> Iterator[None]:
