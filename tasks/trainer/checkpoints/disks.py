@@ -154,7 +154,8 @@ class Readable:
         if not reasons:
             if self.disk.rank == 0 and needed:
                 self._complete(step, listing)
-            return listing.state
+            state: dict[str, Any] = listing.state
+            return state
         self.faults.damaged(step, InputError(damaged or reasons[0]))
         if self.disk.ranks < self.ranks.world and self.disk.rank == 0:
             shutil.rmtree(self._folder(step), ignore_errors=True)  # what is left of it helps no start

@@ -99,9 +99,9 @@ class NodeCopies:
                 copier.wait(1.0)
 
     def _log_failure(self, copier: Copier) -> None:
-        if (result := copier.result()) is None or result[1] is None:
+        step, error = copier.result() or (0, None)
+        if error is None:
             return
-        step, error = result
         if not isinstance(error, SluiceError | OSError):
             raise error
         where = copier.location.name

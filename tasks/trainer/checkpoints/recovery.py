@@ -395,10 +395,9 @@ def copy_locations(output: Output, run: Path, settings: CheckpointLocations, nod
     if (folder := settings.folder) is not None:
         # The path contains the fingerprint, because several stores can share the folder.
         below, name = f"{output.address.path}/{output.fingerprint[:16]}", f"the folder {folder.path}"
-        common = (output, run, folder, False, nodes)
-        locations.append(CopyLocation(name, Store(folder.path), below, *common))
+        locations.append(CopyLocation(name, Store(folder.path), below, output, run, folder, False, nodes))
     # Scratch inside the store outlives the machine anyway.
     if not run.is_relative_to(output.store.root):
-        below, common = f"{output.address.path}/{FOLDER}", (output, run, settings.store, True, nodes)
-        locations.append(CopyLocation("the store", output.store, below, *common))
+        below, name = f"{output.address.path}/{FOLDER}", "the store"
+        locations.append(CopyLocation(name, output.store, below, output, run, settings.store, True, nodes))
     return locations

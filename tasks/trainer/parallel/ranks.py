@@ -147,7 +147,8 @@ class Ranks:
 
 def checkpoint_group() -> dist.ProcessGroup:
     """Returns a new gloo group of all ranks, which wait in it for the slowest disk; all ranks must call this."""
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeouts_here().checkpoint_s))
+    timeout = timedelta(seconds=timeouts_here().checkpoint_s)
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
     _checkpoint_groups.add(group.group_name)
     return group
 
