@@ -85,6 +85,8 @@ class Trainer:
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume(newest))
         self.hooks = self._hooks()
+        if self._is_spread and not any(copy.required for copy in spec.copies):
+            log.warning("nodes share no location of checkpoints: if the disk of one is lost, so are the checkpoints")
         if ranks.rank == 0:
             counts = ModelShape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
@@ -112,6 +114,11 @@ class Trainer:
         if self.spec.layout is None and self.ranks.device.type == "cuda":
             return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world)
         return self.spec.layout
+
+    @property
+    def _is_spread(self) -> bool:
+        """Whether the files of a checkpoint are on several disks."""
+        return self.layout is not None and self.layout.ranks // self.layout.replicate > self.disk.ranks
 
     def _hooks(self) -> list[Hook]:
         """Returns the hooks in the order in which they are called."""
@@ -296,9 +303,8 @@ class Trainer:
 
     def _state(self) -> dict[str, Any]:
         withheld = self.withheld.state()
-        is_spread = self.layout is not None and self.disk.ranks < self.ranks.world
         return {
-            **({checkpoint.LAYOUT: self.layout.sharding} if self.layout and is_spread else {}),
+            **({checkpoint.LAYOUT: self.layout.sharding} if self.layout and self._is_spread else {}),
             **({"withheld": withheld} if withheld else {}),
             **({"passed": self.passed} if self.passed else {}),
             "steps_taken": self.replica.optimizer.steps_taken,
