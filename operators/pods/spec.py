@@ -239,7 +239,8 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
     """Returns the maximum scratch space of a training pod, in bytes.
 
     It is the pod's part of the checkpoints that the run keeps, one more checkpoint (being written, or fetched whole
-    after a loss), and the shards that it reads, up to the size of the cache.
+    after a loss), and the shards that it reads, up to the size of the cache. If a replica spans nodes, node 0 fetches a
+    milestone from the others before it writes it whole, which takes another checkpoint.
     """
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
     shape = ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
@@ -249,7 +250,9 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
     ]
     read = train.steps * train.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / place.nodes
     cache = float(place.env.get("SLUICE_CACHE_GB") or CACHE_GB) * 1e9
-    return float(saving["scratch_gb"] * 1e9 / place.nodes + saving["bytes"] + min(read, cache))
+    is_spread = layout is not None and layout.ranks // layout.replicate > recipe.place.train.nproc
+    whole = saving["bytes"] * (2 if is_spread else 1)
+    return float(saving["scratch_gb"] * 1e9 / place.nodes + whole + min(read, cache))
 
 
 def _scratch(spec: k8s.V1PodSpec) -> k8s.V1Volume | None:

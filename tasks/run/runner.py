@@ -32,6 +32,7 @@ from tasks.trainer.place import (
     LAYOUT_VARIABLE,
     PREEMPTION_VARIABLE,
     RANKS_VARIABLE,
+    TIMEOUTS_VARIABLE,
 )
 
 log = logging.getLogger("sluice.runner")
@@ -188,6 +189,7 @@ def training_environment(place: TrainPlace) -> Iterator[None]:
     """
     settings = {
         LAYOUT_VARIABLE: place.layout,
+        TIMEOUTS_VARIABLE: place.timeouts,
         CHECKPOINTS_VARIABLE: expand_all(place.checkpoints),
         PREEMPTION_VARIABLE: place.preemption,
     }
@@ -303,6 +305,8 @@ def join_stage(
     elif hasattr(resolved.module, "join"):
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
         with training_environment(recipe.place.train):
-            resolved.module.join(resolved.config, resolved.inputs)
+            resolved.module.join(
+                resolved.config, resolved.inputs, Output(store, resolved.address, resolved.fingerprint)
+            )
     else:
         log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -8,6 +8,7 @@ from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient
 from kubernetes.utils.quantity import parse_quantity
 
+from operators.pods.spec import planned_bytes
 from tests.k8s.admission import limited, queue_refusals
 from tests.k8s.conftest import K8S
 from tests.k8s.definitions import built_in
@@ -197,6 +198,15 @@ def test_a_training_requests_the_planned_disk_and_is_admitted(recipe, rendered):
     admitted = limited(spec, limits)
     assert disk(admitted) == (asked, limit)
     assert queue_refusals(admitted, 2, queue) == []
+
+
+def test_a_replica_that_spans_nodes_needs_the_disk_of_another_checkpoint(recipe):
+    from tasks.trainer.model.shape import ModelShape
+
+    made = recipe(**LARGE)
+    spread = made.override({"place.train.layout": {"shard": 2 * made.place.train.nproc}})
+    checkpoint = 12 * ModelShape.of(made.train.model, 300).weights["total"]
+    assert planned_bytes(spread, spread.place.kubernetes) - planned_bytes(made, made.place.kubernetes) == checkpoint
 
 
 def test_a_small_training_or_one_with_its_own_volume_requests_no_disk(recipe):

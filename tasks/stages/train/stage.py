@@ -10,14 +10,13 @@ the attempt (`fence`). A killed stage resumes from the newest checkpoint that ve
 and writes the same bytes. Before the commit, the rows of every milestone and of the run are checked for completeness.
 `monitor` raises alerts during the run and sends the report page to the tracker.
 
-On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it and write no output.
+On several nodes (`gang`), every node starts this stage; node 0 runs it, and the others `join` it. These write no
+output, but copy the files of their ranks to the locations of checkpoints (`node_copies`).
 """
 
 import logging
-import tempfile
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,8 +32,10 @@ from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import loss_curve
+from tasks.trainer.checkpoints.copies import PATIENCE_S
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
+from tasks.trainer.checkpoints.node_copies import NodeCopies
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.notice import TakedownNotice, initial_model_note
@@ -67,11 +68,12 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Trains the model of the recipe; see the module docstring."""
     fence = Fence(output)
     fence.inherit()
-    locations = checkpoints_here()
-    recovery = Recovery(output, fence.run, config.milestone_steps, locations)
+    locations, gang = checkpoints_here(), Gang.from_environment()
+    recovery = Recovery(output, fence.run, config.milestone_steps, locations, gang.nodes if gang else 1)
     known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
     spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
+    spec = spec.model_copy(update={"copies": recovery.copy_specs()})
     notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
     notice.update()
     monitor = Monitor(output, spec, known_faults)
@@ -88,17 +90,18 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
     def check() -> None:
         fence.check_now_and_then()
+        recovery.tick()
         monitor.tick()
 
     try:
         with recovery.guarding(fence):
-            train_local(spec, follow, gang=Gang.from_environment(), check=check)
+            train_local(spec, follow, gang=gang, check=check)
     except SupersededError:
         raise
     except BaseException as error:
         monitor.send_page(error)
         raise
-    recovery.publish(config.steps)
+    recovery.publish(config.steps, wait_s=PATIENCE_S)
     metrics = read_metrics(fence.run / METRICS)
     check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
     check_milestones(output, config.milestone_steps)
@@ -113,15 +116,19 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     return replace(report, metrics=all_metrics, note=f"{report.note}{initial_note}", inputs=notice.refs())
 
 
-def join(config: TrainConfig, inputs: Inputs) -> None:
-    """Runs the ranks of a node other than 0, with the same inputs and without output.
+def join(config: TrainConfig, inputs: Inputs, output: Output) -> None:
+    """Runs the ranks of a node other than 0, with the same inputs; writes nothing of the artifact.
 
     Raises:
         SluiceError: as on node 0.
     """
-    with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
-        spec = make_spec(config, inputs, Path(folder), layout_here(), check_every_here(), checkpoints_here().keep_every)
-        train_local(spec, lambda step, values: None, gang=Gang.from_environment())
+    gang, locations = Gang.from_environment(), checkpoints_here()
+    assert gang is not None
+    copies = NodeCopies(output, gang.node, gang.nodes, config.milestone_steps, locations)
+    spec = make_spec(config, inputs, copies.run, layout_here(), check_every_here(), locations.keep_every)
+    with copies.guarding():
+        ranks_spec = spec.model_copy(update={"copies": copies.specs})
+        train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)
 
 
 def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:

@@ -3,6 +3,9 @@
 A copy is a folder `<location>/step-<n>-<attempt>/` (the checkpoint's files, and the log lines of the steps since the
 last milestone) and a commit marker `<location>/step-<n>.json`, written last: {fingerprint, folder, first, sha256 of the
 log files}. A folder without a marker is ignored. The lines of earlier steps are in the milestones of the artifact.
+
+A spread checkpoint is copied by all nodes into one folder, whose name all derive from its `state.json`. Every node
+copies the files on its disk, and node 0 writes the marker when all files are there.
 """
 
 import json
@@ -12,22 +15,31 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from tasks.core.digest import sha256_of
+from tasks.core.digest import sha256_of, sha256_of_file
 from tasks.core.errors import InputError, SluiceError, StoreError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.handover import hand_over, handed_over, links_of
 from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_lines, install, lines_of
+from tasks.trainer.checkpoints.sources import CopySource, fetch_file
 from tasks.trainer.place import CopyPolicy
 
-FOLDER = "copying"
+PATIENCE_S = 600.0
+"""Seconds that node 0 waits for the files of other nodes, from the end of its own copy."""
+POLL_S = 0.5
+AGAIN_S = 10.0
+"""Seconds after which a node copies its files again after a failure."""
 STUCK_S = 600.0
 """Seconds after which an unfinished copy is reported as a fault."""
 
 
-class CopyLocation:
+class OtherNodesLate(TransientError):
+    """Files of other nodes have not been copied yet."""
+
+
+class CopyLocation(CopySource):
     """Copies of checkpoints in a folder or in the artifact store.
 
     Args:
@@ -38,32 +50,39 @@ class CopyLocation:
         run: folder of the run.
         settings: how often to copy, and how many copies to keep.
         required: see `Location`.
+        nodes: number of nodes of the run. On several, the ranks fetch the files of a checkpoint.
     """
 
     def __init__(
-        self, name: str, store: Store, folder: str, output: Output, run: Path, settings: CopyPolicy, required: bool
+        self,
+        name: str,
+        store: Store,
+        folder: str,
+        output: Output,
+        run: Path,
+        settings: CopyPolicy,
+        required: bool,
+        nodes: int = 1,
     ) -> None:
-        self.name, self.store, self.folder, self.required = name, store, folder, required
-        self.output, self.run, self.settings = output, run, settings
-        self.newest = 0
+        super().__init__(store, folder, required=required)
+        self.name, self.output, self.run, self.settings = name, output, run, settings
+        self.newest, self.patience_s, self.nodes = 0, PATIENCE_S, nodes
 
     def steps(self) -> list[int]:
         """See `Location`."""
         self._check_mounted()
-        names = (path[len(self.folder) + 1 :] for path in self.store.list(self.folder))
-        matches = (checkpoint.NAME.fullmatch(name.removesuffix(".json")) for name in names if name.endswith(".json"))
-        return sorted(int(match[1]) for match in matches if match)
+        return super().steps()
 
     def drop_others(self) -> None:
         """Removes the copies of another run at the same address."""
         for step in self.steps():
             with suppress(InputError, FileNotFoundError):
-                if self._marker(step)["fingerprint"] != self.output.fingerprint:
+                if self.marker(step)["fingerprint"] != self.output.fingerprint:
                     self.drop(step)
 
     def fetch(self, step: int) -> dict[str, bytes]:
         """See `Location`."""
-        marker = self._marker(step)
+        marker = self.marker(step)
         first = marker["first"]
         if first and checkpoint.name_of(first) not in committed(self.output):
             raise InputError(
@@ -75,7 +94,7 @@ class CopyLocation:
             if sha256_of(content) != value:
                 raise InputError(f"{marker['folder']}/{file} does not have the sha256 its marker states", "delete it")
             lines[file] += content
-        install(self.store, marker["folder"], self.run, step, lines)
+        install(self.store, marker["folder"], self.run, step, lines, files=self.nodes == 1)
         return lines
 
     def due(self, step: int, last: bool) -> bool:
@@ -96,22 +115,79 @@ class CopyLocation:
             SluiceError, OSError: the location cannot be written.
         """
         self._check_mounted()
-        name = checkpoint.name_of(step)
-        folder = f"{self.folder}/{name}-{self.output.attempt}"
+        is_spread = bool(checkpoint.missing(here))
+        folder = self.folder_for(here) if is_spread else f"{self.folder}/{here.name}-{self.output.attempt}"
         try:
-            sums = self._write(step, folder, first, here)
+            self.put_files(here, folder)
+            sums = self._write_lines(step, folder, first)
+            if is_spread:
+                self._await_others(here, folder)
         except BaseException:
-            with suppress(SluiceError, OSError):  # do not leave half a checkpoint on a full disk
-                self.store.remove(folder)
+            if not is_spread:
+                with suppress(SluiceError, OSError):  # do not leave half a checkpoint on a full disk
+                    self.store.remove(folder)
             raise
         with suppress(TransientError):  # of the artifact store, which can be another store
             self.output.check_fence()
         marker = {"fingerprint": self.output.fingerprint, "folder": folder, "first": first, "sha256": sums}
         try:
-            self.store.publish(self._path(step), json.dumps(marker).encode())
-        except AlreadyPublished:  # by another attempt at the same run, with the same bytes
-            self.store.remove(folder)
+            self.store.publish(self.marker_path(step), json.dumps(marker).encode())
+        except AlreadyPublished:  # by another attempt at the same run
+            if self.folder_of(step) != folder:
+                self.store.remove(folder)
         self.newest = step
+
+    def folder_for(self, here: Path) -> str:
+        """Returns the folder of the copy of a spread checkpoint, the same on all of its disks."""
+        return f"{self.folder}/{here.name}-{sha256_of_file(here / checkpoint.STATE)[:16]}"
+
+    def put_files(self, here: Path, folder: str) -> None:
+        """Verifies the files of a checkpoint that are on this disk, and copies those that `folder` does not have.
+
+        Raises:
+            InputError: the checkpoint does not verify.
+            SluiceError, OSError: the location cannot be written.
+        """
+        self._check_mounted()
+        checkpoint.verify(here, spread=True)
+        there = self._files_in(folder)
+        for file in sorted(checkpoint.read_state(here)[1].keys() - there):
+            if (here / file).exists():
+                with self.store.write(f"{folder}/{file}") as target, (here / file).open("rb") as source:
+                    shutil.copyfileobj(source, target, 1 << 20)
+
+    def collect(self, here: Path, target: Path) -> None:
+        """Makes a complete checkpoint of a spread one: links to the files on this disk, and copies of the others.
+
+        Args:
+            here: folder of the checkpoint on this disk.
+            target: folder to create.
+
+        Raises:
+            OtherNodesLate: another node has not copied its files to this location yet.
+            InputError: a file is damaged.
+            SluiceError, OSError: the location cannot be read, or `target` not written.
+        """
+        folder, sums = self.folder_for(here), checkpoint.read_state(here)[1]
+        if late := sorted(sums.keys() - self._files_in(folder) - {path.name for path in here.iterdir()}):
+            raise OtherNodesLate(f"{late[0]} of {here.name} is not in {self.name}", "see the logs of the other nodes")
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(here, target, copy_function=os.link)
+        for file in checkpoint.missing(target):
+            fetch_file(self.store, folder, file, sums[file], target / file)
+
+    def _files_in(self, folder: str) -> set[str]:
+        return {path[len(folder) + 1 :] for path in self.store.list(folder)}
+
+    def _await_others(self, here: Path, folder: str) -> None:
+        """Waits until all files of a checkpoint are in the location; raises OtherNodesLate after `patience_s`."""
+        started, files = time.monotonic(), checkpoint.read_state(here)[1].keys()
+        while late := files - self._files_in(folder):
+            if time.monotonic() - started > self.patience_s:
+                raise OtherNodesLate(f"another node has not copied {min(late)}", "see the logs of the other nodes")
+            with suppress(TransientError):
+                self.output.check_fence()
+            time.sleep(POLL_S)
 
     def prune(self) -> None:
         """Removes superfluous copies, and unfinished copies older than the newest one; raises SluiceError."""
@@ -126,7 +202,7 @@ class CopyLocation:
 
     def drop(self, step: int) -> None:
         """See `Location`. Removes the marker first, so that an interrupted removal leaves no valid copy."""
-        self.store.remove(self._path(step))
+        self.store.remove(self.marker_path(step))
         for name, other in self._folders():
             if other == step:
                 self.store.remove(f"{self.folder}/{name}")
@@ -135,12 +211,8 @@ class CopyLocation:
         """Removes all copies; raises SluiceError."""
         self.store.remove(self.folder)
 
-    def _write(self, step: int, folder: str, first: int, here: Path) -> dict[str, str]:
-        """Writes all files except the marker; returns the SHA-256 of the log files."""
-        checkpoint.verify(here)
-        for file in checkpoint.read_state(here)[1]:
-            with self.store.write(f"{folder}/{file}") as target, (here / file).open("rb") as source:
-                shutil.copyfileobj(source, target, 1 << 20)
+    def _write_lines(self, step: int, folder: str, first: int) -> dict[str, str]:
+        """Writes the log lines of the steps since `first`; returns the SHA-256 of their files."""
         sums = {}
         for file in FOLDERS:
             lines = lines_of(self.run, file, first, step)
@@ -156,18 +228,6 @@ class CopyLocation:
         matches = ((name, checkpoint.NAME.match(name)) for name in names)
         return [(name, int(match[1])) for name, match in matches if match]
 
-    def _marker(self, step: int) -> dict[str, Any]:
-        try:
-            marker = json.loads(self.store.read(self._path(step)))
-            if not {"fingerprint", "folder", "first", "sha256"} <= marker.keys():
-                raise ValueError("keys are missing")
-        except (ValueError, AttributeError) as error:
-            raise InputError(f"{self.store.url(self._path(step))} is not the marker of a copy ({error})") from error
-        return dict(marker)
-
-    def _path(self, step: int) -> str:
-        return f"{self.folder}/{checkpoint.name_of(step)}.json"
-
     def _check_mounted(self) -> None:
         # With a missing mount, the copies would fill the disk below it. The artifact store creates its own folder.
         if not self.required and self.store.is_local and not Path(self.store.root).is_dir():
@@ -178,20 +238,19 @@ class Copier:
     """Copies checkpoints to one location in a background thread, one at a time.
 
     Each location has its own thread, so a file system that hangs blocks only its own copies. The thread reads hard
-    links to the checkpoint's files in `copying/<location>/` of the run's folder, because the ranks delete old
-    checkpoints.
+    links to the checkpoint's files (`handover`), because the ranks delete old checkpoints.
 
     Args:
         location: target of the copies.
         run: folder of the run.
         number: index of the location.
+        commits: whether this is node 0, which commits the copies; False: copies only the files on this disk.
     """
 
-    def __init__(self, location: CopyLocation, run: Path, number: int) -> None:
-        self.location, self._run = location, run
-        self._links = run / FOLDER / str(number)
+    def __init__(self, location: CopyLocation, run: Path, number: int, *, commits: bool = True) -> None:
+        self.location, self._run, self._number, self._commits = location, run, number, commits
         self._thread: threading.Thread | None = None
-        self._step, self._since = 0, 0.0
+        self._step, self._since, self._not_before = 0, 0.0, 0.0
         self._error: BaseException | None = None
 
     @property
@@ -199,18 +258,37 @@ class Copier:
         """Whether a copy is in progress."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, step: int, first: int) -> None:
-        """Starts to copy a checkpoint of scratch; arguments as for `CopyLocation.put`. Not to be called while busy."""
+    @property
+    def handed_over(self) -> int:
+        """The oldest step that the ranks have handed over; 0 if there is none, or if its copy failed just now."""
+        steps = handed_over(self._run, self._number)
+        return steps[0] if steps and time.monotonic() >= self._not_before else 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether the ranks have handed over a checkpoint that is not copied yet."""
+        return bool(handed_over(self._run, self._number))
+
+    def start(self, step: int, first: int = 0) -> None:
+        """Starts to copy a checkpoint that was handed over, or else one of scratch. Not to be called while busy.
+
+        Args:
+            step: of the checkpoint.
+            first: as for `CopyLocation.put`.
+        """
         self._step, self._since, self._error = step, time.monotonic(), None
         self._thread = threading.Thread(target=self._work, args=(step, first), name="copy", daemon=True)
         try:
-            shutil.rmtree(self._links, ignore_errors=True)
-            here = self._run / "checkpoints" / checkpoint.name_of(step)
-            shutil.copytree(here, self._links / here.name, copy_function=os.link)
+            if step not in handed_over(self._run, self._number):
+                hand_over(self._run, self._number, self._run / "checkpoints" / checkpoint.name_of(step))
         except OSError as error:
             self._error = error
             return
         self._thread.start()
+
+    def drop(self, step: int) -> None:
+        """Removes the links to a checkpoint that need not be copied."""
+        shutil.rmtree(links_of(self._run, self._number) / checkpoint.name_of(step), ignore_errors=True)
 
     def wait(self, seconds: float | None) -> None:
         """Waits for the copy in progress, with a timeout in seconds; None: without limit."""
@@ -234,9 +312,16 @@ class Copier:
         return step, self._error
 
     def _work(self, step: int, first: int) -> None:
+        here = links_of(self._run, self._number) / checkpoint.name_of(step)
         try:
-            self.location.put(step, first, self._links / checkpoint.name_of(step))
-            self.location.prune()
+            if self._commits:
+                self.location.put(step, first, here)
+                self.location.prune()
+            else:
+                self.location.put_files(here, self.location.folder_for(here))
         except BaseException as error:  # reported or raised by the thread that reads the result
             self._error = error
-        shutil.rmtree(self._links, ignore_errors=True)
+            if not self._commits:
+                self._not_before = time.monotonic() + AGAIN_S
+                return
+        self.drop(step)

@@ -13,6 +13,7 @@ import logging
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,12 +85,7 @@ class Fence:
     def inherit(self) -> None:
         """Takes over the most advanced run folder of earlier attempts on this machine, and removes the others."""
         earlier = [path for path in self.run.parent.glob("epoch-*") if path.name < self.run.name]
-        furthest = max(earlier, key=lambda path: (usable_step(path), path.name), default=None)
-        for path in earlier:
-            if path == furthest:
-                path.rename(self.run)
-            else:
-                shutil.rmtree(path, ignore_errors=True)
+        take_over(sorted(earlier, key=lambda path: (usable_step(path), path.name)), self.run)
 
     def leave(self) -> None:
         """Removes the run folder of this attempt after it was superseded."""
@@ -118,6 +114,14 @@ def first_attempt(store: Store, address: ArtifactId) -> datetime | None:
     if not paths:
         return None
     return datetime.strptime(json.loads(store.read(paths[0]))["started"], _STARTED).replace(tzinfo=UTC)
+
+
+def take_over(earlier: Sequence[Path], run: Path) -> None:
+    """Renames the last of some folders of earlier attempts to `run`, and removes the others."""
+    for path in earlier[:-1]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in earlier[-1:]:
+        path.rename(run)
 
 
 def usable_step(run: Path) -> int:

@@ -19,6 +19,8 @@ from tasks.trainer.logs import METRICS, SKIPPED, read_metrics, repeated
 
 FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
 """Folder in the artifact for each log file of the run."""
+MERGED = "merged"
+"""Folder in the run's folder of a whole checkpoint that is made from shards."""
 
 
 class Location(Protocol):
@@ -48,12 +50,12 @@ class Location(Protocol):
 
 
 class Scratch:
-    """The local folder of the run, to which the ranks write."""
+    """The local folder of the run, to which the ranks write; with `spread`, it may have only some files of each."""
 
     name, required = "scratch", True
 
-    def __init__(self, run: Path) -> None:
-        self.root = run / "checkpoints"
+    def __init__(self, run: Path, *, spread: bool = False) -> None:
+        self.root, self.spread = run / "checkpoints", spread
 
     def steps(self) -> list[int]:
         """See `Location`."""
@@ -61,7 +63,11 @@ class Scratch:
 
     def fetch(self, step: int) -> dict[str, bytes]:
         """See `Location`."""
-        checkpoint.verify(self.root / checkpoint.name_of(step))
+        here = self.root / checkpoint.name_of(step)
+        if self.spread:  # each node verifies its own files (`disks`)
+            checkpoint.read_state(here)
+        else:
+            checkpoint.verify(here)
         return {}
 
     def drop(self, step: int) -> None:
@@ -92,8 +98,8 @@ class Milestones:
         """Does nothing, because committed milestones are permanent."""
 
 
-def publish_milestones(output: Output, run: Path, milestones: Sequence[int], until_step: int) -> None:
-    """Commits the milestones up to `until_step` that are not committed yet; their files must exist.
+def publish_milestone(output: Output, run: Path, first: int, step: int, folder: Path) -> None:
+    """Commits a milestone.
 
     A milestone is one part: the checkpoint `checkpoints/step-<n>/`, always whole, and the log lines since the previous
     milestone, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without fields that depend on the clock.
@@ -101,31 +107,28 @@ def publish_milestones(output: Output, run: Path, milestones: Sequence[int], unt
     Args:
         output: the artifact.
         run: folder of the run.
-        milestones: steps, ascending.
-        until_step: number of steps that the run has saved.
+        first: the previous milestone, or 0.
+        step: of the milestone.
+        folder: the checkpoint, with all its files.
 
     Raises:
-        InputError: a checkpoint does not verify.
+        InputError: the checkpoint does not verify.
         TransientError: steps before it are missing from the log.
     """
-    for first, step in zip((0, *milestones), milestones, strict=False):
-        name = checkpoint.name_of(step)
-        if step > until_step or name in output.committed:
-            continue
-        folder = run / "checkpoints" / name
-        if checkpoint.is_whole(folder):
-            checkpoint.verify(folder)
-        else:
-            folder = checkpoint.merge(folder, run / "merged")
-        with output.part(name, conserved=False) as part:
-            for path in sorted(folder.iterdir()):
-                with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
-                    shutil.copyfileobj(source, file, 1 << 20)
-            for source_name, target in FOLDERS.items():
-                lines = lines_of(run, source_name, first, step)
-                with part.file(f"{target}/{name}.jsonl", rows=lines.count(b"\n")) as file:
-                    file.write(lines)
-        shutil.rmtree(run / "merged", ignore_errors=True)
+    name = checkpoint.name_of(step)
+    if checkpoint.is_whole(folder):
+        checkpoint.verify(folder)
+    else:
+        folder = checkpoint.merge(folder, run / MERGED)
+    with output.part(name, conserved=False) as part:
+        for path in sorted(folder.iterdir()):
+            with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
+                shutil.copyfileobj(source, file, 1 << 20)
+        for source_name, target in FOLDERS.items():
+            lines = lines_of(run, source_name, first, step)
+            with part.file(f"{target}/{name}.jsonl", rows=lines.count(b"\n")) as file:
+                file.write(lines)
+    shutil.rmtree(run / MERGED, ignore_errors=True)
 
 
 def check_milestones(output: Output, milestones: Sequence[int]) -> None:
@@ -167,8 +170,10 @@ def committed_lines(output: Output, until: int) -> dict[str, bytes]:
     return lines
 
 
-def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, bytes]) -> None:
+def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, bytes], *, files: bool = True) -> None:
     """Copies a checkpoint from a store into scratch, after checking that `lines` covers all steps; verifies it there.
+
+    Without `files`, copies only `state.json`; the ranks fetch the rest.
 
     Raises:
         InputError, FileNotFoundError, SluiceError: as `Location.fetch`.
@@ -181,10 +186,10 @@ def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, by
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     (temporary / checkpoint.STATE).write_bytes(store.read(f"{folder}/{checkpoint.STATE}"))
-    for file in checkpoint.read_state(temporary)[1].keys() - {checkpoint.STATE}:
+    for file in checkpoint.read_state(temporary)[1].keys() - {checkpoint.STATE} if files else ():
         with store.open(f"{folder}/{file}") as source, (temporary / file).open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
-    if checkpoint.verify(temporary)["step"] != step:
+    if checkpoint.verify(temporary, spread=not files)["step"] != step:
         raise InputError(f"{store.url(folder)} is a checkpoint of another step", "delete the copy")
     shutil.rmtree(run / "checkpoints" / name, ignore_errors=True)
     temporary.rename(run / "checkpoints" / name)

@@ -7,30 +7,42 @@ there are no copies in `.resume`.
 A run resumes from the newest step that is valid at any location: after a damaged checkpoint, the same step is tried at
 the next location, and only then an older step. Problems of a location are recorded as faults of the run
 (`faults.jsonl`); the run continues.
+
+On several nodes, a checkpoint can be spread over their disks. Node 0 then restores its own files, or `state.json` and
+the log lines of a copy; the ranks choose a step that all of them can read, and fetch the files (`disks`). Copies and
+milestones are committed when the files of all nodes are in the store (`copies`).
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks.core.errors import InputError, SluiceError, SupersededError, TransientError
+from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.copies import Copier, CopyLocation
+from tasks.trainer.checkpoints import checkpoint, handover
+from tasks.trainer.checkpoints.copies import Copier, CopyLocation, OtherNodesLate
 from tasks.trainer.checkpoints.fence import Fence
-from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestones
+from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestone
+from tasks.trainer.config import CopySpec
 from tasks.trainer.logs import METRICS, Faults, proven_steps
 from tasks.trainer.place import CheckpointLocations
 
 log = logging.getLogger("sluice.train")
 
+COLLECTED = "collected"
+"""Folder in the run's folder of a milestone whose files are fetched from other nodes."""
 FOLDER = ".resume"
 """Folder of the copies in the artifact's folder; it is removed when the artifact is committed."""
 WAIT_S = 60.0
-"""Seconds that a run waits at its end for copies in locations other than the store."""
+"""Seconds that a run waits at its end for copies in locations other than the store, and for those of other nodes."""
+TICK_S = 2.0
+"""Seconds between two looks at the files of other nodes."""
+LOST_WAIT_S = 5.0
+"""Seconds that a failed run waits for the copies of other nodes, which may be lost."""
 
 
 class Recovery:
@@ -41,17 +53,25 @@ class Recovery:
         run: folder of the run.
         milestone_steps: steps that become part of the artifact, ascending; none for a canary.
         settings: settings of the locations.
+        nodes: number of nodes of the run.
     """
 
     def __init__(
-        self, output: Output, run: Path, milestone_steps: Sequence[int], settings: CheckpointLocations | None = None
+        self,
+        output: Output,
+        run: Path,
+        milestone_steps: Sequence[int],
+        settings: CheckpointLocations | None = None,
+        nodes: int = 1,
     ) -> None:
-        self.output, self.run, self.milestone_steps = output, run, milestone_steps
-        self.scratch, self.faults = Scratch(run), Faults(run)
-        copies = _copies(output, run, settings or CheckpointLocations())
+        self.output, self.run, self.milestone_steps, self.nodes = output, run, milestone_steps, nodes
+        self.scratch, self.faults = Scratch(run, spread=nodes > 1), Faults(run)
+        copies = copy_locations(output, run, settings or CheckpointLocations(), nodes)
         self.copiers = [Copier(location, run, number) for number, location in enumerate(copies)]
         self.locations: list[Location] = [self.scratch, *copies, Milestones(output, run)]
         self._failing: set[str] = set()
+        self._ticked = time.monotonic()
+        hand_over_milestones(self.run, self.copiers, self._uncommitted(max(milestone_steps, default=0)))
 
     def restore(self) -> None:
         """Copies the newest valid checkpoint into scratch, if it is not there; removes damaged ones found on the way.
@@ -142,17 +162,50 @@ class Recovery:
             log.warning("[%s] step %d is not resumed from: the log has %d steps", self.output.address, step, proven)
             self.scratch.drop(step)
 
-    def publish(self, until_step: int) -> None:
+    def publish(self, until_step: int, wait_s: float = 0.0) -> None:
         """Commits the milestones up to `until_step`, whose files must exist.
 
+        Args:
+            until_step: number of steps that the run has saved.
+            wait_s: seconds to wait for the files of other nodes.
+
         Raises:
+            OtherNodesLate: the files of other nodes are not in the store yet.
             InputError: the checkpoint of a milestone does not verify.
             StoreError: the store cannot be used.
             SupersededError: a later attempt has taken over the run.
             TransientError: the store does not answer, or steps are missing from the run's log.
         """
         self.output.check_fence()
-        publish_milestones(self.output, self.run, self.milestone_steps, until_step)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                for step in self._uncommitted(until_step):
+                    first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
+                    publish_milestone(self.output, self.run, first, step, self._complete(step))
+                    shutil.rmtree(self.run / COLLECTED, ignore_errors=True)
+                return
+            except OtherNodesLate:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1.0)
+
+    def _complete(self, step: int) -> Path:
+        """Returns a folder with all files of a checkpoint in scratch; those of other nodes are fetched."""
+        here, target = self.run / "checkpoints" / checkpoint.name_of(step), self.run / COLLECTED
+        if self.nodes == 1 or not checkpoint.missing(here):
+            return here
+        for location in (copier.location for copier in self.copiers if copier.location.required):
+            location.collect(here, target / here.name)
+            return target / here.name
+        raise InputError(
+            f"{here} lacks files of other nodes, and there is no store that they share",
+            "set [place] store to a remote store or a shared folder",
+        )
+
+    def _uncommitted(self, until_step: int) -> list[int]:
+        steps = [step for step in self.milestone_steps if step <= until_step]
+        return [step for step in steps if checkpoint.name_of(step) not in self.output.committed]
 
     def keep_up(self, until_step: int) -> None:
         """Commits milestones and starts copies during the run; temporary outages do not stop the run.
@@ -164,9 +217,21 @@ class Recovery:
         """
         try:
             self.publish(min(until_step, max(self.scratch.steps(), default=0)))
+        except OtherNodesLate:
+            pass  # the next call tries again
         except (TransientError, OSError) as error:
             log.warning("[%s] milestones are late: %s", self.output.address, error)
         self._copy(last=False)
+
+    def tick(self) -> None:
+        """Calls `keep_up` every `TICK_S` seconds if there are other nodes; their files can arrive at any time.
+
+        Raises:
+            SluiceError: as `publish`, for permanent errors.
+        """
+        if self.nodes > 1 and time.monotonic() - self._ticked > TICK_S:
+            self._ticked = time.monotonic()
+            self.keep_up(max(self.scratch.steps(), default=0))
 
     @contextmanager
     def guarding(self, fence: Fence) -> Iterator[None]:
@@ -179,7 +244,10 @@ class Recovery:
         except SupersededError:
             fence.leave()
             raise
-        except BaseException:
+        except BaseException as error:
+            stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
+            for copier in self.copiers:
+                copier.location.patience_s = WAIT_S if stopped else LOST_WAIT_S
             self.push(last=True)
             raise
 
@@ -208,24 +276,47 @@ class Recovery:
             self._handle_result(copier)
 
     def _copy(self, last: bool) -> None:
-        step = max(self.scratch.steps(), default=0)
-        first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
+        newest = max(self.scratch.steps(), default=0)
         for copier in self.copiers:
             self._handle_result(copier)
-            if not step or copier.busy or not copier.location.due(step, last):
+            step = self._next(copier, newest, last)
+            if not step or copier.busy:
                 continue
+            first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
             try:
                 # A run that resumes from this copy does not repeat earlier milestones.
                 if self._has_uncommitted_milestones(step):
                     self.publish(step)
-            except SupersededError:
-                raise
+            except (SupersededError, OtherNodesLate) as error:
+                if isinstance(error, SupersededError):
+                    raise
+                continue
             except Exception as error:  # stores raise many types; the next checkpoint is tried again
                 self._report_failed_copy(copier.location, step, error)
                 continue
             # In the store, a milestone is part of the artifact already.
             if not copier.location.required or step not in self.milestone_steps:
                 copier.start(step, first)
+
+    def _next(self, copier: Copier, newest: int, last: bool) -> int:
+        """Returns the step of the checkpoint to copy next to a location; 0 if none is due.
+
+        The ranks decide which spread checkpoints are copied during the run.
+        """
+        for step in self.milestone_steps:
+            if copier.location.required and checkpoint.name_of(step) in self.output.committed:
+                copier.drop(step)
+        if not last and (step := copier.handed_over):
+            return step
+        if not newest or not copier.location.due(newest, last):
+            return 0
+        return newest if last or self.nodes == 1 or self._is_complete(newest) else 0
+
+    def _is_complete(self, step: int) -> bool:
+        try:
+            return not checkpoint.missing(self.run / "checkpoints" / checkpoint.name_of(step))
+        except InputError:  # the ranks have just removed it
+            return False
 
     def _handle_result(self, copier: Copier) -> None:
         """Handles the result of a copy."""
@@ -249,8 +340,7 @@ class Recovery:
         self._failing.add(location.name)
 
     def _has_uncommitted_milestones(self, step: int) -> bool:
-        names = [checkpoint.name_of(milestone) for milestone in self.milestone_steps if milestone <= step]
-        return any(name not in self.output.committed for name in names)
+        return bool(self._uncommitted(step))
 
     def clear(self) -> None:
         """Removes the copies of a completed run; those in the artifact's folder are removed by its commit.
@@ -269,18 +359,45 @@ class Recovery:
             except (SluiceError, OSError) as error:
                 log.warning("[%s] copies are left in %s: %s", self.output.address, copier.location.name, error)
 
+    def copy_specs(self) -> tuple[CopySpec, ...]:
+        """Returns the locations for the ranks of a run on several nodes; () on a single node."""
+        return specs_of([copier.location for copier in self.copiers]) if self.nodes > 1 else ()
 
-def _copies(output: Output, run: Path, settings: CheckpointLocations) -> list[CopyLocation]:
+
+def specs_of(locations: Sequence[CopyLocation]) -> tuple[CopySpec, ...]:
+    """Returns the description of locations for the ranks."""
+    return tuple(
+        CopySpec(
+            store=location.store.root,
+            folder=location.folder,
+            every=location.settings.every,
+            required=location.required,
+        )
+        for location in locations
+    )
+
+
+def hand_over_milestones(run: Path, copiers: Sequence[Copier], steps: Sequence[int]) -> None:
+    """Hands over the files of spread milestones that an earlier start has not copied; removes its other links."""
+    handover.clear(run)
+    for step in steps:
+        here = run / "checkpoints" / checkpoint.name_of(step)
+        with suppress(InputError):  # there is none, or it is damaged
+            if checkpoint.missing(here):
+                for number, copier in enumerate(copiers):
+                    if copier.location.required:
+                        handover.hand_over(run, number, here)
+
+
+def copy_locations(output: Output, run: Path, settings: CheckpointLocations, nodes: int) -> list[CopyLocation]:
     """Returns the locations with copies, nearest first."""
     locations = []
     if (folder := settings.folder) is not None:
         # The path contains the fingerprint, because several stores can share the folder.
-        below = f"{output.address.path}/{output.fingerprint[:16]}"
-        locations.append(
-            CopyLocation(f"the folder {folder.path}", Store(folder.path), below, output, run, folder, required=False)
-        )
+        below, name = f"{output.address.path}/{output.fingerprint[:16]}", f"the folder {folder.path}"
+        locations.append(CopyLocation(name, Store(folder.path), below, output, run, folder, False, nodes))
     # Scratch inside the store outlives the machine anyway.
     if not run.is_relative_to(output.store.root):
-        below = f"{output.address.path}/{FOLDER}"
-        locations.append(CopyLocation("the store", output.store, below, output, run, settings.store, required=True))
+        below, name = f"{output.address.path}/{FOLDER}", "the store"
+        locations.append(CopyLocation(name, output.store, below, output, run, settings.store, True, nodes))
     return locations

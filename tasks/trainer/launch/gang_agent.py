@@ -24,6 +24,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
+from tasks.trainer.launch.connections import Connection, Listener
 from tasks.trainer.launch.failure import Failure
 from tasks.trainer.launch.gang import AGAIN_S, MEETING_S, Gang
 from tasks.trainer.parallel.ranks import ATTEMPT
@@ -40,6 +41,8 @@ WIND_DOWN_S = 20.0
 PRECEDENCE = (2, 143, 137)
 """Exit codes of a node that become the exit code of all nodes, in order of precedence, before other failures."""
 _POLL_S = 0.1
+_CONNECTIONS, _GONE = "connections", "gone"
+"""Keys of the store: the port for connections of agents, and the nodes whose agent has ended, as JSON."""
 Rank = subprocess.Popen[bytes]
 
 
@@ -65,8 +68,9 @@ class HeartbeatStore:
     """Heartbeats and results between the agents of a gang, over a TCPStore on node 0.
 
     A thread on each node writes its heartbeat and its result to the store, and reads those of the other nodes, twice a
-    second. A machine that disappears without closing its connections is detected after `PEER_TIMEOUT_S`, while a
-    collective would block for minutes. The ranks use the same store for their rendezvous.
+    second. An agent that ends is detected within a second, because its connection to node 0 does (`connections`); a
+    machine that disappears without closing its connections after `PEER_TIMEOUT_S`. A collective would block for
+    minutes. The ranks use the same store for their rendezvous.
 
     A context manager; `host` is the IP address of the store.
 
@@ -92,6 +96,8 @@ class HeartbeatStore:
         self._outbox: dict[str, str] = {}
         self._results: dict[int, NodeResult] = {}
         self._broken = False
+        self._gone: set[int] = set()
+        self._connection = self._connect_to_first()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._exchange, name="heartbeat", daemon=True)
 
@@ -107,6 +113,7 @@ class HeartbeatStore:
             time.sleep(0.05)
         if self.gang.node == 0 and exc[0] is None:
             self._await_peers(deadline)
+        self._connection.close()
         self._closing.set()
         # A thread that is inside torch while the interpreter exits makes C++ abort the process (exit code 134).
         self._thread.join(LEAVE_S)
@@ -126,11 +133,22 @@ class HeartbeatStore:
 
     @property
     def lost(self) -> list[int]:
-        """Nodes without a heartbeat for `PEER_TIMEOUT_S`; all other nodes if the store on node 0 is lost."""
+        """Nodes whose agent has ended, or without a heartbeat for `PEER_TIMEOUT_S`; all others if node 0 is lost."""
         if self._broken:
             return list(self.peers)
         now = time.monotonic()
-        return [node for node in self.peers if now - self._last_beat[node] > PEER_TIMEOUT_S]
+        return [node for node in self.peers if node in self._gone or now - self._last_beat[node] > PEER_TIMEOUT_S]
+
+    def _connect_to_first(self) -> Listener | Connection:
+        """Opens the connections that show the end of an agent."""
+        if self.gang.node == 0:
+            listener = Listener(self._gone.add)
+            self._store.set(_CONNECTIONS, str(listener.port))
+            return listener
+        try:
+            return Connection(self.host, int(self._store.get(_CONNECTIONS)), self.gang.node)
+        except (OSError, RuntimeError) as error:
+            raise TransientError(f"the agent of node 0 accepts no connection ({error})", "see its log") from None
 
     def _exchange(self) -> None:
         try:
@@ -139,12 +157,21 @@ class HeartbeatStore:
                 for key, text in list(self._outbox.items()):
                     self._store.set(key, text)
                     del self._outbox[key]
+                self._share_gone()
                 for node in self.peers:
                     self._read_peer(node)
         except Exception as error:  # torch raises plain RuntimeErrors
             if not self._closing.is_set():
                 log.warning("lost connection to the gang's store (%s)", str(error).split("\n")[0])
             self._broken = True
+
+    def _share_gone(self) -> None:
+        """Node 0 publishes which agents have ended, and the others read it."""
+        if self.gang.node == 0:
+            if self._gone:
+                self._store.set(_GONE, json.dumps(sorted(self._gone)))
+        elif self._store.check([_GONE]):
+            self._gone.update(json.loads(self._store.get(_GONE)))
 
     def _read_peer(self, node: int) -> None:
         beats = self._store.add(f"beat/{node}", 0)
@@ -194,8 +221,8 @@ def _await_all(gang: Gang, store: TCPStore, deadline: float) -> None:
 def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Iterable[int]) -> int:
     """Runs the ranks of this node until they end; returns the exit code, which is the same on all nodes of the gang.
 
-    If a node is lost, the gang ends with exit code 1 within about half a minute (`PEER_TIMEOUT_S`, `WIND_DOWN_S`), and
-    the supervisor of the nodes restarts all of them.
+    If a node is lost, the gang ends with exit code 1, usually within seconds (at most `PEER_TIMEOUT_S` +
+    `WIND_DOWN_S`), and the supervisor of the nodes restarts all of them.
     """
     log.info("node %d of %d, %d ranks each; node 0 is %s:%d", gang.node, gang.nodes, nproc, gang.address, gang.port)
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)

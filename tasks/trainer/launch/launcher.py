@@ -24,18 +24,19 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import (
     InputError,
     KilledError,
-    RecipeError,
     SluiceError,
     StoppedError,
     StoreError,
     SupersededError,
     TransientError,
 )
+from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.logs import METRICS, MetricsTail
-from tasks.trainer.place import Layout, ranks_here
+from tasks.trainer.parallel.fit import check_fit, layout_warnings
+from tasks.trainer.place import ranks_here
 
 log = logging.getLogger("sluice.train")
 POLL_S = 0.2
@@ -210,10 +211,14 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
     """Returns the number of ranks per node: each rank must get the same number of microbatches of a step.
 
     The number of ranks is not part of the fingerprint, so a small run (a canary) uses fewer ranks instead of failing. A
-    layout determines the number of ranks.
+    layout is refused for the reasons for which a rank would refuse it.
     """
     if spec.layout:
-        return _ranks_of(spec.layout, nodes)
+        plan = Plan.read(spec.plan)
+        check_fit(spec.layout, spec.run, plan.format.vocab_size, plan.seq_len, nodes, ranks_here())
+        for warning in layout_warnings(spec.layout, nodes, ranks_here()):
+            log.warning("%s", warning)
+        return ranks_here()
     microbatches = spec.run.batch_size // spec.run.microbatch
     if microbatches % nodes:
         raise InputError(
@@ -221,21 +226,6 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
             "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
         )
     return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
-
-
-def _ranks_of(layout: Layout, nodes: int) -> int:
-    replica = layout.ranks // layout.replicate
-    if layout.ranks % nodes or (nodes > 1 and layout.ranks // nodes % replica):
-        raise RecipeError(
-            f"a layout of {layout.ranks} ranks, {replica} to a replica, does not fit {nodes} nodes",
-            "replicas must not span nodes, because checkpoints are on the disks of nodes: set replicate in "
-            "[place.train.layout] to a multiple of [place.kubernetes] nodes",
-        )
-    if (ranks := layout.ranks // nodes) != ranks_here():
-        raise RecipeError(
-            f"[place.train.layout] has {ranks} ranks per node, [place.train] nproc {ranks_here()}", "make them equal"
-        )
-    return ranks
 
 
 def end_with_parent() -> None:

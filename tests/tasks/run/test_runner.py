@@ -30,15 +30,18 @@ from tasks.trainer.place import (
     CHECKPOINTS_VARIABLE,
     LAYOUT_VARIABLE,
     PREEMPTION_VARIABLE,
+    TIMEOUTS_VARIABLE,
     CheckpointLocations,
     CopyFolder,
     Layout,
     PreemptionNotice,
+    Timeouts,
     check_every_here,
     checkpoints_here,
     layout_here,
     preemption_here,
     ranks_here,
+    timeouts_here,
 )
 from tests.corpora import tokens_in
 
@@ -216,22 +219,23 @@ def test_a_stage_sets_the_training_place_of_its_recipe_and_restores_the_environm
     seen = []
 
     def run(*_: object) -> Report:
-        seen.append((ranks_here(), layout_here(), check_every_here(), checkpoints_here().folder, preemption_here()))
+        place = (checkpoints_here().folder, preemption_here(), timeouts_here().step_s)
+        seen.append((ranks_here(), layout_here(), check_every_here(), *place))
         raise InputError("enough")
 
     monkeypatch.setattr("tasks.stages.crawl.inject.run", run)
     layout, notice = Layout(shard=3, recompute="full"), PreemptionNotice(provider="gcp")
     locations = CheckpointLocations(folder=CopyFolder(path="${NVME}/checkpoints", every=500))
-    other = TrainPlace(nproc=3, layout=layout, check_every=7, checkpoints=locations, preemption=notice)
+    other = TrainPlace(
+        nproc=3, layout=layout, check_every=7, checkpoints=locations, preemption=notice, timeouts=Timeouts(step_s=9)
+    )
     for place in (TrainPlace(nproc=2), other):
         with pytest.raises(InputError, match="enough"):
             run_stage(placed(recipe, place), "inject")
     folder = CopyFolder(path="/mnt/nvme/checkpoints", every=500)
-    assert seen == [(2, None, CHECK_EVERY, None, None), (3, layout, 7, folder, notice)]
-    assert (
-        not {"SLUICE_NPROC", LAYOUT_VARIABLE, CHECK_VARIABLE, CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE}
-        & os.environ.keys()
-    )
+    assert seen == [(2, None, CHECK_EVERY, None, None, 120), (3, layout, 7, folder, notice, 9)]
+    variables = {LAYOUT_VARIABLE, CHECK_VARIABLE, CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE, TIMEOUTS_VARIABLE}
+    assert not {"SLUICE_NPROC", *variables} & os.environ.keys()
     monkeypatch.setenv("SLUICE_NPROC", "5")  # as a pod sets it
     with pytest.raises(InputError, match="enough"):
         run_stage(recipe, "inject")

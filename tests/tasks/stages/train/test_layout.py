@@ -82,5 +82,5 @@ def test_a_layout_that_does_not_match_the_ranks_of_the_place_is_refused(
 ) -> None:
     place(monkeypatch, shard=2)
     monkeypatch.setenv(RANKS_VARIABLE, "3")
-    with pytest.raises(RecipeError, match="2 ranks per node"):
+    with pytest.raises(RecipeError, match="it has 2 ranks, and there are 3"):
         train(made, tmp_path, CONFIG)

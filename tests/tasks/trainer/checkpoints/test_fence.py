@@ -25,7 +25,7 @@ from tasks.core.store import Store
 from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.fence import FOLDER, Fence
-from tasks.trainer.checkpoints.locations import check_milestones, publish_milestones
+from tasks.trainer.checkpoints.locations import check_milestones, publish_milestone
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import METRICS, SKIPPED
@@ -137,7 +137,7 @@ def test_a_milestone_is_not_committed_without_all_its_steps(tmp_path: Path, held
     lines(tmp_path / "run", held)
     output = output_in(tmp_path / "store")
     with pytest.raises(TransientError, match=rf"{len(held)} rows with \d of the 4 steps from 0 on"):
-        publish_milestones(output, tmp_path / "run", (4,), 4)
+        publish_milestone(output, tmp_path / "run", 0, 4, tmp_path / "run" / "checkpoints" / checkpoint.name_of(4))
     assert not output.committed
 
 

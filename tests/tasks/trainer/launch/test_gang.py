@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -19,11 +20,12 @@ from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.launch import launcher
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
-from tasks.trainer.logs import METRICS, read_metrics
+from tasks.trainer.logs import METRICS, read_metrics, read_starts
 from tasks.trainer.loop import Trainer
 from tasks.trainer.place import Layout, PreemptionNotice, checkpoints_here, layout_here, preemption_here
 from tests.corpora import Made
@@ -68,12 +70,15 @@ def steps_done(run: Path) -> int:
     return len(read_metrics(run / METRICS))
 
 
-def agents(made: Made, folder: Path, *settings: dict[str, object]) -> "list[subprocess.Popen[bytes]]":
-    """Starts the agent of every node, with one rank; node n writes to `folder`/n."""
+def agents(
+    made: Made, folder: Path, *settings: dict[str, object], layout: Layout | None = None
+) -> "list[subprocess.Popen[bytes]]":
+    """Starts the agent of every node, with one rank; node n writes to `folder`/n, or with a layout to its own disk."""
     place = {NODES: str(len(settings)), ADDRESS: "localhost", PORT: str(free_port()), "SLUICE_PEER_TIMEOUT": "3"}
     started = []
     for node, mine in enumerate(settings):
-        spec = small_spec(made, folder / str(node), **mine)
+        spec = small_spec(made, folder / str(node) / ("run" if layout else ""), **mine)
+        spec = spec.model_copy(update={"layout": layout})
         path = Path(spec.out) / "given.json"
         path.write_text(canonical_json(spec))
         environment = {**os.environ, **place, NODE: str(node)}
@@ -82,15 +87,16 @@ def agents(made: Made, folder: Path, *settings: dict[str, object]) -> "list[subp
 
 
 def codes(processes: "list[subprocess.Popen[bytes]]") -> list[int]:
-    return [process.wait(120) for process in processes]
+    return [process.wait(300) for process in processes]
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("layout", [None, {"shard": 2}], ids=str)
 def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
-    whole: Path, made: Made, s3: S3Server, tmp_path: Path
+    whole: Path, made: Made, s3: S3Server, tmp_path: Path, layout: dict[str, int] | None
 ) -> None:
     store = store_with(made, f"s3://sluice/{tmp_path.name}", WEIGHTS)
-    recipe = recipe_of(store, CONFIG)
+    recipe = recipe_of(store, CONFIG).override({"place.train.layout": layout})
     pods = gang(recipe, tmp_path)
     resume = f"test/checkpoint/dev/{FOLDER}"
     # The record of a checkpoint: files without it belong to an unfinished upload and are ignored.
@@ -107,7 +113,13 @@ def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
     assert int(fetched[1]) >= 40
     assert f"[rank 0] INFO resumed at step {fetched[1]} of 600" in said
     assert f"[rank 1] INFO resumed at step {fetched[1]} of 600" in told
-    assert contents(trained_in(store)) == contents(trained_in(whole))
+    found, expected = trained_in(store), trained_in(whole)
+    assert found is not None
+    assert expected is not None
+    if layout:  # equal to one rank up to rounding
+        assert found.files() == expected.files()
+    else:
+        assert contents(found) == contents(expected)
 
 
 def test_a_vanished_node_ends_the_others_with_a_restart_exit_code(made: Made, tmp_path: Path) -> None:
@@ -145,7 +157,7 @@ def test_a_joining_node_gets_layout_locations_and_preemption_notice_of_the_place
     seen = []
     monkeypatch.setattr(
         "tasks.stages.train.stage.join",
-        lambda config, inputs: seen.append((layout_here(), checkpoints_here().keep_every, preemption_here())),
+        lambda config, inputs, output: seen.append((layout_here(), checkpoints_here().keep_every, preemption_here())),
     )
     place = {"layout": {"shard": 2}, "checkpoints.keep_every": 50, "preemption": {"provider": "aws"}}
     changes = {f"place.train.{name}": value for name, value in place.items()}
@@ -188,6 +200,28 @@ def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Pat
     Trainer(alone, ALONE).train()
     assert digests(tmp_path / "0") == digests(tmp_path / "alone")
     assert digests(tmp_path / "1") == {}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("nodes", "layout"), [(2, Layout(shard=2)), (4, Layout(shard=2, pipeline=2))], ids=str)
+def test_nodes_that_share_a_replica_resume_with_the_result_of_one_rank_when_one_is_killed(
+    made: Made, tmp_path: Path, nodes: int, layout: Layout
+) -> None:
+    model = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
+    settings = {"steps": 30, "checkpoint_every": 5, "model": model, "microbatch": 1}
+    started = agents(made, tmp_path, *[settings] * nodes, layout=layout)
+    until(lambda: len(checkpoint.steps_at(tmp_path / "1" / "run" / "checkpoints")) > 1, 300)
+    for process in (*psutil.Process(started[1].pid).children(), started[1]):
+        process.send_signal(signal.SIGKILL)
+    assert codes(started) == [1, -9, *[1] * (nodes - 2)]
+    assert codes(agents(made, tmp_path, *[settings] * nodes, layout=layout)) == [0] * nodes
+    assert read_starts(tmp_path / "0" / "run")[-1]["step"] > 0
+    Trainer(small_spec(made, tmp_path / "alone", **settings), ALONE).train()
+    found, expected = (
+        [line["loss"] for line in read_metrics(run / METRICS)] for run in (tmp_path / "0" / "run", tmp_path / "alone")
+    )
+    np.testing.assert_allclose(found[:10], expected[:10], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(found, expected, atol=1e-3, rtol=0)
 
 
 @pytest.mark.soak
