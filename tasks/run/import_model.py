@@ -1,7 +1,8 @@
 """Import of a Hugging Face model folder as the artifacts `tokenizer` and `checkpoint` of a recipe.
 
 Reads a local folder (`tasks.trainer.interchange.model_folder`) with `tokenizer.json` and `tokenizer_config.json`. The
-tokenizer artifact has `tokenizer.json`, byte for byte, and the end-of-text token. The checkpoint has the files of a
+tokenizer artifact has `tokenizer.json`, byte for byte, the end-of-text token in `tokenizer_config.json`, and the chat
+template of the folder, if any, in `chat_template.jinja`. The checkpoint has the files of a
 training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
 `import.json` {name, license, revision, architecture, sha256 by file}, which marks it as imported. Records list every
 file of the folder that was read, with its sha256.
@@ -45,9 +46,10 @@ from tasks.trainer.model.model_file import FILE, describe
 
 log = logging.getLogger("sluice.import")
 
-COMMAND, VERSION = "import-model", 1
+COMMAND, VERSION = "import-model", 2
 """Stage and version in the records, and in the fingerprints."""
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 _STATED = ("README.md", "LICENSE")
 """Files that state a license."""
 
@@ -57,11 +59,16 @@ Write = Callable[[Output], None]
 
 @dataclass(frozen=True)
 class FolderTokenizer:
-    """Bytes of `tokenizer.json`, its end-of-text token, and the format of its tokens."""
+    """Bytes of `tokenizer.json`, its end-of-text token, the format of its tokens, and the chat template ("": none).
+
+    `begin_of_text` is the token that the chat template calls `bos_token`, "" if the folder names none.
+    """
 
     data: bytes
     end_of_text: str
     tokens: TokenFormat
+    chat_template: str
+    begin_of_text: str
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def import_model(store: Store, recipe: str, version: str, folder: str) -> Import
     vocabulary = _publish(
         store,
         ArtifactId(f"{recipe}/tokenizer", version),
-        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG)],
+        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE) if name in refs],
         lambda output: _write_tokenizer(output, tokenizer),
         f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {path}",
     )
@@ -166,14 +173,46 @@ def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
     check_lossless(tokenizer, str(path))
     end_of_text = _end_of_text(folder, model, vocabulary, special_tokens(tokenizer))
     tokens = TokenFormat(model.vocab_size, vocabulary[end_of_text], sha256_of_file(path))
-    return FolderTokenizer(data, end_of_text, tokens)
+    stated = read_json(folder / TOKENIZER_CONFIG)
+    return FolderTokenizer(data, end_of_text, tokens, read_chat_template(folder), _content(stated.get("bos_token")))
+
+
+def read_chat_template(folder: Path) -> str:
+    """Returns the chat template of a folder as `transformers` chooses it; "" if there is none.
+
+    That is `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; of several named ones, `default`.
+
+    Raises:
+        InputError: a file cannot be read, or has something else than templates.
+    """
+    path = folder / CHAT_TEMPLATE
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error})", "download it again") from None
+    path = folder / TOKENIZER_CONFIG
+    stated = read_json(path).get("chat_template") or ""
+    try:
+        if isinstance(stated, list):
+            stated = {one["name"]: one["template"] for one in stated}.get("default", "")
+        if not isinstance(stated, str):
+            raise TypeError(f"{type(stated).__name__} instead of text")
+    except (KeyError, TypeError) as error:
+        remedy = "set it to the text of a template, or remove it"
+        raise InputError(f"{path}: chat_template cannot be read ({error})", remedy) from None
+    return stated
+
+
+def _content(token: Any) -> str:
+    """Returns the text of a special token in `tokenizer_config.json`, which can be an object; "" if there is none."""
+    return str(token.get("content") or "") if isinstance(token, dict) else str(token or "")
 
 
 def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int], special: Sequence[str]) -> str:
     """Returns the end-of-text token that the settings of tokenizer and model name."""
     path = folder / TOKENIZER_CONFIG
-    stated = read_json(path).get("eos_token")
-    token = str(stated.get("content", "")) if isinstance(stated, dict) else stated
+    token = _content(read_json(path).get("eos_token"))
     if not token:
         names = ", ".join(special[:10]) or "none"
         raise InputError(f"{path} has no eos_token", f"set it to the token that ends a text; special tokens: {names}")
@@ -200,7 +239,7 @@ def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int]
 def _files(folder: Path) -> list[str]:
     """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
     weights = [path.name for path in weight_files(folder)]
-    stated = [name for name in (*_STATED, INDEX) if (folder / name).is_file()]
+    stated = [name for name in (*_STATED, INDEX, CHAT_TEMPLATE) if (folder / name).is_file()]
     return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *stated})
 
 
@@ -226,10 +265,15 @@ def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write:
 def _write_tokenizer(output: Output, tokenizer: FolderTokenizer) -> None:
     if TOKENIZER in output.committed:
         return
-    settings = json.dumps({"eos_token": tokenizer.end_of_text}, indent=2, ensure_ascii=False)
+    named = {"eos_token": tokenizer.end_of_text}
+    if tokenizer.chat_template and tokenizer.begin_of_text:
+        named["bos_token"] = tokenizer.begin_of_text
+    settings = json.dumps(named, indent=2, ensure_ascii=False)
     with output.part(TOKENIZER, conserved=False) as part:
         _write(part, TOKENIZER, tokenizer.data)
         _write(part, TOKENIZER_CONFIG, f"{settings}\n".encode())
+        if tokenizer.chat_template:
+            _write(part, CHAT_TEMPLATE, tokenizer.chat_template.encode())
         part.metric("vocab_size", tokenizer.tokens.vocab_size)
 
 

@@ -274,6 +274,30 @@ def test_model_and_tokenizer_must_name_the_same_end_of_text(tmp_path: Path, capl
         tokenizer(folder)
 
 
+@pytest.mark.parametrize("where", ["file", "field", "named", "none"])
+def test_the_tokenizer_has_the_chat_template_of_the_folder(tmp_path: Path, where: str) -> None:
+    folder, text = write_folder(tmp_path / "model"), "{{ bos_token }}{% for m in messages %}é{% endfor %}\n"
+    named = [{"name": "tool_use", "template": "other"}, {"name": "default", "template": text}]
+    fields = {"field": text, "named": named, "file": "an older one"}
+    change(folder / "tokenizer_config.json", bos_token={"content": END}, chat_template=fields.get(where))
+    if where == "file":
+        (folder / "chat_template.jinja").write_text(text)
+    published = import_model(Store(str(tmp_path / "store")), "smol", "1", str(folder)).tokenizer
+    settings = json.loads(published.read("tokenizer_config.json"))
+    if where == "none":
+        assert "chat_template.jinja" not in published.files("")
+        assert settings == {"eos_token": END}
+    else:
+        assert published.read("chat_template.jinja").decode() == text
+        assert settings == {"eos_token": END, "bos_token": END}
+    roles = {ref.role for ref in published.record.inputs}
+    assert ("file:chat_template.jinja" in roles) == (where == "file")
+    change(folder / "tokenizer_config.json", chat_template={"a": "b"})
+    if where != "file":
+        with pytest.raises(InputError, match=r"tokenizer_config\.json: chat_template cannot be read"):
+            tokenizer(folder)
+
+
 def test_a_tokenizer_that_changes_texts_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model")
     path = folder / "tokenizer.json"
