@@ -212,9 +212,10 @@ def costs(artifacts: RunArtifacts, question: Question) -> list[float]:
     model, tokenizer = artifacts.artifact("finetuned"), artifacts.artifact("tokenizer")
     base = origin_of(model)
     assert base is not None, "a fine-tuning has a base"
-    text = (question.example.tokens, question.example.learned)
+    examples = Examples(artifacts.artifact("examples"))
+    texts = examples.texts(question.example, examples.summary["eos_id"])
     scorers = (Contender.of_artifact("model", artifact, tokenizer).load(1) for artifact in (base, model))
-    return [response_bits(scorer, [text])[0] / len(question.response.encode()) for scorer in scorers]
+    return [sum(response_bits(scorer, texts)) / len(question.response.encode()) for scorer in scorers]
 
 
 def _paragraph(name: str, text: str) -> Iterator[str]:
