@@ -60,7 +60,7 @@ def imported_record(tokenizer: Artifact, date: str = "") -> dict[str, Any] | Non
     tokens = {name: named[name] for name in ("bos_token", "eos_token") if name in named}
     record = {JINJA: tokenizer.read(FILE).decode(), "tokens": tokens, "date": date}
     probed = ChatTemplate({**record, "date": date or _ANY_DAY}, tokenizer.read(_TOKENIZER).decode())
-    stop = [named["eos_token"], *ImportedTemplate(probed).ends(), *named.get("stop_tokens", ())]
+    stop = [*named.get("stop_tokens", ()), named["eos_token"], *ImportedTemplate(probed).ends()]
     return {**record, "stop": list(dict.fromkeys(stop))}
 
 

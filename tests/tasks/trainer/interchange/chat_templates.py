@@ -6,13 +6,17 @@ The strings of special tokens, and the order of roles, tools and tokens are thos
 import json
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
 from tests.corpora import corpus
+from tests.late import transformers
+from tests.tasks.trainer.interchange.model_folders import SMALL
 
 CHATML = """
 {%- for message in messages %}
@@ -291,3 +295,32 @@ def _pieces(texts: list[str]) -> Tokenizer:
 def record(name: str) -> dict[str, Any]:
     """Returns the record of a template, as `examples.json` has it."""
     return {"jinja": FAMILIES[name].jinja, "tokens": FAMILIES[name].tokens, "date": DAY}
+
+
+def write_chat_folder(folder: Path, name: str, *, file: bool = False, stops: bool = False) -> Path:
+    """Writes a small random Llama with the tokenizer and the chat template of a family; returns the folder.
+
+    Args:
+        folder: path to make.
+        name: name of the family.
+        file: whether the template is in a file of its own, not in `tokenizer_config.json`.
+        stops: whether end-of-text stops a response, too.
+    """
+    family, content = FAMILIES[name], tokenizer_json(name)
+    tokenizer = Tokenizer.from_str(content)
+    eos = tokenizer.token_to_id(family.tokens["eos_token"])
+    shape = {**SMALL, "max_position_embeddings": 256, "bos_token_id": eos, "eos_token_id": eos}
+    config = transformers.LlamaConfig(**shape, vocab_size=tokenizer.get_vocab_size())
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(config)
+    if stops:
+        model.generation_config.eos_token_id = [eos, tokenizer.token_to_id("<|endoftext|>")]
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(content)
+    named: dict[str, Any] = {**family.tokens, "model_max_length": 256}
+    if file:
+        (folder / "chat_template.jinja").write_text(family.jinja)
+    else:
+        named["chat_template"] = family.jinja
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    return folder
