@@ -4,8 +4,8 @@ Reads a local folder (`tasks.trainer.interchange.model_folder`) with `tokenizer.
 tokenizer artifact has `tokenizer.json`, byte for byte, the end-of-text token in `tokenizer_config.json`, and the chat
 template of the folder, if any, in `chat_template.jinja`. The checkpoint has the files of a
 training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
-`import.json` {name, license, revision, architecture, sha256 by file}, which marks it as imported. Records list every
-file of the folder that was read, with its sha256.
+`import.json` {name, license, revision, architecture, sha256 by file, dtypes of the tensors that were not fp32}, which
+marks it as imported. Records list every file of the folder that was read, with its sha256.
 
 The export (`tasks.run.export`) is the inverse.
 """
@@ -32,19 +32,18 @@ from tasks.run.inputs import EXTERNAL
 from tasks.stages.tokens.encoder import ReferenceEncoder
 from tasks.stages.tokens.token_import import check_ids, check_lossless, special_tokens
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
     CONFIG,
-    INDEX,
     FolderModel,
-    FolderTensor,
     read_json,
     read_model,
     read_origin,
     read_tensors,
     weight_files,
-    write_weights,
 )
+from tasks.trainer.interchange.weights import INDEX, StoredTensor, write_fp32
 from tasks.trainer.model.model_file import FILE, describe
 
 log = logging.getLogger("sluice.import")
@@ -78,15 +77,15 @@ class FolderTokenizer:
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """The artifacts of an imported model, and its shape."""
+    """The artifacts of an imported model, and the shape of `[train.model]`."""
 
     tokenizer: Artifact
     checkpoint: Artifact
-    model: FolderModel
+    shape: ModelConfig
 
     def text(self) -> str:
         """Returns the artifacts, and the settings of a training that begins from the weights, as text."""
-        settings = ", ".join(f"{name} = {_toml(value)}" for name, value in self.model.shape.model_dump().items())
+        settings = ", ".join(f"{name} = {_toml(value)}" for name, value in self.shape.model_dump().items())
         notes = (f"{artifact.address}: {artifact.record.note}" for artifact in (self.tokenizer, self.checkpoint))
         return "\n".join([*notes, f"model = {{ {settings} }}"])
 
@@ -117,7 +116,7 @@ def import_model(store: Store, recipe: str, version: str, folder: str) -> Import
         lambda output: _write_tokenizer(output, tokenizer),
         f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {path}",
     )
-    files = _descriptions(path, model, tokenizer, {name: ref.content for name, ref in refs.items()})
+    files = _descriptions(path, model, tokenizer, tensors, {name: ref.content for name, ref in refs.items()})
     parameters, license_ = files[FILE]["parameters"]["total"], files[IMPORT]["license"] or "not stated"
     checkpoint = _publish(
         store,
@@ -126,28 +125,33 @@ def import_model(store: Store, recipe: str, version: str, folder: str) -> Import
         lambda output: _write_checkpoint(output, tensors, files),
         f"{parameters:,} parameters, license: {license_}, imported from {path}",
     )
-    return ImportedModel(vocabulary, checkpoint, model)
+    return ImportedModel(vocabulary, checkpoint, model.of_tokens(tokenizer.tokens.vocab_size))
 
 
 def _descriptions(
-    folder: Path, model: FolderModel, tokenizer: FolderTokenizer, digests: Mapping[str, str]
+    folder: Path,
+    model: FolderModel,
+    tokenizer: FolderTokenizer,
+    tensors: Mapping[str, StoredTensor],
+    digests: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:
     """Returns the content of the JSON files of the checkpoint, by name; `digests` are the sha256 of the folder's."""
-    described = describe(model.shape, tokenizer.tokens, model.context)
+    described = describe(model.of_tokens(tokenizer.tokens.vocab_size), tokenizer.tokens, model.context)
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != "F32"}
     origin = asdict(read_origin(folder, model.content))
     architecture = model.content["architectures"][0]
     return {
         FILE: described,
         "run.json": _run_without_steps(described),
-        IMPORT: {**origin, "architecture": architecture, "sha256": dict(digests)},
+        IMPORT: {**origin, "architecture": architecture, "dtypes": dtypes, "sha256": dict(digests)},
     }
 
 
 def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
-    """Returns the tokenizer of a folder after checking that it is lossless and has the tokens of the model.
+    """Returns the tokenizer of a folder after checking that it is lossless and that the model has a row for each token.
 
     Raises:
-        InputError: it cannot be read, changes texts, has more or fewer tokens than the model, or no end-of-text token.
+        InputError: it cannot be read, changes texts, has more tokens than the model, or no end-of-text token.
     """
     path = folder / TOKENIZER
     try:
@@ -170,14 +174,9 @@ def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
             "name a folder whose tokenizer and model belong together",
         )
     check_ids(tokenizer, str(path))
-    if last != model.vocab_size - 1:
-        raise InputError(
-            f"{path} has {last + 1:,} tokens, and {CONFIG} a vocab_size of {model.vocab_size:,}",
-            f"add special tokens to the tokenizer until it has {model.vocab_size:,}, or resize the model's embedding",
-        )
     check_lossless(tokenizer, str(path))
     end_of_text = _end_of_text(folder, model, vocabulary, special_tokens(tokenizer))
-    tokens = TokenFormat(model.vocab_size, vocabulary[end_of_text], sha256_of_file(path))
+    tokens = TokenFormat(last + 1, vocabulary[end_of_text], sha256_of_file(path))
     stated = read_json(folder / TOKENIZER_CONFIG)
     begin_of_text, stop = _content(stated.get("bos_token")), _stop(folder, model, tokenizer)
     return FolderTokenizer(data, end_of_text, tokens, read_chat_template(folder), begin_of_text, stop)
@@ -294,11 +293,11 @@ def _write_tokenizer(output: Output, tokenizer: FolderTokenizer) -> None:
         part.metric("vocab_size", tokenizer.tokens.vocab_size)
 
 
-def _write_checkpoint(output: Output, tensors: Mapping[str, FolderTensor], files: Mapping[str, Any]) -> None:
+def _write_checkpoint(output: Output, tensors: Mapping[str, StoredTensor], files: Mapping[str, Any]) -> None:
     name = name_of(0)
     if name not in output.committed:
         with output.part(name, conserved=False) as part, part.file(f"checkpoints/{name}/{MODEL}") as file:
-            write_weights(tensors, file)
+            write_fp32(tensors, file)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
             for path, content in files.items():

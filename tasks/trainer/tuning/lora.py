@@ -60,7 +60,7 @@ def attach(model: Transformer, config: LoraConfig, seed: int) -> None:
             if not isinstance(linear, nn.Linear):
                 continue
             shape = linear.weight.shape
-            base = Nf4Linear(linear.weight) if config.base == "nf4" else linear
+            base = Nf4Linear(linear.weight, linear.bias) if config.base == "nf4" else linear
             if child in config.targets:
                 adapted = LoraLinear(base, shape, config)
                 own = f"layers.{name}.{child}.lora_a"
@@ -82,12 +82,20 @@ def merged_weights(model: Transformer) -> dict[str, Tensor]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLinear):
             weights[f"{name}.weight"] = module.merged()
+            weights |= _bias_of(module.base, name)
         elif isinstance(module, Nf4Linear) and not name.endswith(".base"):
             weights[f"{name}.weight"] = module.dequantized()
+            weights |= _bias_of(module, name)
         elif not name.endswith(".base"):
             tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
             weights |= {f"{name}.{own}": weight.detach() for own, weight in tensors.items()}
     return {name: weight.contiguous() for name, weight in sorted(weights.items())}
+
+
+def _bias_of(base: nn.Module, name: str) -> dict[str, Tensor]:
+    """Returns the bias of a frozen projection by its name in the model; {} if it has none."""
+    bias = base.bias
+    return {f"{name}.bias": bias.detach()} if isinstance(bias, Tensor) else {}
 
 
 def _weight_of(base: nn.Module) -> Tensor:
@@ -108,15 +116,17 @@ def freeze(module: nn.Module) -> None:
 
 
 class Nf4Linear(nn.Module):
-    """A frozen projection without bias, stored in 4 bits; gradients are computed only for its input.
+    """A frozen projection, stored in 4 bits except for its bias; gradients are computed only for its input.
 
     Args:
         weight: float [outputs, inputs].
+        bias: float [outputs]; None: no bias.
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.shape = weight.shape
+        self.register_buffer("bias", None if bias is None else bias.detach(), persistent=False)
         codes, scales = quantize(weight)
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("scales", scales, persistent=False)
@@ -132,7 +142,7 @@ class Nf4Linear(nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         out: Tensor = _Nf4Product.apply(x, self.codes, self.scales, self.shape)  # type: ignore[no-untyped-call]
-        return out
+        return out if self.bias is None else out + self.bias.to(out.dtype)
 
 
 class _Nf4Product(torch.autograd.Function):
