@@ -113,6 +113,8 @@ class ImportedTemplate:
         """See `DialogueTemplate`; a preference has one text per answer."""
         conversation = self.template.read(dialogue.messages, dialogue.tools, dialogue.variables)
         whole = self.template.render(conversation)
+        for number in dialogue.learned if whole.generated is not None else ():
+            _check_content(whole.text, conversation, number)
         if whole.generated is not None:
             begin = len(self._prompt(conversation, dialogue.first)) if dialogue.first else 0
             return [_segments(whole.text, [(first, end) for first, end in whole.generated if first >= begin])]
@@ -156,9 +158,18 @@ class ImportedTemplate:
                 f"{self.template.reveal(prompt[max(0, shared - 30) : shared])!r} the prompt has "
                 f"{self.template.reveal(prompt[shared : shared + 30])!r}"
             )
+        _check_content(text[len(prompt) :], conversation, number)
         special = self.template.special_spans(text, len(prompt))
         end = special[-1][1] if special and not text[special[-1][1] :].strip() else len(text)
         return text, len(prompt), end
+
+
+def _check_content(text: str, conversation: Conversation, number: int) -> None:
+    """Raises ValueError if the last line of a response is not in its text: some templates want lists of parts."""
+    message = conversation.messages[number]
+    lines = str(message.get("content", "")).strip().splitlines()
+    if lines and not message.get("tool_calls") and lines[-1].strip() not in text:
+        raise ValueError(f"the chat template leaves out the content of message {number + 1}")
 
 
 def _segments(text: str, spans: list[tuple[int, int]]) -> Segments:

@@ -113,6 +113,9 @@ def test_a_row_that_the_template_refuses_says_why() -> None:
     thinks = "{{ messages[0].content }}{% if add_generation_prompt %}<think>{% elif messages[1] %}b{% endif %}"
     with pytest.raises(ValueError, match="does not begin message 2 with the prompt for it"):
         template("Qwen 3", jinja=thinks).texts(instruction({"messages": TURNS[:2]})[0])
+    parts = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}</s>{% endfor %}"
+    with pytest.raises(ValueError, match="leaves out the content of message 2"):
+        template("Mistral v0.3", jinja=parts).texts(instruction({"messages": TURNS[:2]})[0])
     chosen, _ = preference({"prompt": "x", "chosen": TURNS[1:], "rejected": "y"})
     with pytest.raises(ValueError, match="renders message 2 otherwise when others follow"):
         template("Qwen 3").texts(chosen)
@@ -127,11 +130,8 @@ def test_what_a_template_marks_is_learned_and_nothing_else() -> None:
     found = template("SmolLM2", jinja=marked)
     (segments,) = found.texts(instruction({"messages": TURNS})[0])
     assert learned(segments) == [" A \n<|im_end|>", "B<|im_end|>"]
-    (chosen, _), (rejected, _) = [
-        (learned(found.texts(one)[0]), one)
-        for one in preference({"prompt": TURNS[:3], "chosen": [TURNS[3]], "rejected": [TURNS[1]]})
-    ]
-    assert (chosen, rejected) == (["B<|im_end|>"], [" A \n<|im_end|>"])
+    pair = preference({"prompt": TURNS[:3], "chosen": [TURNS[3]], "rejected": [TURNS[1]]})
+    assert [learned(found.texts(one)[0]) for one in pair] == [["B<|im_end|>"], [" A \n<|im_end|>"]]
 
 
 def test_a_turn_that_ends_without_a_special_token_is_learned_to_its_end() -> None:
