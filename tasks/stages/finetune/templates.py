@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tasks.core.artifact import Artifact
 from tasks.stages.finetune import ExamplesConfig, Template
 from tasks.stages.finetune.rows import Dialogue
-from tasks.trainer.interchange.chat_template import FILE, JINJA, ChatTemplate, Conversation, Rendered
+from tasks.trainer.interchange.chat_template import FILE, JINJA, ChatTemplate, Conversation
 
 OWN_ROLES = ("system", "user", "assistant")
 
@@ -99,7 +99,8 @@ class ImportedTemplate:
 
     What is learned of a response is what the model will generate: the text after the prompt for it, up to the last
     special token if only white space follows. A template can render a response otherwise when messages follow (Qwen 3
-    omits its thinking, Mistral moves the tools). Such a response becomes a text of its own, which ends with it.
+    omits its thinking, Mistral moves the tools), or the prompt before it (Mistral writes the system message only while
+    the question is the last one). Such a response becomes a text of its own: its prompt, and the response.
     A template with `{% generation %}` blocks says itself what is learned of the whole conversation.
 
     Args:
@@ -123,7 +124,7 @@ class ImportedTemplate:
             until, begin, end = self._response(conversation, number)
             if whole.text.startswith(until[:end]):
                 spans.append((begin, end))
-            elif dialogue.first:
+            elif dialogue.first and (number != dialogue.learned[0] or number + 1 != len(dialogue.messages)):
                 raise ValueError(
                     f"the chat template renders message {number + 1} otherwise when others follow, so the answer is "
                     "not one text: end it there"
@@ -149,8 +150,9 @@ class ImportedTemplate:
 
     def _response(self, conversation: Conversation, number: int) -> tuple[str, int, int]:
         """Returns the text up to message `number`, and where in it the response begins and ends."""
-        rendered: Rendered = self.template.render(conversation, number + 1)
-        text, prompt = rendered.text, self._prompt(conversation, number)
+        text, prompt = self.template.render(conversation, number + 1).text, self._prompt(conversation, number)
+        if not text.startswith(prompt) and (response := self._response_elsewhere(conversation, number, text, prompt)):
+            text = prompt + response
         if not text.startswith(prompt):
             shared = next(at for at, (one, other) in enumerate(zip(f"{text}\0", prompt, strict=False)) if one != other)
             raise ValueError(
@@ -162,6 +164,15 @@ class ImportedTemplate:
         special = self.template.special_spans(text, len(prompt))
         end = special[-1][1] if special and not text[special[-1][1] :].strip() else len(text)
         return text, len(prompt), end
+
+    def _response_elsewhere(self, conversation: Conversation, number: int, text: str, prompt: str) -> str:
+        """Returns the response in a text that begins otherwise than its prompt, but has its end; "" if it does not.
+
+        The end of the prompt is from the question on, with a special token, which no response contains.
+        """
+        question = str(conversation.messages[number - 1].get("content", "")).strip() if number else ""
+        end = prompt[prompt.rindex(question) :] if question and question in prompt else ""
+        return text.rpartition(end)[2] if end in text and self.template.special_spans(end, 0) else ""
 
 
 def _check_content(text: str, conversation: Conversation, number: int) -> None:

@@ -82,6 +82,19 @@ def test_tools_that_move_with_the_last_question_are_before_it_in_each_text() -> 
     assert learned(first) + learned(whole) == [" A</s>", " B</s>"]
 
 
+def test_a_response_follows_a_prompt_that_is_written_otherwise_when_answered() -> None:
+    system = {"role": "system", "content": "kind"}
+    found = texts("Mistral v0.3", [system, *TURNS])
+    assert ["".join(text for text, _ in segments) for segments in found] == [
+        "<s>[INST] kind\n\na?[/INST] A</s>",
+        "<s>[INST] a?[/INST] A</s>[INST] kind\n\nb?[/INST] B</s>",
+    ]
+    assert [learned(segments) for segments in found] == [[" A</s>"], [" B</s>"]]
+    for one in preference({"prompt": [system, *TURNS[:1]], "chosen": "yes", "rejected": "no [/INST]a?[/INST]"}):
+        (segments,) = template("Mistral v0.3").texts(one)
+        assert segments[0] == ("<s>[INST] kind\n\na?[/INST]", False)
+
+
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -107,9 +120,6 @@ def test_a_call_of_a_tool_is_learned_and_its_result_is_not(name: str, call: str)
 def test_a_row_that_the_template_refuses_says_why() -> None:
     with pytest.raises(ValueError, match="the chat template refuses it: Roles must be user, assistant"):
         texts("Llama 2", [TURNS[0], *TURNS])
-    system = {"role": "system", "content": "kind"}
-    with pytest.raises(ValueError, match=r"does not begin message 3 with the prompt for it: after .* has 'kind"):
-        texts("Mistral v0.3", [system, *TURNS[:2]])
     thinks = "{{ messages[0].content }}{% if add_generation_prompt %}<think>{% elif messages[1] %}b{% endif %}"
     with pytest.raises(ValueError, match="does not begin message 2 with the prompt for it"):
         template("Qwen 3", jinja=thinks).texts(instruction({"messages": TURNS[:2]})[0])
