@@ -1,6 +1,7 @@
 """Import of a Hugging Face model folder as the artifacts `tokenizer` and `checkpoint` of a recipe.
 
-Reads a local folder (`tasks.trainer.interchange.model_folder`) with `tokenizer.json` and `tokenizer_config.json`. The
+Reads a folder (`tasks.trainer.interchange.model_source`) with a model (`model_folder` there), `tokenizer.json` and
+`tokenizer_config.json`. The
 tokenizer artifact has `tokenizer.json`, byte for byte, the end-of-text token in `tokenizer_config.json`, and the chat
 template of the folder, if any, in `chat_template.jinja`. The checkpoint has the files of a
 training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
@@ -36,6 +37,10 @@ from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
     CONFIG,
+    GENERATION_CONFIG,
+    STATED,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
     FolderModel,
     read_json,
     read_model,
@@ -43,6 +48,7 @@ from tasks.trainer.interchange.model_folder import (
     read_tensors,
     weight_files,
 )
+from tasks.trainer.interchange.model_source import ModelFiles, model_files
 from tasks.trainer.interchange.weights import INDEX, StoredTensor, write_fp32
 from tasks.trainer.model.model_file import FILE, describe
 
@@ -50,10 +56,6 @@ log = logging.getLogger("sluice.import")
 
 COMMAND, VERSION = "import-model", 2
 """Stage and version in the records, and in the fingerprints."""
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-GENERATION_CONFIG = "generation_config.json"
-_STATED = ("README.md", "LICENSE")
-"""Files that state a license."""
 
 Write = Callable[[Output], None]
 """Writes the parts of an artifact that are not committed yet."""
@@ -90,46 +92,52 @@ class ImportedModel:
         return "\n".join([*notes, f"model = {{ {settings} }}"])
 
 
-def import_model(store: Store, recipe: str, version: str, folder: str) -> ImportedModel:
-    """Publishes the model of a folder; artifacts that exist with the same content stay as they are.
+def import_model(store: Store, recipe: str, version: str, source: str) -> ImportedModel:
+    """Publishes the model of a source; artifacts that exist with the same content stay as they are.
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
         version: version of the artifacts to make.
-        folder: path of the folder.
+        source: path or URL of a folder, or hf://owner/name[@revision] (`model_source`).
 
     Raises:
         InputError: the folder is incomplete or damaged, or has a model or tokenizer that Sluice does not support.
         DriftError: the version has another tokenizer or checkpoint.
+        StoreError, TransientError: see `model_files`.
     """
-    path = Path(folder).expanduser().absolute()
+    probe(store.root)
+    with model_files(source) as files:
+        return _import(store, recipe, version, files)
+
+
+def _import(store: Store, recipe: str, version: str, source: ModelFiles) -> ImportedModel:
+    path = source.folder
     model = read_model(path)
     tensors = read_tensors(path, model)
     tokenizer = read_tokenizer(path, model)
-    probe(store.root)
-    refs = {name: _ref(path / name) for name in _files(path)}
+    refs = {name: _ref(source, name) for name in _files(path)}
     vocabulary = _publish(
         store,
         ArtifactId(f"{recipe}/tokenizer", version),
         [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG) if name in refs],
         lambda output: _write_tokenizer(output, tokenizer),
-        f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {path}",
+        f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {source.address}",
     )
-    files = _descriptions(path, model, tokenizer, tensors, {name: ref.content for name, ref in refs.items()})
+    files = _descriptions(source, model, tokenizer, tensors, {name: ref.content for name, ref in refs.items()})
     parameters, license_ = files[FILE]["parameters"]["total"], files[IMPORT]["license"] or "not stated"
     checkpoint = _publish(
         store,
         ArtifactId(f"{recipe}/checkpoint", version),
         [vocabulary.ref("tokenizer"), *refs.values()],
         lambda output: _write_checkpoint(output, tensors, files),
-        f"{parameters:,} parameters, license: {license_}, imported from {path}",
+        f"{parameters:,} parameters, license: {license_}, imported from {source.address}",
     )
     return ImportedModel(vocabulary, checkpoint, model.of_tokens(tokenizer.tokens.vocab_size))
 
 
 def _descriptions(
-    folder: Path,
+    source: ModelFiles,
     model: FolderModel,
     tokenizer: FolderTokenizer,
     tensors: Mapping[str, StoredTensor],
@@ -138,7 +146,9 @@ def _descriptions(
     """Returns the content of the JSON files of the checkpoint, by name; `digests` are the sha256 of the folder's."""
     described = describe(model.of_tokens(tokenizer.tokens.vocab_size), tokenizer.tokens, model.context)
     dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != "F32"}
-    origin = asdict(read_origin(folder, model.content))
+    origin = asdict(read_origin(source.folder, model.content))
+    if source.name:
+        origin |= {"name": source.name, "revision": source.revision}
     architecture = model.content["architectures"][0]
     return {
         FILE: described,
@@ -253,13 +263,14 @@ def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int]
 def _files(folder: Path) -> list[str]:
     """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
     weights = [path.name for path in weight_files(folder)]
-    stated = [name for name in (*_STATED, INDEX, CHAT_TEMPLATE, GENERATION_CONFIG) if (folder / name).is_file()]
+    stated = [name for name in (*STATED, INDEX, CHAT_TEMPLATE, GENERATION_CONFIG) if (folder / name).is_file()]
     return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *stated})
 
 
-def _ref(path: Path) -> InputRef:
-    digest = sha256_of_file(path)
-    return InputRef(role=f"file:{path.name}", address=f"{EXTERNAL}{path}", fingerprint=digest, content=digest)
+def _ref(source: ModelFiles, name: str) -> InputRef:
+    digest = source.sha256.get(name) or sha256_of_file(source.folder / name)
+    address = f"{EXTERNAL}{source.address}/{name}"
+    return InputRef(role=f"file:{name}", address=address, fingerprint=digest, content=digest)
 
 
 def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write: Write, note: str) -> Artifact:

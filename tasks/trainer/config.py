@@ -9,6 +9,7 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 """
 
 import re
+import shlex
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -21,6 +22,22 @@ from tasks.trainer.place import CHECK_EVERY, Layout
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def import_hint(source: str) -> str:
+    """Returns how a folder, URL or model of the hub that a recipe names becomes a checkpoint; "" for another text.
+
+    >>> import_hint("hf://ink/Pot-1B@main").partition(",")[0]
+    '; import it first: python -m tasks import-model hf://ink/Pot-1B@main --recipe R --version pot-1b'
+    """
+    if "://" not in source and not source.startswith(("/", ".", "~")):
+        return ""
+    name = source.partition("@")[0].rstrip("/").rpartition("/")[2].lower()
+    version = re.sub(r"[^a-z0-9._-]", "-", name).strip("-._") or "imported"
+    return (
+        f"; import it first: python -m tasks import-model {shlex.quote(source)} --recipe R --version {version}, where R "
+        f'is the name of a recipe, and write "R/checkpoint@{version}" here'
+    )
 
 
 class LinearRope(Config):
@@ -271,7 +288,8 @@ class TrainConfig(Config):
     @classmethod
     def _checkpoint(cls, name: str) -> str:
         if name and not _CHECKPOINT.fullmatch(name):
-            raise ValueError('the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"')
+            form = 'the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"'
+            raise ValueError(f"{form}{import_hint(name)}")
         return name
 
     @field_validator("mixture")

@@ -33,6 +33,7 @@ from tasks.formats.documents.text import hash64, words
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import TokenizerConfig, token_import
 from tasks.stages.tokens.encoder import ReferenceEncoder
+from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
 log = logging.getLogger("sluice.tokens")
 
@@ -90,7 +91,7 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         with part.file(TOKENIZER) as file:
             file.write(content.encode())
         if chat_template:
-            with part.file(token_import.CHAT_TEMPLATE) as file:
+            with part.file(CHAT_TEMPLATE) as file:
                 file.write(chat_template.encode())
         part.metric("vocab_size", size)
         part.metric("sample_documents", len(sample))

@@ -23,8 +23,9 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.formats.tokens.token_files import TokenDocument
 from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.encoder import PROBES, ReferenceEncoder
+from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
-CHAT_TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
+SETTINGS = "tokenizer_config.json"
 _COMPARED_DOCUMENTS = 64
 """Number of documents at the beginning of a file that are decoded and encoded again."""
 

@@ -20,7 +20,10 @@ from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
 from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, tensors_in
 
-CONFIG = "config.json"
+CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
+STATED = ("README.md", "LICENSE")
+"""Files that state a license."""
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -98,7 +101,8 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ValueError("it is not an object")
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{path} cannot be read ({cause})", "name a complete Hugging Face model folder") from None
+        remedy = "name a complete Hugging Face model folder, or a model of the hub as hf://owner/name"
+        raise InputError(f"{path} cannot be read ({cause})", remedy) from None
     return content
 
 
@@ -216,11 +220,20 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).exists():
         remedy = "save the model with transformers, which writes safetensors; a pickle is not read, as it can run code"
         raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}", remedy)
-    names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+    names = indexed_files(folder)
     for name in names:
-        if "/" in name or not (folder / name).is_file():
+        if not (folder / name).is_file():
             raise InputError(f"{folder / INDEX} lists {name}, which is not in the folder", "download the whole folder")
     return [folder / name for name in names]
+
+
+def indexed_files(folder: Path) -> list[str]:
+    """Returns the names of the files in the index of a folder, sorted; raises InputError if one cannot be in it."""
+    names = sorted(set(map(str, read_json(folder / INDEX).get("weight_map", {}).values())))
+    for name in names:
+        if Path(name).name != name or Path(name).suffix != ".safetensors":
+            raise InputError(f"{folder / INDEX} lists {name}, which is no safetensors file", "download it again")
+    return names
 
 
 def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:

@@ -12,12 +12,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import DriftError, InputError
+from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.run import import_model as command
 from tasks.run.export import export_model
 from tasks.run.import_model import import_model, read_tokenizer
+from tasks.run.recipe import find_recipe
 from tasks.run.shell import main
 from tasks.run.trace.audit import audit
 from tasks.run.trace.cards import card
@@ -30,6 +31,7 @@ from tasks.trainer.interchange.model_folder import read_model
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 from tests.taken_down import take_down
+from tests.tasks.trainer.interchange.hub_server import COMMIT, NAME, HubServer
 from tests.tasks.trainer.interchange.model_folders import END, change, write_folder
 from tests.tasks.trainer.small_run import small_config
 
@@ -239,6 +241,38 @@ def test_it_is_evaluated_and_a_training_starts_from_it(imported: Imported, tmp_p
     assert f"began\n  not known  {not_on_record}" in found
     lineage = {"checkpoint": trained, "tokenizer": made.tokenizer}
     assert f"## Imported weights\n\n- {not_on_record}\n" in card(lineage, [])
+
+
+def test_a_model_of_the_hub_is_recorded_with_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "model", family="qwen2", vocab_size=384)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with HubServer(folder) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        made = import_model(Store(str(tmp_path / "store")), "smol", "1", f"hf://{NAME}@v1")
+    checkpoint = made.checkpoint
+    assert checkpoint.record.note.endswith(f"imported from hf://{NAME}@{COMMIT}")
+    refs = {ref.role: ref for ref in checkpoint.record.inputs}
+    assert refs["file:config.json"].address == f"external:hf://{NAME}@{COMMIT}/config.json"
+    assert refs["file:model.safetensors"].content == sha256_of_file(folder / "model.safetensors")
+    about = json.loads(checkpoint.read("import.json"))
+    assert (about["name"], about["revision"]) == (NAME, COMMIT)
+    assert (made.shape.vocab_rows, json.loads(checkpoint.read("model.json"))["vocab_size"]) == (384, 300)
+    local = import_model(made.checkpoint.store, "smol", "2", str(folder)).checkpoint
+    weights = "checkpoints/step-00000000/model.safetensors"
+    assert checkpoint.read(weights) == local.read(weights)
+
+
+@pytest.mark.parametrize("setting", ["train.init_from", "finetune.base"])
+@pytest.mark.parametrize(
+    ("source", "version"),
+    [("hf://ink/Pot-1B@main", "pot-1b"), ("/data/models/Pot v1/", "pot-v1"), ("s3://b/pot", "pot")],
+)
+def test_a_recipe_that_names_a_source_is_refused_with_the_command_that_imports_it(
+    setting: str, source: str, version: str
+) -> None:
+    said = f'import-model {source} --recipe R --version {version}, where R is .* write "R/checkpoint@{version}"'
+    with pytest.raises(RecipeError, match=said):
+        find_recipe("smoke").override({setting: source})
 
 
 def tokenizer(folder: Path) -> Any:
