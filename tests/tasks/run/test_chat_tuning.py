@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.documents.examples import Examples
+from tasks.formats.documents.examples import HELDOUT, Examples
 from tasks.run.export import export_model
 from tasks.run.shell import main
 from tasks.trainer.evaluation.comparison import response_bits
@@ -36,7 +36,7 @@ heldout_share = 0.2
 
 [finetune]
 base = "{name}/checkpoint@1"
-steps = 90
+steps = 60
 batch_size = 2
 microbatch = 2
 milestones = 1
@@ -152,8 +152,17 @@ def test_a_text_begins_with_its_own_first_token_in_training_and_scores(tuned: Tu
     expected = -sum(float(logp[at - 1, tokens[at]]) for at in places) / math.log(2)
     scorer = Scorer(model, None, described["eos_id"], 256, 1000)  # type: ignore[arg-type]
     assert response_bits(scorer, [text])[0] == pytest.approx(expected, rel=1e-4)
-    (row,) = json.loads(tuned.artifact("tuned_scores").read("comparison.json"))["rows"]
+    scores = tuned.artifact("tuned_scores")
+    (row,) = json.loads(scores.read("comparison.json"))["rows"]
     assert row["second"] < row["first"]
+    held = Examples(tuned.artifact("examples"), HELDOUT)
+    bits = scores.table("examples/examples.base.parquet").to_pylist()
+    assert len(bits) == int(held.firsts[-1]) > 3
+    for one in bits:
+        assert one["rejected_bits"] is None
+        assert one["bits"] == pytest.approx(
+            sum(response_bits(scorer, held.texts(held[one["example"]], eos_id))), rel=1e-4
+        )
 
 
 def test_the_export_has_the_template_and_all_tokens_that_stop(tuned: Tuned, tmp_path: Path) -> None:

@@ -14,19 +14,23 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.examples import HELDOUT, Examples
 from tasks.stages.finetune import ExamplesConfig, examples
+from tasks.stages.finetune.rows import Dialogue
+from tasks.stages.finetune.templates import imported_record
 from tasks.trainer.interchange.chat_template import ChatTemplate
 from tests.conftest import run_stage_in
+from tests.corpora import kept_document
+from tests.tasks.stages.chunks.made import chunked
 from tests.tasks.trainer.interchange.chat_templates import DAY, FAMILIES, record, tokenizer_json
 
 STAGE = "tasks.stages.finetune.examples"
 
 
-def tokenizer_of(folder: Path, name: str) -> Artifact:
+def tokenizer_of(folder: Path, name: str, jinja: str = "") -> Artifact:
     """Returns the artifact that an import makes of the tokenizer of a family."""
     output = Output(Store(str(folder)), ArtifactId("test/tokenizer", "dev"), "by-hand")
     with output.part("tokenizer.json", conserved=False) as part:
         named = json.dumps(dict(FAMILIES[name].tokens))
-        contents = (tokenizer_json(name), named, FAMILIES[name].jinja)
+        contents = (tokenizer_json(name), named, jinja or FAMILIES[name].jinja)
         for path, content in zip(
             ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"), contents, strict=True
         ):
@@ -72,6 +76,9 @@ def test_a_template_that_writes_the_date_needs_one(tmp_path: Path) -> None:
     artifact = made(tmp_path / "dated", "Llama 3.1", good, date=DAY)
     summary = Examples(artifact).summary
     assert (summary["template"]["date"], summary["template"]["stop"]) == (DAY, ["<|eot_id|>"])
+    unchanged = imported_record(tokenizer_of(tmp_path / "unchanged", "Llama 3.1"))
+    assert unchanged is not None
+    assert (unchanged["date"], unchanged["stop"]) == ("", ["<|eot_id|>"]), "an export needs no date"
     for day in ("26 Nov 2026", "2026-02-30"):
         with pytest.raises(ValueError, match="date"):
             ExamplesConfig(date=day)
@@ -86,6 +93,28 @@ def test_a_preference_has_one_text_for_each_answer(tmp_path: Path) -> None:
     texts = [template.encode(template.render(template.read([*talk, answer])).text)[0] for answer in (yes, no)]
     assert example.lengths == [len(text) for text in texts]
     assert example.tokens.tolist() == [token for text in texts for token in text]
+
+
+def test_the_first_token_of_a_text_is_not_learned(tmp_path: Path) -> None:
+    marked = "{% generation %}{{ messages[0].content }}<|im_end|>{% endgeneration %}"
+    tokenizer = tokenizer_of(tmp_path, "SmolLM2", marked)
+    encoder = examples.ExampleEncoder(tokenizer.folder, {**record("SmolLM2"), "jinja": marked})
+    found = encoder.example(encoder.template.texts(Dialogue([{"role": "assistant", "content": "!!!"}])))
+    assert found["learned"] == [False, *[True] * (len(found["tokens"]) - 1)]
+
+
+def test_a_chunk_that_the_template_refuses_is_named(tmp_path: Path) -> None:
+    text = "\n\n".join(f"## Part {n}\n\n{'Doors of the museum open at nine. ' * 12}" for n in range(3))
+    chunks = chunked(tmp_path / "chunks", [kept_document("https://m.org/a", text, title="House")], parts=1)
+    config = ExamplesConfig.model_validate({"chunks": {}, "seq_len": 400, "heldout_share": 0})
+    for jinja, refused in (("{{ raise_exception('no parts') if 'Part 1' in messages[0].content }}", 1), ("", 0)):
+        text = f"{jinja}{FAMILIES['SmolLM2'].jinja}"
+        tokenizer = tokenizer_of(tmp_path / f"tokenizer-{refused}", "SmolLM2", text)
+        inputs = {"chunks": chunks, "tokenizer": tokenizer}
+        found = run_stage_in(tmp_path / f"{refused}", STAGE, config, inputs, kind="examples", max_bad_share=0.9)
+        assert found.record.rejected == ({"poison": 1} if refused else {})
+        assert found.record.rows_out == found.record.rows_in - refused > 0
+        assert Examples(found)[0].origin["document"]
 
 
 def test_a_chunk_without_a_title_is_an_answer_to_an_empty_question(tmp_path: Path) -> None:

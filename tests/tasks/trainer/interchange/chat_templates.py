@@ -18,17 +18,18 @@ from tests.corpora import corpus
 from tests.late import transformers
 from tests.tasks.trainer.interchange.model_folders import SMALL
 
-CHATML = """
-{%- for message in messages %}
-    {%- if loop.first and message.role != 'system' %}
-        {{- '<|im_start|>system\\nYou are small.<|im_end|>\\n' }}
-    {%- endif %}
-    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
+CHATML = """{% for message in messages %}
+    {% if loop.first and message.role != 'system' %}
+        {{- '<|im_start|>system\\nYou are small.<|im_end|>\\n' -}}
+    {% endif %}
+    {% set head = '<|im_start|>' + message['role'] + '\\n' %}
+    {{- head + message['content'] + '<|im_end|>' + '\\n' -}}
+{% endfor %}
+{% if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' -}}
+{% endif %}
 """
+"""Written with blocks on lines of their own, of which `transformers` removes indentation and line break."""
 
 LLAMA_2 = """
 {%- if messages[0]['role'] == 'system' %}

@@ -25,7 +25,7 @@ TOOLS = [
 CALL = {"id": "abcdef123", "type": "function", "function": {"name": "look", "arguments": {"at": "sea 'ü' <b>"}}}
 TOOL_TALK = [
     {"role": "user", "content": "a?"},
-    {"role": "assistant", "content": "b", "reasoning": "because"},
+    {"role": "assistant", "content": "b", "reasoning": "because", "tool_calls": None},
     {"role": "user", "content": "c?"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "content": '{"x": 1}', "tool_call_id": "abcdef123"},
