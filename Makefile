@@ -1,6 +1,6 @@
 # Main commands: `make demo` and `make test`; most other targets are parts of them.
 # PYTHON  Python 3.11 for the environment                 SEEDS, CONTACT  a crawl of the public web instead of the site
-# BASE  base model of `make finetune`, default: the newest of the demo, or a small one that it trains first
+# BASE  base model of `make finetune`, also a Hugging Face folder; default: the newest of the demo, or a small one
 # VERSION  version of the artifacts of the demo              SLUICE_HOME, SLUICE_*_PORT  see docs/demo.md
 # WORKERS  processes for unit tests, default 4               SLUICE_TEST_TIMES  a folder for the seconds of each test
 

@@ -360,6 +360,14 @@ def read_outside(path: str) -> bytes:
     return Store(folder, brief=True).read(name)
 
 
+def exists_outside(path: str) -> bool:
+    """Returns whether a file that a recipe may name exists; path and errors are those of `read_outside`."""
+    if "://" not in path:
+        return Path(path).is_file()
+    folder, _, name = path.rpartition("/")
+    return Store(folder, brief=True).exists(name)
+
+
 def open_outside(path: str) -> BinaryIO:
     """Opens a file that a recipe names for reading in chunks; path and errors are those of `read_outside`."""
     if "://" not in path:

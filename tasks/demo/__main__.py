@@ -46,7 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(run=_run)
     tune = commands.add_parser("finetune", help="fine-tune a model on manuals and print a report")
-    base = "base model, such as demo/checkpoint@dev; default: the newest of the demo, or else a small one trained first"
+    base = (
+        "base model: demo/checkpoint@dev, or a Hugging Face folder or URL to import; default: the newest of the demo, "
+        "or else a small one trained first"
+    )
     tune.add_argument("--base", default=os.environ.get("BASE", ""), help=base)
     tune.set_defaults(run=_finetune)
     site = commands.add_parser("site", help="serve the documentation of this Python as three loopback hosts")

@@ -16,7 +16,8 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import InputError
+from tasks.core.digest import sha256_of
+from tasks.core.errors import DriftError, InputError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.demo import stack
@@ -27,7 +28,8 @@ from tasks.demo.run import RunRequest, Screen, run_request
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.examples import Example, Examples
-from tasks.formats.tokens.exposure import origin_of, tokenizer_of
+from tasks.formats.tokens.exposure import origin_of, tokenizer_of, unrecorded
+from tasks.run.import_model import import_model
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.trace.text import render_tuned
 from tasks.run.trace.trace import PageTrace, trace
@@ -35,6 +37,11 @@ from tasks.run.trace.trace import PageTrace, trace
 RECIPE = "manuals"
 BASES = ("demo", "smoke")
 """Recipes whose newest model may be the base, in order of preference; the last one is run if none has a model."""
+
+IMPORTED = "imported"
+"""Recipe under whose name a model folder is published."""
+_IMPORTED = {"finetune.steps": 100, "finetune.optim.lr": 5e-4, "examples.date": "2026-01-01"}
+"""Settings for an imported base, which is larger than those of the demo, and better trained."""
 
 TOKENS = 96
 """Maximum number of tokens of an answer."""
@@ -57,34 +64,45 @@ class Base:
     checkpoint: Artifact
     tokenizer: str
 
+    settings: Mapping[str, Any]
+    """Overrides of RECIPE for this base."""
+
     @classmethod
     def of(cls, checkpoint: Artifact) -> "Base":
         """Returns the base for a checkpoint; raises InputError if the tokenizer of its lineage is gone."""
         tokenizer = tokenizer_of(checkpoint)
         if tokenizer is None:
             raise InputError(f"the tokenizer of {checkpoint.address} is gone", "name another model with BASE=")
-        return cls(checkpoint, checkpoint.store.url(f"{tokenizer.path}/tokenizer.json"))
+        end_of_text = json.loads(tokenizer.read("tokenizer_config.json"))["eos_token"]
+        settings = {"tokenizer.end_of_text": end_of_text, **(_IMPORTED if unrecorded(checkpoint) else {})}
+        return cls(checkpoint, checkpoint.store.url(f"{tokenizer.path}/tokenizer.json"), settings)
 
     def request(self, home: Home) -> RunRequest:
         """Returns the run of RECIPE with this base; each base has a version of its own."""
         address = self.checkpoint.address
         files = {"name": RECIPE, "kind": "pdf", "path": f"{home.root / RECIPE}/*.pdf"}
         overrides = {"extract.files": [files], "tokenizer.file": self.tokenizer, "finetune.base": str(address)}
+        overrides |= self.settings
         return RunRequest(RECIPE, f"{address.name.partition('/')[0]}-{address.version}", overrides)
 
 
 def finetune(home: Home, base: str) -> None:
-    """Fine-tunes `base` ("demo/checkpoint@dev"; "": the newest of BASES) on the manuals, and prints the report.
+    """Fine-tunes a base on the manuals, and prints the report.
+
+    Args:
+        home: folders and services of the demo.
+        base: "demo/checkpoint@dev", or a Hugging Face model folder or URL, which is imported; "": the newest of BASES.
 
     Raises:
         SluiceError: a service does not start, the base does not exist, or a task failed; one line that names the log.
     """
     recipe, store = find_recipe(RECIPE), Store(home.store)
     manuals = write_manuals(home.root / RECIPE)
+    imported = import_base(store, base) if "://" in base or (Path(base).expanduser().is_dir() and base) else None
     stack.up(home)
     with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
         if base:
-            checkpoint = Artifact.open_at(store, ArtifactId.parse(base))
+            checkpoint = imported or Artifact.open_at(store, ArtifactId.parse(base))
         else:
             checkpoint = _newest_base(store) or _train_base(home, store, airflow, screen)
         request = Base.of(checkpoint).request(home)
@@ -96,6 +114,25 @@ def finetune(home: Home, base: str) -> None:
     for line in tuning_report(RunArtifacts(store, RECIPE, request.version), len(manuals), dag_runs):
         print(line)
     print(f"\n{stack.addresses(home)}\nStop everything: make down")
+
+
+def import_base(store: Store, source: str) -> Artifact:
+    """Returns the checkpoint of a model folder or URL, which is imported under a version with its name.
+
+    Raises:
+        InputError: it cannot be imported, or has changed since it was.
+    """
+    source = source if "://" in source else str(Path(source).expanduser().absolute())
+    name = re.sub(r"[^A-Za-z0-9]+", "-", source.rstrip("/").rpartition("/")[2]).strip("-").lower()
+    version = f"{name or 'model'}-{sha256_of(source.encode())[:6]}"
+    try:
+        return import_model(store, IMPORTED, version, source).checkpoint
+    except DriftError as error:
+        raise InputError(
+            f"{error.cause}: {source} has changed since it was imported",
+            f"import it with: python -m tasks import-model {source} --recipe {IMPORTED} --version OTHER; and then "
+            f"BASE={IMPORTED}/checkpoint@OTHER",
+        ) from None
 
 
 def _newest_base(store: Store) -> Artifact | None:
@@ -212,9 +249,10 @@ def costs(artifacts: RunArtifacts, question: Question) -> list[float]:
     model, tokenizer = artifacts.artifact("finetuned"), artifacts.artifact("tokenizer")
     base = origin_of(model)
     assert base is not None, "a fine-tuning has a base"
-    text = (question.example.tokens, question.example.learned)
+    examples = Examples(artifacts.artifact("examples"))
+    texts = examples.texts(question.example, examples.summary["eos_id"])
     scorers = (Contender.of_artifact("model", artifact, tokenizer).load(1) for artifact in (base, model))
-    return [response_bits(scorer, [text])[0] / len(question.response.encode()) for scorer in scorers]
+    return [sum(response_bits(scorer, texts)) / len(question.response.encode()) for scorer in scorers]
 
 
 def _paragraph(name: str, text: str) -> Iterator[str]:

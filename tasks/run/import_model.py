@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json
@@ -32,9 +34,10 @@ from tasks.stages.tokens.encoder import ReferenceEncoder
 from tasks.stages.tokens.token_import import check_ids, check_lossless, special_tokens
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
-    CHAT_TEMPLATE,
     CONFIG,
+    GENERATION_CONFIG,
     STATED,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -62,7 +65,8 @@ Write = Callable[[Output], None]
 class FolderTokenizer:
     """Bytes of `tokenizer.json`, its end-of-text token, the format of its tokens, and the chat template ("": none).
 
-    `begin_of_text` is the token that the chat template calls `bos_token`, "" if the folder names none.
+    `begin_of_text` is the token that the chat template calls `bos_token`, "" if the folder names none. `stop` are the
+    tokens that end a generated text.
     """
 
     data: bytes
@@ -70,6 +74,7 @@ class FolderTokenizer:
     tokens: TokenFormat
     chat_template: str
     begin_of_text: str
+    stop: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def _import(store: Store, recipe: str, version: str, source: ModelFiles) -> Impo
     vocabulary = _publish(
         store,
         ArtifactId(f"{recipe}/tokenizer", version),
-        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE) if name in refs],
+        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG) if name in refs],
         lambda output: _write_tokenizer(output, tokenizer),
         f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {source.address}",
     )
@@ -183,7 +188,17 @@ def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
     end_of_text = _end_of_text(folder, model, vocabulary, special_tokens(tokenizer))
     tokens = TokenFormat(last + 1, vocabulary[end_of_text], sha256_of_file(path))
     stated = read_json(folder / TOKENIZER_CONFIG)
-    return FolderTokenizer(data, end_of_text, tokens, read_chat_template(folder), _content(stated.get("bos_token")))
+    begin_of_text, stop = _content(stated.get("bos_token")), _stop(folder, model, tokenizer)
+    return FolderTokenizer(data, end_of_text, tokens, read_chat_template(folder), begin_of_text, stop)
+
+
+def _stop(folder: Path, model: FolderModel, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Returns the tokens that end a generated text, by `generation_config.json`, or else by `config.json`."""
+    path = folder / GENERATION_CONFIG
+    ids = read_json(path).get("eos_token_id") if path.is_file() else None
+    ids = model.content.get("eos_token_id") if ids is None else ids
+    numbers = ids if isinstance(ids, list) else [] if ids is None else [ids]
+    return tuple(name for number in numbers if (name := tokenizer.id_to_token(number)))
 
 
 def read_chat_template(folder: Path) -> str:
@@ -248,7 +263,7 @@ def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int]
 def _files(folder: Path) -> list[str]:
     """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
     weights = [path.name for path in weight_files(folder)]
-    stated = [name for name in (*STATED, INDEX, CHAT_TEMPLATE) if (folder / name).is_file()]
+    stated = [name for name in (*STATED, INDEX, CHAT_TEMPLATE, GENERATION_CONFIG) if (folder / name).is_file()]
     return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *stated})
 
 
@@ -275,9 +290,11 @@ def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write:
 def _write_tokenizer(output: Output, tokenizer: FolderTokenizer) -> None:
     if TOKENIZER in output.committed:
         return
-    named = {"eos_token": tokenizer.end_of_text}
+    named: dict[str, Any] = {"eos_token": tokenizer.end_of_text}
     if tokenizer.chat_template and tokenizer.begin_of_text:
         named["bos_token"] = tokenizer.begin_of_text
+    if tokenizer.chat_template and set(tokenizer.stop) - {tokenizer.end_of_text}:
+        named["stop_tokens"] = list(tokenizer.stop)
     settings = json.dumps(named, indent=2, ensure_ascii=False)
     with output.part(TOKENIZER, conserved=False) as part:
         _write(part, TOKENIZER, tokenizer.data)

@@ -10,7 +10,7 @@ and split after the number of tokens that the prompt has alone; a prompt that is
 End-of-text precedes the prompt, as it precedes every document in training.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -135,18 +135,28 @@ class Sampling(Config):
 
 
 @torch.no_grad()
-def continuation(model: Transformer, prompt: list[int], eos_id: int, context: int, sampling: Sampling) -> list[int]:
-    """Returns the tokens that follow `prompt`, without end-of-text.
+def continuation(
+    model: Transformer,
+    prompt: list[int],
+    eos_id: int,
+    context: int,
+    sampling: Sampling,
+    chat_stop: Collection[int] = (),
+) -> list[int]:
+    """Returns the tokens that follow `prompt`, without the one that stops it.
 
     Args:
         model: the model.
-        prompt: token ids; end-of-text is prepended, as before every document.
-        eos_id: the end-of-text token.
+        prompt: token ids.
+        eos_id: the end-of-text token, which stops the continuation.
         context: maximum number of tokens the model reads; the last ones are used.
         sampling: how the next token is chosen.
+        chat_stop: for a prompt of an imported chat template, which writes its own first token: further tokens that
+            stop. Otherwise end-of-text is put before the prompt, as before every document.
     """
     generator = torch.Generator().manual_seed(sampling.seed)
-    tokens = [eos_id, *prompt]
+    tokens = list(prompt) if chat_stop else [eos_id, *prompt]
+    given = len(tokens)
     decoding: Decoding | None = None
     for _ in range(sampling.max_tokens):
         if decoding is None or len(tokens) > context:
@@ -158,12 +168,12 @@ def continuation(model: Transformer, prompt: list[int], eos_id: int, context: in
         else:
             shares = torch.softmax(logits / sampling.temperature, dim=-1)
             token = int(torch.multinomial(shares, 1, generator=generator))
-        if token == eos_id:
+        if token == eos_id or token in chat_stop:
             break
         tokens.append(token)
         if len(tokens) <= context:
             decoding.append([token])
-    return tokens[1 + len(prompt) :]
+    return tokens[given:]
 
 
 class ScoringRequest(NamedTuple):

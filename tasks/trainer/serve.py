@@ -9,7 +9,7 @@ imports this module by name and calls `_load_pyfunc`; MLflow itself is not impor
     lm_eval.simple_evaluate(for_lm_eval(Path("model")), tasks=["arc_easy"])
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from tokenizers import Tokenizer
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.inference import Sampling, Scorer, ScoringRequest, continuation
+from tasks.trainer.interchange.chat_template import JINJA, ChatTemplate
 from tasks.trainer.interchange.huggingface import render_prompt
 from tasks.trainer.model import model_file
 
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "template"
-"""Key in the `model.json` of a fine-tuned model: the text around messages."""
+"""Key in the `model.json` of a fine-tuned model: the record of its template (`tasks.stages.finetune.templates`)."""
 _MAX_NEW_TOKENS = 256
 """Default for tasks that set none, as in lm-eval."""
 
@@ -43,34 +44,50 @@ class TextModel:
             raise InputError(f"{folder} has no {TOKENIZER}", "register the model again")
         self.model, self.description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        record, self._chat = self.description.get(TEMPLATE, {}), None
+        if JINJA in record:
+            self._chat = ChatTemplate(record, (folder / TOKENIZER).read_text(encoding="utf-8"))
+            self._stop = {self.tokenizer.token_to_id(token) for token in record["stop"]}
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[str]:
         """Returns one continuation per prompt.
 
         Args:
             model_input: a prompt, a sequence of prompts, or a data frame with prompts in the column "prompt", or else
-                in the
-                first column. For a fine-tuned model, a prompt can be a list of messages {role, content} instead of a
-                text; the model generates the response.
+                in the first column. For a fine-tuned model, a prompt can be a list of messages {role, content} instead
+                of a text, or an object with them in "messages" and what its chat template reads besides in "tools" and
+                "chat_template_kwargs"; the model generates the response.
             params: fields of `Sampling`.
 
         Raises:
             InputError: a prompt consists of messages and the model has no template, or a message is malformed.
         """
         sampling = Sampling(**(params or {}))
-        return [self._continue(self._text(prompt), sampling) for prompt in prompts_of(model_input)]
+        return [self._continue(prompt, sampling) for prompt in prompts_of(model_input)]
+
+    def _continue(self, prompt: Any, sampling: Sampling) -> str:
+        if self._chat and not isinstance(prompt, str):
+            ids, stop = _chat_prompt(self._chat, prompt), self._stop
+        else:
+            ids, stop = self.tokenizer.encode(self._text(prompt), add_special_tokens=False).ids, set()
+        eos_id, context = self.description["eos_id"], self.description["seq_len"]
+        return str(self.tokenizer.decode(continuation(self.model, ids, eos_id, context, sampling, stop)))
 
     def _text(self, prompt: Any) -> str:
         if isinstance(prompt, str):
             return prompt
         if TEMPLATE not in self.description:
             raise InputError("the model was not fine-tuned and accepts no messages", "give it the text to continue")
-        return render_prompt(self.description[TEMPLATE], prompt)
+        return render_prompt(self.description[TEMPLATE], prompt["messages"])
 
-    def _continue(self, prompt: str, sampling: Sampling) -> str:
-        ids = self.tokenizer.encode(prompt, add_special_tokens=False).ids
-        continued = continuation(self.model, ids, self.description["eos_id"], self.description["seq_len"], sampling)
-        return str(self.tokenizer.decode(continued))
+
+def _chat_prompt(chat: ChatTemplate, prompt: Mapping[str, Any]) -> list[int]:
+    """Returns the tokens of a prompt; raises InputError if the chat template refuses it."""
+    try:
+        conversation = chat.read(*(prompt.get(name) for name in ("messages", "tools", "chat_template_kwargs")))
+        return chat.encode(chat.render(conversation, prompt=True).text)[0]
+    except ValueError as error:
+        raise InputError(f"a message cannot be read ({error})", "change the messages") from None
 
 
 def _load_pyfunc(path: str) -> TextModel:
@@ -79,7 +96,7 @@ def _load_pyfunc(path: str) -> TextModel:
 
 
 def prompts_of(model_input: Any) -> list[Any]:
-    """Returns the prompts of a text, a sequence or a data frame; each is a text or a list of messages."""
+    """Returns the prompts of a text, a sequence or a data frame; each is a text, or an object with `messages`."""
     if isinstance(model_input, str):
         return [model_input]
     if hasattr(model_input, "columns"):
@@ -90,12 +107,22 @@ def prompts_of(model_input: Any) -> list[Any]:
 
 
 def _prompt(row: Any) -> Any:
-    """Returns a text or a list of messages."""
+    """Returns a text, or an object with `messages`."""
+    row = _plain(row)
     if isinstance(row, dict):
-        row = row["messages"] if "messages" in row else row["prompt"]
-    if hasattr(row, "tolist"):  # MLflow's server passes lists as arrays
-        row = row.tolist()
-    return row if isinstance(row, list) else str(row)
+        row = row if "messages" in row else row["prompt"]
+    if isinstance(row, list):
+        row = {"messages": row}
+    return row if isinstance(row, dict) else str(row)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value with lists instead of arrays, as which MLflow's server passes them."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def for_lm_eval(folder: Path, batch_tokens: int = 16_384) -> Any:

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from tests.tasks.run.tracking.test_tracking import client
+from tests.tasks.trainer.interchange.chat_templates import FAMILIES, write_chat_folder
 
 pytestmark = pytest.mark.soak
 VERSION = "smoke-dev"
@@ -65,3 +66,13 @@ def test_the_second_run_finds_everything_unchanged(stack, first) -> None:
     for dag in ("corpus", "tokens", "finetune"):
         assert re.search(rf"^manuals\.{dag} \d+/\d+ unchanged", again.stdout, re.MULTILINE), again.stdout
     assert {kind: stack.artifact(f"manuals/{kind}", VERSION).record for kind in before} == before
+
+
+def test_a_model_folder_is_imported_and_tuned_in_its_own_chat_template(stack, tmp_path) -> None:
+    folder = write_chat_folder(tmp_path / "random", "Llama 3.1")
+    result = stack.demo("finetune", "--base", str(folder))
+    assert result.returncode == 0, result.stdout + result.stderr
+    version = re.search(r"begun from imported/checkpoint@(random-\w+)", result.stdout)[1]
+    model = stack.artifact("manuals/tuned_model", f"imported-{version}")
+    assert json.loads(model.read("model/tokenizer_config.json"))["chat_template"] == FAMILIES["Llama 3.1"].jinja
+    assert json.loads(model.read("model/model.json"))["template"]["date"] == "2026-01-01"

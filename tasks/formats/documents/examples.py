@@ -1,14 +1,15 @@
 """Tokenized fine-tuning examples, packed into sequences.
 
 `examples/<part>.arrow` (Arrow IPC, uncompressed so that it can be memory-mapped) has one row of SCHEMA per example. An
-example is one text, or a preference pair of two: the chosen and the rejected text. Sequences are not stored; they are
-computed from the lengths. `heldout/<part>.arrow` has the held-out examples in the same form.
+example is one text, several texts of a conversation, or a preference pair of two: the chosen and the rejected text.
+Sequences are not stored; they are computed from the lengths. `heldout/<part>.arrow` has the held-out examples in the
+same form.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,11 @@ FOLDER = "examples"
 HELDOUT = "heldout"
 SUMMARY = "examples.json"
 """{kind, vocab_size, eos_id, tokenizer_sha256, seq_len, template, files: {part: name of the file}}"""
+OWN_BEGIN = "jinja"
+"""Key of a template (the chat template of an imported model) that writes the first token of each text itself. Otherwise
+the first token of a text is predicted from end-of-text, which is not stored."""
+PREFERENCES = "preferences"
+"""The kind whose examples are pairs."""
 SOURCE = "examples"
 """Name of the only source, for the order of sequences."""
 SCHEMA = pa.schema(
@@ -39,9 +45,9 @@ SCHEMA = pa.schema(
     ]
 )
 """line: 1-based line number in the source file of the part. id: id of the row (or "") or of the chunk. lengths: tokens
-of each text, including its end-of-text token. tokens: those of all texts, concatenated. learned: loss mask, one per
-token. document, url, source, pages, boxes: those of the chunk (`chunks`), null for a row of a file; pages and boxes are
-also null for a document without pages."""
+of each text, including its end-of-text token, if it has one. tokens: those of all texts, concatenated. learned: loss
+mask, one per token. document, url, source, pages, boxes: those of the chunk (`chunks`), null for a row of a file; pages
+and boxes are also null for a document without pages."""
 _TOKENS = ("lengths", "tokens", "learned")
 ROWS = 1024
 """Rows per record batch."""
@@ -54,6 +60,14 @@ class Example:
     part: str
     origin: dict[str, Any]
     lengths: list[int]
+    tokens: NDArray[np.uint32]
+    learned: NDArray[np.bool_]
+
+
+class LearnedText(NamedTuple):
+    """A text to predict: token before it, tokens, and which of them are learned, shape (tokens,) each."""
+
+    before: int
     tokens: NDArray[np.uint32]
     learned: NDArray[np.bool_]
 
@@ -147,6 +161,11 @@ class Examples:
         self.firsts = pack(np.concatenate(totals), int(self.summary["seq_len"]))
 
     @property
+    def own_begin(self) -> bool:
+        """Whether texts begin with their own first token, instead of being predicted from end-of-text."""
+        return OWN_BEGIN in self.summary.get("template", {})
+
+    @property
     def sequences(self) -> int:
         """Number of sequences."""
         return len(self.firsts) - 1
@@ -191,6 +210,21 @@ class Examples:
             tokens=tokens.to_numpy(),
             learned=learned.to_numpy(zero_copy_only=False),
         )
+
+    def texts(self, example: Example, eos_id: int) -> list[LearnedText]:
+        """Returns the texts of an example.
+
+        The token before a text is end-of-text. If texts have their own begin, it is the first token of the text, and
+        an end-of-text that is not learned follows the last one.
+        """
+        ends = np.cumsum(example.lengths)[:-1]
+        parts = zip(np.split(example.tokens, ends), np.split(example.learned, ends), strict=True)
+        if self.own_begin:
+            return [
+                LearnedText(int(tokens[0]), np.append(tokens[1:], np.uint32(eos_id)), np.append(learned[1:], False))
+                for tokens, learned in parts
+            ]
+        return [LearnedText(eos_id, tokens, learned) for tokens, learned in parts]
 
     def source(self, example: Example) -> ExampleSource:
         """Returns the provenance of an example."""

@@ -3,6 +3,7 @@
 The settings of the training are in `tasks.trainer.tuning`.
 """
 
+import datetime
 import re
 from typing import Literal
 
@@ -16,6 +17,7 @@ from tasks.trainer.tuning.config import FinetuneConfig
 COMPARISON = "comparison.json"
 """File with the scores of both models; written by `compare`, and read by `register`, which does not import torch."""
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CHUNKS = re.compile(r"[a-z][a-z0-9_-]*/chunks@[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -74,14 +76,26 @@ class ExamplesConfig(Config):
     """Document chunks that are learned as responses to their title and headings; None: none."""
     kind: Literal["instructions", "preferences"] = "instructions"
     """`instructions`: rows with `prompt` and `response`, or `messages` ({role, content} each). `preferences`: rows with
-    `prompt`, `chosen` and `rejected`, each a text or messages. A row may have an `id`."""
+    `prompt`, `chosen` and `rejected`, each a text or messages; or without a prompt, if the answers are whole
+    conversations that begin alike. A row may have an `id`, and for the chat template of an imported model `tools` and
+    `chat_template_kwargs`."""
     template: Template = Template()
-    """Chat template."""
+    """Chat template. One that differs from the default replaces the chat template of an imported base."""
+    date: str = Field(default="", exclude_if=lambda day: not day)
+    """The day, "2026-11-26", for a chat template of an imported base that writes the date into conversations."""
     seq_len: int = Field(default=512, ge=8)
     """Positions of a packed sequence. A longer example is rejected, because truncation would remove its end."""
     heldout_share: float = Field(default=0.05, ge=0, lt=0.5)
     """Share of the examples that is held out to compare base and model. All chunks of a document, and all rows with the
     same prompt, are held out together. Documents are selected by the same hash as for `encode.heldout_share`."""
+
+    @field_validator("date")
+    @classmethod
+    def _day(cls, day: str) -> str:
+        if day and not _DAY.fullmatch(day):
+            raise ValueError("a date is YYYY-MM-DD")
+        datetime.date.fromisoformat(day or "2000-01-01")
+        return day
 
     @field_validator("files")
     @classmethod

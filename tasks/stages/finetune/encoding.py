@@ -1,10 +1,10 @@
-"""Converts JSON rows to texts and tokens, with a mask of the learned tokens.
+"""Encodes the texts of a row as tokens, with a mask of the learned ones.
 
 Pure functions, except for reading the tokenizer.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -14,60 +14,9 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tasks.core.artifact import ArtifactFolder
-from tasks.stages.finetune import Template
-
-ROLES = ("system", "user", "assistant")
-
-Segments = list[tuple[str, bool]]
-"""Consecutive parts of one text, each with whether its tokens are learned."""
+from tasks.stages.finetune.templates import ImportedTemplate, Segments, opened
 
 FILE = "tokenizer.json"
-
-
-def instruction(row: Mapping[str, Any], template: Template) -> list[Segments]:
-    """Returns the text of a row with `prompt` and `response`, or with `messages`; all responses are learned.
-
-    Raises:
-        ValueError: the row has neither, or has a malformed message.
-    """
-    if "messages" in row:
-        return [list(segments(_messages(row["messages"], "messages", ""), template, learned=True))]
-    messages = [
-        *_messages(row.get("prompt"), "prompt", "user"),
-        *_messages(row.get("response"), "response", "assistant"),
-    ]
-    return [list(segments(messages, template, learned=True))]
-
-
-def preference(row: Mapping[str, Any], template: Template) -> list[Segments]:
-    """Returns the chosen and the rejected text of a row; the part after the prompt is learned.
-
-    Raises:
-        ValueError: `prompt`, `chosen` or `rejected` is missing, or both answers are the same.
-    """
-    if row.get("chosen") == row.get("rejected"):
-        raise ValueError("chosen and rejected are the same")
-    prompt = list(segments(_messages(row.get("prompt"), "prompt", "user"), template, learned=False))
-    answers = (_messages(row.get(name), name, "assistant") for name in ("chosen", "rejected"))
-    return [[*prompt, *segments(answer, template, learned=True)] for answer in answers]
-
-
-def _messages(value: Any, name: str, role: str) -> list[tuple[str, str]]:
-    """Returns (role, content) of messages; a text is one message of `role`, unless `role` is empty."""
-    if isinstance(value, str) and role:
-        return [(role, value)]
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"{name} is {'neither a text nor ' if role else 'no '}list of messages")
-    messages = []
-    for message in value:
-        if (
-            not isinstance(message, dict)
-            or message.get("role") not in ROLES
-            or not isinstance(message.get("content"), str)
-        ):
-            raise ValueError(f"{name} has a message without a role of {', '.join(ROLES)} and a text as content")
-        messages.append((message["role"], message["content"]))
-    return messages
 
 
 def prompt_of(texts: list[Segments]) -> str:
@@ -75,32 +24,22 @@ def prompt_of(texts: list[Segments]) -> str:
     return "".join(text for text, _ in takewhile(lambda segment: not segment[1], texts[0]))
 
 
-def has_empty_answer(texts: list[Segments], template: Template) -> bool:
-    """Returns whether a learned response of the first text is blank; the rejected answer of a preference may be."""
-    after = template.assistant.after
-    return any(learned and not text.removesuffix(after).strip() for text, learned in texts[0])
-
-
-def segments(messages: Iterable[tuple[str, str]], template: Template, *, learned: bool) -> Iterable[tuple[str, bool]]:
-    """Yields the segments of messages (role, content); if `learned`, those of responses are learned."""
-    for role, content in messages:
-        turn = getattr(template, role)
-        yield turn.before, False
-        yield content + turn.after, learned and role == "assistant"
-
-
 class ExampleEncoder:
     """Encodes examples as `apply_chat_template` of the exported model does.
 
     A text is tokenized as a whole. A token is learned if all its characters are, so a token that spans the end of a
-    prompt is not. Special tokens in a text are encoded as plain text.
+    prompt is not. Special tokens in the data of a row are encoded as plain text.
 
     Args:
         folder: files of an artifact `tokenizer`.
+        record: the template (`templates.template_record`). An imported one writes all special tokens of a text itself;
+            otherwise end-of-text is appended.
     """
 
-    def __init__(self, folder: ArtifactFolder) -> None:
-        self._tokenizer = Tokenizer.from_str(folder.read(FILE).decode())
+    def __init__(self, folder: ArtifactFolder, record: Mapping[str, Any]) -> None:
+        content = folder.read(FILE).decode()
+        self.template = opened(record, content)
+        self._tokenizer = Tokenizer.from_str(content)
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.post_processor = TemplateProcessing(
             single="$A", special_tokens=[]
@@ -110,17 +49,27 @@ class ExampleEncoder:
     def example(self, texts: list[Segments]) -> dict[str, Any]:
         """Returns lengths, tokens and learned (`tasks.formats.documents.examples`), and any_learned for each text.
 
-        End-of-text is learned if the last segment of its text is.
+        An appended end-of-text is learned if the last segment of its text is.
         """
         example: dict[str, Any] = {"lengths": [], "tokens": [], "learned": [], "any_learned": []}
         for segments in texts:
-            encoding = self._tokenizer.encode("".join(text for text, _ in segments), add_special_tokens=False)
-            learned = _learned(segments, np.array(encoding.offsets, np.int64).reshape(-1, 2)).tolist()
+            ids, learned = self._encode(segments)
             example["any_learned"].append(any(learned))
-            example["lengths"].append(len(learned) + 1)
-            example["tokens"] += [*encoding.ids, self.eos_id]
-            example["learned"] += [*learned, bool(segments) and segments[-1][1]]
+            if not isinstance(self.template, ImportedTemplate):
+                ids, learned = [*ids, self.eos_id], [*learned, bool(segments) and segments[-1][1]]
+            example["lengths"].append(len(ids))
+            example["tokens"] += ids
+            example["learned"] += learned
         return example
+
+    def _encode(self, segments: Segments) -> tuple[list[int], list[bool]]:
+        text = "".join(text for text, _ in segments)
+        if isinstance(self.template, ImportedTemplate):
+            ids, offsets = self.template.template.encode(text)
+            # Nothing precedes the first token, so it cannot be predicted.
+            return ids, [False, *_learned(segments, offsets)[1:].tolist()]
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return list(encoding.ids), _learned(segments, np.array(encoding.offsets, np.int64).reshape(-1, 2)).tolist()
 
 
 def _learned(segments: Segments, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -33,17 +33,9 @@ from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.stages.finetune import ExamplesConfig
-from tasks.stages.finetune.encoding import (
-    FILE,
-    ExampleEncoder,
-    Segments,
-    eos_id,
-    has_empty_answer,
-    instruction,
-    preference,
-    prompt_of,
-    segments,
-)
+from tasks.stages.finetune.encoding import FILE, ExampleEncoder, eos_id, prompt_of
+from tasks.stages.finetune.rows import READERS
+from tasks.stages.finetune.templates import DialogueTemplate, Segments, template_record
 
 VERSION = 3
 _COUNTED = ("tokens", "learned_tokens", "heldout")
@@ -53,7 +45,6 @@ EMPTY_ANSWER, DUPLICATE = "empty_answer", "duplicate"
 Rows = Iterator[tuple[dict[str, Any], list[Segments], str]]
 """Origin of an example, its texts, and the key that determines whether it is held out."""
 
-_RENDER = {"instructions": instruction, "preferences": preference}
 NOT_CHOSEN = "not_chosen"
 _BATCH = 512
 _ORIGIN_COLUMNS = ("document", "url", "source", "pages", "boxes")
@@ -67,11 +58,12 @@ def external(config: ExamplesConfig) -> dict[str, list[str]]:
 def run(config: ExamplesConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Tokenizes all rows; raises InputError if too many cannot be read, or if no example remains."""
     names, tokenizer = part_names(len(config.files)), inputs["tokenizer"]
+    template = template_record(config, tokenizer)
     of_files = (partial(rows_of_file, config, path) for path in config.files)
     specs = [PartSpec(name, rows) for name, rows in zip(names, of_files, strict=True)]
     if config.reads_chunks:
         specs += _chunk_parts(config, inputs)
-    records = output.map_parts(engine, partial(make_part, config, tokenizer.folder), specs)
+    records = output.map_parts(engine, partial(make_part, config, tokenizer.folder, template), specs)
     output.check_poison()
     count, read = (sum(getattr(record, name) for record in records) for name in ("rows_out", "rows_in"))
     totals = {name: sum(record.metrics.get(name, 0) for record in records) for name in _COUNTED}
@@ -82,7 +74,7 @@ def run(config: ExamplesConfig, inputs: Inputs, output: Output, engine: Engine) 
         )
     if "summary" not in output.committed:
         with output.part("summary", conserved=False) as part, part.file(examples.SUMMARY) as file:
-            file.write((canonical_json(_summary(config, tokenizer, names)) + "\n").encode())
+            file.write((canonical_json(_summary(config, tokenizer, template, names)) + "\n").encode())
     return _report(count, read, totals)
 
 
@@ -111,7 +103,7 @@ def _report(count: int, read: int, totals: dict[str, float]) -> Report:
     )
 
 
-def _summary(config: ExamplesConfig, artifact: Artifact, names: list[str]) -> dict[str, Any]:
+def _summary(config: ExamplesConfig, artifact: Artifact, template: dict[str, Any], names: list[str]) -> dict[str, Any]:
     data = artifact.read(FILE)
     tokenizer = Tokenizer.from_str(data.decode())
     return {
@@ -120,21 +112,27 @@ def _summary(config: ExamplesConfig, artifact: Artifact, names: list[str]) -> di
         "eos_id": eos_id(artifact.folder, tokenizer),
         "tokenizer_sha256": sha256_of(data),
         "seq_len": config.seq_len,
-        "template": config.template.model_dump(mode="json"),
+        "template": template,
         "files": {name: Path(path).name for name, path in zip(names, config.files, strict=True)},
     }
 
 
-def make_part(config: ExamplesConfig, tokenizer: ArtifactFolder, part: Part, rows: Callable[[Part], Rows]) -> None:
+def make_part(
+    config: ExamplesConfig,
+    tokenizer: ArtifactFolder,
+    template: dict[str, Any],
+    part: Part,
+    rows: Callable[[DialogueTemplate, Part], Rows],
+) -> None:
     """Tokenizes the rows of one file or part; runs on a worker of the engine."""
-    encoder = ExampleEncoder(tokenizer)
+    encoder = ExampleEncoder(tokenizer, template)
     with (
         part.file(f"{examples.FOLDER}/{part.name}.arrow") as learned,
         part.file(f"{examples.HELDOUT}/{part.name}.arrow") as heldout,
         examples.Writer(learned) as learned_writer,
         examples.Writer(heldout) as heldout_writer,
     ):
-        for origin, texts, key in rows(part):
+        for origin, texts, key in rows(encoder.template, part):
             example = encoder.example(texts)
             if reason := _rejected(example, config.seq_len):
                 part.reject(reason)
@@ -155,7 +153,7 @@ def _rejected(example: dict[str, Any], seq_len: int) -> str:
     return "" if all(example["any_learned"]) else NOTHING_TO_LEARN
 
 
-def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
+def rows_of_file(config: ExamplesConfig, path: str, template: DialogueTemplate, part: Part) -> Rows:
     """Yields the rows of a file: their origin (line and id), their texts, and their prompt.
 
     Counts all rows, quarantines those that cannot be read, and rejects those with an empty answer and those that equal
@@ -171,7 +169,8 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise ValueError("the line is no JSON object")
-                texts = _RENDER[config.kind](row, config.template)
+                dialogues = READERS[config.kind](row)
+                texts = [text for dialogue in dialogues for text in template.texts(dialogue)]
                 name = str(row.get("id", ""))
                 for text in (name, *(text for segments_of_text in texts for text, _ in segments_of_text)):
                     text.encode()  # raises for an unpaired surrogate, which JSON escapes can contain
@@ -181,7 +180,7 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
                 continue
             if digest in seen:
                 part.reject(DUPLICATE)
-            elif has_empty_answer(texts, config.template):
+            elif dialogues[0].has_empty_answer:
                 part.reject(EMPTY_ANSWER)
             else:
                 yield {"line": number, "id": name}, texts, prompt_of(texts)
@@ -189,8 +188,13 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
 
 
 def rows_of_chunks(
-    config: ExamplesConfig, chunks: ArtifactFolder, name: str, tombstones: Tombstones, part: Part
-) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
+    config: ExamplesConfig,
+    chunks: ArtifactFolder,
+    name: str,
+    tombstones: Tombstones,
+    template: DialogueTemplate,
+    part: Part,
+) -> Rows:
     """Yields the selected chunks of a part: their origin, their text, and the id of their document.
 
     Counts all chunks, and rejects those that are not selected and those of documents that are taken down.
@@ -210,10 +214,10 @@ def rows_of_chunks(
                 part.reject(NOT_CHOSEN)
             else:
                 origin = {"line": number, "id": chunk["id"], **{column: chunk[column] for column in _ORIGIN_COLUMNS}}
-                yield origin, [_segments(config, chunk)], chunk["document"]
-
-
-def _segments(config: ExamplesConfig, chunk: dict[str, Any]) -> Segments:
-    question = heading_path(chunk["title"], chunk["sections"])
-    messages = [*([("user", question)] if question else []), ("assistant", chunk["text"][chunk["body"] :])]
-    return list(segments(messages, config.template, learned=True))
+                question = heading_path(chunk["title"], chunk["sections"])
+                try:
+                    texts = template.texts(template.answer(question, chunk["text"][chunk["body"] :]))
+                except ValueError as error:
+                    part.quarantine(chunk["id"], error)
+                    continue
+                yield origin, texts, chunk["document"]

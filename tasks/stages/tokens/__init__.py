@@ -31,8 +31,8 @@ class TokenizerConfig(Config):
     """Seed of the sample."""
     file: str = ""
     """`tokenizer.json` of an existing byte-level tokenizer: an absolute path, or a URL of an object store. It is used
-    unchanged, and its bytes are part of the fingerprint; its fertility is measured on the sample. Empty: a tokenizer is
-    trained."""
+    unchanged, and its bytes are part of the fingerprint; its fertility is measured on the sample. A chat template that
+    `import-model` has published beside it is used, too. Empty: a tokenizer is trained."""
     end_of_text: str = Field(default="<|endoftext|>", min_length=1)
     """The special token that ends a document; for an imported tokenizer, one of its special tokens."""
 

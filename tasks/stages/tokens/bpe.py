@@ -1,9 +1,10 @@
 """Stage tokenizer: kept documents -> a byte-level BPE tokenizer, trained or imported, and its fertility.
 
 Reads `documents` (kept/) and, if the recipe names one, the file of a tokenizer (see `token_import`); writes
-`tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token) and `fertility.json`: tokens per
-word and bytes per token of the sample, by language and by source. Words are those of
-`tasks.formats.documents.text.words`; for languages without spaces between words, bytes per token are more meaningful.
+`tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token), `chat_template.jinja` if there
+is one beside the file, and `fertility.json`: tokens per word and bytes per token of the sample, by language and by
+source. Words are those of `tasks.formats.documents.text.words`; for languages without spaces between words, bytes per
+token are more meaningful.
 
 Byte-level: every text can be encoded and decoded without loss, and there is no "unknown" token. The same documents and
 settings give the same bytes of `tokenizer.json` on any number of workers: the sample is selected and ordered by a hash
@@ -32,6 +33,7 @@ from tasks.formats.documents.text import hash64, words
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import TokenizerConfig, token_import
 from tasks.stages.tokens.encoder import ReferenceEncoder
+from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
 log = logging.getLogger("sluice.tokens")
 
@@ -56,8 +58,11 @@ FERTILITY_FOLDER = "fertility"
 
 
 def external(config: TokenizerConfig) -> dict[str, list[str]]:
-    """Returns the external file that the stage reads, by role."""
-    return {"tokenizer": [config.file]} if config.file else {}
+    """Returns the external files that the stage reads, by role."""
+    if not config.file:
+        return {}
+    chat = token_import.beside(config.file)
+    return {"tokenizer": [config.file], **({"chat_template": chat} if chat else {})}
 
 
 def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -68,7 +73,9 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
     sample = draw(documents, engine, config)
     if config.file:
         content = token_import.read(config.file, config.end_of_text)
+        chat_template, settings = token_import.read_beside(config.file, config.end_of_text)
     else:
+        chat_template, settings = "", {"eos_token": config.end_of_text}
         content = train((document.text for document in sample), config).to_str(pretty=True)
     tokenizer = ReferenceEncoder(content).tokenizer
     size = tokenizer.get_vocab_size()
@@ -78,11 +85,14 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         )
     fertility = _fertility(tokenizer, sample)
     with output.part(TOKENIZER, conserved=False) as part:
-        for name, table in ((TOKENIZER_CONFIG, {"eos_token": config.end_of_text}), (FERTILITY, fertility)):
+        for name, table in ((TOKENIZER_CONFIG, settings), (FERTILITY, fertility)):
             with part.file(name) as file:
                 file.write(json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         with part.file(TOKENIZER) as file:
             file.write(content.encode())
+        if chat_template:
+            with part.file(CHAT_TEMPLATE) as file:
+                file.write(chat_template.encode())
         part.metric("vocab_size", size)
         part.metric("sample_documents", len(sample))
         part.metric("bytes_per_token", fertility["all"]["bytes_per_token"])

@@ -2,7 +2,7 @@
 
 Reads the token files of a recipe (`tasks.formats.tokens.token_files`), which bypass filters and deduplication, and
 checks that they match the tokenizer. Reads the `tokenizer.json` of an existing tokenizer (Hugging Face), and checks
-that it is lossless.
+that it is lossless; and the chat template beside it, as `import-model` publishes it.
 """
 
 import json
@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
-from tasks.core.store import read_outside
+from tasks.core.store import exists_outside, read_outside
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.tokens import token_files
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.formats.tokens.token_files import TokenDocument
 from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.encoder import PROBES, ReferenceEncoder
+from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
+SETTINGS = "tokenizer_config.json"
 _COMPARED_DOCUMENTS = 64
 """Number of documents at the beginning of a file that are decoded and encoded again."""
 
@@ -126,6 +128,26 @@ def read(path: str, end_of_text: str) -> str:
     _check_end_of_text(tokenizer, path, end_of_text)
     check_lossless(tokenizer, f"[tokenizer] file: {path}")
     return text
+
+
+def beside(path: str) -> list[str]:
+    """Returns the paths of chat template and settings beside a tokenizer file; [] if it has no chat template."""
+    folder = path.rpartition("/")[0]
+    paths = [f"{folder}/{name}" for name in (CHAT_TEMPLATE, SETTINGS)]
+    return paths if all(exists_outside(one) for one in paths) else []
+
+
+def read_beside(path: str, end_of_text: str) -> tuple[str, dict[str, Any]]:
+    """Returns the chat template beside a tokenizer file, "" if there is none, and the settings of the tokenizer.
+
+    The settings are the end-of-text token, and for a chat template the tokens that it names.
+    """
+    settings: dict[str, Any] = {"eos_token": end_of_text}
+    if not (paths := beside(path)):
+        return "", settings
+    template, stated = (read_outside(one).decode() for one in paths)
+    named = {name: value for name, value in json.loads(stated).items() if name in ("bos_token", "stop_tokens")}
+    return template, named | settings
 
 
 def check_ids(tokenizer: Tokenizer, where: str) -> None:

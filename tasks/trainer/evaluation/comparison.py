@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tasks.core import parquet
@@ -33,7 +32,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.stage import Output
-from tasks.formats.documents.examples import Example, Examples
+from tasks.formats.documents.examples import PREFERENCES, Examples, LearnedText
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
@@ -55,8 +54,6 @@ LOWER_IS_BETTER = frozenset({BPB})
 """The decisive metrics for which a lower value is better."""
 EXAMPLES = "examples"
 RESPONSES, PAIRS = "responses", "preferences"
-LearnedText = tuple[NDArray[np.uint32], NDArray[np.bool_]]
-"""Tokens, end-of-text last, and a mask of the learned ones."""
 SCHEMA = pa.schema(
     [
         pa.field("example", pa.int64(), nullable=False),  # number in the artifact
@@ -347,21 +344,14 @@ def _score_examples(
         scorer = contender.load(batch_tokens)
         rows = list(_fitting(examples, context, Tokenizer.from_str(contender.tokenizer), scorer.eos_id))
         output.progress(0, len(rows), f"held-out examples, {contender.label}")
-        texts = [text for _, _, texts_of_example in rows for text in texts_of_example]
-        bits = iter(response_bits(scorer, texts))
-        scores = [(number, size, [next(bits) for _ in texts_of_example]) for number, size, texts_of_example in rows]
-        table = pa.Table.from_pylist(
-            [
-                {
-                    "example": number,
-                    "bytes": size,
-                    "bits": text_bits[0],
-                    "rejected_bits": text_bits[1] if len(text_bits) > 1 else None,
-                }
-                for number, size, text_bits in scores
-            ],
-            schema=SCHEMA,
-        )
+        bits = iter(response_bits(scorer, [text for _, _, texts in rows for text in texts]))
+        pairs = examples.summary["kind"] == PREFERENCES
+        scores = []
+        for number, size, texts in rows:
+            first, *more = [next(bits) for _ in texts]
+            of_text = (first, *more) if pairs else (math.fsum((first, *more)), None)
+            scores.append(dict(zip(SCHEMA.names, (number, size, *of_text), strict=True)))
+        table = pa.Table.from_pylist(scores, schema=SCHEMA)
         with output.part(name) as part:
             part.count_in(table.num_rows)
             part.table(EXAMPLES, table)
@@ -372,39 +362,35 @@ def _fitting(
     examples: Examples, context: int, tokenizer: Tokenizer, eos_id: int
 ) -> Iterator[tuple[int, int, list[LearnedText]]]:
     """Yields number, bytes and texts of the examples that fit into the context and have learned text."""
+    special = {eos_id, *(id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special)}
+    counted = 1 if examples.summary["kind"] == PREFERENCES else None
     for sequence in range(examples.sequences):
         for number in examples.numbers(sequence):
-            texts = _texts(examples[number])
-            tokens, learned = texts[0]
-            ids = [token for token in tokens[learned].tolist() if token != eos_id]
+            texts = examples.texts(examples[number], eos_id)
+            learned = [token for text in texts[:counted] for token in text.tokens[text.learned].tolist()]
+            ids = [token for token in learned if token not in special]
             size = len(tokenizer.decode(ids, skip_special_tokens=False).encode())
-            if size and max(len(text_tokens) for text_tokens, _ in texts) <= context:
+            if size and max(len(text.tokens) for text in texts) <= context:
                 yield number, size, texts
-
-
-def _texts(example: Example) -> list[LearnedText]:
-    ends = np.cumsum(example.lengths)[:-1]
-    parts = zip(np.split(example.tokens, ends), np.split(example.learned, ends), strict=True)
-    return list(parts)
 
 
 @torch.no_grad()
 def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
     """Returns the sum of -log2 p over the learned tokens of each text."""
     bits = [0.0] * len(texts)
-    for batch in row_batches([len(tokens) for tokens, _ in texts], scorer.batch_tokens):
-        length = max(len(texts[number][0]) for number in batch)
+    for batch in row_batches([len(text.tokens) for text in texts], scorer.batch_tokens):
+        length = max(len(texts[number].tokens) for number in batch)
         # Padding is at the end of a row, which causal attention ignores.
         inputs = np.full((len(batch), length), scorer.eos_id, dtype=np.int64)
         for row, number in enumerate(batch):
-            tokens = texts[number][0]
-            inputs[row, 1 : len(tokens)] = tokens[:-1]
+            text = texts[number]
+            inputs[row, : len(text.tokens)] = [text.before, *text.tokens[:-1]]
         hidden = scorer.model.hidden(torch.from_numpy(inputs), torch.zeros(inputs.shape, dtype=torch.int64))
         for row, number in enumerate(batch):
-            tokens, learned = texts[number]
-            places = torch.from_numpy(np.flatnonzero(learned))
+            text = texts[number]
+            places = torch.from_numpy(np.flatnonzero(text.learned))
             logits = F.linear(hidden[row, places], scorer.model.head_weight).float()
-            labels = torch.from_numpy(tokens[learned].astype(np.int64))
+            labels = torch.from_numpy(text.tokens[text.learned].astype(np.int64))
             loss = F.cross_entropy(logits, labels, reduction="none").double().sum()
             bits[number] = float(loss) / math.log(2)
     return bits

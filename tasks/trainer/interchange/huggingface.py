@@ -17,6 +17,7 @@ from tokenizers.processors import TemplateProcessing
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.interchange.chat_template import JINJA
 from tasks.trainer.model.shape import ModelShape
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "olmo", "gpt2")
@@ -128,14 +129,17 @@ def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in scaling.items()}
 
 
-def small_files(described: Mapping[str, Any], tokenizer: str, template: str = "") -> dict[str, bytes]:
+def small_files(
+    described: Mapping[str, Any], tokenizer: str, template: Mapping[str, Any] | None = None
+) -> dict[str, bytes]:
     """Returns the files of a model folder by name, except weights and card.
 
     Args:
         described: content of the checkpoint's `model.json`, and `dtype` if the weights are not exported in fp32.
         tokenizer: content of its `tokenizer.json`. The exported tokenizer prepends end-of-text to every text, because
             it precedes every document in training.
-        template: chat template of a fine-tuned model (`chat_template`); "": none.
+        template: record of the template of a fine-tuned model (`tasks.stages.finetune.templates`); None: none. With an
+            imported chat template the tokenizer stays as it is, because the template writes the first token.
 
     Raises:
         InputError: the model has a setting that the Llama layout cannot represent.
@@ -153,15 +157,29 @@ def small_files(described: Mapping[str, Any], tokenizer: str, template: str = ""
         "eos_token": eos,
         "model_max_length": seq_len,
         "clean_up_tokenization_spaces": False,
-        **({"chat_template": template} if template else {}),
+        **({"chat_template": chat_template(template)} if template else {}),
     }
     contents = {
         "config.json": llama_config(model, described["vocab_size"], seq_len, eos_id, described.get("dtype", "float32")),
         "generation_config.json": {"bos_token_id": eos_id, "eos_token_id": eos_id, "do_sample": False},
         "tokenizer_config.json": tokenizer_config,
     }
+    if imported := template if template and JINJA in template else None:
+        _name_special_tokens(contents, imported, encoder)
     files = {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in contents.items()}
-    return {**files, "tokenizer.json": encoder.to_str(pretty=True).encode()}
+    return {**files, "tokenizer.json": (tokenizer if imported else encoder.to_str(pretty=True)).encode()}
+
+
+def _name_special_tokens(contents: dict[str, dict[str, Any]], template: Mapping[str, Any], encoder: Tokenizer) -> None:
+    """Sets the special tokens that an imported chat template names, and all that end a response."""
+    begin = template["tokens"].get("bos_token")
+    del contents["tokenizer_config.json"]["bos_token"]
+    contents["tokenizer_config.json"] |= template["tokens"]
+    stop = [encoder.token_to_id(token) for token in template["stop"]]
+    contents["generation_config.json"]["eos_token_id"] = stop if len(stop) > 1 else stop[0]
+    if begin:
+        for name in ("config.json", "generation_config.json"):
+            contents[name]["bos_token_id"] = encoder.token_to_id(begin)
 
 
 def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
@@ -212,8 +230,11 @@ def chat_template(template: Mapping[str, Any]) -> str:
     `add_generation_prompt` it ends with the start of a response instead.
 
     Args:
-        template: for each of ROLES the text `before` and `after` the content of a message.
+        template: for each of ROLES the text `before` and `after` the content of a message; or the record of an imported
+            chat template, which is returned as it is.
     """
+    if JINJA in template:
+        return str(template[JINJA])
     turns = "".join(
         f"{{% {'if' if number == 0 else 'elif'} message['role'] == '{role}' %}}"
         f"{{{{ {_text(template[role]['before'])} + message['content'] + {_text(template[role]['after'])} }}}}"

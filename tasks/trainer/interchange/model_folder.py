@@ -21,7 +21,7 @@ from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
 from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, tensors_in
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
-CHAT_TEMPLATE = "chat_template.jinja"
+GENERATION_CONFIG = "generation_config.json"
 STATED = ("README.md", "LICENSE")
 """Files that state a license."""
 ARCHITECTURES = {

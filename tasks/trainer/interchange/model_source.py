@@ -34,9 +34,10 @@ from tasks.core import cache
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.core.remote import connect, protocol_of, translate
+from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
-    CHAT_TEMPLATE,
     CONFIG,
+    GENERATION_CONFIG,
     STATED,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -108,7 +109,7 @@ def _fetch_model(folder: Path, fetch: Fetch, address: str) -> None:
     read_model(folder)
     for name in (TOKENIZER, TOKENIZER_CONFIG):
         require(name)
-    for name in (CHAT_TEMPLATE, *STATED):
+    for name in (CHAT_TEMPLATE, GENERATION_CONFIG, *STATED):
         fetch(name)
     if not fetch(WEIGHTS):
         require(INDEX)

@@ -1,8 +1,9 @@
 """Global batches of a fine-tuning as a function of the step, like those of pretraining (`tasks.trainer.data.batches`).
 
 A sequence is `eos A B C`: each text ends with end-of-text, from which the first token of the next text is predicted,
-and texts do not attend to one another. A label is the next token if it is learned, else IGNORED. Sequences are drawn
-by `Order` with the examples as the only source, so all sequences are read once per epoch.
+and texts do not attend to one another. A label is the next token if it is learned, else IGNORED. Texts of an imported
+chat template begin with their own first token instead, which is not predicted. Sequences are drawn by `Order` with the
+examples as the only source, so all sequences are read once per epoch.
 """
 
 from collections.abc import Sequence
@@ -75,14 +76,15 @@ class ExampleBatches:
 
         The chosen text of a preference has an even document number, and the rejected one the next number.
         """
-        lengths = [length for example in examples for length in example.lengths]
+        texts = [text for example in examples for text in self.examples.texts(example, self.eos_id)]
+        lengths = [len(text.tokens) for text in texts]
         used = sum(lengths)
-        following = np.concatenate([example.tokens for example in examples]).astype(np.int64)
-        learned = np.concatenate([example.learned for example in examples])
         tokens = np.full(self.seq_len, self.eos_id, dtype=np.int64)
-        tokens[1:used] = following[:-1]
+        tokens[:used] = np.concatenate([[text.before, *text.tokens[:-1]] for text in texts])
         labels = np.full(self.seq_len, IGNORED, dtype=np.int64)
-        labels[:used] = np.where(learned, following, IGNORED)
+        labels[:used] = np.concatenate(
+            [np.where(text.learned, text.tokens.astype(np.int64), IGNORED) for text in texts]
+        )
         documents = np.repeat(np.arange(len(lengths) + 1), [*lengths, self.seq_len - used])
         return tokens, labels, documents
 
@@ -92,6 +94,7 @@ class ExampleBatches:
         for at, number in enumerate(self.examples.numbers(sequence)):
             part, row = self.examples.place(number)
             slices[at] = (part, row, 0, sum(self.examples[number].lengths))
-        slices["length"][0] += 1
-        slices["length"][-1] -= 1
+        if not self.examples.own_begin:
+            slices["length"][0] += 1
+            slices["length"][-1] -= 1
         return slices

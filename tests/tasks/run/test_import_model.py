@@ -96,7 +96,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
 
 def test_the_record_names_every_file_with_its_sha256(imported: Imported) -> None:
     checkpoint, tokenizer = imported.artifact("checkpoint"), imported.artifact("tokenizer")
-    files = {path.name: path for path in imported.model.iterdir() if path.name != "generation_config.json"}
+    files = {path.name: path for path in imported.model.iterdir()}
     refs = {ref.role: ref for ref in checkpoint.record.inputs}
     assert refs.keys() == {"tokenizer", *(f"file:{name}" for name in files)}
     assert len(list(imported.model.glob("*.safetensors"))) > 1

@@ -55,6 +55,20 @@ def test_the_bytes_of_the_file_are_in_the_fingerprint(tmp_path: Path) -> None:
     assert list(external_refs(bpe, TokenizerConfig())) == []
 
 
+def test_a_chat_template_beside_the_file_comes_with_it(tmp_path: Path) -> None:
+    config = TokenizerConfig(file=made_elsewhere(tmp_path / "theirs.json"), end_of_text="<eot>")
+    before, documents = list(external_refs(bpe, config)), documents_in(tmp_path, corpus(5))
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}")
+    assert list(external_refs(bpe, config)) == before, "its tokens are not known"
+    stated = {"bos_token": "<bot>", "eos_token": "<other>", "stop_tokens": ["<eot>"], "padding_side": "left"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    assert {ref.role for ref in external_refs(bpe, config)} == {"tokenizer", "chat_template"}
+    tokenizer = run_stage_in(tmp_path, BPE, config, {"documents": documents}, kind="tokenizer")
+    assert tokenizer.read("chat_template.jinja") == b"{{ bos_token }}"
+    named = {"bos_token": "<bot>", "eos_token": "<eot>", "stop_tokens": ["<eot>"]}
+    assert json.loads(tokenizer.read(bpe.TOKENIZER_CONFIG)) == named
+
+
 def compose(made: Tokenizer) -> None:
     made.normalizer = normalizers.NFC()
 

@@ -53,8 +53,9 @@ def hub(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 def wanted(folder: Path) -> dict[str, bytes]:
     """The files that an import reads."""
-    names = {"config.json", "tokenizer.json", "tokenizer_config.json", "README.md", "chat_template.jinja"}
-    paths = [*(folder / name for name in names), *folder.glob("model*")]
+    names = ("config", "generation_config", "tokenizer", "tokenizer_config")
+    paths = [*(folder / f"{name}.json" for name in names), folder / "README.md", folder / "chat_template.jinja"]
+    paths += folder.glob("model*")
     return {path.name: path.read_bytes() for path in paths}
 
 

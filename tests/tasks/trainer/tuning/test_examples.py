@@ -35,7 +35,7 @@ def rows(count: int) -> Iterator[dict[str, object]]:
         yield {"line": number + 1, "id": f"row-{number}", **found}
 
 
-def artifact(folder: Path, count: int = 40) -> Artifact:
+def artifact(folder: Path, count: int = 40, **summary: object) -> Artifact:
     output = Output(Store(str(folder)), ArtifactId("test/examples", "dev"), "by-hand")
     files = {"part-0": "first.jsonl", "part-1": "second.jsonl"}
     for name in files:
@@ -44,7 +44,7 @@ def artifact(folder: Path, count: int = 40) -> Artifact:
             for row in rows(count):
                 writer.add(row)
     with output.part("summary", conserved=False) as part, part.file(examples.SUMMARY) as file:
-        file.write(json.dumps({"seq_len": SEQ_LEN, "files": files}).encode())
+        file.write(json.dumps({"seq_len": SEQ_LEN, "files": files, **summary}).encode())
     return commit(output, "by hand", 1, Config(), [], Report())
 
 
@@ -62,6 +62,31 @@ def spec_of(made: Artifact, **settings: object) -> TrainSpec:
 @pytest.fixture
 def batches(tmp_path: Path) -> ExampleBatches:
     return ExampleBatches(spec_of(artifact(tmp_path)))
+
+
+def test_texts_of_an_imported_template_begin_with_their_own_first_token(tmp_path: Path) -> None:
+    batches = ExampleBatches(spec_of(artifact(tmp_path, template={"jinja": "", "tokens": {}})))
+    found = [batches.examples[number] for number in batches.examples.numbers(0)]
+    tokens, labels, documents = batches._row(found)
+    used = sum(example.lengths[0] for example in found)
+    assert tokens[:used].tolist() == [token for example in found for token in example.tokens.tolist()]
+    at = 0
+    for number, example in enumerate(found):
+        end = at + example.lengths[0]
+        following = np.where(example.learned, example.tokens.astype(int), IGNORED)[1:].tolist()
+        assert labels[at:end].tolist() == [*following, IGNORED], "no text predicts the first token of the next"
+        assert set(documents[at:end].tolist()) == {number}
+        at = end
+    batch = batches.microbatches(0, [0])[0]
+    slices = batches.slices_of(0, 0)
+    blank = blank_slices(batch, slices, [np.arange(len(of_row)) == 0 for of_row in slices], EOS)
+    for row, sequence in enumerate(batches._drawn(0)[::2]):
+        first = sum(batches.examples[batches.examples.numbers(sequence)[0]].lengths)
+        assert set(blank.tokens[row, :first].tolist()) == {EOS}
+        assert set(blank.labels[row, :first].tolist()) == {IGNORED}
+        for name in ("tokens", "labels"):
+            kept, before = (getattr(one, name)[row, first:] for one in (blank, batch))
+            assert kept.tolist() == before.tolist(), "of the other examples"
 
 
 def test_a_label_is_the_next_token_if_that_is_learned(batches: ExampleBatches) -> None:
