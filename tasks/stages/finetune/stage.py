@@ -128,10 +128,10 @@ def _describe(
         with part.file(marks.FILE) as file:
             file.write(withheld.read_bytes())
     if config.lora and config.lora.merge:
-        from tasks.trainer.tuning.model import merged_bytes
+        from tasks.trainer.tuning.model import write_merged
 
         with part.file(MERGED) as file:
-            file.write(merged_bytes(spec))
+            write_merged(spec, file)
 
 
 def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -> dict[str, Any]:
