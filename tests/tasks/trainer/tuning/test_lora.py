@@ -74,7 +74,7 @@ def test_a_base_in_bf16_is_read_exactly(model: Transformer) -> None:
 
 def test_a_base_of_another_shape_is_refused(model: Transformer, tmp_path: Path) -> None:
     wider = build(model.config.model_copy(update={"ffn_width": 64}), 60, 3)
-    with pytest.raises(ValueError, match=r"layers\.0\.ffn\.w1\.weight has the shape \[128, 32\], and in the model"):
+    with pytest.raises(ValueError, match=r"layers\.0\.ffn\.w1\.weight has the shape \[96, 32\], and in the model"):
         fill(filled(wider, LoraConfig(base="nf4")), stored(model, tmp_path), 0)
     deeper = build(model.config.model_copy(update={"layers": 3}), 60, 3)
     with pytest.raises(ValueError, match=r"other tensors than the model: layers\.2\."):
