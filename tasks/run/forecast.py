@@ -216,9 +216,9 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
         raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
     shape = read_shape(Path(model)) if model else ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
-    if layout and not model:
-        check_fit(layout, train, shape.vocab_size, seq_len, layout.ranks)
     nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
+    if layout and not model:
+        check_fit(layout, train, shape.vocab_size, seq_len, nodes, recipe.place.train.nproc)
     name = f"{recipe.name}/checkpoint"
     previous = newest(store, name, but=version)
     measured = RunPerformance.of(previous.record.metrics) if previous else None

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
-from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice
+from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice, Timeouts
 
 P = TypeVar("P", bound=Config)
 
@@ -149,6 +149,9 @@ class TrainPlace(Config):
     check_every: int = Field(default=CHECK_EVERY, ge=0)
     """Steps between two checks for silent corruption, in which ranks recompute one another's share of the gradient. A
     step with a check takes about twice as long. 0: check only on suspicion."""
+
+    timeouts: Timeouts = Timeouts()
+    """Seconds that a rank waits for the others."""
 
     checkpoints: CheckpointLocations = CheckpointLocations()
     """Where checkpoints are kept. Checkpoints of canaries are always in scratch and in the store."""

@@ -32,6 +32,7 @@ from tasks.trainer.place import (
     LAYOUT_VARIABLE,
     PREEMPTION_VARIABLE,
     RANKS_VARIABLE,
+    TIMEOUTS_VARIABLE,
 )
 
 log = logging.getLogger("sluice.runner")
@@ -188,6 +189,7 @@ def training_environment(place: TrainPlace) -> Iterator[None]:
     """
     settings = {
         LAYOUT_VARIABLE: place.layout,
+        TIMEOUTS_VARIABLE: place.timeouts,
         CHECKPOINTS_VARIABLE: expand_all(place.checkpoints),
         PREEMPTION_VARIABLE: place.preemption,
     }

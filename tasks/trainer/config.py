@@ -331,6 +331,20 @@ class TuningSpec(Config):
     """Positions of a packed sequence."""
 
 
+class CopySpec(Config):
+    """A location to which the nodes of a run copy their files of a checkpoint, and from which they fetch others."""
+
+    store: str
+    """Local folder or URL."""
+    folder: str
+    """Folder of the copies, relative to the store."""
+    every: int
+    """Minimum number of steps between two copies; 0: every checkpoint."""
+    required: bool
+    """Whether this is the store of the artifact: its folder contains that of the copies, and there the files of
+    milestones are collected."""
+
+
 class ShardsSpec(Config):
     """Location of a run's token shards; ranks read ranges of them."""
 
@@ -381,3 +395,5 @@ class TrainSpec(Config):
     """Steps between two checks of the ranks' gradient contributions (`integrity.corruption`); 0: only on suspicion."""
     keep_every: int = 0
     """Checkpoints of steps that are multiples of this are also kept in scratch; 0: none."""
+    copies: tuple[CopySpec, ...] = ()
+    """Where the nodes of a gang copy their files of checkpoints to; none on a single node."""

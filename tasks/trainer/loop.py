@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, TransientError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.disks import Disk, Readable
 from tasks.trainer.checkpoints.saving import Saver
+from tasks.trainer.checkpoints.sources import sources_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Batch, Loader, open_data
 from tasks.trainer.data.withheld import NOTHING_LEFT, PoisonSearch, Withheld
@@ -31,7 +33,7 @@ from tasks.trainer.integrity.guard import (
     StepRanges,
     drop_after,
     in_ranges,
-    rollback_target,
+    may_roll_back_to,
 )
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.logs import ROLLBACK, Faults, Logs
@@ -69,11 +71,14 @@ class Trainer:
         self.faults = Faults(self.out, ranks.rank == 0)
         if spec.layout is None:
             check_ranks(self.run, ranks.world)
+        self.layout = self._layout()
+        self.disk = Disk.find(self.out, ranks)
+        self.checkpoints = Readable(self.disk, ranks, self.layout, sources_of(spec.copies), self.faults)
         newest = self._newest()
         self.replica = self._replica(initialize=newest is None and spec.initial is None)
         self.step, self.tokens, self.guard = 0, 0, LossGuard()
         self.passed: StepRanges = []
-        self.has_trained = True
+        self.has_trained = self._is_first_step = True
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
         device = f"{self.telemetry.device} {processor()}"
@@ -85,24 +90,28 @@ class Trainer:
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
     def _replica(self, *, initialize: bool) -> "Replicated | Sharded":
-        """Returns the model, with or without its initial weights: sharded on GPUs or with a layout, else replicated.
-
-        Without a layout the state is sharded over the GPUs of a node and replicated over nodes. A fine-tuning is always
-        replicated.
-        """
+        """Returns the model, with or without its initial weights: sharded in a layout, else replicated."""
         if self.spec.tuning:
             from tasks.trainer.tuning.model import build_tuned
 
             return Replicated(self.run, self.batches.vocab_size, self.ranks, build_tuned(self.spec))
-        layout = self.spec.layout
-        if layout is None and self.ranks.device.type == "cuda":
-            layout = Layout(replicate=self.ranks.world // self.ranks.local_world, shard=self.ranks.local_world)
-        if layout is None:
+        if self.layout is None:
             return Replicated(self.run, self.batches.vocab_size, self.ranks, initialize=initialize)
         from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
 
         shape = (self.batches.vocab_size, self.batches.seq_len)
-        return Sharded(self.run, layout, *shape, self.ranks, initialize=initialize)
+        return Sharded(self.run, self.layout, *shape, self.ranks, initialize=initialize)
+
+    def _layout(self) -> Layout | None:
+        """Returns the layout of the state; None if every rank has all of it: a fine-tuning, or on CPUs by default.
+
+        On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes.
+        """
+        if self.spec.tuning:
+            return None
+        if self.spec.layout is None and self.ranks.device.type == "cuda":
+            return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world)
+        return self.spec.layout
 
     def _hooks(self) -> list[Hook]:
         """Returns the hooks in the order in which they are called."""
@@ -173,6 +182,9 @@ class Trainer:
             self.tokens += gradient.labels
         self.has_trained = not refused
         self.step += 1
+        if self._is_first_step:
+            self.ranks.end_start()
+            self._is_first_step = False
         seconds = time.perf_counter() - started
         line = {"step": step, "loss": None if refused else gradient.loss, "lr": lr}
         line |= {"grad_norm": None if refused else gradient.norm, "tokens": self.tokens}
@@ -239,16 +251,19 @@ class Trainer:
     def _roll_back(self, saver: Saver) -> None:
         """Loads a checkpoint from before the refused steps, if there is one, and passes over the steps since."""
         saver.wait()
-        root, first, until = self.out / "checkpoints", self.step - ROLL_BACK_AFTER, self.step
+        first, until = self.step - ROLL_BACK_AFTER, self.step
         committed = max((step for step in self.run.milestone_steps if step <= until), default=0)
-        target = rollback_target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
-        state = json.loads(self.ranks.broadcast_text(json.dumps(target)))
+        passed = list(self.passed)
+        try:
+            state = self.checkpoints.newest(lambda step: may_roll_back_to(step, first, committed, passed))
+        except TransientError:
+            state = None
         if not state:
             return
-        self._load(root, state)
+        self._load(state)
         self.passed.append((self.step, until))
-        if self.ranks.local_rank == 0:
-            drop_after(root, self.step)
+        if self.disk.rank == 0:
+            drop_after(self.disk.root, self.step)
         self.ranks.barrier()
         if self.logs:
             self.logs = Logs.at(self.out, self.step)
@@ -262,8 +277,16 @@ class Trainer:
         return periodic or self.step in self.run.milestone_steps
 
     def _saver(self) -> Saver:
-        root, run = self.out / "checkpoints", self.run
-        return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps, self.spec.keep_every)
+        return Saver(
+            self.disk.root,
+            self.replica,
+            self.ranks,
+            self.run.keep_checkpoints,
+            self.run.milestone_steps,
+            keep_every=self.spec.keep_every,
+            disk=self.disk,
+            copies=self.spec.copies,
+        )
 
     def _save(self, saver: Saver) -> None:
         self.integrity.check_state(self.step)
@@ -273,7 +296,9 @@ class Trainer:
 
     def _state(self) -> dict[str, Any]:
         withheld = self.withheld.state()
+        is_spread = self.layout is not None and self.disk.ranks < self.ranks.world
         return {
+            **({checkpoint.LAYOUT: self.layout.sharding} if self.layout and is_spread else {}),
             **({"withheld": withheld} if withheld else {}),
             **({"passed": self.passed} if self.passed else {}),
             "steps_taken": self.replica.optimizer.steps_taken,
@@ -290,28 +315,25 @@ class Trainer:
         return {"config": self.run.model_dump(mode="json"), **mixture, **initial}
 
     def _newest(self) -> dict[str, Any] | None:
-        """Returns the state of the newest checkpoint of rank 0 on all ranks; None if there is no checkpoint.
-
-        The disks of other nodes can have another checkpoint, or none.
+        """Returns the state of the newest checkpoint that all ranks can read; None if there is no checkpoint.
 
         Raises:
             InputError: ranks or checkpoints belong to another run.
+            TransientError: there are checkpoints, but none can be read.
         """
-        root = self.out / "checkpoints"
-        newest = checkpoint.newest_good(root, self.faults.damaged) if self.ranks.rank == 0 else None
-        own = json.dumps([self._identity(), newest and newest[1]])
-        identity, state = json.loads(self.ranks.broadcast_text(own))
-        if identity != self._identity():
+        own = json.dumps(self._identity())
+        if self.ranks.broadcast_text(own) != own:
             raise InputError(
                 f"rank {self.ranks.rank} has other settings or inputs than rank 0",
                 "start all nodes with the same recipe and version",
             )
+        state = self.checkpoints.newest()
         if state and state["run"] != self._identity():
             raise InputError(
                 f"{self.out} holds checkpoints of another run",
                 "give this run an empty folder, or delete that one",
             )
-        return dict(state) if state else None
+        return state
 
     def _resume(self, state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """Loads the checkpoint of a state on all ranks, or without one the weights of an earlier run, if given.
@@ -320,16 +342,15 @@ class Trainer:
             The marks of withheld documents in the state.
         """
         if state:
-            self._load(self.out / "checkpoints", state)
+            self._load(state)
             self.passed = [(first, end) for first, end in state.get("passed", ())]
             log.info("resumed at step %d of %d", self.step, self.run.steps)
         elif self.spec.initial and not self.spec.tuning:
             load_initial(self.replica.load_weights, self.spec.initial)
         return list(state.get("withheld", ())) if state else []
 
-    def _load(self, root: Path, state: Mapping[str, Any]) -> None:
+    def _load(self, state: Mapping[str, Any]) -> None:
         """Loads the checkpoint of a state on all ranks; keeps the withheld documents and skipped ranges."""
-        here = root / checkpoint.name_of(state["step"])
-        self.replica.read(here if here.exists() else None)
+        self.replica.read(self.disk.root / checkpoint.name_of(state["step"]))
         self.replica.optimizer.steps_taken = state["steps_taken"]
         self.step, self.tokens, self.guard = state["step"], state["tokens"], LossGuard(**state["guard"])

@@ -1,4 +1,4 @@
-"""Settings of a training that belong to the place: ranks and layout, checks, checkpoint locations, preemption.
+"""Settings of a training that belong to the place: ranks and layout, checks, timeouts, checkpoints, preemption.
 
 They are not part of a run's identity: under every layout a step has the same batch, and its gradient is equal up to
 rounding. A stage and the processes of its run read the settings from environment variables. Imports only pydantic, so
@@ -19,6 +19,8 @@ RANKS_VARIABLE, LAYOUT_VARIABLE, CHECK_VARIABLE = "SLUICE_NPROC", "SLUICE_LAYOUT
 """Ranks per node, an optional Layout as JSON, and steps between two checks."""
 CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
 """Optional CheckpointLocations and PreemptionNotice as JSON."""
+TIMEOUTS_VARIABLE = "SLUICE_TIMEOUTS"
+"""Optional Timeouts as JSON."""
 C = TypeVar("C", bound=Config)
 
 
@@ -56,6 +58,12 @@ class Layout(Config):
     def ranks(self) -> int:
         """The number of ranks."""
         return self.replicate * self.shard * self.context * self.tensor * self.pipeline
+
+    @property
+    def sharding(self) -> dict[str, int]:
+        """What determines which rank of a replica has which shard of the state."""
+        degrees = self.model_dump(include={"shard", "context", "tensor", "pipeline"})
+        return {**degrees, "chunks": self.chunks_per_rank}
 
     @property
     def data_ranks(self) -> int:
@@ -106,6 +114,20 @@ class CheckpointLocations(Config):
     """Copies in the artifact store, unless scratch is inside the store."""
 
 
+class Timeouts(Config):
+    """Seconds that a rank waits for the others. Then it ends, and the agents restart all ranks.
+
+    A rank or a node that has died is found much sooner: its connections break, or its heartbeats end.
+    """
+
+    start_s: float = Field(default=600.0, gt=0)
+    """In a collective up to the end of the first step, in which ranks may compile."""
+    step_s: float = Field(default=120.0, gt=0)
+    """In a collective of a later step."""
+    checkpoint_s: float = Field(default=1800.0, gt=0)
+    """For the slowest disk that writes, verifies or fetches a checkpoint."""
+
+
 class PreemptionNotice(Config):
     """The metadata server that announces the end of a spot machine; a notice has the effect of SIGTERM."""
 
@@ -140,6 +162,11 @@ def check_every_here() -> int:
 def checkpoints_here() -> CheckpointLocations:
     """Returns the locations of checkpoints."""
     return _configured(CheckpointLocations, CHECKPOINTS_VARIABLE) or CheckpointLocations()
+
+
+def timeouts_here() -> Timeouts:
+    """Returns the timeouts between ranks."""
+    return _configured(Timeouts, TIMEOUTS_VARIABLE) or Timeouts()
 
 
 def preemption_here() -> PreemptionNotice | None:

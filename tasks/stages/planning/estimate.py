@@ -32,7 +32,8 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     summary, layout = json.loads(inputs["plan"].read(SUMMARY)), layout_here()
     vocab_size, seq_len = summary["vocab_size"], summary["seq_len"]
     if layout:
-        check_fit(layout, config.train, vocab_size, seq_len, layout.ranks)
+        # The stage runs on one node and knows only its ranks; the number of nodes is checked when the run starts.
+        check_fit(layout, config.train, vocab_size, seq_len, max(1, layout.ranks // ranks_here()), ranks_here())
     previous = inputs.get("previous")
     run_estimate = estimate(
         config,

@@ -5,6 +5,9 @@ SHA-256 of every file and of the state itself. A whole checkpoint has `model.saf
 sharded one has a pair of files per rank, whose headers describe the shard of each tensor. Both are read by the same
 functions. There is no pickle, so loading a checkpoint cannot run code. A folder is complete before it is renamed into
 place. Does not import torch, because the stage verifies and copies checkpoints for hours and saves its 250 MB.
+
+If the ranks of a replica have several disks, the checkpoint is spread: each disk has a folder with the same
+`state.json`, which lists all files, and with the files of its own ranks.
 """
 
 import json
@@ -12,7 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,13 +25,15 @@ from numpy.typing import NDArray
 
 from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import InputError, TransientError
+from tasks.core.errors import InputError
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NAME = re.compile(r"step-(\d{8})")
 SHARD_OF_MODEL = re.compile(r"shard-\d+-model-00001-of-00002\.safetensors")
 SHARD_OF_OPTIMIZER = re.compile(r"shard-\d+-model-00002-of-00002\.safetensors")
 """Names of a rank's first and second file in torch.distributed.checkpoint."""
+LAYOUT = "layout"
+"""Key in the state of a spread checkpoint: what determines which rank has which shard (`Layout.sharding`)."""
 SHARDING = "DCP_SHARDING_INFO"
 """Key of the JSON metadata in the header: name -> {"saved_offsets": [..]}."""
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
@@ -62,16 +67,16 @@ def commit(folder: Path, step: int, state: Mapping[str, Any], digests: Mapping[s
     An existing checkpoint of the same step is replaced, because it may be a damaged one that a restart skipped.
 
     Args:
-        folder: unfinished folder with all other files.
+        folder: unfinished folder with all other files of this disk.
         step: number of completed steps.
         state: content of `state.json`.
-        digests: SHA-256 of the other files by name.
+        digests: SHA-256 of all other files by name, also of those on other disks.
     """
     content = {**state, "step": step}
     sums = {**digests, STATE: sha256_of_json(content)}
     (folder / STATE).write_text(canonical_json({**content, "sha256": sums}) + "\n")
-    for file in sums:
-        _sync(folder / file)
+    for path in folder.iterdir():
+        _sync(path)
     _sync(folder)
     final = folder.with_name(name_of(step))
     shutil.rmtree(final, ignore_errors=True)
@@ -80,11 +85,17 @@ def commit(folder: Path, step: int, state: Mapping[str, Any], digests: Mapping[s
     return final
 
 
-def verify(folder: Path) -> dict[str, Any]:
-    """Returns the state of a checkpoint; raises InputError with the file that is missing or has another SHA-256."""
+def verify(folder: Path, *, spread: bool = False) -> dict[str, Any]:
+    """Returns the state of a checkpoint; raises InputError with the file that is missing or has another SHA-256.
+
+    Args:
+        folder: of the checkpoint.
+        spread: whether files may be missing, because they are on other disks.
+    """
     state, recorded = read_state(folder)
     try:
-        computed = {file: sha256_of_file(folder / file) for file in recorded if file != STATE}
+        files = [file for file in recorded if file != STATE and not (spread and not (folder / file).exists())]
+        computed = {file: sha256_of_file(folder / file) for file in files}
     except OSError as error:
         raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
     computed[STATE] = sha256_of_json(state)
@@ -110,6 +121,16 @@ def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return state, recorded
 
 
+def missing(folder: Path) -> list[str]:
+    """Returns the files of a checkpoint that are not on this disk, sorted; raises InputError like `read_state`."""
+    return sorted(file for file in read_state(folder)[1] if not (folder / file).exists())
+
+
+def file_prefix(rank: int) -> str:
+    """Returns the beginning of the names of the files that a rank writes with a layout."""
+    return f"shard-{rank + 1:05d}-"
+
+
 def is_whole(folder: Path) -> bool:
     """Whether a checkpoint has one file for the model and one for the optimizer."""
     return (folder / MODEL).exists()
@@ -122,6 +143,7 @@ def merge(folder: Path, target: Path) -> Path:
         InputError: the checkpoint does not verify.
     """
     state, recorded = verify(folder), {}
+    state.pop(LAYOUT, None)
     written = unfinished(target, state["step"])
     begin(written)
     for file, shards in ((MODEL, SHARD_OF_MODEL), (OPTIMIZER, SHARD_OF_OPTIMIZER)):
@@ -130,26 +152,6 @@ def merge(folder: Path, target: Path) -> Path:
             write_whole(tensors, output)
         recorded[file] = sha256_of_file(written / file)
     return commit(written, state["step"], state, recorded)
-
-
-def newest_good(root: Path, skipped: Callable[[int, InputError], None]) -> tuple[Path, dict[str, Any]] | None:
-    """Returns folder and state of the newest checkpoint under `root` that verifies; None if there are no checkpoints.
-
-    Args:
-        root: folder of the checkpoints.
-        skipped: called with step and error of each checkpoint that does not verify.
-
-    Raises:
-        TransientError: there are checkpoints, but none verifies.
-    """
-    for step in reversed(steps_at(root)):
-        try:
-            return root / name_of(step), verify(root / name_of(step))
-        except InputError as error:
-            skipped(step, error)
-    if steps_at(root):
-        raise TransientError(f"no checkpoint in {root} verifies", "run again: a start searches the other locations")
-    return None
 
 
 def prune(root: Path, keep: int, keep_every: int, milestones: Collection[int]) -> None:
@@ -225,7 +227,7 @@ def tensors_in(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     """
     parts_by_name: dict[str, list[tuple[str, TensorPart]]] = {}
     for path in paths:
-        for name, dtype, part in _parts(path):
+        for name, dtype, part in parts_in(path):
             parts_by_name.setdefault(name, []).append((dtype, part))
     tensors = {}
     for name in sorted(parts_by_name):
@@ -238,7 +240,8 @@ def tensors_in(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _parts(path: Path) -> Iterator[tuple[str, str, TensorPart]]:
+def parts_in(path: Path) -> Iterator[tuple[str, str, TensorPart]]:
+    """Yields name, dtype and part of every tensor in a file; raises InputError if it is not a safetensors file."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")

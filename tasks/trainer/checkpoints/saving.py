@@ -4,10 +4,15 @@ The optimizer changes the state only at the end of a step, so the copy is made w
 the loop waits for it before the update (`wait_for_copy`).
 
 Writes `<root>/step-<nnnnnnnn>/` (see `checkpoint`). At most one checkpoint is being written; the next `save` waits for
-it. A disk without space for it ends the run, even if other locations have room: they copy from here, and a restart of
-the ranks and a rollback read only here.
+it. A disk without space for it ends the run, even if other locations have room: they copy from here, and a rollback
+reads only here.
+
+If the checkpoint is spread over disks, every disk has a folder with its files and the same state. All nodes then copy
+the same steps: the first rank of each disk hands them over to the stage on its node by links in the run's folder
+(`handed_over`), unless a node is still copying an earlier one.
 """
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,8 +25,10 @@ import torch.distributed as dist
 
 from tasks.core.errors import StoreError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.disks import Disk
+from tasks.trainer.config import CopySpec
 from tasks.trainer.launch.failure import RESUMES, disk_fault
-from tasks.trainer.parallel.ranks import TIMEOUT, Ranks
+from tasks.trainer.parallel.ranks import Ranks, checkpoint_group
 
 
 class Stateful(Protocol):
@@ -33,8 +40,17 @@ class Stateful(Protocol):
     def write(self, staged: Any, folder: Path) -> dict[str, str]:
         """Writes the result of `stage`; returns the SHA-256 of this rank's files by name. Has no barrier at its end."""
 
-    def read(self, folder: Path | None) -> None:
-        """Loads a checkpoint; None: it is only on the disk of rank 0, not on that of this rank."""
+    def read(self, folder: Path) -> None:
+        """Loads a checkpoint, from which files that this rank does not need may be missing."""
+
+
+LINKS = "copying"
+"""Folder of links in the run's folder: `copying/<index of the location>/step-<n>/`."""
+
+
+def handed_over(run: Path, location: int) -> list[int]:
+    """Returns the steps whose files the stage on this node has yet to copy to a location, ascending."""
+    return checkpoint.steps_at(run / LINKS / str(location))
 
 
 class Saver:
@@ -47,15 +63,28 @@ class Saver:
         keep: number of newest checkpoints that are kept in addition to the milestones.
         milestones: steps whose checkpoints are kept permanently.
         keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
+        disk: on which `root` is; None: all ranks share it.
+        copies: locations to which the nodes copy a spread checkpoint.
     """
 
     def __init__(
-        self, root: Path, state: Stateful, ranks: Ranks, keep: int, milestones: Sequence[int], keep_every: int = 0
+        self,
+        root: Path,
+        state: Stateful,
+        ranks: Ranks,
+        keep: int,
+        milestones: Sequence[int],
+        *,
+        keep_every: int = 0,
+        disk: Disk | None = None,
+        copies: Sequence[CopySpec] = (),
     ) -> None:
         self.root, self.keep, self.milestones, self.keep_every = root, keep, milestones, keep_every
+        self.disk, self.copies = disk or Disk(root, 0, ranks.rank, ranks.world), copies
+        self._handed_over = [0] * len(copies)
         self._stateful, self._ranks = state, ranks
         # A separate group, because collectives of the thread must not mix with those of the loop. Gloo even with GPUs.
-        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if ranks.world > 1 else None
+        self._group = checkpoint_group() if ranks.world > 1 else None
         self._thread = ThreadPoolExecutor(1, "save", _use, (ranks.device,))
         self._copying: Future[Any] | None = None
         self._writing: Future[None] | None = None
@@ -121,20 +150,50 @@ class Saver:
             raise
 
     def _write_to(self, folder: Path, copy: "Future[Any]", step: int, state: dict[str, Any]) -> None:
-        if self._ranks.rank == 0:
+        commits = self.disk.rank == 0
+        if commits:
             checkpoint.begin(folder)
         self._barrier()
         own = self._stateful.write(copy.result(), folder)
-        digests = [own]
-        if self._group:
-            digests = [{} for _ in range(self._ranks.world)]
-            dist.all_gather_object(digests, own, group=self._group)
-        if self._ranks.rank == 0:
-            all_digests = {file: value for of_rank in digests for file, value in of_rank.items()}
-            checkpoint.commit(folder, step, state, all_digests)
+        busy = [bool(handed_over(self.root.parent, number)) for number in range(len(self.copies))] if commits else []
+        written = self._gather((self.disk.number, own, busy))
+        digests = {file: value for _, files, _ in written for file, value in files.items()}
+        disks = {number for number, files, _ in written if files}
+        if commits and self.disk.number in disks:
+            final = checkpoint.commit(folder, step, state, digests)
+            if len(disks) > 1:
+                self._hand_over(final, step, [any(flags) for flags in zip(*(f for *_, f in written if f), strict=True)])
             checkpoint.prune(self.root, self.keep, self.keep_every, self.milestones)
         self._barrier()
-        shutil.rmtree(folder, ignore_errors=True)  # on the disks of other nodes, where nothing is committed
+        if commits:
+            shutil.rmtree(folder, ignore_errors=True)  # on the disks of nodes without a file
+
+    def _hand_over(self, final: Path, step: int, busy: Sequence[bool]) -> None:
+        """Links a spread checkpoint for the locations where it is due; all nodes decide the same.
+
+        Args:
+            final: folder of the checkpoint.
+            step: its step.
+            busy: for each location, whether any node has still to copy an earlier checkpoint.
+        """
+        for number, (copy, is_busy) in enumerate(zip(self.copies, busy, strict=True)):
+            last = self._handed_over[number]
+            is_due = not is_busy and (not last or step - last >= copy.every)
+            if is_due or (copy.required and step in self.milestones):
+                self._handed_over[number] = step
+                links = self.root.parent / LINKS / str(number)
+                unfinished = checkpoint.unfinished(links, step)
+                shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.copytree(final, unfinished, copy_function=os.link)
+                shutil.rmtree(links / final.name, ignore_errors=True)
+                unfinished.rename(links / final.name)
+
+    def _gather(self, item: Any) -> list[Any]:
+        if self._group is None:
+            return [item]
+        items = [None] * self._ranks.world
+        dist.all_gather_object(items, item, group=self._group)
+        return items
 
     def _barrier(self) -> None:
         if self._group:

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
 
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
@@ -93,28 +92,18 @@ class LossGuard:
         return {"losses": list(self._losses), "refused": self.refused}
 
 
-def rollback_target(
-    root: Path, first_refused: int, committed: int, passed: Sequence[tuple[int, int]]
-) -> dict[str, Any] | None:
-    """Returns the state of the checkpoint to load, or None if there is none or there were too many rollbacks.
+def may_roll_back_to(step: int, first_refused: int, committed: int, passed: Sequence[tuple[int, int]]) -> bool:
+    """Returns whether the run may load the checkpoint of a step; never after too many rollbacks.
 
     Args:
-        root: folder of the checkpoints.
+        step: of the checkpoint.
         first_refused: the first of the refused steps.
         committed: the last milestone so far, which may be committed already and is not replaced; 0: none.
         passed: ranges that are passed over so far. Checkpoints within them, or at their ends, have weights that an
             earlier rollback loaded.
     """
-    if len(passed) >= MAX_ROLLBACKS:
-        return None
-    for step in reversed(checkpoint.steps_at(root)):
-        if not committed <= step < first_refused or any(first <= step <= end for first, end in passed):
-            continue
-        try:
-            return checkpoint.verify(root / checkpoint.name_of(step))
-        except InputError:
-            continue
-    return None
+    is_passed = any(first <= step <= end for first, end in passed)
+    return len(passed) < MAX_ROLLBACKS and committed <= step < first_refused and not is_passed
 
 
 def drop_after(root: Path, step: int) -> None:

@@ -19,23 +19,42 @@ FP32 = 4
 """Bytes per weight, moment and summed gradient."""
 
 
-def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, world: int) -> None:
-    """Raises RecipeError with all reasons why a run cannot be trained in a layout.
+def layout_reasons(
+    layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, nodes: int, ranks_per_node: int
+) -> list[str]:
+    """Returns all reasons why a run cannot be trained in a layout; none if it can.
+
+    Every dimension may span nodes. What is valid but slow is in `layout_warnings`.
 
     Args:
         layout: the layout of the place.
         run: settings of the run.
         vocab_size: tokens of the vocabulary.
         seq_len: positions of a training sequence.
-        world: number of ranks.
+        nodes: number of nodes.
+        ranks_per_node: number of ranks on each node.
     """
-    reasons = [
-        *([f"it has {layout.ranks} ranks, and there are {world}"] if layout.ranks != world else []),
+    return [
+        *_rank_reasons(layout, nodes, ranks_per_node),
         *_batch_reasons(layout, run),
         *_tensor_reasons(layout, run.model, vocab_size, seq_len),
         *_pipeline_reasons(layout, run),
     ]
-    if reasons:
+
+
+def layout_warnings(layout: Layout, nodes: int, ranks_per_node: int) -> list[str]:
+    """Returns what makes a valid layout slow on these nodes."""
+    if nodes > 1 and ranks_per_node % layout.tensor:
+        return [
+            f"tensor = {layout.tensor} does not divide the {ranks_per_node} ranks of a node: parts of every matrix "
+            "are exchanged over the network in every layer"
+        ]
+    return []
+
+
+def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, nodes: int, ranks_per_node: int) -> None:
+    """Raises RecipeError with all `layout_reasons`, if there are any."""
+    if reasons := layout_reasons(layout, run, vocab_size, seq_len, nodes, ranks_per_node):
         raise RecipeError(
             f"this run cannot be trained in the layout of the place: {'; '.join(reasons)}",
             "change [place.train.layout], or the settings above",
@@ -71,6 +90,13 @@ def memory_per_rank(
     activations, logits = max(ends, key=sum)
     sizes = {**state, "activations": activations, "loss": logits}
     return {name: round(size) for name, size in sizes.items()}
+
+
+def _rank_reasons(layout: Layout, nodes: int, ranks_per_node: int) -> list[str]:
+    if layout.ranks == nodes * ranks_per_node:
+        return []
+    where = f" ({nodes} nodes x {ranks_per_node})" if nodes > 1 else ""
+    return [f"it has {layout.ranks} ranks, and there are {nodes * ranks_per_node}{where}"]
 
 
 def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:

@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 from tasks.trainer.config import Bf16Compression, PowerSgdCompression
+from tasks.trainer.place import timeouts_here
 
 ATTEMPT = "SLUICE_ATTEMPT"
 """Number of the attempt; set for ranks on several nodes, whose rendezvous is the store of node 0's agent."""
-TIMEOUT = timedelta(seconds=120)
-"""Timeout of collectives; it ends the rank, and the agent restarts all ranks."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,16 @@ class Ranks:
         """Reads the variables of torchrun (RANK, WORLD_SIZE, ..); without them, this process is the only rank."""
         names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes, which all have equally many ranks."""
+        return self.world // self.local_world
+
+    @property
+    def node(self) -> int:
+        """Index of this node."""
+        return self.rank // self.local_world
 
     @property
     def device(self) -> torch.device:
@@ -65,13 +75,13 @@ class Ranks:
     def _join(self, backend: str) -> None:
         attempt = os.environ.get(ATTEMPT)
         if attempt is None:
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            dist.init_process_group(backend, timeout=_start_timeout())
             return
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        shared = TCPStore(address, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
+        shared = TCPStore(address, port, is_master=False, timeout=_start_timeout(), wait_for_workers=False)
         # Keys of the previous attempt refer to ranks that have ended.
         store = PrefixStore(f"attempt-{attempt}", shared)
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=_start_timeout())
 
     def __exit__(self, *exc: object) -> None:
         """Leaves the group, except after an error, when other ranks may not respond."""
@@ -125,6 +135,28 @@ class Ranks:
         """Waits until every rank has called this."""
         if self.world > 1:
             dist.barrier()
+
+    def end_start(self) -> None:
+        """Sets the timeout of a step on all groups of this rank but those of checkpoints; call after the first step."""
+        if self.world == 1:
+            return
+        for group in list(_world.pg_map):
+            if group.group_name not in _checkpoint_groups:
+                _set_pg_timeout(timedelta(seconds=timeouts_here().step_s), group)
+
+
+def checkpoint_group() -> dist.ProcessGroup:
+    """Returns a new gloo group of all ranks, which wait in it for the slowest disk; all ranks must call this."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeouts_here().checkpoint_s))
+    _checkpoint_groups.add(group.group_name)
+    return group
+
+
+_checkpoint_groups: set[str] = set()
+
+
+def _start_timeout() -> timedelta:
+    return timedelta(seconds=timeouts_here().start_s)
 
 
 def tree_sum(numbers: Sequence[int], compute: Callable[[int], Sequence[Tensor]]) -> Sequence[Tensor]:

@@ -187,9 +187,9 @@ class Replicated:
             save_file(tensors, folder / file)
         return {file: sha256_of_file(folder / file) for file in staged}
 
-    def read(self, folder: Path | None) -> None:
-        """Loads a checkpoint on rank 0, if `folder` is not None, and broadcasts the state to all ranks."""
-        if folder and self.ranks.rank == 0:
+    def read(self, folder: Path) -> None:
+        """Loads a checkpoint on rank 0, and broadcasts the state to all ranks."""
+        if self.ranks.rank == 0:
             with whole_checkpoint(folder) as whole:
                 self.model.load_state_dict(load_file(whole / checkpoint.MODEL))
                 load_optimizer(self.optimizer, load_file(whole / checkpoint.OPTIMIZER))

@@ -26,7 +26,8 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceS
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import InputError
+from tasks.trainer.checkpoints.checkpoint import file_prefix
+from tasks.trainer.checkpoints.shards import load_shards
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
@@ -39,7 +40,7 @@ from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
-from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
+from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
 from tasks.trainer.place import Layout
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class Sharded:
     def __init__(
         self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks, *, initialize: bool = True
     ) -> None:
-        check_fit(layout, run, vocab_size, seq_len, ranks.world)
+        nodes = ranks.world // ranks.local_world
+        check_fit(layout, run, vocab_size, seq_len, nodes, ranks.local_world)
         if ranks.rank == 0:
             shape = ModelShape.of(run.model, vocab_size)
             _log_memory(memory_per_rank(layout, run, shape, seq_len, gpu=ranks.device.type == "cuda"))
@@ -98,8 +100,7 @@ class Sharded:
         """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         pinned = self.mesh.device.type == "cuda"
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
-        self._gloo_group = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._replica = _replica_group(self.mesh)
+        self._gloo_group = checkpoint_group()
         self._file_numbers = self._gather_file_numbers()
         compressed = run.compression if layout.replicate > 1 else None
         self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
@@ -249,26 +250,33 @@ class Sharded:
         writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=self._file_numbers, save_distributed=True)
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         save(staged, storage_writer=writer, planner=planner, process_group=self._gloo_group)
-        prefix = f"shard-{self.ranks.rank + 1:05d}-"
+        prefix = file_prefix(self.ranks.rank)
         return {path.name: sha256_of_file(path) for path in sorted(folder.glob(f"{prefix}*"))}
 
-    def read(self, folder: Path | None) -> None:
-        """Loads this rank's shard of a checkpoint of any layout; the first replica reads, and broadcasts to the others.
+    def read(self, folder: Path) -> None:
+        """Loads this rank's shard of a checkpoint of any layout.
+
+        The ranks that write a tensor read it (the first replica; of ranks that share matrices, the first one has the
+        norms), and broadcast it to the ranks with copies. So in the same layout a rank needs only the files it wrote.
 
         Raises:
-            InputError: a rank of the first replica has no checkpoint on its disk.
+            InputError: a part that this rank reads is not in `folder`.
         """
+        state, shared = self._state(), dict[str, Tensor]()
+        if self.layout.tensor > 1:
+            shared = dict(self._select(RankCopies("norms", "", []), state))
         if self.mesh.at("replicate") == 0:
-            if folder is None:
-                raise InputError(
-                    f"rank {self.ranks.rank} does not see the checkpoints of rank 0",
-                    "ranks of a replica must share a disk: raise replicate in [place.train.layout], or use one node",
-                )
-            load(self._state(), storage_reader=HuggingFaceStorageReader(str(folder)), process_group=self._replica)
+            own = {name: state[name] for name in state if not self.mesh.at("tensor") or name not in shared}
+            load_shards(own, folder, self.ranks.rank)
+            self._copy_along("tensor", shared)
         if self.layout.replicate > 1:
-            group = self.mesh.group("replicate")
-            for tensor in self._state().values():
-                dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
+            self._copy_along("replicate", state)
+
+    def _copy_along(self, dimension: str, state: Mapping[str, Tensor]) -> None:
+        """Broadcasts tensors from the first rank of a dimension, in place."""
+        group = self.mesh.group(dimension)
+        for tensor in state.values():
+            dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
 
 
 def _log_memory(needs: Mapping[str, int]) -> None:
@@ -344,11 +352,3 @@ def _parts_of(parameter: DTensor) -> int:
     """Returns the number of parts into which a parameter is divided; each is on one rank or more."""
     mesh = parameter.device_mesh
     return math.prod(mesh.size(dim) for dim, place in enumerate(parameter.placements) if not place.is_replicate())
-
-
-def _replica_group(mesh: Mesh) -> dist.ProcessGroup:
-    """Returns the gloo group of this rank's replica; all ranks must call this, because it creates all groups."""
-    size = mesh.layout.ranks // mesh.layout.replicate
-    members = [list(range(first, first + size)) for first in range(0, mesh.layout.ranks, size)]
-    mine, _ = dist.new_subgroups_by_enumeration(members, timeout=TIMEOUT, backend="gloo")  # type: ignore[no-untyped-call]
-    return cast(dist.ProcessGroup, mine)

@@ -268,7 +268,7 @@ def _candidates(ranks: int) -> Iterator[Layout]:
 
 def _is_valid(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int) -> bool:
     try:
-        check_fit(layout, run, shape.vocab_size, seq_len, layout.ranks)
+        check_fit(layout, run, shape.vocab_size, seq_len, 1, layout.ranks)
     except RecipeError:
         return False
     return True

@@ -8,12 +8,20 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import InputError, TransientError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.disks import Disk, Readable
+from tasks.trainer.logs import FAULTS, Faults, read_metrics
+from tasks.trainer.parallel.ranks import Ranks
 from tests.tasks.trainer.small_run import digests, save_whole
 
 
 def save(root: Path, step: int) -> Path:
     model = {"b": torch.full((3,), float(step)), "a": torch.eye(2)}
     return save_whole(root, step, model, {"first.a": torch.zeros(2, 2)}, {"tokens": step * 10})
+
+
+def readable(root: Path) -> Readable:
+    """Finds checkpoints for one rank; faults are recorded beside them."""
+    return Readable(Disk(root, 0, 0, 1), Ranks(0, 1, 0), None, (), Faults(root))
 
 
 def test_a_loaded_checkpoint_equals_the_saved_state(tmp_path: Path) -> None:
@@ -43,22 +51,21 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path: Path
         path.unlink()
     else:
         path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
-    skipped: list[int] = []
-    found = checkpoint.newest_good(tmp_path, lambda step, error: skipped.append(step))
+    found = readable(tmp_path).newest()
     assert found
-    assert found[1]["step"] == 1
-    assert skipped == [2]
+    assert found["step"] == 1
+    assert {line["step"] for line in read_metrics(tmp_path / FAULTS)} == {2}
     with pytest.raises(InputError):
         checkpoint.verify(tmp_path / checkpoint.name_of(2))
 
 
 def test_a_run_with_only_damaged_checkpoints_does_not_restart_from_scratch(tmp_path: Path) -> None:
     """Other locations may have good ones: the next start of the stage searches there."""
-    assert checkpoint.newest_good(tmp_path, lambda step, error: None) is None
+    assert readable(tmp_path).newest() is None
     for step in (1, 2):
         (save(tmp_path, step) / checkpoint.MODEL).unlink()
     with pytest.raises(TransientError, match=r"no checkpoint in .* verifies"):
-        checkpoint.newest_good(tmp_path, lambda step, error: None)
+        readable(tmp_path).newest()
 
 
 def test_an_incomplete_checkpoint_does_not_count(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.parallel.fit import check_fit
+from tasks.trainer.parallel.fit import check_fit, layout_reasons, layout_warnings
 from tasks.trainer.place import Layout
 from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, config
 from tests.tasks.trainer.parallel.rank_processes import run_ranks
@@ -187,6 +187,7 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
     ("layout", "changes", "reason"),
     [
         ({"shard": 3}, {}, "it has 3 ranks, and there are 4"),
+        ({"shard": 4}, {"nodes": 2}, r"it has 4 ranks, and there are 8 \(2 nodes x 4\)"),
         ({"shard": 4}, {"batch_size": 6, "microbatch": 1}, "4 ranks cannot share 6 microbatches"),
         ({"tensor": 4}, {}, "tensor = 4 does not divide kv_heads = 2"),
         ({"context": 4}, {"seq_len": 36}, "2 x context = 8 does not divide seq_len = 36"),
@@ -198,6 +199,16 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
 def test_an_invalid_layout_is_refused_with_its_reason(
     layout: dict[str, Any], changes: dict[str, Any], reason: str
 ) -> None:
-    seq_len, tie = changes.pop("seq_len", SEQ_LEN), changes.pop("tie", False)
+    seq_len, tie, nodes = changes.pop("seq_len", SEQ_LEN), changes.pop("tie", False), changes.pop("nodes", 1)
     with pytest.raises(RecipeError, match=reason):
-        check_fit(Layout(**layout), config(tie=tie).model_copy(update=changes), VOCABULARY, seq_len, 4)
+        check_fit(Layout(**layout), config(tie=tie).model_copy(update=changes), VOCABULARY, seq_len, nodes, 4)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"shard": 8}, {"pipeline": 4, "shard": 2}, {"context": 4, "shard": 2}, {"tensor": 2, "shard": 4}]
+)
+def test_a_replica_may_span_nodes_and_matrices_that_do_are_warned_about(layout: dict[str, Any]) -> None:
+    assert not layout_reasons(Layout(**layout), config(tie=False), VOCABULARY, SEQ_LEN, 4, 2)
+    assert not layout_warnings(Layout(**layout), 4, 2)
+    (warning,) = layout_warnings(Layout(**layout, replicate=1).model_copy(update={"tensor": 4}), 4, 2)
+    assert "tensor = 4 does not divide the 2 ranks of a node" in warning
