@@ -76,7 +76,14 @@ def make_spec(
     )
 
 
-def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: int, keep_every: int) -> TrainSpec:
+def tuning_spec(
+    config: FinetuneConfig,
+    inputs: Inputs,
+    out: Path,
+    check_every: int,
+    keep_every: int,
+    layout: Layout | None = None,
+) -> TrainSpec:
     """Returns the specification of a fine-tuning run.
 
     Args:
@@ -85,6 +92,7 @@ def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: 
         out: folder of the run.
         check_every: see `TrainSpec`.
         keep_every: see `TrainSpec`.
+        layout: see `TrainSpec`.
 
     Raises:
         InputError: the base does not exist or has another tokenizer, or the examples are of the wrong kind.
@@ -115,6 +123,7 @@ def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: 
         ),
         plan="",
         out=str(out),
+        layout=layout,
         check_every=check_every,
         keep_every=keep_every,
     )

@@ -47,16 +47,16 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 
     Raises:
         InputError: base and examples do not match, or every step was skipped.
-        RecipeError: the place has several nodes or a sharded layout.
+        RecipeError: the place has several nodes, or a layout that fine-tuning does not support.
     """
     gang = Gang.from_environment()
-    for problem in unsupported_settings(layout_here(), gang.nodes if gang else 1):
+    for problem in unsupported_settings(layout_here(), gang.nodes if gang else 1, config.loss):
         cause, _, remedy = problem.rpartition(": ")
         raise RecipeError(cause, remedy)
     fence = Fence(output)
     fence.inherit()
     locations = checkpoints_here()
-    spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every)
+    spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every, layout_here())
     recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations)
     known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()

@@ -67,6 +67,17 @@ def outline(config: ModelConfig, tuning: TuningSpec) -> Transformer:
     return model
 
 
+def with_frozen_parameters(model: Transformer) -> Transformer:
+    """Turns the frozen weights of a model into parameters without a gradient, which FSDP shards, in place."""
+    for module in model.modules():
+        for name in sorted(module._non_persistent_buffers_set):
+            buffer = module._buffers.pop(name)
+            module._non_persistent_buffers_set.discard(name)
+            frozen = None if buffer is None else nn.Parameter(buffer, requires_grad=False)
+            module.register_parameter(name, frozen)
+    return model
+
+
 @torch.no_grad()
 def fill(model: Transformer, base: Weights, seed: int) -> None:
     """Sets the weights to those of the base, and adapters to values without an effect: A is random, B is zero.
@@ -207,19 +218,20 @@ class PreferenceTransformer(Transformer):
     def __init__(self, config: ModelConfig, vocab_size: int, beta: float, *, copies_base: bool) -> None:
         super().__init__(config, vocab_size)
         self.beta = beta
-        self.reference: Transformer | None = None
-        if copies_base:
-            self.reference = Transformer(config, vocab_size)
-            freeze(self.reference)
+        self.reference = Reference(config, vocab_size) if copies_base else None
 
     def loss(self, x: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the loss summed over the pairs of the sequences, in nats, float32 scalar; arguments as for `hidden`.
 
         The logits of all positions with a label are in memory at the same time.
         """
-        policy = log_likelihoods(self, x, documents, labels, bounds)
+        # The reference first: FSDP prefetches in the backward pass in the order of the newest forward pass.
         with torch.no_grad(), self._without_adapters():
-            reference = log_likelihoods(self.reference or self, x, documents, labels, bounds)
+            if self.reference is None:
+                reference = log_likelihoods(self, x, documents, labels, bounds)
+            else:
+                reference = self.reference(x, documents, labels, bounds)
+        policy = log_likelihoods(self, x, documents, labels, bounds)
         ratio = policy - reference
         margin = self.beta * (ratio[:, 0::2] - ratio[:, 1::2])
         return -(F.logsigmoid(margin) * _pairs(documents, labels)).sum()
@@ -238,6 +250,21 @@ class PreferenceTransformer(Transformer):
         finally:
             for adapter in disabled:
                 adapter.active = True
+
+
+class Reference(Transformer):
+    """A frozen model, whose output is the log-likelihoods of documents."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__(config, vocab_size)
+        freeze(self)
+
+    # `forward`, because FSDP gathers the weights of a module that is called.
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None
+    ) -> Tensor:
+        """Returns `log_likelihoods` of the arguments."""
+        return log_likelihoods(self, tokens, documents, labels, bounds)
 
 
 def log_likelihoods(

@@ -1,0 +1,141 @@
+"""Trained weights and memory of a fine-tuning, from settings alone. Does not import torch.
+
+The estimate is that of `parallel.fit` with other weights: frozen ones have no gradient and no moments, those in 4 bits
+take 4.5 bits each and are dequantized one matrix at a time, and a frozen matrix does not store its input.
+"""
+
+from collections.abc import Mapping
+
+from tasks.trainer.config import LoraConfig, Target, TrainConfig, TuningSpec
+from tasks.trainer.model.shape import ModelShape
+from tasks.trainer.parallel.fit import FP32, memory_per_rank
+from tasks.trainer.place import Layout
+
+NF4 = 0.5 + FP32 / 64
+"""Bytes per weight in 4 bits, with its share of the scale of a block."""
+DEQUANTIZING = FP32 + 2
+"""Bytes per weight while a matrix is dequantized: the result, and an index of 4 bytes per two weights."""
+
+
+def matrices(shape: ModelShape) -> dict[Target, tuple[int, int]]:
+    """Returns (outputs, inputs) of the projections of a layer."""
+    query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return {
+        "wq": (query, shape.dim),
+        "wk": (key, shape.dim),
+        "wv": (key, shape.dim),
+        "wo": (shape.dim, query),
+        "w1": (shape.ffn_dim, shape.dim),
+        "w2": (shape.dim, shape.ffn_dim),
+        "w3": (shape.ffn_dim, shape.dim),
+    }
+
+
+def trained_weights(lora: LoraConfig | None, shape: ModelShape) -> int:
+    """Returns the number of weights that a fine-tuning trains."""
+    if lora is None:
+        return shape.weights["total"]
+    sizes = matrices(shape)
+    return shape.layers * sum(lora.rank * sum(sizes[target]) for target in lora.targets)
+
+
+def frozen_bytes(tuning: TuningSpec, shape: ModelShape) -> float:
+    """Returns the bytes of the frozen weights: the base, or for `dpo` without adapters its copy as reference."""
+    total, lora = shape.weights["total"], tuning.lora
+    if lora is None:
+        return FP32 * total if tuning.loss == "dpo" else 0.0
+    quantized = shape.layers * shape.layer_matrices if lora.base == "nf4" else 0
+    return NF4 * quantized + FP32 * (total - quantized)
+
+
+def tuning_memory_per_rank(
+    layout: Layout | None,
+    run: TrainConfig,
+    tuning: TuningSpec,
+    shape: ModelShape,
+    ranks: int = 1,
+    gpu: bool = True,
+) -> Mapping[str, int]:
+    """Returns an estimate of the peak memory of a rank of a fine-tuning, in bytes by category.
+
+    Args:
+        layout: how ranks share the work; None: each rank has the whole model.
+        run: settings of the loop.
+        tuning: of the fine-tuning.
+        shape: of the base.
+        ranks: number of ranks without a layout.
+        gpu: whether to assume GPU kernels.
+
+    Returns:
+        Those of `parallel.fit.memory_per_rank`, and `frozen` (weights), `dequantized` (a matrix), and `loading` (what
+        reading the largest tensor of the base takes beyond the other categories). For `dpo`, `loss` assumes that every
+        position is learned.
+    """
+    width = FP32 if run.precision == "fp32" else 2
+    usual = memory_per_rank(layout, run, shape, tuning.seq_len, ranks, gpu)
+    trained, frozen = trained_weights(tuning.lora, shape), frozen_bytes(tuning, shape)
+    sharded = layout.shard * layout.context if layout else 1
+    one_moment = run.optim.name == "muon" and tuning.lora is not None
+    sizes: dict[str, float] = {
+        "weights": FP32 * trained / sharded,
+        "frozen": frozen / sharded,
+        "moments": usual["moments"] if tuning.lora is None else FP32 * (1 if one_moment else 2) * trained / sharded,
+        "gradients": usual["gradients"] * trained / shape.weights["total"],
+        "gathered": _gathered(layout, tuning, shape, width, trained),
+        "dequantized": _dequantized(tuning, shape, width),
+        "activations": usual["activations"] - _unstored(layout, run, tuning, shape, width),
+        "loss": _loss(run, tuning, shape, width, usual["loss"]),
+    }
+    largest = FP32 * max(shape.vocab_size * shape.dim, *(rows * columns for rows, columns in matrices(shape).values()))
+    loading = sizes["weights"] + sizes["frozen"] + largest
+    sizes["loading"] = max(0.0, loading - sum(sizes.values()))
+    return {name: round(size) for name, size in sizes.items()}
+
+
+def _gathered(layout: Layout | None, tuning: TuningSpec, shape: ModelShape, width: int, trained: int) -> float:
+    """Returns the bytes of weights that are gathered, or cast to another dtype, at a time."""
+    lora = tuning.lora
+    narrow = width * trained if width < FP32 else 0
+    if layout is None:  # casts of frozen weights are not kept
+        return narrow
+    sharded = layout.shard * layout.context
+    if sharded == 1 and not narrow:
+        return 0
+    weights, in_layers = shape.weights, shape.layers * shape.layer_matrices
+    ends = width * (weights["embedding"] + weights["head"] + weights["norm"])
+    matrix = NF4 if lora and lora.base == "nf4" else width
+    layers = matrix * in_layers + width * (weights["layers"] - in_layers) + (width * trained if lora else 0)
+    return ends + (layers / shape.layers if layout.zero == 3 else layers)
+
+
+def _dequantized(tuning: TuningSpec, shape: ModelShape, width: int) -> float:
+    if not tuning.lora or tuning.lora.base != "nf4":
+        return 0
+    largest = max(rows * columns for rows, columns in matrices(shape).values())
+    return largest * (DEQUANTIZING + (width if width < FP32 else 0))
+
+
+def _unstored(layout: Layout | None, run: TrainConfig, tuning: TuningSpec, shape: ModelShape, width: int) -> float:
+    """Returns the bytes of activations that a pretraining stores, and a model with adapters does not.
+
+    The input of a matrix is stored only for the gradient of it or of its adapter.
+    """
+    if tuning.lora is None:
+        return 0
+    targets, layout = set(tuning.lora.targets), layout or Layout()
+    query = shape.heads * shape.head_dim
+    readers = ({"wq", "wk", "wv"}, shape.dim), ({"wo"}, query), ({"w1", "w3"}, shape.dim), ({"w2"}, shape.ffn_dim)
+    unstored = [size for of_input, size in readers if not targets & of_input]
+    # Between the two matrices of an adapter.
+    added = tuning.lora.rank * len(targets)
+    layers = shape.layers if layout.recompute == "none" else 1
+    return run.microbatch * tuning.seq_len / layout.context * layers * width * (sum(unstored) - added)
+
+
+def _loss(run: TrainConfig, tuning: TuningSpec, shape: ModelShape, width: int, usual: float) -> float:
+    vocabulary = shape.vocab_size
+    if tuning.loss == "dpo":
+        # Logits, their softmax, and its gradient.
+        rows = run.microbatch * tuning.seq_len
+        return rows * (vocabulary * (3 * FP32 + (width if width < FP32 else 0)) + width * shape.dim)
+    return usual - (2 * FP32 * vocabulary * shape.dim if tuning.lora else 0)
