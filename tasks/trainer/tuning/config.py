@@ -90,7 +90,7 @@ def unsupported_settings(layout: Layout | None, nodes: int, loss: str = "sft") -
         return
     for name, degree in (("tensor", layout.tensor), ("pipeline", layout.pipeline)):
         if degree > 1:
-            yield f"place.train.layout.{name}: {degree}, and adapters are not split over ranks: {_SHARD}"
+            yield f"place.train.layout.{name}: {degree}, and a fine-tuning has no {name} parallelism: {_SHARD}"
     if layout.context > 1 and loss == "dpo":
         cause = f"{layout.context}, and the loss of a pair is over whole answers"
         yield f"place.train.layout.context: {cause}: {_SHARD}"

@@ -33,7 +33,6 @@ def specs(
 
 def train(nodes: Sequence[TrainSpec], ranks_per_node: int = 1, until: int = 0) -> list[int]:
     """Trains with all ranks of all nodes; with `until`, stops after that step. Returns the exit codes of the ranks."""
-    from tasks.trainer.parallel.sharded import Sharded  # noqa: F401: imported before the fork, for 1.5 s each
 
     world, port = ranks_per_node * len(nodes), free_port()
     arguments = [
