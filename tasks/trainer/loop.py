@@ -45,6 +45,7 @@ from tasks.trainer.parallel.replicated import Replicated, check_ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
+from tasks.trainer.tuning.memory import tuning_flops_per_token
 
 if TYPE_CHECKING:
     from tasks.trainer.parallel.sharded import Sharded
@@ -81,6 +82,9 @@ class Trainer:
         self.has_trained = self._is_first_step = True
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
+        if spec.tuning:
+            shape = ModelShape.of(self.run.model, self.batches.vocab_size)
+            self.telemetry.flops_per_token = tuning_flops_per_token(spec.tuning, shape, self.batches.seq_len)
         device = f"{self.telemetry.device} {processor()}"
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume(newest))

@@ -7,6 +7,7 @@ loads no other files.
 import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.shape import ModelShape, attended_length, flops_per_token
 from tasks.trainer.spec import epochs
+from tasks.trainer.tuning.memory import tuning_flops_per_token
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -255,8 +257,8 @@ def _flops(spec: TrainSpec, data: RunData, speed: Mapping[str, Any]) -> dict[str
     lengths = {source: _lengths(data, source) for source in sources}
     weights = {source: spec.weights[source] for source in sources}
     attended = sum(weights[source] * attended_length(lengths[source]) for source in sources) / sum(weights.values())
-    conventional = flops_per_token(shape, data.seq_len)
-    actual = flops_per_token(shape, attended)
+    per_token = partial(tuning_flops_per_token, spec.tuning) if spec.tuning else flops_per_token
+    conventional, actual = per_token(shape, data.seq_len), per_token(shape, attended)
     return {
         "weights": shape.matmul_weights,
         "seq_len": data.seq_len,

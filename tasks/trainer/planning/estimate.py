@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Any, Literal, NotRequired, TypedDict
 
 from tasks.core.errors import RecipeError
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.fit import FP32, check_fit, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.measured import RunPerformance
+from tasks.trainer.tuning.memory import trained_weights, tuning_flops_per_token, tuning_memory_per_rank
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
 CHECKPOINT_BYTES_PER_S = 1e9
@@ -25,9 +26,10 @@ RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selectiv
 
 
 class ModelEstimate(TypedDict):
-    """Size of the model; the sequence length is in tokens."""
+    """Size of the model; the sequence length is in tokens. `trained`: parameters that a fine-tuning trains."""
 
     parameters: int
+    trained: NotRequired[int]
     matmul_weights: int
     seq_len: int
 
@@ -103,6 +105,7 @@ def estimate(
     ranks: int,
     before: RunPerformance | None = None,
     before_name: str = "",
+    tuning: TuningSpec | None = None,
 ) -> RunEstimate:
     """Returns the estimate of a run.
 
@@ -115,22 +118,28 @@ def estimate(
         ranks: without a layout, the number of ranks.
         before: an earlier run; its MFU is used if its devices had the same peak.
         before_name: the artifact of the earlier run.
+        tuning: settings of a fine-tuning; `run` then has those of its loop, and `shape` is that of the base.
     """
     ranks = plan.gpus or (layout.ranks if layout else ranks)
     measured = before.mfu(plan.peak) if before else None
     mfu = measured or plan.mfu
     tokens = run.steps * run.batch_size * seq_len
-    flops = tokens * flops_per_token(shape, seq_len)
+    per_token = tuning_flops_per_token(tuning, shape, seq_len) if tuning else flops_per_token(shape, seq_len)
+    flops = tokens * per_token
     seconds = flops / (plan.peak * mfu * ranks)
-    saving = _checkpoints(plan, run, shape, ranks, seconds)
+    saving = _checkpoints(plan, run, shape, ranks, seconds, tuning)
+    total = shape.weights["total"]
+    model: ModelEstimate = {"parameters": total, "matmul_weights": shape.matmul_weights, "seq_len": seq_len}
+    if tuning:
+        model["trained"] = trained_weights(tuning.lora, shape)
     wall = seconds * (1 + saving["lost_share"])
     return {
-        "model": {"parameters": shape.weights["total"], "matmul_weights": shape.matmul_weights, "seq_len": seq_len},
+        "model": model,
         "time": {
             "gpu": plan.gpu,
             "gpus": ranks,
             "tokens": tokens,
-            "flops_per_token": flops_per_token(shape, seq_len),
+            "flops_per_token": per_token,
             "flops": flops,
             "mfu": mfu,
             "mfu_from": before_name if measured else FROM_PLAN,
@@ -139,7 +148,7 @@ def estimate(
             "wall_seconds": wall,
             "gpu_days": wall * ranks / DAY,
         },
-        "memory": _memory(plan, run, shape, seq_len, layout, ranks),
+        "memory": _memory(plan, run, shape, seq_len, layout, ranks, tuning),
         "checkpoints": saving,
         "cost": cost(plan, wall * ranks / HOUR),
     }
@@ -163,9 +172,20 @@ def cost(plan: PlanConfig, gpu_hours: float) -> CostEstimate:
 
 
 def _memory(
-    plan: PlanConfig, run: TrainConfig, shape: ModelShape, seq_len: int, layout: Layout | None, ranks: int
+    plan: PlanConfig,
+    run: TrainConfig,
+    shape: ModelShape,
+    seq_len: int,
+    layout: Layout | None,
+    ranks: int,
+    tuning: TuningSpec | None,
 ) -> MemoryEstimate:
-    components = memory_per_rank(layout, run, shape, seq_len, ranks, gpu=plan.gpu != "CPU")
+    gpu = plan.gpu != "CPU"
+    components = (
+        tuning_memory_per_rank(layout, run, tuning, shape, ranks, gpu)
+        if tuning
+        else memory_per_rank(layout, run, shape, seq_len, ranks, gpu)
+    )
     needed = sum(components.values())
     memory: MemoryEstimate = {
         "layout": layout.model_dump(exclude_defaults=True) if layout else None,
@@ -175,20 +195,21 @@ def _memory(
         "fits": needed <= plan.memory,
     }
     if not memory["fits"]:
-        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks)
+        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks, tuning)
         memory["fitting"] = {"ranks": fitting.ranks, **fitting.model_dump(exclude_defaults=True)} if fitting else None
     return memory
 
 
 def _checkpoints(
-    plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float
+    plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float, tuning: TuningSpec | None
 ) -> CheckpointEstimate:
-    """Returns size and frequency of checkpoints, which contain weights and moments in fp32.
+    """Returns size and frequency of checkpoints, which contain trained weights and their moments in fp32.
 
     Milestones are in the artifact; scratch contains them and the newest `keep_checkpoints`.
     """
     moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
-    size = FP32 * shape.weights["total"] * (1 + moments)
+    trained = trained_weights(tuning.lora if tuning else None, shape)
+    size = FP32 * trained * (1 + moments)
     delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
     mtbf = plan.gpu_mtbf_hours * HOUR / ranks
     step = seconds / run.steps
@@ -234,7 +255,14 @@ def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: floa
     return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
-def layout_that_fits(run: TrainConfig, shape: ModelShape, seq_len: int, memory: float, ranks: int) -> Layout | None:
+def layout_that_fits(
+    run: TrainConfig,
+    shape: ModelShape,
+    seq_len: int,
+    memory: float,
+    ranks: int,
+    tuning: TuningSpec | None = None,
+) -> Layout | None:
     """Returns a layout with the fewest ranks, at least `ranks`, in which a step fits into memory, or None.
 
     Among layouts with the same number of ranks, the one with the least pipeline parallelism, then recomputation, then
@@ -246,12 +274,18 @@ def layout_that_fits(run: TrainConfig, shape: ModelShape, seq_len: int, memory: 
         seq_len: positions of a training sequence.
         memory: usable bytes per rank.
         ranks: minimum number of ranks; it is doubled until a layout fits.
+        tuning: settings of a fine-tuning, which has layouts of FSDP only.
     """
     while ranks <= MOST_RANKS:
         for layout in _candidates(ranks):
-            if sum(memory_per_rank(layout, run, shape, seq_len).values()) <= memory and _is_valid(
-                layout, run, shape, seq_len
-            ):
+            if tuning and layout.tensor * layout.pipeline > 1:
+                continue
+            needs = (
+                tuning_memory_per_rank(layout, run, tuning, shape)
+                if tuning
+                else memory_per_rank(layout, run, shape, seq_len)
+            )
+            if sum(needs.values()) <= memory and _is_valid(layout, run, shape, seq_len):
                 return layout
         ranks *= 2
     return None

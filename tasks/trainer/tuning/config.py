@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config
-from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec
 from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -74,6 +74,12 @@ class FinetuneConfig(Config):
         shared = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
         values = {name: getattr(self, name) for name in (*shared, "milestones")}
         return TrainConfig(model=model, init_seed=self.seed, **values)
+
+    def tuning_spec(self, vocab_size: int, eos_id: int, seq_len: int) -> TuningSpec:
+        """Returns the settings that a rank needs in addition to those of the loop; see `TuningSpec`."""
+        return TuningSpec(
+            loss=self.loss, beta=self.beta, lora=self.lora, vocab_size=vocab_size, eos_id=eos_id, seq_len=seq_len
+        )
 
 
 def unsupported_settings(layout: Layout | None, nodes: int, loss: str = "sft") -> Iterator[str]:

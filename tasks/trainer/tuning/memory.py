@@ -1,13 +1,13 @@
-"""Trained weights and memory of a fine-tuning, from settings alone. Does not import torch.
+"""Trained weights, FLOPs and memory of a fine-tuning, from settings alone. Does not import torch.
 
-The estimate is that of `parallel.fit` with other weights: frozen ones have no gradient and no moments, those in 4 bits
+The memory is that of `parallel.fit` with other weights: frozen ones have no gradient and no moments, those in 4 bits
 take 4.5 bits each and are dequantized one matrix at a time, and a frozen matrix does not store its input.
 """
 
 from collections.abc import Mapping
 
 from tasks.trainer.config import LoraConfig, Target, TrainConfig, TuningSpec
-from tasks.trainer.model.shape import ModelShape
+from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.fit import FP32, memory_per_rank
 from tasks.trainer.place import Layout
 
@@ -37,6 +37,16 @@ def trained_weights(lora: LoraConfig | None, shape: ModelShape) -> int:
         return shape.weights["total"]
     sizes = matrices(shape)
     return shape.layers * sum(lora.rank * sum(sizes[target]) for target in lora.targets)
+
+
+def tuning_flops_per_token(tuning: TuningSpec, shape: ModelShape, attended: float) -> float:
+    """Returns the FLOPs of forward and backward pass per token; arguments as for `shape.flops_per_token`.
+
+    A frozen weight has no gradient, which is a third of its FLOPs. `dpo` has another forward pass, of the reference.
+    """
+    whole = flops_per_token(shape, attended)
+    without = 2 * shape.matmul_weights - 6 * trained_weights(tuning.lora, shape) if tuning.lora else 0
+    return whole - without + (whole / 3 if tuning.loss == "dpo" else 0)
 
 
 def frozen_bytes(tuning: TuningSpec, shape: ModelShape) -> float:
@@ -83,7 +93,7 @@ def tuning_memory_per_rank(
         "gradients": usual["gradients"] * trained / shape.weights["total"],
         "gathered": _gathered(layout, tuning, shape, width, trained),
         "dequantized": _dequantized(tuning, shape, width),
-        "activations": usual["activations"] - _unstored(layout, run, tuning, shape, width),
+        "activations": usual["activations"] - _unstored(layout, run, tuning, shape, width, gpu),
         "loss": _loss(run, tuning, shape, width, usual["loss"]),
     }
     largest = FP32 * max(shape.vocab_size * shape.dim, *(rows * columns for rows, columns in matrices(shape).values()))
@@ -115,10 +125,13 @@ def _dequantized(tuning: TuningSpec, shape: ModelShape, width: int) -> float:
     return largest * (DEQUANTIZING + (width if width < FP32 else 0))
 
 
-def _unstored(layout: Layout | None, run: TrainConfig, tuning: TuningSpec, shape: ModelShape, width: int) -> float:
+def _unstored(
+    layout: Layout | None, run: TrainConfig, tuning: TuningSpec, shape: ModelShape, width: int, gpu: bool
+) -> float:
     """Returns the bytes of activations that a pretraining stores, and a model with adapters does not.
 
-    The input of a matrix is stored only for the gradient of it or of its adapter.
+    The input of a matrix is stored only for the gradient of it or of its adapter; on a CPU, the normalized input of a
+    norm for the gradient of its weight.
     """
     if tuning.lora is None:
         return 0
@@ -126,16 +139,16 @@ def _unstored(layout: Layout | None, run: TrainConfig, tuning: TuningSpec, shape
     query = shape.heads * shape.head_dim
     readers = ({"wq", "wk", "wv"}, shape.dim), ({"wo"}, query), ({"w1", "w3"}, shape.dim), ({"w2"}, shape.ffn_dim)
     unstored = [size for of_input, size in readers if not targets & of_input]
-    # Between the two matrices of an adapter.
-    added = tuning.lora.rank * len(targets)
+    added = tuning.lora.rank * len(targets)  # between the two matrices of an adapter
+    norms = 0 if gpu else 2 * FP32 * shape.dim
     layers = shape.layers if layout.recompute == "none" else 1
-    return run.microbatch * tuning.seq_len / layout.context * layers * width * (sum(unstored) - added)
+    return run.microbatch * tuning.seq_len / layout.context * layers * (width * (sum(unstored) - added) + norms)
 
 
 def _loss(run: TrainConfig, tuning: TuningSpec, shape: ModelShape, width: int, usual: float) -> float:
     vocabulary = shape.vocab_size
     if tuning.loss == "dpo":
-        # Logits, their softmax, and its gradient.
-        rows = run.microbatch * tuning.seq_len
-        return rows * (vocabulary * (3 * FP32 + (width if width < FP32 else 0)) + width * shape.dim)
+        # Logits, their softmax, and its gradient; the gradient of the head.
+        rows, head = run.microbatch * tuning.seq_len, 0 if tuning.lora else FP32 * vocabulary * shape.dim
+        return rows * (vocabulary * (3 * FP32 + (width if width < FP32 else 0)) + width * shape.dim) + head
     return usual - (2 * FP32 * vocabulary * shape.dim if tuning.lora else 0)
