@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.tracking import send
 from tasks.stages.finetune import TunedConfig
 from tasks.stages.registry import PromoteTunedConfig
 from tests.conftest import run_stage_in
@@ -47,8 +49,19 @@ def decided(folder: Path, inputs: dict[str, Artifact], before: Artifact | None, 
     return json.loads(comparison.read("comparison.json")), decision
 
 
+def alias_of(decision: Artifact, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, str]:
+    """The name of the registered model, the alias and the model that a decision sends to MLflow."""
+    monkeypatch.setattr(send, "register", lambda client, name, folder, run_id, model: str(model.address))
+    set_to: list[tuple[str, str, str]] = []
+    client = SimpleNamespace(set_registered_model_alias=lambda *alias: set_to.append(alias))
+    champion = json.loads(decision.read("champion.json"))["champion"]["artifact"]
+    message = SimpleNamespace(aliases={"champion": champion}, context=SimpleNamespace(experiment="test"))
+    send.set_aliases(client, message, "0", decision)  # type: ignore[arg-type]
+    return set_to[0]
+
+
 def test_a_better_fine_tuned_model_becomes_champion_and_one_that_is_not_better_does_not(
-    made: Made, base: Artifact, examples: Make
+    made: Made, base: Artifact, examples: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = examples(INSTRUCTIONS, heldout_share=0.3, template=SHORT)
     folder = Path(base.store.root)
@@ -73,6 +86,7 @@ def test_a_better_fine_tuned_model_becomes_champion_and_one_that_is_not_better_d
     comparison, third = decided(folder, weak, second, "weak-again", guarded=("responses",))
     assert not comparison["promoted"]
     assert json.loads(third.read("champion.json"))["champion"]["artifact"] == "test/tuned_model@strong"
+    assert alias_of(third, monkeypatch) == ("test-tuned", "champion", "test/tuned_model@strong")
     comparison, _ = decided(folder, strong, third, "strong-again")
     assert {row["difference"] for row in comparison["rows"]} == {0.0}, "a model compared with itself"
     assert not comparison["promoted"]
