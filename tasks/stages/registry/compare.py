@@ -180,9 +180,9 @@ def markdown(comparison: dict[str, Any]) -> str:
         _row(["---"] * (len(_HEAD) + 1)),
     ]
     score = comparison["score"]
-    whole = [f"**score: mean over {len(score['names'])} {score['of']}**", score["unit"], "", "", ""]
-    verdict = "promoted" if comparison["promoted"] else "stays"
-    lines.append(_row([*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", verdict]))
+    whole = [f"**score: mean over {verdict.counted(score['of'], score['names'])}**", score["unit"], "", "", ""]
+    outcome = "promoted" if comparison["promoted"] else "stays"
+    lines.append(_row([*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", outcome]))
     lines += [_row(_cells(row)) for row in comparison["rows"]]
     return "\n".join([*lines, ""])
 

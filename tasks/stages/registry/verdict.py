@@ -133,10 +133,15 @@ def _variance(rows: Sequence[Comparison], seeds: Seeds) -> tuple[float, float] |
     return variance(means), len(means) - 1
 
 
+def counted(of: str, names: Sequence[str]) -> str:
+    """Returns the rows of a score as text: "3 tasks", or "the responses of held-out examples"."""
+    return f"the {names[0]} of held-out examples" if of == "examples" else f"{len(names)} {of}"
+
+
 def reason(verdict: Verdict, champion: str, challenger: str) -> str:
     """Returns the decision and its reason as a sentence without a final period."""
     low, high = verdict.score.interval(verdict.confidence)
-    over = f"over {len(verdict.names)} {verdict.of}"
+    over = f"over {counted(verdict.of, verdict.names)}"
     by = f"{low:+.4f} to {high:+.4f} {verdict.unit} {over}, {verdict.confidence:.0%} sure"
     if verdict.promoted:
         return f"{challenger} becomes champion: better than {champion} by {by}"

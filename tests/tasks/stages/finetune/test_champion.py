@@ -83,6 +83,7 @@ def test_a_better_fine_tuned_model_becomes_champion_and_one_that_is_not_better_d
     decision = json.loads(second.read("champion.json"))
     assert decision["champion"]["artifact"] == "test/tuned_model@strong"
     assert "test/tuned_model@strong becomes champion: better than test/tuned_model@weak" in decision["reason"]
+    assert "bits per byte over the responses of held-out examples" in decision["reason"]
     comparison, third = decided(folder, weak, second, "weak-again", guarded=("responses",))
     assert not comparison["promoted"]
     assert json.loads(third.read("champion.json"))["champion"]["artifact"] == "test/tuned_model@strong"
