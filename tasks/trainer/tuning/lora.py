@@ -115,7 +115,7 @@ class Nf4Linear(nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         out: Tensor = _Nf4Product.apply(x, self.codes, self.scales, self.shape)  # type: ignore[no-untyped-call]
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        return out + self.bias.to(out.dtype) if isinstance(self.bias, Tensor) else out
 
 
 class _Nf4Product(torch.autograd.Function):
@@ -147,7 +147,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
         codes: uint8 [ceil(elements / 2)], two codes per byte, the first in the upper four bits.
         scales: float32 [ceil(elements / 64)], largest absolute value of each block.
     """
-    chunks = [_quantize(chunk) for chunk in weight.detach().flatten().split(CHUNK)]
+    chunks = [_quantize(chunk) for chunk in torch.split(weight.detach().flatten(), CHUNK)]
     codes, scales = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     return codes, scales
 
