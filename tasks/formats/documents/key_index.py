@@ -45,15 +45,23 @@ def key_of(kind: str, value: str) -> int:
     return int(xxhash.xxh3_64_intdigest(f"{kind}:{value}".encode()))
 
 
-def write_part_keys(part: Part, keys: Iterable[tuple[int, int]]) -> None:
-    """Writes the keys of one part.
+def keys_of(kind: str, values: Iterable[str]) -> NDArray[np.uint64]:
+    """Returns `key_of` each value, shape (values,)."""
+    prefix, digest = f"{kind}:", xxhash.xxh3_64_intdigest
+    return np.fromiter([digest((prefix + value).encode()) for value in values], np.uint64)
+
+
+def write_part_keys(part: Part, keys: NDArray[np.uint64], rows: NDArray[np.integer]) -> None:
+    """Writes the keys of one part, in any order.
 
     Args:
         part: the part.
-        keys: (key, row) pairs, rows ascending.
+        keys: the keys, shape (n,).
+        rows: the row of each key.
     """
-    table = np.fromiter(keys, PART_KEY)
-    table = table[np.argsort(table["key"], kind="stable")]
+    table = np.empty(len(keys), PART_KEY)
+    order = np.lexsort((rows, keys))
+    table["key"], table["row"] = keys[order], rows[order]
     with part.file(f"{PART_KEYS_FOLDER}/{part.name}.bin", rows=len(table)) as file:
         file.write(table.tobytes())
 

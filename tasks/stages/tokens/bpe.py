@@ -31,7 +31,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.text import hash64, words
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import TokenizerConfig, token_import
-from tasks.stages.tokens.encoder import ReferenceEncoder
+from tasks.stages.tokens.encoder import ReferenceEncoder, open_reference
 
 log = logging.getLogger("sluice.tokens")
 
@@ -100,12 +100,12 @@ def _report(output: Output) -> Report:
 
 def load(artifact: Artifact) -> Tokenizer:
     """Returns the tokenizer of an artifact, which encodes special tokens in a text as plain characters."""
-    return ReferenceEncoder(artifact.read(TOKENIZER).decode()).tokenizer
+    return open_reference(artifact.read(TOKENIZER).decode()).tokenizer
 
 
 def eos_of(artifact: Artifact, tokenizer: Tokenizer) -> int:
     """Returns the id of the end-of-text token of an artifact's tokenizer."""
-    eos: int = tokenizer.get_vocab()[json.loads(artifact.read(TOKENIZER_CONFIG))["eos_token"]]
+    eos: int = tokenizer.token_to_id(json.loads(artifact.read(TOKENIZER_CONFIG))["eos_token"])
     return eos
 
 
