@@ -25,6 +25,7 @@ from tasks.core.errors import InputError
 from tasks.core.part import Part, PartSpec
 from tasks.core.ranges import RangeReader, ReadRequest
 from tasks.core.stage import Output
+from tasks.formats.documents.text import hashes64
 
 URL, ID, DOMAIN = "url", "id", "domain"
 """Kinds of terms of documents."""
@@ -47,8 +48,7 @@ def key_of(kind: str, value: str) -> int:
 
 def keys_of(kind: str, values: Iterable[str]) -> NDArray[np.uint64]:
     """Returns `key_of` each value, shape (values,)."""
-    prefix, digest = f"{kind}:", xxhash.xxh3_64_intdigest
-    return np.fromiter([digest((prefix + value).encode()) for value in values], np.uint64)
+    return np.array(hashes64(f"{kind}:", values), np.uint64)
 
 
 def write_part_keys(part: Part, keys: NDArray[np.uint64], rows: NDArray[np.integer]) -> None:

@@ -188,12 +188,14 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> NDArra
 def _size_from_tokens(batch: pa.RecordBatch) -> int:
     """Returns the size in bytes of a written batch from its first token on.
 
-    Arrow IPC format: 4 bytes of continuation, the size of the metadata (int32), the metadata, then the buffers of the
-    columns in order, each padded to 8 bytes; columns without nulls have no validity buffer.
+    Arrow IPC format: the buffers of the columns in order, each padded to 8 bytes, at the end of the batch; columns
+    without nulls have no validity buffer.
     """
-    message = memoryview(batch.serialize())
-    before = 8 + int.from_bytes(message[4:8], "little") + 16 * len(batch) + -(-4 * (len(batch) + 1) // 8) * 8
-    return len(message) - before
+    rows, sizes = len(batch), [batch.column("tokens").values.nbytes]
+    for column in batch.columns[2:]:
+        is_text = pa.types.is_string(column.type)
+        sizes += [4 * (rows + 1), pc.sum(pc.binary_length(column)).as_py() or 0] if is_text else [4 * rows]
+    return sum(-(-size // 8) * 8 for size in sizes)
 
 
 def column_of(name: str) -> str:

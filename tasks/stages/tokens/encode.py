@@ -9,7 +9,6 @@ The end-of-text token is appended to every document, so that plans refer to stor
 ends of texts. It counts in n_tokens but not in n_bytes.
 """
 
-import heapq
 import itertools
 import json
 import logging
@@ -30,7 +29,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
-from tasks.formats.documents.document import heldout_draw
+from tasks.formats.documents.document import heldout_draws
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat, column_of, label_values
 from tasks.stages.tokens import EncodeConfig, token_import
@@ -44,7 +43,7 @@ from tasks.stages.tokens.bpe import (
     eos_of,
     fertility_metrics,
     fertility_table,
-    id_hash,
+    id_hashes,
     load,
 )
 from tasks.stages.tokens.encoder import open_encoder
@@ -162,10 +161,13 @@ def _lowest(documents: ArtifactFolder, count: int, path: str) -> dict[str, tuple
     """Returns for each source the number of its documents in a part and its `count` lowest hashes."""
     with parquet.open_file(documents.local(path)) as file:
         table = file.read(columns=["id", "source"])
-    hashes: dict[str, list[int]] = defaultdict(list)
-    for doc_id, source in zip(table.column("id").to_pylist(), table.column("source").to_pylist(), strict=True):
-        hashes[source].append(heldout_draw(doc_id))
-    return {source: (len(values), heapq.nsmallest(count, values)) for source, values in hashes.items()}
+    draws = np.array(heldout_draws(table.column("id").to_pylist()), np.uint64)
+    sources = table.column("source").combine_chunks().dictionary_encode()
+    lowest = {}
+    for code, source in enumerate(sources.dictionary.to_pylist()):
+        of_source = draws[sources.indices.to_numpy() == code]
+        lowest[source] = (len(of_source), np.sort(of_source)[:count].tolist())
+    return lowest
 
 
 def _stem(path: str) -> str:
@@ -191,7 +193,7 @@ def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSou
         unknown = [label(None, "")] * len(documents)
         uids, urls = [document.uid for document in documents], [document.url for document in documents]
         table = documents_table(uids, urls, tokens, n_bytes, dict.fromkeys(job.columns, unknown))
-        is_heldout = pa.array([heldout_draw(uid.hex()) < below for uid in uids])
+        is_heldout = pa.array([draw < below for draw in heldout_draws(uid.hex() for uid in uids)])
         writer.add(table.filter(is_heldout), token_source.source, HELDOUT)
         writer.add(table.filter(pc.invert(is_heldout)), token_source.source, TRAIN)
     writer.close()
@@ -252,9 +254,8 @@ def _grouped(
     """Yields ((source, split), documents) for the documents of a piece, in order, as tables of `shard_writer`."""
     rows: dict[tuple[str, str], list[int]] = defaultdict(list)
     ids, sources = piece.column("id").to_pylist(), piece.column("source").to_pylist()
-    for row, (doc_id, source) in enumerate(zip(ids, sources, strict=True)):
-        split = HELDOUT if heldout_draw(doc_id) < job.heldout_below[source] else TRAIN
-        rows[source, split].append(row)
+    for row, (draw, source) in enumerate(zip(heldout_draws(ids), sources, strict=True)):
+        rows[source, HELDOUT if draw < job.heldout_below[source] else TRAIN].append(row)
     order = list(itertools.chain.from_iterable(rows.values()))
     sorted_piece = piece.select(["url", *(f"@{name}" for name in job.columns)]).take(pa.array(order))
     uids = bytes.fromhex("".join([ids[row] for row in order]))
@@ -294,8 +295,7 @@ class _Sample:
 
     @classmethod
     def of(cls, table: pa.Table) -> "_Sample":
-        ids = table.column("id").to_pylist()
-        hashes = np.fromiter((id_hash(doc_id, "watch") for doc_id in ids), np.uint64, len(ids))
+        hashes = id_hashes(table.column("id").to_pylist(), "watch")
         ranked = np.argsort(hashes, kind="stable")
         sizes = pc.binary_length(table.column("text")).to_numpy().astype(np.int64)
         limit = max(int(sizes.sum()) // _MEASURED_SHARE, _MEASURED_MIN)
