@@ -115,7 +115,8 @@ class Sharded:
         self.stop_requested = False
         """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         pinned = self.mesh.device.type == "cuda"
-        self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
+        # Copies that do not block would end with a wait for all streams of the GPU, that of the next gradient, too.
+        self._stager = DefaultStager(StagingOptions(pinned, False, False, False))
         self._gloo_group = checkpoint_group()
         self._file_numbers = self._gather_file_numbers()
         compressed = run.compression if layout.replicate > 1 else None

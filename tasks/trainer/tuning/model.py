@@ -234,11 +234,14 @@ class PreferenceTransformer(Transformer):
         policy = log_likelihoods(self, x, documents, labels, bounds)
         ratio = policy - reference
         margin = self.beta * (ratio[:, 0::2] - ratio[:, 1::2])
-        return -(F.logsigmoid(margin) * _pairs(documents, labels)).sum()
+        return -(F.logsigmoid(margin) * _pairs(documents, labels, _selection(documents, labels, bounds)[1])).sum()
 
     def counted(self, documents: Tensor, labels: Tensor) -> int:
         """Returns the number of pairs that the loss is summed over; the arguments are on the CPU."""
-        return int(_pairs(documents, labels).sum())
+        rows, positions = (labels.numpy() != IGNORED).nonzero()
+        is_learned = np.zeros((len(labels), 2 * (int(documents.numpy().max()) // 2 + 1)), bool)
+        is_learned[rows, documents.numpy()[rows, positions]] = True
+        return int((is_learned[:, 0::2] & is_learned[:, 1::2]).sum())
 
     @contextmanager
     def _without_adapters(self) -> Iterator[None]:
@@ -277,23 +280,30 @@ def log_likelihoods(
         tokens: int64 [batch, positions].
         documents: int64 [batch, positions], 0-based numbers.
         labels: int64 [batch, positions].
-        bounds: of the documents; see `Kernel`.
+        bounds: of the documents; see `Kernel`. Without `learned`, a GPU is waited for.
     """
-    learned = labels != IGNORED
-    rows = model.hidden(tokens, documents, bounds)[learned]
+    learned, count = _selection(documents, labels, bounds)
+    rows = model.hidden(tokens, documents, bounds).flatten(0, 1).index_select(0, learned)
     logits = F.linear(rows, model.head_weight.to(rows.dtype)).float()
-    log_p = torch.log_softmax(logits, dim=-1).gather(1, labels[learned][:, None])[:, 0]
-    by_position = torch.zeros(labels.shape, device=labels.device).masked_scatter(learned, log_p)
-    return _per_document(by_position, documents)
+    expected = labels.flatten().index_select(0, learned)
+    log_p = torch.log_softmax(logits, dim=-1).gather(1, expected[:, None])[:, 0]
+    by_position = torch.zeros(labels.numel(), device=labels.device).index_copy(0, learned, log_p)
+    return _per_document(by_position.view(labels.shape), documents, count)
 
 
-def _pairs(documents: Tensor, labels: Tensor) -> Tensor:
+def _selection(documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> tuple[Tensor, int]:
+    """Returns the positions with a label, int64 [labels], and the number of documents of a sequence."""
+    if bounds is not None and bounds.learned is not None:
+        return bounds.learned, bounds.documents
+    return (labels.flatten() != IGNORED).nonzero()[:, 0], int(documents.max()) + 1
+
+
+def _pairs(documents: Tensor, labels: Tensor, count: int) -> Tensor:
     """Returns 1 for each pair in which both texts have a label, else 0; float32 [batch, pairs]."""
-    learned = (_per_document((labels != IGNORED).float(), documents) > 0).float()
+    learned = (_per_document((labels != IGNORED).float(), documents, count) > 0).float()
     return learned[:, 0::2] * learned[:, 1::2]
 
 
-def _per_document(values: Tensor, documents: Tensor) -> Tensor:
-    """Sums float32 [batch, positions] by document; returns float32 [batch, documents], padded to an even count."""
-    count = (int(documents.max()) // 2 + 1) * 2
-    return torch.zeros(len(values), count, device=values.device).scatter_add(1, documents, values)
+def _per_document(values: Tensor, documents: Tensor, count: int) -> Tensor:
+    """Sums float32 [batch, positions] by document; returns float32 [batch, count], padded to an even count."""
+    return torch.zeros(len(values), count + count % 2, device=values.device).scatter_add(1, documents, values)
