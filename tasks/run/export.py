@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -32,7 +32,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.tokens.exposure import tokenizer_of
+from tasks.formats.tokens.exposure import IMPORT, tokenizer_of
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.readings import TUNED
@@ -48,14 +48,13 @@ from tasks.trainer.interchange.huggingface import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     CARD,
-    WEIGHTS,
     adapter_config,
     adapter_name,
     chat_template,
-    copy_renamed,
     llama_name,
     small_files,
 )
+from tasks.trainer.interchange.weights import TORCH_NAMES, copy_renamed, export_weights
 from tasks.trainer.model.model_file import last_weights
 
 _CARD = """---
@@ -255,15 +254,26 @@ class ModelExport:
         artifact: the model.
         files: content of all files except the weights, by name.
         open_weights: opens Sluice's safetensors file.
-        weights: name of the exported file of weights.
-        rename: maps the name of a tensor in Sluice to its name in the exported file.
+        is_adapter: whether the weights are only adapters.
+        dtypes: dtype of the tensors that are not exported in fp32.
     """
 
     artifact: Artifact
     files: dict[str, bytes]
     open_weights: Callable[[], BinaryIO]
-    weights: str
-    rename: Callable[[str], str]
+    is_adapter: bool = False
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Writes files and weights into a folder."""
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        with self.open_weights() as source:
+            if self.is_adapter:
+                with (folder / ADAPTER_WEIGHTS).open("wb") as target:
+                    copy_renamed(source, target, adapter_name)
+            else:
+                export_weights(source, folder, llama_name, self.dtypes)
 
 
 def without_finetuning(artifacts: Artifacts) -> dict[str, Artifact]:
@@ -286,7 +296,7 @@ def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExp
     files = _tuned_files(model)
     files[CARD] = tuned_card(artifacts, takedowns).encode()
     open_weights = partial(Path(initial.file).open, "rb")
-    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights), WEIGHTS, llama_name)
+    return ModelExport(model, files, cast(Callable[[], BinaryIO], open_weights))
 
 
 def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExport:
@@ -299,7 +309,7 @@ def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> ModelExport
     files = {name: model_files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
     files |= {ADAPTER_CONFIG: adapter_config(run["lora"], run["base"]), CARD: tuned_card(artifacts, takedowns).encode()}
     path = f"checkpoints/{name_of(run['steps'])}/{MODEL}"
-    return ModelExport(model, files, partial(model.open, path), ADAPTER_WEIGHTS, adapter_name)
+    return ModelExport(model, files, partial(model.open, path), is_adapter=True)
 
 
 def _tuned_files(model: Artifact) -> dict[str, bytes]:
@@ -337,10 +347,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
     else:
         model = tuned_model(artifacts, takedowns) if tuned else _trained_model(without_finetuning(artifacts), takedowns)
     with new_folder(out) as folder:
-        for name, content in model.files.items():
-            (folder / name).write_bytes(content)
-        with model.open_weights() as source, (folder / model.weights).open("wb") as target:
-            copy_renamed(source, target, model.rename)
+        model.write(folder)
         if kind == GGUF:
             write_gguf(folder, folder / "model.gguf", str(model.artifact.address))
         files: Json = {
@@ -355,10 +362,19 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
 
 def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) -> ModelExport:
     checkpoint = artifacts["checkpoint"]
-    model_json = json.loads(checkpoint.read("model.json"))
+    model_json, dtypes = json.loads(checkpoint.read("model.json")), _dtypes_before_import(checkpoint)
+    model_json["dtype"] = TORCH_NAMES[dtypes.get("embedding.weight", "F32")]
     files = small_files(model_json, artifacts["tokenizer"].read("tokenizer.json").decode())
     files[CARD] = card(artifacts, takedowns).encode()
-    return ModelExport(checkpoint, files, partial(checkpoint.open, weights_file(checkpoint)), WEIGHTS, llama_name)
+    open_weights = partial(checkpoint.open, weights_file(checkpoint))
+    return ModelExport(checkpoint, files, open_weights, dtypes=dtypes)
+
+
+def _dtypes_before_import(checkpoint: Artifact) -> dict[str, str]:
+    """Returns the dtypes, by name, of the tensors of an imported model that were not in fp32; {} for other models."""
+    imported = checkpoint.files(IMPORT)
+    dtypes: dict[str, str] = json.loads(checkpoint.read(IMPORT)).get("dtypes", {}) if imported else {}
+    return dtypes
 
 
 def weights_file(checkpoint: Artifact) -> str:

@@ -1,10 +1,12 @@
 """Import of a Hugging Face model folder as the artifacts `tokenizer` and `checkpoint` of a recipe.
 
-Reads a local folder (`tasks.trainer.interchange.model_folder`) with `tokenizer.json` and `tokenizer_config.json`. The
-tokenizer artifact has `tokenizer.json`, byte for byte, and the end-of-text token. The checkpoint has the files of a
+Reads a folder (`tasks.trainer.interchange.model_source`) with a model (`model_folder` there), `tokenizer.json` and
+`tokenizer_config.json`. The
+tokenizer artifact has `tokenizer.json`, byte for byte, the end-of-text token in `tokenizer_config.json`, and the chat
+template of the folder, if any, in `chat_template.jinja`. The checkpoint has the files of a
 training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
-`import.json` {name, license, revision, architecture, sha256 by file}, which marks it as imported. Records list every
-file of the folder that was read, with its sha256.
+`import.json` {name, license, revision, architecture, sha256 by file, dtypes of the tensors that were not fp32}, which
+marks it as imported. Records list every file of the folder that was read, with its sha256.
 
 The export (`tasks.run.export`) is the inverse.
 """
@@ -29,27 +31,28 @@ from tasks.run.inputs import EXTERNAL
 from tasks.stages.tokens.encoder import ReferenceEncoder
 from tasks.stages.tokens.token_import import check_ids, check_lossless, special_tokens
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.model_folder import (
+    CHAT_TEMPLATE,
     CONFIG,
-    INDEX,
+    STATED,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
     FolderModel,
-    FolderTensor,
     read_json,
     read_model,
     read_origin,
     read_tensors,
     weight_files,
-    write_weights,
 )
+from tasks.trainer.interchange.model_source import ModelFiles, model_files
+from tasks.trainer.interchange.weights import INDEX, StoredTensor, write_fp32
 from tasks.trainer.model.model_file import FILE, describe
 
 log = logging.getLogger("sluice.import")
 
-COMMAND, VERSION = "import-model", 1
+COMMAND, VERSION = "import-model", 2
 """Stage and version in the records, and in the fingerprints."""
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-_STATED = ("README.md", "LICENSE")
-"""Files that state a license."""
 
 Write = Callable[[Output], None]
 """Writes the parts of an artifact that are not committed yet."""
@@ -57,85 +60,103 @@ Write = Callable[[Output], None]
 
 @dataclass(frozen=True)
 class FolderTokenizer:
-    """Bytes of `tokenizer.json`, its end-of-text token, and the format of its tokens."""
+    """Bytes of `tokenizer.json`, its end-of-text token, the format of its tokens, and the chat template ("": none).
+
+    `begin_of_text` is the token that the chat template calls `bos_token`, "" if the folder names none.
+    """
 
     data: bytes
     end_of_text: str
     tokens: TokenFormat
+    chat_template: str
+    begin_of_text: str
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """The artifacts of an imported model, and its shape."""
+    """The artifacts of an imported model, and the shape of `[train.model]`."""
 
     tokenizer: Artifact
     checkpoint: Artifact
-    model: FolderModel
+    shape: ModelConfig
 
     def text(self) -> str:
         """Returns the artifacts, and the settings of a training that begins from the weights, as text."""
-        settings = ", ".join(f"{name} = {_toml(value)}" for name, value in self.model.shape.model_dump().items())
+        settings = ", ".join(f"{name} = {_toml(value)}" for name, value in self.shape.model_dump().items())
         notes = (f"{artifact.address}: {artifact.record.note}" for artifact in (self.tokenizer, self.checkpoint))
         return "\n".join([*notes, f"model = {{ {settings} }}"])
 
 
-def import_model(store: Store, recipe: str, version: str, folder: str) -> ImportedModel:
-    """Publishes the model of a folder; artifacts that exist with the same content stay as they are.
+def import_model(store: Store, recipe: str, version: str, source: str) -> ImportedModel:
+    """Publishes the model of a source; artifacts that exist with the same content stay as they are.
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
         version: version of the artifacts to make.
-        folder: path of the folder.
+        source: path or URL of a folder, or hf://owner/name[@revision] (`model_source`).
 
     Raises:
         InputError: the folder is incomplete or damaged, or has a model or tokenizer that Sluice does not support.
         DriftError: the version has another tokenizer or checkpoint.
+        StoreError, TransientError: see `model_files`.
     """
-    path = Path(folder).expanduser().absolute()
+    probe(store.root)
+    with model_files(source) as files:
+        return _import(store, recipe, version, files)
+
+
+def _import(store: Store, recipe: str, version: str, source: ModelFiles) -> ImportedModel:
+    path = source.folder
     model = read_model(path)
     tensors = read_tensors(path, model)
     tokenizer = read_tokenizer(path, model)
-    probe(store.root)
-    refs = {name: _ref(path / name) for name in _files(path)}
+    refs = {name: _ref(source, name) for name in _files(path)}
     vocabulary = _publish(
         store,
         ArtifactId(f"{recipe}/tokenizer", version),
-        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG)],
+        [refs[name] for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE) if name in refs],
         lambda output: _write_tokenizer(output, tokenizer),
-        f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {path}",
+        f"{tokenizer.tokens.vocab_size:,} entries, end-of-text {tokenizer.end_of_text}, imported from {source.address}",
     )
-    files = _descriptions(path, model, tokenizer, {name: ref.content for name, ref in refs.items()})
+    files = _descriptions(source, model, tokenizer, tensors, {name: ref.content for name, ref in refs.items()})
     parameters, license_ = files[FILE]["parameters"]["total"], files[IMPORT]["license"] or "not stated"
     checkpoint = _publish(
         store,
         ArtifactId(f"{recipe}/checkpoint", version),
         [vocabulary.ref("tokenizer"), *refs.values()],
         lambda output: _write_checkpoint(output, tensors, files),
-        f"{parameters:,} parameters, license: {license_}, imported from {path}",
+        f"{parameters:,} parameters, license: {license_}, imported from {source.address}",
     )
-    return ImportedModel(vocabulary, checkpoint, model)
+    return ImportedModel(vocabulary, checkpoint, model.of_tokens(tokenizer.tokens.vocab_size))
 
 
 def _descriptions(
-    folder: Path, model: FolderModel, tokenizer: FolderTokenizer, digests: Mapping[str, str]
+    source: ModelFiles,
+    model: FolderModel,
+    tokenizer: FolderTokenizer,
+    tensors: Mapping[str, StoredTensor],
+    digests: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:
     """Returns the content of the JSON files of the checkpoint, by name; `digests` are the sha256 of the folder's."""
-    described = describe(model.shape, tokenizer.tokens, model.context)
-    origin = asdict(read_origin(folder, model.content))
+    described = describe(model.of_tokens(tokenizer.tokens.vocab_size), tokenizer.tokens, model.context)
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != "F32"}
+    origin = asdict(read_origin(source.folder, model.content))
+    if source.name:
+        origin |= {"name": source.name, "revision": source.revision}
     architecture = model.content["architectures"][0]
     return {
         FILE: described,
         "run.json": _run_without_steps(described),
-        IMPORT: {**origin, "architecture": architecture, "sha256": dict(digests)},
+        IMPORT: {**origin, "architecture": architecture, "dtypes": dtypes, "sha256": dict(digests)},
     }
 
 
 def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
-    """Returns the tokenizer of a folder after checking that it is lossless and has the tokens of the model.
+    """Returns the tokenizer of a folder after checking that it is lossless and that the model has a row for each token.
 
     Raises:
-        InputError: it cannot be read, changes texts, has more or fewer tokens than the model, or no end-of-text token.
+        InputError: it cannot be read, changes texts, has more tokens than the model, or no end-of-text token.
     """
     path = folder / TOKENIZER
     try:
@@ -158,22 +179,49 @@ def read_tokenizer(folder: Path, model: FolderModel) -> FolderTokenizer:
             "name a folder whose tokenizer and model belong together",
         )
     check_ids(tokenizer, str(path))
-    if last != model.vocab_size - 1:
-        raise InputError(
-            f"{path} has {last + 1:,} tokens, and {CONFIG} a vocab_size of {model.vocab_size:,}",
-            f"add special tokens to the tokenizer until it has {model.vocab_size:,}, or resize the model's embedding",
-        )
     check_lossless(tokenizer, str(path))
     end_of_text = _end_of_text(folder, model, vocabulary, special_tokens(tokenizer))
-    tokens = TokenFormat(model.vocab_size, vocabulary[end_of_text], sha256_of_file(path))
-    return FolderTokenizer(data, end_of_text, tokens)
+    tokens = TokenFormat(last + 1, vocabulary[end_of_text], sha256_of_file(path))
+    stated = read_json(folder / TOKENIZER_CONFIG)
+    return FolderTokenizer(data, end_of_text, tokens, read_chat_template(folder), _content(stated.get("bos_token")))
+
+
+def read_chat_template(folder: Path) -> str:
+    """Returns the chat template of a folder as `transformers` chooses it; "" if there is none.
+
+    That is `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; of several named ones, `default`.
+
+    Raises:
+        InputError: a file cannot be read, or has something else than templates.
+    """
+    path = folder / CHAT_TEMPLATE
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error})", "download it again") from None
+    path = folder / TOKENIZER_CONFIG
+    stated = read_json(path).get("chat_template") or ""
+    try:
+        if isinstance(stated, list):
+            stated = {one["name"]: one["template"] for one in stated}.get("default", "")
+        if not isinstance(stated, str):
+            raise TypeError(f"{type(stated).__name__} instead of text")
+    except (KeyError, TypeError) as error:
+        remedy = "set it to the text of a template, or remove it"
+        raise InputError(f"{path}: chat_template cannot be read ({error})", remedy) from None
+    return stated
+
+
+def _content(token: Any) -> str:
+    """Returns the text of a special token in `tokenizer_config.json`, which can be an object; "" if there is none."""
+    return str(token.get("content") or "") if isinstance(token, dict) else str(token or "")
 
 
 def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int], special: Sequence[str]) -> str:
     """Returns the end-of-text token that the settings of tokenizer and model name."""
     path = folder / TOKENIZER_CONFIG
-    stated = read_json(path).get("eos_token")
-    token = str(stated.get("content", "")) if isinstance(stated, dict) else stated
+    token = _content(read_json(path).get("eos_token"))
     if not token:
         names = ", ".join(special[:10]) or "none"
         raise InputError(f"{path} has no eos_token", f"set it to the token that ends a text; special tokens: {names}")
@@ -200,13 +248,14 @@ def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int]
 def _files(folder: Path) -> list[str]:
     """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
     weights = [path.name for path in weight_files(folder)]
-    stated = [name for name in (*_STATED, INDEX) if (folder / name).is_file()]
+    stated = [name for name in (*STATED, INDEX, CHAT_TEMPLATE) if (folder / name).is_file()]
     return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *stated})
 
 
-def _ref(path: Path) -> InputRef:
-    digest = sha256_of_file(path)
-    return InputRef(role=f"file:{path.name}", address=f"{EXTERNAL}{path}", fingerprint=digest, content=digest)
+def _ref(source: ModelFiles, name: str) -> InputRef:
+    digest = source.sha256.get(name) or sha256_of_file(source.folder / name)
+    address = f"{EXTERNAL}{source.address}/{name}"
+    return InputRef(role=f"file:{name}", address=address, fingerprint=digest, content=digest)
 
 
 def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write: Write, note: str) -> Artifact:
@@ -226,18 +275,23 @@ def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write:
 def _write_tokenizer(output: Output, tokenizer: FolderTokenizer) -> None:
     if TOKENIZER in output.committed:
         return
-    settings = json.dumps({"eos_token": tokenizer.end_of_text}, indent=2, ensure_ascii=False)
+    named = {"eos_token": tokenizer.end_of_text}
+    if tokenizer.chat_template and tokenizer.begin_of_text:
+        named["bos_token"] = tokenizer.begin_of_text
+    settings = json.dumps(named, indent=2, ensure_ascii=False)
     with output.part(TOKENIZER, conserved=False) as part:
         _write(part, TOKENIZER, tokenizer.data)
         _write(part, TOKENIZER_CONFIG, f"{settings}\n".encode())
+        if tokenizer.chat_template:
+            _write(part, CHAT_TEMPLATE, tokenizer.chat_template.encode())
         part.metric("vocab_size", tokenizer.tokens.vocab_size)
 
 
-def _write_checkpoint(output: Output, tensors: Mapping[str, FolderTensor], files: Mapping[str, Any]) -> None:
+def _write_checkpoint(output: Output, tensors: Mapping[str, StoredTensor], files: Mapping[str, Any]) -> None:
     name = name_of(0)
     if name not in output.committed:
         with output.part(name, conserved=False) as part, part.file(f"checkpoints/{name}/{MODEL}") as file:
-            write_weights(tensors, file)
+            write_fp32(tensors, file)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
             for path, content in files.items():

@@ -113,7 +113,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     export.add_argument("out", help="the folder to create")
     export.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
     importing = add("import-model", "publish a Hugging Face model folder as checkpoint and tokenizer", _import_model)
-    importing.add_argument("folder", help="a local folder with config.json, safetensors files and tokenizer.json")
+    importing.add_argument(
+        "source", help="a folder with config.json, safetensors files and tokenizer.json, its URL, or hf://owner/name"
+    )
     what_if = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
     what_if.add_argument("--source-version", default="", help="version from which inputs missing at --version are read")
     what_if.add_argument(
@@ -287,7 +289,7 @@ def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
 def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.import_model import import_model
 
-    print(import_model(store, recipe.name, options.version or recipe.version, options.folder).text())
+    print(import_model(store, recipe.name, options.version or recipe.version, options.source).text())
 
 
 def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int:

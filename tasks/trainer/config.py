@@ -9,17 +9,35 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 """
 
 import re
+import shlex
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
+from tasks.core.errors import RecipeError
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.place import CHECK_EVERY, Layout
 
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def import_hint(source: str) -> str:
+    """Returns how a folder, URL or model of the hub that a recipe names becomes a checkpoint; "" for another text.
+
+    >>> import_hint("hf://ink/Pot-1B@main").partition(",")[0]
+    '; import it first: python -m tasks import-model hf://ink/Pot-1B@main --recipe R --version pot-1b'
+    """
+    if "://" not in source and not source.startswith(("/", ".", "~")):
+        return ""
+    name = source.partition("@")[0].rstrip("/").rpartition("/")[2].lower()
+    version = re.sub(r"[^a-z0-9._-]", "-", name).strip("-._") or "imported"
+    return (
+        f"; import it first: python -m tasks import-model {shlex.quote(source)} --recipe R --version {version}, where "
+        f'R is the name of a recipe, and write "R/checkpoint@{version}" here'
+    )
 
 
 class LinearRope(Config):
@@ -79,8 +97,14 @@ class ModelConfig(Config):
     """Width of the residual stream."""
     heads: int = Field(default=4, ge=1)
     """Query heads; `dim / heads` is the width of a head and must be even for the rotary embedding."""
+    head_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
+    """Width of a head that is not `dim / heads`, as in Qwen 3; even. 0: `dim / heads`."""
     kv_heads: int = Field(default=2, ge=1)
     """Key and value heads, each shared by `heads / kv_heads` query heads."""
+    qkv_bias: bool = Field(default=False, exclude_if=lambda biases: not biases)
+    """Adds a bias to queries, keys and values, as in Qwen 2."""
+    qk_norm: bool = Field(default=False, exclude_if=lambda norms: not norms)
+    """Normalizes the queries and keys of each head (RMSNorm) before they are rotated, as in Qwen 3."""
     ffn_multiple: float = Field(default=8 / 3, gt=0)
     """Inner width of the SwiGLU layer as a multiple of `dim`, rounded up to a multiple of 32."""
     ffn_width: int = Field(default=0, ge=0, exclude_if=lambda width: width == 0)
@@ -93,13 +117,18 @@ class ModelConfig(Config):
     """Scaling of the wavelengths, for sequences longer than those that the initial weights were trained on."""
     tie_embeddings: bool = True
     """One matrix serves as token embedding and output head."""
+    vocab_rows: int = Field(default=0, ge=0, exclude_if=lambda rows: rows == 0)
+    """Rows of embedding and head, for more than the tokens of the vocabulary (for example a multiple that ranks can
+    divide); the other rows are in no softmax. 0: a row for each token."""
     norm_eps: float = Field(default=1e-5, gt=0)
     """Added to the mean square in RMSNorm."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> "ModelConfig":
-        if self.dim % (2 * self.heads):
+        if not self.head_width and self.dim % (2 * self.heads):
             raise ValueError(f"dim {self.dim} must be an even multiple of heads {self.heads}")
+        if self.head_width % 2:
+            raise ValueError(f"head_width {self.head_width} must be even")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
         return self
@@ -107,12 +136,21 @@ class ModelConfig(Config):
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.dim // self.heads
+        return self.head_width or self.dim // self.heads
 
     @property
     def ffn_dim(self) -> int:
         """Inner width of the SwiGLU layer."""
         return self.ffn_width or -(-int(self.dim * self.ffn_multiple) // 32) * 32
+
+    def embedding_rows(self, tokens: int) -> int:
+        """Returns the rows of embedding and head for a vocabulary; raises RecipeError if it has more tokens."""
+        if 0 < self.vocab_rows < tokens:
+            raise RecipeError(
+                f"[train.model] vocab_rows = {self.vocab_rows:,}, and the vocabulary has {tokens:,} tokens",
+                f"set vocab_rows to {tokens:,} or more, or leave it out",
+            )
+        return self.vocab_rows or tokens
 
 
 class OptimConfig(Config):
@@ -250,7 +288,8 @@ class TrainConfig(Config):
     @classmethod
     def _checkpoint(cls, name: str) -> str:
         if name and not _CHECKPOINT.fullmatch(name):
-            raise ValueError('the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"')
+            form = 'the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"'
+            raise ValueError(f"{form}{import_hint(name)}")
         return name
 
     @field_validator("mixture")

@@ -16,7 +16,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.exposure import origin_refs
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.interchange.huggingface import WEIGHTS, chat_template, copy_renamed, small_files
+from tasks.trainer.interchange.huggingface import chat_template, llama_name, small_files
+from tasks.trainer.interchange.weights import WEIGHTS, copy_renamed
 from tasks.trainer.model.model_file import last_weights
 
 VERSION = 1
@@ -36,7 +37,7 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if FOLDER not in output.committed:
         with output.part(FOLDER, conserved=False) as part:
             with Path(initial.file).open("rb") as source, part.file(f"{FOLDER}/{WEIGHTS}") as target:
-                copy_renamed(source, target)
+                copy_renamed(source, target, llama_name)
             for name, content in files.items():
                 with part.file(f"{FOLDER}/{name}") as file:
                     file.write(content)

@@ -15,7 +15,8 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.stages.registry import RegisterConfig
-from tasks.trainer.interchange.huggingface import copy_renamed, small_files
+from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.weights import copy_renamed
 
 VERSION = 2
 
@@ -30,7 +31,7 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
     files["model.json"] = description
     with output.part("model", conserved=False) as part:
         with checkpoint.open(f"{last}/model.safetensors") as source, part.file("model/model.safetensors") as target:
-            copy_renamed(source, target)
+            copy_renamed(source, target, llama_name)
         for name, content in files.items():
             with part.file(f"model/{name}") as file:
                 file.write(content)

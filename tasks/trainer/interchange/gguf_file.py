@@ -1,7 +1,7 @@
-"""Export to GGUF for llama.cpp: architecture "llama", fp32. Needs the extra `gguf`.
+"""Export to GGUF for llama.cpp: architectures "llama", "qwen2" and "qwen3", fp32. Needs the extra `gguf`.
 
-Reads a Hugging Face model folder. llama.cpp rotates adjacent pairs of queries and keys, so the rows of their matrices
-are permuted from halves to pairs, as in its `convert_hf_to_gguf.py`.
+Reads a Hugging Face model folder. In the first architecture llama.cpp rotates adjacent pairs of queries and keys, so
+the rows of their matrices are permuted from halves to pairs, as in its `convert_hf_to_gguf.py`.
 """
 
 import json
@@ -10,12 +10,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from tasks.core.errors import InputError
+from tasks.trainer.interchange.model_folder import weight_files
+from tasks.trainer.interchange.weights import tensors_in
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 """Settings of the GPT-2 pre-tokenizer, which llama.cpp calls "gpt-2"."""
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS = {_WORDS % "": "qwen2", _WORDS % "{1,3}": "llama-bpe"}
+"""Regular expressions of pre-tokenizers with their names in llama.cpp: of Qwen 2 and 3, and of Llama 3."""
 
 
 def write_gguf(folder: Path, path: Path, name: str) -> None:
@@ -30,21 +37,25 @@ def write_gguf(folder: Path, path: Path, name: str) -> None:
         raise InputError("the package gguf is not installed", 'install it: pip install "sluice[gguf]"') from None
     config = json.loads((folder / "config.json").read_text())
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    _check(config, tokenizer)
-    writer = gguf.GGUFWriter(path, "llama")
-    _describe(writer, config, name)
+    _check(config)
+    pre_tokenizer = pre_tokenizer_name(tokenizer)
+    kind = config["model_type"]
+    writer = gguf.GGUFWriter(path, kind)
+    _describe(writer, gguf, config, name)
     template = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template", "")
-    _add_tokenizer(writer, gguf, config, tokenizer, template)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
-    with safe_open(folder / "model.safetensors", framework="numpy") as file:
-        for key in sorted(file.keys()):
-            weight = file.get_tensor(key)
-            if key.endswith(("q_proj.weight", "k_proj.weight")):
-                heads = config["num_attention_heads" if "q_proj" in key else "num_key_value_heads"]
-                weight = pairwise(weight, heads)
-            gguf_name = names.get_name(key, try_suffixes=(".weight",))
-            assert gguf_name is not None, key
-            writer.add_tensor(gguf_name, weight.astype(np.float32))
+    _add_tokenizer(writer, gguf, config, tokenizer, pre_tokenizer)
+    if template:
+        writer.add_chat_template(template)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind.upper()], config["num_hidden_layers"])
+    tensors = dict(tensor for file in weight_files(folder) for tensor in tensors_in(file))
+    for key in sorted(tensors):
+        weight = tensors[key].values()
+        if kind == "llama" and key.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = config["num_attention_heads" if "q_proj" in key else "num_key_value_heads"]
+            weight = pairwise(weight, heads)
+        gguf_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        assert gguf_name is not None, key
+        writer.add_tensor(gguf_name, weight)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -57,21 +68,39 @@ def pairwise(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
 
 
-def _check(config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+def pre_tokenizer_name(tokenizer: dict[str, Any]) -> str:
+    """Returns the name of a pre-tokenizer in llama.cpp; raises InputError if it is not known.
+
+    llama.cpp does not normalize: of a text that is not in NFC, a tokenizer with that normalizer has other tokens.
+    """
+    split, normalizer = tokenizer.get("pre_tokenizer") or {}, tokenizer.get("normalizer")
+    # Llama 3 looks up a whole word before it merges, and llama.cpp does so with this pre-tokenizer only.
+    whole_words = bool(tokenizer["model"].get("ignore_merges"))
+    name = ""
+    if {name: split.get(name) for name in BYTE_LEVEL} == BYTE_LEVEL and not normalizer:
+        name = "gpt-2"
+    elif split.get("type") == "Sequence" and normalizer in (None, {"type": "NFC"}):
+        first, *rest = split["pretokenizers"]
+        isolated = first.get("behavior") == "Isolated" and not first.get("invert")
+        plain = [{key: one.get(key) for key in BYTE_LEVEL} for one in rest] == [{**BYTE_LEVEL, "use_regex": False}]
+        name = SPLITS.get(first.get("pattern", {}).get("Regex", ""), "") if isolated and plain else ""
+    if not name or whole_words != (name == "llama-bpe"):
+        raise InputError(
+            "the pre-tokenizer differs from those of GPT-2, Qwen 2 and Llama 3, and its name in llama.cpp is not known",
+            "export to huggingface, and convert with llama.cpp's own script",
+        )
+    return name
+
+
+def _check(config: dict[str, Any]) -> None:
     scaling = config["rope_scaling"]
     if scaling and scaling["rope_type"] != "linear":
         raise InputError(
             f"[train.model.rope_scaling] kind = {scaling['rope_type']} is not written to GGUF", "export to huggingface"
         )
-    split = tokenizer.get("pre_tokenizer") or {}
-    if {name: split.get(name) for name in BYTE_LEVEL} != BYTE_LEVEL or tokenizer.get("normalizer"):
-        raise InputError(
-            "the pre-tokenizer differs from that of GPT-2, and its name in llama.cpp is not known",
-            "export to huggingface, and convert with llama.cpp's own script",
-        )
 
 
-def _describe(writer: Any, config: dict[str, Any], name: str) -> None:
+def _describe(writer: Any, gguf: Any, config: dict[str, Any], name: str) -> None:
     writer.add_name(name)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -79,17 +108,20 @@ def _describe(writer: Any, config: dict[str, Any], name: str) -> None:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
+    if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(0)  # all tensors fp32
     if scaling := config["rope_scaling"]:
-        writer.add_string("llama.rope.scaling.type", "linear")
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(scaling["factor"])
 
 
-def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: dict[str, Any], template: str) -> None:
+def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: dict[str, Any], pre: str) -> None:
     ids: dict[str, int] = {
         **tokenizer["model"]["vocab"],
         **{token["content"]: token["id"] for token in tokenizer["added_tokens"]},
@@ -105,12 +137,10 @@ def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: di
     ]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(listed)
     writer.add_token_types(types)
     writer.add_token_merges(merges)
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(True)
-    if template:
-        writer.add_chat_template(template)

@@ -1,17 +1,16 @@
 """Hugging Face formats: `config.json`, model folders, PEFT adapters, chat templates.
 
-Reads `config.json` of the families below; creates the files of a model folder from a checkpoint's `model.safetensors`,
-the content of its `model.json` and a `tokenizer.json`. The weights are those of Llama in `transformers` under other
-names: queries and keys are rotated by halves, so no rows are permuted, and weights are copied byte for byte. Does not
-import torch.
+Reads `config.json` of the families below; creates the files of a model folder, except weights, from the content of a
+checkpoint's `model.json` and a `tokenizer.json`. The weights are those of Llama, Qwen 2 or Qwen 3 in `transformers`
+under other names, which are the same in all three: queries and keys are rotated by halves, so no rows are permuted.
+Does not import torch.
 """
 
 import json
 import re
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -20,15 +19,17 @@ from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.shape import ModelShape
 
-FAMILIES = ("llama", "mistral", "olmo", "gpt2")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "olmo", "gpt2")
 """Supported values of `model_type`."""
+QWEN3_HEAD = 128
+"""`head_dim` of a Qwen 3 whose `config.json` does not have the field."""
 LLAMA_SETTINGS = frozenset(
     (
-        *("layers", "dim", "heads", "kv_heads", "ffn_multiple", "ffn_width", "rope_theta", "rope_scaling"),
-        *("tie_embeddings", "norm_eps"),
+        *("layers", "dim", "heads", "head_width", "kv_heads", "ffn_multiple", "ffn_width", "rope_theta"),
+        *("rope_scaling", "tie_embeddings", "vocab_rows", "norm_eps", "qkv_bias", "qk_norm"),
     )
 )
-"""Settings of `[train.model]` that the Llama layout can represent."""
+"""Settings of `[train.model]` that the layout of Llama or of Qwen can represent."""
 _NAMES = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -40,14 +41,17 @@ _IN_LAYER = {
     "attention.wk.weight": "self_attn.k_proj.weight",
     "attention.wv.weight": "self_attn.v_proj.weight",
     "attention.wo.weight": "self_attn.o_proj.weight",
+    "attention.wq.bias": "self_attn.q_proj.bias",
+    "attention.wk.bias": "self_attn.k_proj.bias",
+    "attention.wv.bias": "self_attn.v_proj.bias",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
     "ffn.w1.weight": "mlp.gate_proj.weight",
     "ffn.w2.weight": "mlp.down_proj.weight",
     "ffn.w3.weight": "mlp.up_proj.weight",
 }
-CARD, WEIGHTS = "README.md", "model.safetensors"
-_HEADER_LENGTH = 8
-_COPY_BYTES = 1 << 20
+CARD = "README.md"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _ADAPTER_NAME = re.compile(r"(.+)\.lora_([ab])")
 ROLES = ("system", "user", "assistant")
@@ -64,18 +68,25 @@ def llama_name(name: str) -> str:
     return _NAMES[name]
 
 
-def llama_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int) -> dict[str, Any]:
-    """Returns the content of `config.json`.
+def llama_config(
+    model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int, dtype: str = "float32"
+) -> dict[str, Any]:
+    """Returns the content of `config.json`, of Llama, Qwen 2 (with biases) or Qwen 3 (with norms of heads).
 
     Args:
         model: shape of the model.
         vocab_size: tokens of the vocabulary.
         seq_len: tokens of a training sequence.
         eos_id: the end-of-text token, which also precedes every document.
+        dtype: of the exported weights, as torch names it.
 
     Raises:
-        InputError: the model has a setting that the Llama layout cannot represent.
+        InputError: the model has a setting that the layout cannot represent.
     """
+    if model.qkv_bias and model.qk_norm:
+        raise InputError(
+            "no layout represents [train.model] qkv_bias together with qk_norm", "export a model with one of them"
+        )
     for name, field in type(model).model_fields.items():
         if name not in LLAMA_SETTINGS and getattr(model, name) != field.default:
             raise InputError(
@@ -83,9 +94,13 @@ def llama_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int)
                 "export a model that was trained without it",
             )
     scaling = model.rope_scaling
+    kind = "qwen2" if model.qkv_bias else "qwen3" if model.qk_norm else "llama"
+    # Qwen 2 always has these biases, and a field that says so would say that all matrices of attention have one.
+    biases = {} if kind == "qwen2" else {"attention_bias": False}
+    windows = {} if kind == "llama" else {"use_sliding_window": False}
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [f"{kind.capitalize()}ForCausalLM"],
+        "model_type": kind,
         "hidden_size": model.dim,
         "intermediate_size": model.ffn_dim,
         "num_hidden_layers": model.layers,
@@ -93,17 +108,18 @@ def llama_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int)
         "num_key_value_heads": model.kv_heads,
         "head_dim": model.head_dim,
         "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
+        **biases,
+        **({"mlp_bias": False} if kind == "llama" else {}),
+        **windows,
         "rms_norm_eps": model.norm_eps,
         "rope_theta": model.rope_theta,
         "rope_scaling": _scaling(scaling.model_dump()) if scaling else None,
         "max_position_embeddings": seq_len,
         "tie_word_embeddings": model.tie_embeddings,
-        "vocab_size": vocab_size,
+        "vocab_size": model.embedding_rows(vocab_size),
         "bos_token_id": eos_id,
         "eos_token_id": eos_id,
-        "torch_dtype": "float32",
+        "torch_dtype": dtype,
     }
 
 
@@ -116,7 +132,7 @@ def small_files(described: Mapping[str, Any], tokenizer: str, template: str = ""
     """Returns the files of a model folder by name, except weights and card.
 
     Args:
-        described: content of the checkpoint's `model.json`.
+        described: content of the checkpoint's `model.json`, and `dtype` if the weights are not exported in fp32.
         tokenizer: content of its `tokenizer.json`. The exported tokenizer prepends end-of-text to every text, because
             it precedes every document in training.
         template: chat template of a fine-tuned model (`chat_template`); "": none.
@@ -140,35 +156,12 @@ def small_files(described: Mapping[str, Any], tokenizer: str, template: str = ""
         **({"chat_template": template} if template else {}),
     }
     contents = {
-        "config.json": llama_config(model, described["vocab_size"], seq_len, eos_id),
+        "config.json": llama_config(model, described["vocab_size"], seq_len, eos_id, described.get("dtype", "float32")),
         "generation_config.json": {"bos_token_id": eos_id, "eos_token_id": eos_id, "do_sample": False},
         "tokenizer_config.json": tokenizer_config,
     }
     files = {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in contents.items()}
     return {**files, "tokenizer.json": encoder.to_str(pretty=True).encode()}
-
-
-def copy_renamed(source: BinaryIO, target: BinaryIO, rename: Callable[[str], str] = llama_name) -> None:
-    """Copies a safetensors file with renamed tensors, in constant memory.
-
-    The format is a little-endian u64, a JSON header of that many bytes, and the data, to which offsets in the header
-    refer.
-
-    Raises:
-        InputError: the source is not a safetensors file, or has a weight that the target layout does not have.
-    """
-    try:
-        header = json.loads(source.read(int.from_bytes(source.read(_HEADER_LENGTH), "little")))
-        renamed = {rename(name): place for name, place in header.items() if name != "__metadata__"}
-    except (ValueError, MemoryError, OverflowError) as error:
-        raise InputError(f"the weights cannot be read ({error})", "run the stage train again") from None
-    except KeyError as error:
-        raise InputError(f"the Llama layout has no weight {error}", "export a checkpoint of this version") from None
-    # `transformers` requires the framework in the metadata; the data are aligned to eight bytes.
-    text = json.dumps({"__metadata__": {"format": "pt"}, **renamed}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    target.write(len(text).to_bytes(_HEADER_LENGTH, "little") + text)
-    shutil.copyfileobj(source, target, _COPY_BYTES)
 
 
 def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
@@ -301,9 +294,11 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         dim=dim,
         heads=heads,
         kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or dim // heads,
+        head_dim=config.get("head_dim") or (QWEN3_HEAD if kind == "qwen3" else dim // heads),
         ffn_dim=config["intermediate_size"],
         vocab_size=config["vocab_size"],
         tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_biases=kind == "qwen2",
+        qk_norm=kind == "qwen3",
         norm_vectors=0 if kind == "olmo" else 1,
     )

@@ -1,27 +1,35 @@
 """Reads a Hugging Face model folder: shape, weights and origin of a model that Sluice's decoder computes exactly.
 
 Reads `config.json`, the safetensors files (`model.safetensors`, or those of `model.safetensors.index.json`), and what
-`README.md`, `LICENSE` and the hub's download state about license and revision. Weights are converted in pieces, so
-memory does not grow with the model. Pickles are not read, because loading one can run code. Does not import torch.
+`README.md`, `LICENSE` and the hub's download state about license and revision. The values of tensors are read by
+`weights`. Pickles are not read, because loading one can run code. Does not import torch.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.interchange.huggingface import WEIGHTS, llama_name
+from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
+from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, tensors_in
 
-CONFIG, INDEX = "config.json", "model.safetensors.index.json"
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral"}
+CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+STATED = ("README.md", "LICENSE")
+"""Files that state a license."""
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
 """Supported architectures, each with its `model_type`."""
 
 _OTHER_MODEL = "import a model without it: no setting of Sluice's decoder computes the same"
@@ -34,8 +42,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "auto_map": (None, "import a model that needs no code of its own"),
 }
 """Fields with the only value that is computed exactly, which is also that of a missing field; and the remedy."""
-_MISTRAL_WINDOW = 4096
-"""`sliding_window` of a Mistral model whose `config.json` does not have the field."""
+_WINDOW, _UNWINDOWED_LAYERS = 4096, 28
+"""`sliding_window` of a Mistral or Qwen model, and `max_window_layers` of Qwen, where `config.json` has no field."""
 _SCALINGS: dict[str, set[str]] = {
     "default": set(),
     "linear": {"factor"},
@@ -45,10 +53,6 @@ _SCALINGS: dict[str, set[str]] = {
 """Supported values of `rope_type`, each with its settings that Sluice has."""
 _OPTIONAL_SCALING = {"beta_slow", "beta_fast"}
 
-_READERS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-"""Type in which the values of each supported dtype are read; a bf16 is the upper half of an fp32."""
-_PIECE = 1 << 22
-"""Values that are converted at a time."""
 _NOT_WEIGHTS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Tensors of old checkpoints that `config.json` determines."""
 _NAMED = 5
@@ -65,7 +69,8 @@ _DOWNLOADED = ".cache/huggingface/download/config.json.metadata"
 class FolderModel:
     """Shape of the model in a folder, and the content of its `config.json`.
 
-    `context` is the largest number of positions of a sequence.
+    `vocab_size` is the number of rows of the embedding, which can be more than the tokens of the tokenizer; `context`
+    is the largest number of positions of a sequence.
     """
 
     shape: ModelConfig
@@ -73,15 +78,10 @@ class FolderModel:
     context: int
     content: dict[str, Any]
 
-
-@dataclass(frozen=True)
-class FolderTensor:
-    """A tensor in a safetensors file: dtype by its name there, shape, and the byte in the file where it begins."""
-
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
+    def of_tokens(self, tokens: int) -> ModelConfig:
+        """Returns the shape of the model with a tokenizer of this many tokens."""
+        padding = {"vocab_rows": self.vocab_size} if tokens < self.vocab_size else {}
+        return self.shape.model_copy(update=padding)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ValueError("it is not an object")
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{path} cannot be read ({cause})", "name a complete Hugging Face model folder") from None
+        remedy = "name a complete Hugging Face model folder, or a model of the hub as hf://owner/name"
+        raise InputError(f"{path} cannot be read ({cause})", remedy) from None
     return content
 
 
@@ -141,14 +142,8 @@ def _check_architecture(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _check_attention(path: Path, content: Mapping[str, Any], context: int) -> None:
-    """Raises InputError unless every token attends to all earlier ones, with heads that divide the width."""
-    width, heads = content["hidden_size"], content["num_attention_heads"]
-    head_dim = content.get("head_dim") or width // heads
-    if head_dim * heads != width:
-        raise _refusal(
-            path, "head_dim", head_dim, f"import a model whose heads have hidden_size / heads = {width / heads:g}"
-        )
-    window = content.get("sliding_window", _MISTRAL_WINDOW if content["model_type"] == "mistral" else None)
+    """Raises InputError unless every token attends to all earlier ones."""
+    window = _window(content)
     if window is not None and window < context:
         remedy = f"it is exact up to {window} tokens: set max_position_embeddings = {window} if that is long enough"
         raise _refusal(path, "sliding_window", window, remedy)
@@ -157,16 +152,32 @@ def _check_attention(path: Path, content: Mapping[str, Any], context: int) -> No
         raise _refusal(path, "layer_types", sorted(set(kinds)), _OTHER_MODEL)
 
 
+def _window(content: Mapping[str, Any]) -> int | None:
+    """Returns the number of positions that some layer attends to; None: all of them."""
+    kind = content["model_type"]
+    if kind not in ("qwen2", "qwen3"):
+        window: int | None = content.get("sliding_window", _WINDOW if kind == "mistral" else None)
+        return window
+    # The first layers of a Qwen have no window, and it must be enabled.
+    limited = content["num_hidden_layers"] > content.get("max_window_layers", _UNWINDOWED_LAYERS)
+    return content.get("sliding_window", _WINDOW) if content.get("use_sliding_window") and limited else None
+
+
 def _shape(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a ModelConfig."""
     heads, dim, width = content["num_attention_heads"], content["hidden_size"], content["intermediate_size"]
-    # Mistral's default is not the number of heads, so its field must be there.
-    kv_heads = content["num_key_value_heads"] if content["model_type"] == "mistral" else None
+    kind = content["model_type"]
+    # Only Llama's default is the number of heads; the field of others must be there.
+    kv_heads = content["num_key_value_heads"] if kind != "llama" else None
+    head_dim = content.get("head_dim") or (QWEN3_HEAD if kind == "qwen3" else dim // heads)
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
     shape = {
         "layers": content["num_hidden_layers"],
         "dim": dim,
         "heads": heads,
+        "head_width": head_dim if head_dim * heads != dim else 0,
+        "qkv_bias": kind == "qwen2",
+        "qk_norm": kind == "qwen3",
         "kv_heads": kv_heads or content.get("num_key_value_heads") or heads,
         "rope_theta": rope.get("rope_theta") or content.get("rope_theta") or 10_000.0,
         "rope_scaling": _scaling(path, rope),
@@ -209,22 +220,31 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).exists():
         remedy = "save the model with transformers, which writes safetensors; a pickle is not read, as it can run code"
         raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}", remedy)
-    names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+    names = indexed_files(folder)
     for name in names:
-        if "/" in name or not (folder / name).is_file():
+        if not (folder / name).is_file():
             raise InputError(f"{folder / INDEX} lists {name}, which is not in the folder", "download the whole folder")
     return [folder / name for name in names]
 
 
-def read_tensors(folder: Path, model: FolderModel) -> dict[str, FolderTensor]:
+def indexed_files(folder: Path) -> list[str]:
+    """Returns the names of the files in the index of a folder, sorted; raises InputError if one cannot be in it."""
+    names = sorted(set(map(str, read_json(folder / INDEX).get("weight_map", {}).values())))
+    for name in names:
+        if Path(name).name != name or Path(name).suffix != ".safetensors":
+            raise InputError(f"{folder / INDEX} lists {name}, which is no safetensors file", "download it again")
+    return names
+
+
+def read_tensors(folder: Path, model: FolderModel) -> dict[str, StoredTensor]:
     """Returns the weights of a model by Sluice's name, sorted, after checking names, shapes and dtypes.
 
     Raises:
         InputError: a file is damaged, or tensors are missing, superfluous, of another shape or of another dtype.
     """
-    found: dict[str, FolderTensor] = {}
+    found: dict[str, StoredTensor] = {}
     for path in weight_files(folder):
-        for name, tensor in _tensors_in(path):
+        for name, tensor in tensors_in(path):
             if name in found:
                 raise InputError(f"{path} and {found[name].path.name} both have {name}", "download the folder again")
             found[name] = tensor
@@ -236,8 +256,8 @@ def read_tensors(folder: Path, model: FolderModel) -> dict[str, FolderTensor]:
         if tensor.shape != expected[ours[name]]:
             shapes = f"the shape {list(tensor.shape)}, and {CONFIG} gives {list(expected[ours[name]])}"
             raise InputError(f"{tensor.path}: {name} has {shapes}", "download the folder again")
-        if tensor.dtype not in _READERS:
-            remedy = f"save the model in one of {', '.join(_READERS)}"
+        if tensor.dtype not in DTYPES:
+            remedy = f"save the model in one of {', '.join(DTYPES)}"
             raise InputError(f"{tensor.path}: {name} has the dtype {tensor.dtype}", remedy)
     return {ours[name]: found[name] for name in sorted(found, key=lambda name: ours[name])}
 
@@ -256,83 +276,29 @@ def _check_names(folder: Path, missing: set[str], surplus: set[str]) -> None:
 
 def tensor_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every tensor of a model by Sluice's name."""
-    dim, width = model.dim, model.ffn_dim
+    dim, width, rows = model.dim, model.ffn_dim, model.embedding_rows(vocab_size)
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    in_layer = {
-        "attention_norm": (dim,),
-        "attention.wq": (queries, dim),
-        "attention.wk": (keys, dim),
-        "attention.wv": (keys, dim),
-        "attention.wo": (dim, queries),
-        "ffn_norm": (dim,),
-        "ffn.w1": (width, dim),
-        "ffn.w2": (dim, width),
-        "ffn.w3": (width, dim),
+    in_layer: dict[str, tuple[int, ...]] = {
+        "attention_norm.weight": (dim,),
+        "attention.wq.weight": (queries, dim),
+        "attention.wk.weight": (keys, dim),
+        "attention.wv.weight": (keys, dim),
+        "attention.wo.weight": (dim, queries),
+        "ffn_norm.weight": (dim,),
+        "ffn.w1.weight": (width, dim),
+        "ffn.w2.weight": (dim, width),
+        "ffn.w3.weight": (width, dim),
     }
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (vocab_size, dim), "norm.weight": (dim,)}
+    if model.qkv_bias:
+        in_layer |= {"attention.wq.bias": (queries,), "attention.wk.bias": (keys,), "attention.wv.bias": (keys,)}
+    if model.qk_norm:
+        in_layer |= {f"attention.{name}_norm.weight": (model.head_dim,) for name in "qk"}
+    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (rows, dim), "norm.weight": (dim,)}
     if not model.tie_embeddings:
-        shapes["head.weight"] = (vocab_size, dim)
+        shapes["head.weight"] = (rows, dim)
     for layer in range(model.layers):
-        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in in_layer.items()}
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     return shapes
-
-
-def _tensors_in(path: Path) -> Iterator[tuple[str, FolderTensor]]:
-    """Yields name and place of each tensor in a safetensors file, after checking that the file is complete."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > size - 8:
-                raise ValueError("it ends within its header")
-            header = json.loads(file.read(length))
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            first, end = entry["data_offsets"]
-            tensor = FolderTensor(path, entry["dtype"], tuple(entry["shape"]), 8 + length + first)
-            values = _READERS.get(tensor.dtype)
-            if not 0 <= first <= end <= size - 8 - length:
-                raise ValueError(f"it ends before {name} does")
-            if values and end - first != math.prod(tensor.shape) * values.itemsize:
-                raise ValueError(f"{name} has another size than its shape")
-            yield name, tensor
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a complete safetensors file ({error})", "download it again") from None
-
-
-def write_weights(tensors: Mapping[str, FolderTensor], file: BinaryIO) -> None:
-    """Writes a safetensors file in fp32, in the order of `tensors`, a piece of a tensor at a time.
-
-    Every value of bf16 and fp16 is a value of fp32, so nothing is rounded.
-    """
-    header, begin = {}, 0
-    for name, tensor in tensors.items():
-        end = begin + 4 * math.prod(tensor.shape)
-        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
-    for tensor in tensors.values():
-        for piece in _pieces(tensor):
-            file.write(piece.tobytes())
-
-
-def _pieces(tensor: FolderTensor) -> "Iterator[np.ndarray[Any, np.dtype[np.float32]]]":
-    """Yields the values of a tensor, float32 of shape (values,), in row-major order."""
-    dtype, left = _READERS[tensor.dtype], math.prod(tensor.shape)
-    with tensor.path.open("rb") as file:
-        file.seek(tensor.begin)
-        while left:
-            values = np.fromfile(file, dtype, min(left, _PIECE))
-            if not len(values):
-                raise InputError(f"{tensor.path} became shorter while it was read", "import it again")
-            left -= len(values)
-            if tensor.dtype == "BF16":
-                yield (values.astype("<u4") << 16).view("<f4")
-            else:
-                yield values.astype("<f4")
 
 
 def read_origin(folder: Path, content: Mapping[str, Any]) -> Origin:

@@ -26,15 +26,22 @@ class HeadCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGroup | None, chunk: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        tokens: int,
+        group: dist.ProcessGroup | None,
+        chunk: int,
     ) -> Tensor:
         """Returns the sum in nats, float32 scalar, over positions whose label is not IGNORED.
 
         Args:
             ctx: stores the two gradients for `backward`.
             hidden: float [positions, dim].
-            weight: float [vocabulary, dim], or the rows of this rank of `group`.
+            weight: float [rows, dim], or the rows of this rank of `group`.
             labels: int64 [positions].
+            tokens: number of the first rows (of all ranks) that are tokens; others are in no sum, and get no gradient.
             group: ranks over which the vocabulary is sharded, in equal parts in rank order; each computes the same sum,
                 and its contribution to the gradient of `hidden`.
             chunk: positions whose logits exist at a time.
@@ -46,7 +53,10 @@ class HeadCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros(weight.shape if trained else (), dtype=torch.float32, device=weight.device)
         for start in range(0, hidden.shape[0], chunk):
             rows, expected = hidden[start : start + chunk], labels[start : start + chunk]
-            loss, grad = _sharded(rows, weight, expected, group) if group else _whole(rows, weight, expected)
+            if group:
+                loss, grad = _sharded(rows, weight, expected, tokens, group)
+            else:
+                loss, grad = _whole(rows, weight, expected, tokens)
             total += loss
             grad_hidden[start : start + chunk] = grad @ weight
             if trained:
@@ -55,34 +65,45 @@ class HeadCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         """Multiplies the gradients from `forward` by the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
         of_weight = grad_weight * grads[0] if ctx.needs_input_grad[1] else None
-        return grad_hidden * grads[0], of_weight, None, None, None
+        return grad_hidden * grads[0], of_weight, None, None, None, None
 
 
-def _whole(rows: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     """Returns the summed loss of some positions, and its gradient with respect to the logits in the dtype of `rows`."""
     counted = labels != IGNORED
     target = torch.where(counted, labels, 0)[:, None]
-    log_p = torch.log_softmax((rows @ weight.T).float(), dim=-1)
+    log_p = torch.log_softmax(_logits(rows, weight, tokens), dim=-1)
     loss = -(log_p.gather(1, target)[:, 0] * counted).sum()
     grad = log_p.exp_().scatter_add_(1, target, torch.full_like(target, -1, dtype=torch.float32))
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 
-def _sharded(rows: Tensor, weight: Tensor, labels: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
+def _logits(rows: Tensor, weight: Tensor, tokens: int) -> Tensor:
+    """Returns the logits of some positions, float32 [positions, rows of weight]; -inf from the column `tokens` on."""
+    logits = (rows @ weight.T).float()
+    if tokens < len(weight):
+        logits[:, max(tokens, 0) :] = -torch.inf
+    return logits
+
+
+def _sharded(
+    rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, group: dist.ProcessGroup
+) -> tuple[Tensor, Tensor]:
     """As `_whole` with a sharded vocabulary: returns the total loss, and the gradient of this rank's columns."""
     counted = labels != IGNORED
-    target = labels - group.rank() * weight.shape[0]
+    first = group.rank() * weight.shape[0]
+    target = labels - first
     is_local = (counted & (target >= 0) & (target < weight.shape[0]))[:, None]
     target = torch.where(is_local[:, 0], target, 0)[:, None]
-    logits = (rows @ weight.T).float()
+    logits = _logits(rows, weight, tokens - first)
     largest = logits.amax(dim=-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
     exponents = logits.sub_(largest[:, None])
-    label_logits = exponents.gather(1, target)[:, 0] * is_local[:, 0]
+    label_logits = torch.where(is_local[:, 0], exponents.gather(1, target)[:, 0], 0)
     exponents = exponents.exp_()
     sums = torch.stack((exponents.sum(dim=-1), label_logits))
     dist.all_reduce(sums, group=group)
@@ -103,6 +124,7 @@ def head_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
     labels: Tensor,
+    tokens: int | None = None,
     group: dist.ProcessGroup | None = None,
     chunk: int | None = None,
 ) -> Tensor:
@@ -110,13 +132,19 @@ def head_cross_entropy(
 
     Args:
         hidden: float [..., dim], output of the last norm.
-        weight: float [vocabulary, dim], cast to the dtype of `hidden`.
+        weight: float [rows, dim], cast to the dtype of `hidden`.
         labels: int64 [...]; IGNORED positions do not count.
+        tokens: number of the first rows that are tokens; the others are padding. None: all of `weight`.
         group: ranks over which the vocabulary is sharded (see `HeadCrossEntropy`).
         chunk: positions whose logits exist at a time; None: `LOSS_ROWS` of the device.
     """
     chunk = chunk or LOSS_ROWS["cuda" if hidden.is_cuda else "cpu"]
     total: Tensor = HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight.to(hidden.dtype), labels.flatten(), group, chunk
+        hidden.flatten(0, -2),
+        weight.to(hidden.dtype),
+        labels.flatten(),
+        len(weight) if tokens is None else tokens,
+        group,
+        chunk,
     )
     return total

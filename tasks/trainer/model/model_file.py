@@ -161,9 +161,10 @@ def _changes(described: dict[str, Any], model: ModelConfig) -> list[tuple[str, A
     # A setting that is newer than the checkpoint has its default there.
     checkpoint_model = ModelConfig.model_validate(described)
     changed = changes(checkpoint_model.model_dump(mode="json"), model.model_dump(mode="json"), "")
-    # The inner width is rounded, so different settings can give the same model.
-    same_width = checkpoint_model.ffn_dim == model.ffn_dim
-    return [change for change in changed if not (same_width and change[0] in ("ffn_multiple", "ffn_width"))]
+    # The inner width is rounded, so different settings can give the same model; so can the width of a head.
+    same = {"ffn_multiple", "ffn_width"} if checkpoint_model.ffn_dim == model.ffn_dim else set()
+    same |= {"head_width"} if checkpoint_model.head_dim == model.head_dim else set()
+    return [change for change in changed if change[0] not in same]
 
 
 def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:

@@ -38,10 +38,12 @@ class ModelShape:
         kv_heads: key and value heads.
         head_dim: width of a head.
         ffn_dim: inner width of the feed-forward layer.
-        vocab_size: tokens of the vocabulary.
+        vocab_size: rows of the embedding: tokens of the vocabulary, and padding if there is any.
         tied: whether embedding and output head are one matrix.
         gated: whether the feed-forward layer has three matrices (SwiGLU), else two.
         biases: whether every matrix of the layers has a bias.
+        qkv_biases: whether only queries, keys and values have a bias.
+        qk_norm: whether queries and keys have a norm, with the width of a head.
         positions: learned positions; 0 for rotary positions.
         norm_vectors: weight vectors per norm: 1 for RMSNorm, 2 for LayerNorm, 0 for a norm without weights.
     """
@@ -56,6 +58,8 @@ class ModelShape:
     tied: bool
     gated: bool = True
     biases: bool = False
+    qkv_biases: bool = False
+    qk_norm: bool = False
     positions: int = 0
     norm_vectors: int = 1
 
@@ -63,7 +67,8 @@ class ModelShape:
     def of(cls, model: ModelConfig, vocab_size: int) -> "ModelShape":
         """Returns the shape of a configured model."""
         sizes = (model.layers, model.dim, model.heads, model.kv_heads, model.head_dim, model.ffn_dim)
-        return cls(*sizes, vocab_size, model.tie_embeddings)
+        rows = model.embedding_rows(vocab_size)
+        return cls(*sizes, rows, model.tie_embeddings, qkv_biases=model.qkv_bias, qk_norm=model.qk_norm)
 
     @property
     def layer_matrices(self) -> int:
@@ -79,10 +84,12 @@ class ModelShape:
     @property
     def weights(self) -> Mapping[str, int]:
         """Weights by part: `embedding`, `head`, `layers`, `norm` (the last one), and their sum `total`."""
-        biases = self.head_dim * (self.heads + 2 * self.kv_heads) + self.dim
-        biases += self.ffn_dim * (2 if self.gated else 1) + self.dim
+        qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
+        others = 2 * self.dim + self.ffn_dim * (2 if self.gated else 1)
+        vectors = (self.biases or self.qkv_biases) * qkv + self.biases * others
         norm = self.norm_vectors * self.dim
-        layers = self.layers * (self.layer_matrices + 2 * norm + self.biases * biases)
+        vectors += 2 * norm + self.qk_norm * 2 * self.head_dim
+        layers = self.layers * (self.layer_matrices + vectors)
         embedding = (self.vocab_size + self.positions) * self.dim
         head = 0 if self.tied else self.vocab_size * self.dim
         total = embedding + head + layers + norm

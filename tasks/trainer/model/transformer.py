@@ -21,13 +21,13 @@ Recompute = Callable[..., Tensor]
 
 
 class Linear(nn.Linear):
-    """A matrix without bias, whose values are undefined until they are initialized (`initial_weight`) or loaded.
+    """A matrix, whose values are undefined until they are initialized (`initial_weight`) or loaded.
 
     torch's own initialization, in one thread, would be overwritten in every case.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, bias=False)
+    def __init__(self, inputs: int, outputs: int, bias: bool = False) -> None:
+        super().__init__(inputs, outputs, bias=bias)
 
     def reset_parameters(self) -> None:
         """Leaves the values undefined."""
@@ -54,23 +54,27 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions."""
+    """Grouped-query attention with rotary positions, and optionally a norm of each head's queries and keys before."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.wq = Linear(config.dim, config.heads * config.head_dim)
-        self.wk = Linear(config.dim, config.kv_heads * config.head_dim)
-        self.wv = Linear(config.dim, config.kv_heads * config.head_dim)
+        self.wq = Linear(config.dim, config.heads * config.head_dim, config.qkv_bias)
+        self.wk = Linear(config.dim, config.kv_heads * config.head_dim, config.qkv_bias)
+        self.wv = Linear(config.dim, config.kv_heads * config.head_dim, config.qkv_bias)
         self.wo = Linear(config.heads * config.head_dim, config.dim)
+        self.q_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
         # The number of heads is derived from the projections, because with tensor parallelism a rank has only some of
         # them.
-        q = rotate(self.wq(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), cos, sin)
-        k = rotate(self.wk(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), cos, sin)
-        v = self.wv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q, k, v = (matrix(x).unflatten(-1, (-1, self.head_dim)) for matrix in (self.wq, self.wk, self.wv))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q.transpose(1, 2), cos, sin), rotate(k.transpose(1, 2), cos, sin)
+        v = v.transpose(1, 2)
         projected: Tensor = self.wo(attend(q, k, v).transpose(1, 2).flatten(-2))
         return projected
 
@@ -139,14 +143,20 @@ class Transformer(nn.Module):
         self.head_loss = head_cross_entropy
         self.rows: Tensor | None = None
         """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
-        self.embedding = Embedding(vocab_size, config.dim) if 0 in layers else None
+        rows = config.embedding_rows(vocab_size)
+        self.embedding = Embedding(rows, config.dim) if 0 in layers else None
         self.layers = nn.ModuleDict({str(index): TransformerBlock(config) for index in layers})
         self.norm = RMSNorm(config.dim, config.norm_eps) if last else None
-        self.head = Linear(config.dim, vocab_size) if last and not config.tie_embeddings else None
+        self.head = Linear(config.dim, rows) if last and not config.tie_embeddings else None
 
     @property
     def head_weight(self) -> Tensor:
-        """The matrix [vocab_size, dim] that turns a hidden state into logits."""
+        """The matrix [vocab_size, dim] that turns a hidden state into logits, without rows that are no tokens."""
+        return self._head if len(self._head) == self.vocab_size else self._head[: self.vocab_size]
+
+    @property
+    def _head(self) -> Tensor:
+        """All rows of the head."""
         owner = self.embedding if self.head is None else self.head
         assert owner is not None, "this chunk has no head"
         return owner.weight
@@ -176,7 +186,7 @@ class Transformer(nn.Module):
 
     def loss(self, x: Tensor, documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> Tensor:
         """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
-        return self.head_loss(self.hidden(x, documents, bounds), self.head_weight, labels)
+        return self.head_loss(self.hidden(x, documents, bounds), self._head, labels, self.vocab_size)
 
     def counted(self, documents: Tensor, labels: Tensor) -> int:
         """Returns the number of terms in the sum of `loss`, the number of labels; the arguments are on the CPU."""
@@ -197,14 +207,14 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
 
     Matrices: normal with standard deviation 1 / sqrt(fan in), times 1 / sqrt(2 layers) for those that write to the
     residual stream, which keeps its variance independent of depth (GPT-2). Embedding: standard deviation 0.02 if it is
-    also the head, so that the first logits are near zero, else 1. A separate head starts at zero, norms at one. Each
-    weight has its own generator, seeded with its name: changing one layer does not change the initial weights of the
-    others, and a rank computes only the weights of its own layers.
+    also the head, so that the first logits are near zero, else 1. A separate head and biases start at zero, norms at
+    one. Each weight has its own generator, seeded with its name: changing one layer does not change the initial weights
+    of the others, and a rank computes only the weights of its own layers.
     """
+    if name.startswith("head.") or name.endswith(".bias"):
+        return torch.zeros(shape)
     if len(shape) == 1:
         return torch.ones(shape)
-    if name.startswith("head."):
-        return torch.zeros(shape)
     generator = torch.Generator().manual_seed(_seed_of(seed, name))
     if name.startswith("embedding."):
         deviation = 0.02 if config.tie_embeddings else 1.0

@@ -33,8 +33,9 @@ from tasks.trainer.parallel.compilation import compile_layers
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
-POSITIONS = 1
-"""The dimension of [batch, positions, width] that is split between pairs of matrices."""
+POSITIONS, HEADS = 1, 2
+"""The dimension of [batch, positions, width] that is split between pairs of matrices, and of [batch, positions, heads,
+head_dim] that is split within attention."""
 LAYER: dict[str, ParallelStyle] = {
     "attention_norm": SequenceParallel(use_local_output=True),
     "attention": PrepareModuleInput(
@@ -43,6 +44,8 @@ LAYER: dict[str, ParallelStyle] = {
     "attention.wq": ColwiseParallel(),
     "attention.wk": ColwiseParallel(),
     "attention.wv": ColwiseParallel(),
+    "attention.q_norm": SequenceParallel(sequence_dim=HEADS, use_local_output=True),
+    "attention.k_norm": SequenceParallel(sequence_dim=HEADS, use_local_output=True),
     "attention.wo": RowwiseParallel(output_layouts=Shard(POSITIONS)),
     "ffn_norm": SequenceParallel(use_local_output=True),
     "ffn": PrepareModuleInput(input_layouts=(Shard(POSITIONS),), desired_input_layouts=(Replicate(),)),
@@ -51,8 +54,9 @@ LAYER: dict[str, ParallelStyle] = {
     "ffn.w2": RowwiseParallel(output_layouts=Shard(POSITIONS)),
 }
 """Tensor parallelism of a layer, as in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053): the first matrix of a pair
-is split by outputs, the second by inputs. Between pairs, positions are sharded (sequence parallelism, Korthikanti et
-al. 2022, arXiv 2205.05198)."""
+is split by outputs, with their biases, the second by inputs. Between pairs, positions are sharded (sequence
+parallelism, Korthikanti et al. 2022, arXiv 2205.05198). All ranks have the weights of the norms of queries and keys,
+and apply them to their heads."""
 EMBEDDING: dict[str, ParallelStyle] = {
     "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(POSITIONS))
 }
@@ -107,7 +111,8 @@ def compute_dtype(run: TrainConfig) -> torch.dtype | None:
 def _split(model: Transformer, mesh: DeviceMesh) -> None:
     """Splits matrices over the ranks of `mesh`."""
     for layer in model.layers.values():
-        parallelize_module(layer, mesh, dict(LAYER))
+        modules = dict(layer.named_modules())
+        parallelize_module(layer, mesh, {name: style for name, style in LAYER.items() if name in modules})
     if model.embedding is not None:
         parallelize_module(model, mesh, dict(EMBEDDING))
     if model.norm is not None:
@@ -117,12 +122,12 @@ def _split(model: Transformer, mesh: DeviceMesh) -> None:
     model.head_loss = partial(_sharded_loss, mesh)
 
 
-def _sharded_loss(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+def _sharded_loss(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
     """Computes the loss when each rank has some rows of the head and some positions of the hidden state."""
     assert isinstance(hidden, DTensor)
     assert isinstance(weight, DTensor)
     whole = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-    return head_cross_entropy(whole, weight.to_local(), labels, mesh.get_group())
+    return head_cross_entropy(whole, weight.to_local(), labels, tokens, mesh.get_group())
 
 
 def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:

@@ -111,10 +111,12 @@ def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:
 
 def _tensor_reasons(layout: Layout, model: ModelConfig, vocab_size: int, seq_len: int) -> list[str]:
     degree, reasons = layout.tensor, []
-    sizes = {"kv_heads": model.kv_heads, "heads": model.heads, "ffn_dim": model.ffn_dim, "vocabulary": vocab_size}
+    rows = model.embedding_rows(vocab_size)
+    sizes = {"kv_heads": model.kv_heads, "heads": model.heads, "ffn_dim": model.ffn_dim, "vocabulary": rows}
     for name, size in sizes.items():
         if size % degree:
-            reasons.append(f"tensor = {degree} does not divide {name} = {size}")
+            multiple = f" (vocab_rows = {-(-size // degree) * degree} pads it)" if name == "vocabulary" else ""
+            reasons.append(f"tensor = {degree} does not divide {name} = {size}{multiple}")
     if seq_len % (2 * layout.context if layout.context > 1 else 1):
         reasons.append(f"2 x context = {2 * layout.context} does not divide seq_len = {seq_len}")
     elif seq_len // layout.context % degree:
@@ -192,6 +194,8 @@ def _layer_activations(shape: ModelShape, layout: Layout, width: int, seq_len: i
     # A fused norm stores its input in fp32; the composite one also the normalized input. The outputs of both are not
     # sharded, because matrices read all positions.
     norms = 2 * ((1 if gpu else 2) * FP32 * dim / layout.tensor + width * dim)
+    # Norms of queries and keys are applied to the heads of a rank.
+    norms += (1 if gpu else 2) * FP32 * (query + key) / layout.tensor if shape.qk_norm else 0
     # With context parallelism, ranks gather all keys and values.
     keys = 2 * (key if gpu else query) * layout.context
     attention = width * ((2 if gpu else 3) * query + keys) / layout.tensor + (0 if gpu else width * seq_len)

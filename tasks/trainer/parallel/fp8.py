@@ -31,9 +31,7 @@ def use_fp8(layers: nn.Module, device: torch.device) -> None:
     """
     check_device(device)
     for module in layers.modules():
-        if not isinstance(module, nn.Linear) or module.bias is not None:
-            continue
-        if not any(n % MULTIPLE for n in module.weight.shape):
+        if isinstance(module, nn.Linear) and not any(n % MULTIPLE for n in module.weight.shape):
             # In place, as fully_shard does, so that references to the module or its weight (FSDP, optimizer) remain
             # valid.
             module.__class__ = Fp8Linear
@@ -50,7 +48,7 @@ def check_device(device: torch.device) -> None:
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer without bias; its input must have a multiple of MULTIPLE rows."""
+    """A linear layer whose input has a multiple of MULTIPLE rows; a bias is added in the dtype of the output."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps float [..., in_features] to [..., out_features] of the same dtype, or of the autocast dtype.
@@ -67,6 +65,8 @@ class Fp8Linear(nn.Linear):
                 f"make microbatch x seq_len (over the ranks that share it) a multiple of {MULTIPLE}",
             )
         out: Tensor = _Product.apply(x.flatten(0, -2), self.weight)  # type: ignore[no-untyped-call]
+        if self.bias is not None:
+            out = out + self.bias.to(out.dtype)
         return out.unflatten(0, x.shape[:-1])  # type: ignore[no-untyped-call, no-any-return]
 
 

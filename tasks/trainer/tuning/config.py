@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config
-from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec
+from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec, import_hint
 from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -51,7 +51,8 @@ class FinetuneConfig(Config):
     @classmethod
     def _address(cls, name: str) -> str:
         if name and not _BASE.fullmatch(name):
-            raise ValueError("a base is <recipe>/checkpoint@<version> or <recipe>/finetuned@<version>")
+            form = "a base is <recipe>/checkpoint@<version> or <recipe>/finetuned@<version>"
+            raise ValueError(f"{form}{import_hint(name)}")
         return name
 
     @model_validator(mode="after")

@@ -284,11 +284,19 @@ def log_likelihoods(
     """
     learned, count = _selection(documents, labels, bounds)
     rows = model.hidden(tokens, documents, bounds).flatten(0, 1).index_select(0, learned)
-    logits = F.linear(rows, model.head_weight.to(rows.dtype)).float()
+    log_p = torch.log_softmax(_logits(model, rows).float(), dim=-1)
     expected = labels.flatten().index_select(0, learned)
-    log_p = torch.log_softmax(logits, dim=-1).gather(1, expected[:, None])[:, 0]
-    by_position = torch.zeros(labels.numel(), device=labels.device).index_copy(0, learned, log_p)
+    learned_log_p = log_p.gather(1, expected[:, None])[:, 0]
+    by_position = torch.zeros(labels.numel(), device=labels.device).index_copy(0, learned, learned_log_p)
     return _per_document(by_position.view(labels.shape), documents, count)
+
+
+def _logits(model: Transformer, rows: Tensor) -> Tensor:
+    """Returns the logits of hidden states, [rows, vocab_size]; a head of its own is called, so that FSDP gathers it."""
+    if model.head is None:
+        return F.linear(rows, model.head_weight.to(rows.dtype))
+    logits: Tensor = model.head(rows)
+    return logits[:, : model.vocab_size]
 
 
 def _selection(documents: Tensor, labels: Tensor, bounds: Bounds | None = None) -> tuple[Tensor, int]:

@@ -12,12 +12,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import DriftError, InputError
+from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.run import import_model as command
 from tasks.run.export import export_model
 from tasks.run.import_model import import_model, read_tokenizer
+from tasks.run.recipe import find_recipe
 from tasks.run.shell import main
 from tasks.run.trace.audit import audit
 from tasks.run.trace.cards import card
@@ -30,6 +31,7 @@ from tasks.trainer.interchange.model_folder import read_model
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 from tests.taken_down import take_down
+from tests.tasks.trainer.interchange.hub_server import COMMIT, NAME, HubServer
 from tests.tasks.trainer.interchange.model_folders import END, change, write_folder
 from tests.tasks.trainer.small_run import small_config
 
@@ -145,14 +147,23 @@ def test_an_interrupted_import_is_continued(
     assert made.checkpoint.record.content == imported.artifact("checkpoint").record.content
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_an_export_has_the_same_tensors_and_says_where_they_come_from(tmp_path: Path, tied: bool) -> None:
-    source, store = write_folder(tmp_path / "in", tie_word_embeddings=tied), Store(str(tmp_path / "store"))
+EXPORTED: dict[str, dict[str, Any]] = {
+    "tied": {"tie_word_embeddings": True},
+    "bf16": {"dtype": torch.bfloat16},
+    "padded qwen": {"family": "qwen3", "head_dim": 12, "vocab_size": 384, "dtype": torch.bfloat16},
+}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_export_has_the_same_tensors_and_says_where_they_come_from(tmp_path: Path, name: str) -> None:
+    source, store = write_folder(tmp_path / "in", **EXPORTED[name]), Store(str(tmp_path / "store"))
     import_model(store, "smol", "1", str(source))
     out = export_model(store, "smol", "1", "model", str(tmp_path / "out"))
     theirs, ours = load_file(source / "model.safetensors"), load_file(out / "model.safetensors")
     assert theirs.keys() == ours.keys()
-    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+    assert all(torch.equal(theirs[name], ours[name]) and theirs[name].dtype == ours[name].dtype for name in theirs)
+    dtype = str(EXPORTED[name].get("dtype", torch.float32)).removeprefix("torch.")
+    assert json.loads((out / "config.json").read_text())["torch_dtype"] == dtype
     assert read_model(out).shape == read_model(source).shape
     card_text = (out / "README.md").read_text()
     assert "Sluice did not train it: it was imported" in card_text
@@ -215,7 +226,7 @@ def test_it_is_evaluated_and_a_training_starts_from_it(imported: Imported, tmp_p
         kind="scores",
     )
     assert json.loads(scores.read("scores.json"))["step"] == 0
-    config = small_config(model=made.model.shape, steps=2, milestones=1, init_from="test/checkpoint@dev")
+    config = small_config(model=made.shape, steps=2, milestones=1, init_from="test/checkpoint@dev")
     trained = run_stage_in(
         tmp_path,
         "tasks.stages.train.stage",
@@ -232,6 +243,38 @@ def test_it_is_evaluated_and_a_training_starts_from_it(imported: Imported, tmp_p
     assert f"## Imported weights\n\n- {not_on_record}\n" in card(lineage, [])
 
 
+def test_a_model_of_the_hub_is_recorded_with_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "model", family="qwen2", vocab_size=384)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with HubServer(folder) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        made = import_model(Store(str(tmp_path / "store")), "smol", "1", f"hf://{NAME}@v1")
+    checkpoint = made.checkpoint
+    assert checkpoint.record.note.endswith(f"imported from hf://{NAME}@{COMMIT}")
+    refs = {ref.role: ref for ref in checkpoint.record.inputs}
+    assert refs["file:config.json"].address == f"external:hf://{NAME}@{COMMIT}/config.json"
+    assert refs["file:model.safetensors"].content == sha256_of_file(folder / "model.safetensors")
+    about = json.loads(checkpoint.read("import.json"))
+    assert (about["name"], about["revision"]) == (NAME, COMMIT)
+    assert (made.shape.vocab_rows, json.loads(checkpoint.read("model.json"))["vocab_size"]) == (384, 300)
+    local = import_model(made.checkpoint.store, "smol", "2", str(folder)).checkpoint
+    weights = "checkpoints/step-00000000/model.safetensors"
+    assert checkpoint.read(weights) == local.read(weights)
+
+
+@pytest.mark.parametrize("setting", ["train.init_from", "finetune.base"])
+@pytest.mark.parametrize(
+    ("source", "version"),
+    [("hf://ink/Pot-1B@main", "pot-1b"), ("'/data/models/Pot v1/'", "pot-v1"), ("s3://b/pot", "pot")],
+)
+def test_a_recipe_that_names_a_source_is_refused_with_the_command_that_imports_it(
+    setting: str, source: str, version: str
+) -> None:
+    said = f'import-model {source} --recipe R --version {version}, where R is .* write "R/checkpoint@{version}"'
+    with pytest.raises(RecipeError, match=said):
+        find_recipe("smoke").override({setting: source.strip("'")})
+
+
 def tokenizer(folder: Path) -> Any:
     return read_tokenizer(folder, read_model(folder))
 
@@ -244,8 +287,7 @@ def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"has ids up to {size - 1}, and config.json a vocab_size of {size - 1}"):
         tokenizer(folder)
     change(folder / "config.json", vocab_size=size + 4)
-    with pytest.raises(InputError, match=f"has {size} tokens, .* Add special tokens .* until it has {size + 4}"):
-        tokenizer(folder)
+    assert tokenizer(folder).tokens.vocab_size == size, "rows of the model beyond the tokenizer are padding"
 
 
 @pytest.mark.parametrize(
@@ -272,6 +314,30 @@ def test_model_and_tokenizer_must_name_the_same_end_of_text(tmp_path: Path, capl
     change(folder / "config.json", eos_token_id=2)
     with pytest.raises(InputError, match=r"has the id 0, and config\.json eos_token_id = 2\. Set both"):
         tokenizer(folder)
+
+
+@pytest.mark.parametrize("where", ["file", "field", "named", "none"])
+def test_the_tokenizer_has_the_chat_template_of_the_folder(tmp_path: Path, where: str) -> None:
+    folder, text = write_folder(tmp_path / "model"), "{{ bos_token }}{% for m in messages %}é{% endfor %}\n"
+    named = [{"name": "tool_use", "template": "other"}, {"name": "default", "template": text}]
+    fields = {"field": text, "named": named, "file": "an older one"}
+    change(folder / "tokenizer_config.json", bos_token={"content": END}, chat_template=fields.get(where))
+    if where == "file":
+        (folder / "chat_template.jinja").write_text(text)
+    published = import_model(Store(str(tmp_path / "store")), "smol", "1", str(folder)).tokenizer
+    settings = json.loads(published.read("tokenizer_config.json"))
+    if where == "none":
+        assert "chat_template.jinja" not in published.files("")
+        assert settings == {"eos_token": END}
+    else:
+        assert published.read("chat_template.jinja").decode() == text
+        assert settings == {"eos_token": END, "bos_token": END}
+    roles = {ref.role for ref in published.record.inputs}
+    assert ("file:chat_template.jinja" in roles) == (where == "file")
+    change(folder / "tokenizer_config.json", chat_template={"a": "b"})
+    if where != "file":
+        with pytest.raises(InputError, match=r"tokenizer_config\.json: chat_template cannot be read"):
+            tokenizer(folder)
 
 
 def test_a_tokenizer_that_changes_texts_is_refused(tmp_path: Path) -> None:

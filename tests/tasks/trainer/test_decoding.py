@@ -12,6 +12,9 @@ EOS, VOCABULARY, CONTEXT = 0, 50, 24
 SHAPES = {
     "shared keys": ModelConfig(layers=2, dim=32, heads=4, kv_heads=2),
     "a key for each": ModelConfig(layers=3, dim=32, heads=2, kv_heads=2, tie_embeddings=False),
+    "qwen, padded": ModelConfig(
+        layers=2, dim=32, heads=4, kv_heads=2, head_width=12, qkv_bias=True, qk_norm=True, vocab_rows=64
+    ),
     "one key, yarn": ModelConfig(
         layers=2, dim=32, heads=4, kv_heads=1, rope_scaling=YarnRope(kind="yarn", factor=4.0, original_length=8)
     ),
@@ -23,6 +26,8 @@ def model(request: pytest.FixtureRequest) -> Transformer:
     made = build(SHAPES[request.param], VOCABULARY, 3).eval()
     with torch.no_grad():  # a head that starts at zero predicts nothing
         made.head_weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
+        if made.config.vocab_rows:  # these would be the most likely if they were tokens
+            made.embedding.weight[VOCABULARY:] = 10 * made.embedding.weight[: 64 - VOCABULARY]
     return made
 
 

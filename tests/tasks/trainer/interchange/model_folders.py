@@ -11,8 +11,11 @@ from tasks.stages.tokens.bpe import train
 from tests.corpora import corpus
 from tests.late import transformers
 
-CONTEXT = 128
-CLASSES = {"llama": ("LlamaConfig", "LlamaForCausalLM"), "mistral": ("MistralConfig", "MistralForCausalLM")}
+CONTEXT = 256
+CLASSES = {
+    family: (f"{family.capitalize()}Config", f"{family.capitalize()}ForCausalLM")
+    for family in ("llama", "mistral", "qwen2", "qwen3")
+}
 SMALL = {
     "hidden_size": 32,
     "intermediate_size": 96,

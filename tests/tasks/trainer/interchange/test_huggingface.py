@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.inference import Sampling, continuation
-from tasks.trainer.interchange.gguf_file import pairwise, write_gguf
-from tasks.trainer.interchange.huggingface import copy_renamed, llama_config, small_files
+from tasks.trainer.interchange.gguf_file import SPLITS, pairwise, pre_tokenizer_name, write_gguf
+from tasks.trainer.interchange.huggingface import llama_config, llama_name, small_files
+from tasks.trainer.interchange.weights import copy_renamed
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 from tests.late import transformers
@@ -52,7 +53,7 @@ def exported(folder: Path, model: Transformer, tokenizer: str) -> Path:
     for name, content in small_files(described, tokenizer).items():
         (folder / "hf" / name).write_bytes(content)
     with (folder / "ours.safetensors").open("rb") as source, (folder / "hf" / "model.safetensors").open("wb") as target:
-        copy_renamed(source, target)
+        copy_renamed(source, target, llama_name)
     return folder / "hf"
 
 
@@ -183,5 +184,50 @@ def test_gguf_refuses_unsupported_settings(made: Made, tmp_path: Path) -> None:
         write_gguf(folder, tmp_path / "a.gguf", "test")
     other = json.loads(text) | {"pre_tokenizer": {"type": "Whitespace"}}
     folder = exported(tmp_path / "b", model_of(True, 2, "none", 300), json.dumps(other))
-    with pytest.raises(InputError, match="the pre-tokenizer differs from that of GPT-2"):
+    with pytest.raises(InputError, match="the pre-tokenizer differs from those of GPT-2, Qwen 2 and Llama 3"):
         write_gguf(folder, tmp_path / "b.gguf", "test")
+
+
+@pytest.mark.parametrize(("setting", "kind"), [("qkv_bias", "qwen2"), ("qk_norm", "qwen3")])
+def test_gguf_of_qwen_has_its_vectors_padding_and_rows_as_they_are(
+    made: Made, tmp_path: Path, setting: str, kind: str
+) -> None:
+    text = made.tokenizer.read("tokenizer.json").decode()
+    size = len(json.loads(text)["model"]["vocab"])
+    model = model_of(True, 2, "linear", size, **{setting: True, "vocab_rows": size + 7, "head_width": 24})
+    folder = exported(tmp_path, model, text)
+    write_gguf(folder, tmp_path / "model.gguf", "test")
+    read = gguf.GGUFReader(tmp_path / "model.gguf")
+    assert read.get_field("general.architecture").contents() == kind
+    assert read.get_field(f"{kind}.attention.key_length").contents() == 24
+    assert read.get_field(f"{kind}.rope.scaling.type").contents() == "linear"
+    assert read.get_field("tokenizer.ggml.tokens").contents()[-1] == f"[PAD{size + 6}]"
+    weights = {tensor.name: tensor.data for tensor in read.tensors}
+    ours = {name: weight.numpy() for name, weight in load_file(tmp_path / "ours.safetensors").items()}
+    assert len(weights) == len(ours)
+    np.testing.assert_array_equal(weights["blk.2.attn_q.weight"], ours["layers.2.attention.wq.weight"])
+    theirs, own = ("attn_k.bias", "wk.bias") if setting == "qkv_bias" else ("attn_k_norm.weight", "k_norm.weight")
+    np.testing.assert_array_equal(weights[f"blk.1.{theirs}"], ours[f"layers.1.attention.{own}"])
+
+
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+
+
+@pytest.mark.parametrize(("whole_words", "name"), [(False, "qwen2"), (True, "llama-bpe")])
+def test_pre_tokenizers_of_qwen_and_llama3_have_their_names_in_llama_cpp(whole_words: bool, name: str) -> None:
+    pattern = {"Regex": next(regex for regex, known in SPLITS.items() if known == name)}
+    tokenizer = {
+        "normalizer": None if whole_words else {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{**SPLIT, "pattern": pattern}, BYTES]},
+        "model": {"ignore_merges": whole_words},
+    }
+    assert pre_tokenizer_name(tokenizer) == name
+    for changed in ({"model": {"ignore_merges": not whole_words}}, {"normalizer": {"type": "NFKC"}}):
+        with pytest.raises(InputError, match="the pre-tokenizer differs"):
+            pre_tokenizer_name({**tokenizer, **changed})
+
+
+def test_biases_together_with_norms_of_heads_are_refused() -> None:
+    with pytest.raises(InputError, match=r"no layout represents .* qkv_bias together with qk_norm"):
+        llama_config(ModelConfig(qkv_bias=True, qk_norm=True), 300, SEQ_LEN, 0)

@@ -7,25 +7,23 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.inference import Sampling, continuation
-from tasks.trainer.interchange import model_folder
-from tasks.trainer.interchange.model_folder import (
-    read_model,
-    read_origin,
-    read_tensors,
-    tensor_shapes,
-    write_weights,
-)
+from tasks.trainer.interchange import weights as weights_module
+from tasks.trainer.interchange.huggingface import llama_name, small_files
+from tasks.trainer.interchange.model_folder import read_model, read_origin, read_tensors, tensor_shapes
+from tasks.trainer.interchange.weights import INDEX, SHARD_BYTES, TORCH_NAMES, export_weights, write_fp32
 from tasks.trainer.model.model_file import describe, load_model
 from tasks.trainer.model.transformer import Transformer
 from tests.late import transformers
 from tests.tasks.trainer.interchange.model_folders import CONTEXT, change, write_folder
 
-STEPS = 50
+CACHED = 20
+"""Tokens of a greedy text that are also compared with generation by a cache of keys and values."""
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 MODELS: dict[str, dict[str, Any]] = {
@@ -38,6 +36,19 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama3": {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 32, "rope_theta": 500_000.0}},
     "yarn": {"rope_parameters": {**YARN, "beta_fast": 16.0, "rope_theta": 10_000.0}},
     "files": {"shard_size": "20KB"},
+    "head width": {"head_dim": 12},
+    "mistral, head width": {"family": "mistral", "head_dim": 16},
+    "smollm": {
+        "tie_word_embeddings": True,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "dtype": torch.bfloat16,
+    },
+    "qwen2": {"family": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "qwen2, tied, padded": {"family": "qwen2", "tie_word_embeddings": True, "vocab_size": 384, "shard_size": "20KB"},
+    "qwen2, yarn": {"family": "qwen2", "rope_parameters": {**YARN, "rope_theta": 1e6}, "dtype": torch.bfloat16},
+    "qwen3": {"family": "qwen3", "head_dim": 16, "rms_norm_eps": 1e-3},
+    "qwen3, tied, padded": {"family": "qwen3", "head_dim": 24, "tie_word_embeddings": True, "vocab_size": 320},
     "bf16": {"dtype": torch.bfloat16},
     "fp16": {"dtype": torch.float16},
 }
@@ -45,31 +56,70 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def loaded(folder: Path, out: Path) -> Transformer:
     """Returns the model of a folder as a checkpoint has it."""
-    model = read_model(folder)
+    model, tokens = read_model(folder), Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
     with (out / "ours.safetensors").open("wb") as file:
-        write_weights(read_tensors(folder, model), file)
-    described = describe(model.shape, TokenFormat(model.vocab_size, 0, ""), model.context)
+        write_fp32(read_tensors(folder, model), file)
+    described = describe(model.of_tokens(tokens), TokenFormat(tokens, 0, ""), model.context)
     (out / "model.json").write_text(json.dumps(described))
     return load_model(out / "model.json", out / "ours.safetensors")[0]
 
 
+def exported(folder: Path, out: Path, limit: int) -> Path:
+    """Writes the folder of the model that `loaded` has read from `folder`, in its dtypes."""
+    tensors, target = read_tensors(folder, read_model(folder)), out / "exported"
+    target.mkdir()
+    described = json.loads((out / "model.json").read_text())
+    described["dtype"] = TORCH_NAMES[tensors["embedding.weight"].dtype]
+    for name, content in small_files(described, (folder / "tokenizer.json").read_text()).items():
+        (target / name).write_bytes(content)
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != "F32"}
+    with (out / "ours.safetensors").open("rb") as source:
+        export_weights(source, target, llama_name, dtypes, limit)
+    return target
+
+
+def all_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+@pytest.mark.parametrize("steps", [40, pytest.param(200, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_and_greedy_tokens_are_equal(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_folder, "_PIECE", 100)  # so that a tensor has several pieces
+def test_logits_and_greedy_tokens_are_equal_and_an_export_has_the_same_bits(
+    tmp_path: Path, name: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_module, "_PIECE", 100)  # so that a tensor has several pieces
     folder = write_folder(tmp_path / "theirs", **MODELS[name])
-    assert (folder / model_folder.INDEX).exists() == (name == "files")
+    sharded = "shard_size" in MODELS[name]
+    assert (folder / INDEX).exists() == sharded
     ours = loaded(folder, tmp_path)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokens = torch.randint(ours.vocab_size, (2, CONTEXT), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        difference = (ours(tokens, torch.zeros_like(tokens)) - theirs(tokens).logits).abs().max()
+        logits = theirs(tokens).logits
+        difference = (ours(tokens, torch.zeros_like(tokens)) - logits[..., : ours.vocab_size]).abs().max()
     assert difference <= 1e-4
-    prompt = tokens[:1, :5]
+    prompt = tokens[:1, :5].clone()
     prompt[0, 0] = 0
-    written = theirs.generate(prompt, max_new_tokens=STEPS, min_new_tokens=STEPS, do_sample=False)[0, 5:].tolist()
-    mine = continuation(ours, prompt[0, 1:].tolist(), 0, CONTEXT, Sampling(max_tokens=STEPS))
-    assert mine == written
-    assert len(set(mine)) > 3, "a text that repeats one token would be equal by chance"
+    # Rows of the embedding that are no tokens are never generated here; neither is the end of text in this test.
+    no_tokens = [*range(ours.vocab_size, logits.shape[-1])] or None
+    settings = {"min_new_tokens": steps, "max_new_tokens": steps, "do_sample": False, "suppress_tokens": no_tokens}
+    whole = theirs.generate(prompt, **settings)
+    written = whole[0, 5:].tolist()
+    with torch.no_grad():
+        following = ours(whole, torch.zeros_like(whole))[0, 4:-1]
+    assert following[:, 1:].argmax(-1).add(1).tolist() == written, "each token is our most likely one"
+    mine = continuation(ours, prompt[0, 1:].tolist(), 0, CONTEXT, Sampling(max_tokens=CACHED))
+    assert mine == written[:CACHED]
+    assert len(set(written)) > 3, "a text that repeats one token would be equal by chance"
+    again = exported(folder, tmp_path, 20_000 if sharded else SHARD_BYTES)
+    assert (again / INDEX).exists() == sharded
+    before, after = all_tensors(folder), all_tensors(again)
+    assert before.keys() == after.keys()
+    assert all(before[name].dtype == after[name].dtype and torch.equal(before[name], after[name]) for name in before)
+    assert read_model(again).shape == read_model(folder).shape
+    copy = transformers.AutoModelForCausalLM.from_pretrained(again, dtype=torch.float32).eval()
+    with torch.no_grad():
+        assert torch.equal(copy(tokens).logits, logits)
 
 
 def test_a_configuration_of_an_older_transformers_gives_the_same_shape(tmp_path: Path) -> None:
@@ -93,21 +143,25 @@ def test_the_inner_width_is_exact(tmp_path: Path, width: int, dim: int) -> None:
 
 
 def test_shapes_are_those_of_the_decoder() -> None:
-    for tied in (True, False):
-        config = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, ffn_width=50, tie_embeddings=tied)
+    qwen = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 48}
+    for settings in ({}, {"tie_embeddings": False}, {"tie_embeddings": False, **qwen}):
+        config = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, ffn_width=50, **settings)
         state = Transformer(config, 40).state_dict()
         assert tensor_shapes(config, 40) == {name: tuple(weight.shape) for name, weight in state.items()}
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"architectures": ["Qwen2ForCausalLM"]}, r'architectures = \["Qwen2ForCausalLM"\].* Import a model of Llama'),
+    (
+        {"architectures": ["GemmaForCausalLM"]},
+        r'architectures = \["GemmaForCausalLM"\].* Import a model of Llama.*Qwen3',
+    ),
     ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8}, r'architectures = \["MixtralForCausalLM"\]'),
     ({"architectures": None}, "architectures = null"),
     ({"model_type": "qwen3"}, 'model_type = "qwen3".* A model of LlamaForCausalLM has llama'),
     ({"attention_bias": True}, "attention_bias = true is not supported"),
     ({"mlp_bias": True}, "mlp_bias = true"),
     ({"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
-    ({"head_dim": 16}, "head_dim = 16 .* hidden_size / heads = 8"),
+    ({"head_dim": 15}, "shape that Sluice's decoder does not have: .*head_width 15 must be even"),
     (
         {"hidden_size": 36, "head_dim": 9},
         "shape that Sluice's decoder does not have: .*dim 36 must be an even multiple of heads 4",
@@ -136,6 +190,32 @@ def test_a_model_that_computes_something_else_is_refused(tmp_path: Path, fields:
     change(folder / "config.json", **fields)
     with pytest.raises(InputError, match=said):
         read_model(folder)
+
+
+def test_biases_of_all_matrices_of_attention_are_refused_also_for_qwen(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", family="qwen3", attention_bias=True)
+    with pytest.raises(InputError, match="attention_bias = true is not supported"):
+        read_model(folder)
+
+
+def test_the_window_of_a_qwen_counts_if_a_layer_uses_it(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", family="qwen2")
+    older = {"layer_types": None, "sliding_window": 64}
+    for fields in ({"use_sliding_window": False}, {"use_sliding_window": True, "max_window_layers": 2}):
+        change(folder / "config.json", **older, **fields)
+        assert read_model(folder).shape.qkv_bias
+    change(folder / "config.json", use_sliding_window=True, max_window_layers=1)
+    with pytest.raises(InputError, match=r"sliding_window = 64 is not supported\. It is exact up to 64 tokens"):
+        read_model(folder)
+    change(folder / "config.json", sliding_window=CONTEXT)
+    assert read_model(folder).context == CONTEXT
+
+
+def test_a_qwen3_without_the_field_has_its_usual_head_width(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", family="qwen3", head_dim=128, num_hidden_layers=1)
+    change(folder / "config.json", head_dim=None)
+    assert read_model(folder).shape.head_width == 128
+    assert read_tensors(folder, read_model(folder))
 
 
 def test_a_mistral_model_without_the_field_has_its_usual_window(tmp_path: Path) -> None:

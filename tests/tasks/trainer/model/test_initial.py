@@ -164,11 +164,15 @@ OTHER = {
     "dim": 64,
     "heads": 2,
     "kv_heads": 1,
+    "head_width": 16,
+    "qkv_bias": True,
+    "qk_norm": True,
     "ffn_multiple": 4.0,
     "ffn_width": 80,
     "rope_theta": 500_000.0,
     "rope_scaling": LinearRope(kind="linear", factor=2.0),
     "tie_embeddings": False,
+    "vocab_rows": 320,
     "norm_eps": 1e-6,
 }
 """Another value of each setting of a model."""

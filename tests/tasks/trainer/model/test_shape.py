@@ -25,6 +25,15 @@ LLAMA = {"model_type": "llama", "tie_word_embeddings": False, "max_position_embe
 LLAMA_2_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32}
 LLAMA_2_70B = {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
 LLAMA_3_8B = {**LLAMA_2_7B, "num_key_value_heads": 8}
+QWEN = {"tie_word_embeddings": True, "vocab_size": 151936, "max_position_embeddings": 32768}
+QWEN_2_5_05B = {
+    **{**QWEN, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
+    "intermediate_size": 4864,
+}
+QWEN_3_06B = {
+    **{**QWEN, "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8},
+    **{"intermediate_size": 3072, "head_dim": 128},
+}
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "Llama 2 7B": ({**LLAMA, **LLAMA_2_7B, "intermediate_size": 11008, "vocab_size": 32000}, 6_738_415_616),
     "Llama 2 70B": ({**LLAMA, **LLAMA_2_70B, "intermediate_size": 28672, "vocab_size": 32000}, 68_976_648_192),
@@ -33,6 +42,8 @@ MODELS: dict[str, tuple[dict[str, Any], int]] = {
         {**LLAMA, **LLAMA_2_7B, "model_type": "olmo", "intermediate_size": 11008, "vocab_size": 50304},
         6_888_095_744,
     ),
+    "Qwen 2.5 0.5B": ({"model_type": "qwen2", **QWEN_2_5_05B}, 494_032_768),
+    "Qwen 3 0.6B": ({"model_type": "qwen3", **QWEN_3_06B}, 596_049_920),
     "GPT-2": (
         {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
         124_439_808,
@@ -64,7 +75,8 @@ def test_flops_match_the_counter_of_torch(name: str) -> None:
 
 def test_an_unknown_model_family_is_refused_with_a_list_of_the_known_ones() -> None:
     with pytest.raises(
-        InputError, match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, olmo, gpt2'
+        InputError,
+        match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, qwen2, qwen3, olmo, gpt2',
     ):
         shape_of({"model_type": "mamba"})
 
@@ -103,9 +115,11 @@ def test_the_documented_table_matches_the_sizes() -> None:
     assert [row for row in table if re.fullmatch(r"[\d.]+[mb]", row[0])] == rows
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_flops_per_token_match_the_counter_of_torch_forward_and_backward(tied: bool) -> None:
-    config, vocab, length = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=tied), 96, 24
+@pytest.mark.parametrize(
+    "settings", [{}, {"tie_embeddings": False}, {"head_width": 12, "qkv_bias": True, "qk_norm": True}]
+)
+def test_flops_per_token_match_the_counter_of_torch_forward_and_backward(settings: dict[str, Any]) -> None:
+    config, vocab, length = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, **settings), 96, 24
     model = build(config, vocab, 0)
     tokens = torch.randint(vocab, (3, length))
     # Of the fused kernel on a CPU torch counts nothing.

@@ -56,11 +56,54 @@ def test_positions_restart_with_each_document() -> None:
     assert positions.tolist() == [[0, 1, 2, 0, 1, 0]]
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_computed_parameter_count_matches_the_model(tied: bool) -> None:
-    config = CONFIG.model_copy(update={"tie_embeddings": tied})
+QWEN = {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 64}
+
+
+@pytest.mark.parametrize("settings", [{}, {"tie_embeddings": False}, QWEN, *({name: QWEN[name]} for name in QWEN)])
+def test_the_computed_parameter_count_matches_the_model(settings: dict[str, object]) -> None:
+    config = CONFIG.model_copy(update=settings)
     model = build(config, VOCABULARY, 0)
     assert ModelShape.of(config, VOCABULARY).weights["total"] == sum(p.numel() for p in model.parameters())
+
+
+def test_biases_start_at_zero_and_norms_of_heads_at_one() -> None:
+    state = build(CONFIG.model_copy(update=QWEN), VOCABULARY, 0).state_dict()
+    biases = [name for name in state if name.endswith(".bias")]
+    assert biases == [f"layers.{layer}.attention.w{one}.bias" for layer in (0, 1) for one in "qkv"]
+    assert not any(state[name].any() for name in biases)
+    assert all(torch.equal(state[f"layers.1.attention.{one}_norm.weight"], torch.ones(12)) for one in "qk")
+
+
+def test_rows_that_are_no_tokens_have_no_logit_no_probability_and_no_gradient() -> None:
+    (tokens, documents), padded = packed(), build(CONFIG.model_copy(update=QWEN), VOCABULARY, 0)
+    whole = build(CONFIG.model_copy(update={**QWEN, "vocab_rows": 0}), VOCABULARY, 0)
+    state = padded.state_dict()
+    whole.load_state_dict({**state, "embedding.weight": state["embedding.weight"][:VOCABULARY]})
+    assert torch.equal(padded(tokens, documents), whole(tokens, documents))
+    losses = [model.loss(tokens, documents, tokens.roll(-1)) for model in (padded, whole)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    assert padded.embedding is not None
+    assert whole.embedding is not None
+    gradient = padded.embedding.weight.grad
+    torch.testing.assert_close(gradient[:VOCABULARY], whole.embedding.weight.grad)
+    assert not gradient[VOCABULARY:].any()
+
+
+def test_fewer_rows_than_tokens_are_refused() -> None:
+    config = CONFIG.model_copy(update={"vocab_rows": 49})
+    for make in (lambda: build(config, VOCABULARY, 0), lambda: ModelShape.of(config, VOCABULARY)):
+        with pytest.raises(
+            RecipeError, match=r"vocab_rows = 49, and the vocabulary has 50 tokens\. Set .* to 50 or more"
+        ):
+            make()
+
+
+@pytest.mark.parametrize("settings", [{"head_width": 7}, {"dim": 36, "heads": 8}])
+def test_a_head_has_an_even_width(settings: dict[str, object]) -> None:
+    with pytest.raises(RecipeError, match=r"must be (even|an even multiple of heads 8)"):
+        parse(TrainConfig, {"model": settings}, "test")
 
 
 def test_initial_weights_depend_on_the_seed_and_not_on_the_number_of_layers() -> None:
@@ -148,6 +191,14 @@ def test_a_model_applies_its_position_scaling() -> None:
     plain = model.hidden(tokens, documents)
     model.config = config(kind="linear", factor=2.0)
     assert not torch.allclose(model.hidden(tokens, documents)[0, -1], plain[0, -1])
+
+
+def test_settings_of_other_families_are_serialized_only_if_set() -> None:
+    for name, value in QWEN.items():
+        assert name not in ModelConfig().model_dump(mode="json")
+        config = CONFIG.model_copy(update={name: value})
+        assert config.model_dump(mode="json")[name] == value
+        assert f'"{name}":' in canonical_json(config)
 
 
 def test_without_scaling_the_serialized_settings_are_unchanged() -> None:

@@ -1,9 +1,9 @@
 """One rank of a test of layouts: `python -m tests.tasks.trainer.parallel.parallel_worker jobs.json results.json`.
 
 Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "optimizer": name,
-"compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a tiny model on
-synthetic batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per job, the last
-of synthetic held-out text after every step. A layout of null is the trainer's bit-exact mode.
+"model": settings, "compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a
+tiny model on synthetic batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per
+job, the last of synthetic held-out text after every step. A layout of null is the trainer's bit-exact mode.
 """
 
 import json
@@ -32,7 +32,7 @@ LEARNING_RATE = 1e-2
 
 def config(*, tie: bool, **more: Any) -> TrainConfig:
     """Returns the settings of a job."""
-    model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=tie)
+    model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=tie, **more.get("model", {}))
     optim = OptimConfig(name=more.get("optimizer", "adamw"), lr=LEARNING_RATE)
     settings = {"model": model, "optim": optim, "compression": more.get("compression")}
     return TrainConfig.model_validate({**settings, "batch_size": MICROBATCHES, "microbatch": 1})

@@ -65,13 +65,24 @@ def test_the_scale_follows_the_tensor() -> None:
 
 
 def test_only_hidden_matrices_of_suitable_shape_use_fp8() -> None:
-    model = build(ModelConfig(layers=1, dim=48, heads=6, kv_heads=1, tie_embeddings=False), 40, 0)
+    model = build(ModelConfig(layers=1, dim=48, heads=6, kv_heads=1, qkv_bias=True, tie_embeddings=False), 40, 0)
     before = {name: parameter for name, parameter in model.named_parameters()}
     use_fp8(model.layers, CPU)
     narrow = {name for name, module in model.named_modules() if isinstance(module, Fp8Linear)}
     # Keys and values of one head of size 8 are not a multiple of 16.
     assert narrow == {f"layers.0.{name}" for name in ("attention.wq", "attention.wo", "ffn.w1", "ffn.w2", "ffn.w3")}
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
+
+
+def test_a_bias_is_added_to_the_product() -> None:
+    _, narrow = pair(32, 48)
+    x, bias = torch.randn(16, 48), torch.randn(32)
+    without = narrow(x)
+    narrow[0].bias = nn.Parameter(bias)
+    out = narrow(x)
+    torch.testing.assert_close(out, without + bias)
+    out.sum().backward()
+    assert torch.equal(narrow[0].bias.grad, torch.full((32,), 16.0))
 
 
 def test_under_autocast_outputs_have_its_dtype_and_gradients_that_of_the_weight() -> None:

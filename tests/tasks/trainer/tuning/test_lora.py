@@ -19,9 +19,21 @@ TOKENS = torch.arange(48).view(2, 24)
 DOCUMENTS = (torch.arange(24) // 9).expand(2, 24)
 
 
-@pytest.fixture(params=[True, False])
+OTHERS = {
+    "tied": {},
+    "untied": {"tie_embeddings": False},
+    "qwen": {"head_width": 12, "qkv_bias": True, "qk_norm": True, "vocab_rows": 64},
+}
+
+
+@pytest.fixture(params=OTHERS)
 def model(request: pytest.FixtureRequest) -> Transformer:
-    return build(MODEL.model_copy(update={"tie_embeddings": request.param}), 60, 3)
+    made = build(MODEL.model_copy(update=OTHERS[request.param]), 60, 3)
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            if name.endswith(".bias"):  # which begin at zero
+                torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(5))
+    return made
 
 
 def test_a_new_adapter_changes_nothing(model: Transformer) -> None:

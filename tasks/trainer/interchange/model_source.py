@@ -1,0 +1,279 @@
+"""The files of a model to import, from a local folder, an object store, a web server, or the Hugging Face hub.
+
+`model_files` makes them available as a local folder:
+
+a folder, or file://…       as it is.
+hf://owner/name[@revision]  a snapshot in the hub's cache (`HF_HOME`), filled by `huggingface_hub`; the revision is
+                            resolved to a commit first. Every file has the size and hash that the hub states for it. The
+                            token is that of `huggingface_hub`: `HF_TOKEN`, or the one of `hf auth login`.
+s3://… and other fsspec     copies below the cache (`tasks.core.cache`), which are removed after the import. A download
+URLs, https://…             that was cut off is continued, if the file is the same and its server reads ranges.
+
+Only files that an import reads are fetched, and `config.json` first, so that a model that Sluice cannot compute is
+refused before its weights are downloaded. Whole files are renamed to their names, so a killed import leaves none that
+is incomplete.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from tasks.core import cache
+from tasks.core.digest import sha256_of_file
+from tasks.core.errors import InputError, SluiceError, TransientError
+from tasks.core.remote import connect, protocol_of, translate
+from tasks.trainer.interchange.model_folder import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    STATED,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    indexed_files,
+    read_model,
+)
+from tasks.trainer.interchange.weights import INDEX, WEIGHTS
+
+log = logging.getLogger("sluice.import")
+HUB = "hf"
+_HUB_MODEL = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@\s]+))?/?")
+_WEB = ("http", "https")
+_RANGE = 32 << 20
+"""Bytes of a request."""
+_VERSIONS = ("ETag", "etag", "LastModified", "Last-Modified", "mtime", "updated")
+"""Fields by which file systems state the version of a file."""
+_REMEDY = "name a complete Hugging Face model folder"
+
+Fetch = Callable[[str], bool]
+"""Fetches a file by its name in the folder; returns whether it exists."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A local folder with the files of a model.
+
+    Attributes:
+        folder: of the files.
+        address: of the original folder; that of the hub ends with the commit.
+        name: of a model of the hub, "" of others.
+        revision: commit of a model of the hub.
+        sha256: digests that were verified, by name of the file.
+    """
+
+    folder: Path
+    address: str
+    name: str = ""
+    revision: str = ""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def model_files(source: str) -> Iterator[ModelFiles]:
+    """Yields the files of a source; copies of a URL are removed after a clean exit.
+
+    Raises:
+        InputError: the source lacks a file, is not a source, or has a model that Sluice cannot compute.
+        StoreError, TransientError: its store, server or hub does not answer or refuses.
+    """
+    protocol = protocol_of(source)
+    if protocol == HUB:
+        yield _from_hub(source)
+    elif protocol == "file":
+        path = Path(source.partition("://")[2] if "://" in source else source).expanduser().absolute()
+        yield ModelFiles(path, str(path))
+    else:
+        with _url_copies(source) as files:
+            yield files
+
+
+def _fetch_model(folder: Path, fetch: Fetch, address: str) -> None:
+    """Fetches the files that an import reads; raises InputError if one is missing or the model is not supported."""
+
+    def require(name: str) -> None:
+        if not fetch(name):
+            raise InputError(f"{address} has no {name}", _REMEDY)
+
+    require(CONFIG)
+    read_model(folder)
+    for name in (TOKENIZER, TOKENIZER_CONFIG):
+        require(name)
+    for name in (CHAT_TEMPLATE, *STATED):
+        fetch(name)
+    if not fetch(WEIGHTS):
+        require(INDEX)
+        for name in indexed_files(folder):
+            require(name)
+
+
+def _from_hub(source: str) -> ModelFiles:
+    """Returns the snapshot of a model of the hub."""
+    from huggingface_hub import HfApi, hf_hub_download
+
+    match = _HUB_MODEL.fullmatch(source)
+    if match is None:
+        raise InputError(f"{source} is not a model of the hub", "write hf://owner/name, or hf://owner/name@revision")
+    name, endpoint = match["name"], os.environ.get("HF_ENDPOINT") or None
+    with _hub_errors(source):
+        info = HfApi(endpoint=endpoint).model_info(name, revision=match["revision"], files_metadata=True)
+    commit = str(info.sha)
+    address, stated = f"hf://{name}@{commit}", {file.rfilename: file for file in info.siblings or ()}
+    verified: dict[str, str] = {}
+    if CONFIG not in stated:
+        raise InputError(f"{address} has no {CONFIG}", _REMEDY)
+    with _hub_errors(source):
+        folder = Path(hf_hub_download(name, CONFIG, revision=commit, endpoint=endpoint)).parent
+
+    def fetch(file: str) -> bool:
+        if file not in stated:
+            return False
+        with _hub_errors(source):
+            path = Path(hf_hub_download(name, file, revision=commit, endpoint=endpoint))
+        verified[file] = _verify(path, stated[file], f"{address}/{file}")
+        return True
+
+    _fetch_model(folder, fetch, address)
+    return ModelFiles(folder, address, name, commit, verified)
+
+
+def _verify(path: Path, stated: Any, address: str) -> str:
+    """Returns the sha256 of a file after a comparison with what the hub states; removes it if it differs."""
+    digest, size = sha256_of_file(path), path.stat().st_size
+    if stated.lfs is not None:
+        expected: tuple[int, str] = (stated.lfs.size, stated.lfs.sha256)
+        found = (size, digest)
+    else:  # a file in git, named by the hash of a header and its content
+        expected = (stated.size if stated.size is not None else size, stated.blob_id)
+        found = (size, hashlib.sha1(b"blob %d\0" % size + path.read_bytes()).hexdigest())
+    if found != expected:
+        path.resolve().unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        raise TransientError(f"{address} arrived with {found[0]:,} bytes and the hash {found[1][:16]}, not {expected}")
+    return digest
+
+
+@contextmanager
+def _hub_errors(source: str) -> Iterator[None]:
+    """Raises errors of the hub and of its client as errors with a remedy."""
+    from huggingface_hub import errors
+
+    token = "set HF_TOKEN, or run `hf auth login`"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise InputError(f"access to {source} is gated", f"accept its terms on the hub, and {token}") from None
+    except errors.RevisionNotFoundError:
+        raise InputError(f"{source}: the model has no such revision", "name a branch, a tag or a commit") from None
+    except errors.RepositoryNotFoundError:
+        raise InputError(f"the hub has no model {source}, or it is private", f"correct the name, or {token}") from None
+    except errors.HFValidationError as error:
+        raise InputError(f"{source} is not a model of the hub ({error})", "write hf://owner/name") from None
+    except SluiceError:
+        raise
+    except Exception as error:  # of the HTTP client, which differs between versions
+        detail = " ".join(str(error).split())[:300]
+        raise TransientError(f"the hub did not answer for {source} ({type(error).__name__}: {detail})") from None
+
+
+@contextmanager
+def _url_copies(url: str) -> Iterator[ModelFiles]:
+    """Yields copies of the files of a URL, which are removed after a clean exit; one process at a time has them."""
+    url = url.rstrip("/")
+    address = url.partition("://")[2]
+    if "@" in address.partition("/")[0] or "?" in address:
+        raise InputError(f"{protocol_of(url)}://…: the URL has credentials or a query", "set them in the environment")
+    file_system, root = _connect(url)
+    folder = cache.folder() / "models" / hashlib.sha256(url.encode()).hexdigest()[:24]
+    folder.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder.mkdir(exist_ok=True)
+        _fetch_model(folder, partial(_copy, file_system, root, folder, url), url)
+        yield ModelFiles(folder, url)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _connect(url: str) -> tuple[Any, str]:
+    """Returns the file system of a URL, and the path of its folder there."""
+    if protocol_of(url) in _WEB:
+        return fsspec.filesystem(protocol_of(url)), url
+    return connect(url)
+
+
+def _copy(file_system: Any, root: str, folder: Path, url: str, name: str) -> bool:
+    """Copies a file unless its copy is complete; returns whether the file exists."""
+    path, where = f"{root}/{name}", f"{url}/{name}"
+    copy, begun, marker = folder / name, folder / f".{name}.part", folder / f".{name}.version"
+    with _store_errors(where):
+        try:
+            info = file_system.info(path)
+        except FileNotFoundError as error:
+            if error.__cause__ is not None and name == CONFIG:  # a web server that does not answer
+                raise InputError(f"{url} has no {name}, or does not answer ({error.__cause__})", _REMEDY) from None
+            return False
+        size, version = info.get("size"), next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+        state = json.dumps([size, version])
+        is_same = bool(version) and marker.is_file() and marker.read_text() == state
+        if is_same and copy.is_file():
+            return True
+        if not is_same:
+            begun.unlink(missing_ok=True)
+            marker.write_text(state)
+        if size is None or (protocol_of(url) in _WEB and (size <= _RANGE or not _reads_ranges(file_system, path))):
+            begun.unlink(missing_ok=True)
+            file_system.get_file(path, str(begun))
+        else:
+            _append_rest(file_system, path, begun, size)
+    arrived = begun.stat().st_size
+    if size is not None and arrived != size:
+        begun.unlink()
+        raise TransientError(f"{arrived:,} of {size:,} bytes of {where} arrived")
+    os.replace(begun, copy)
+    return True
+
+
+def _reads_ranges(file_system: Any, path: str) -> bool:
+    """Returns whether a web server answers requests for a part of a file with only this part."""
+    try:
+        with file_system.open(path, block_size=2) as file:
+            file.seek(1)
+            return bool(file.read(1))
+    except ValueError:  # it sends more
+        return False
+
+
+def _append_rest(file_system: Any, path: str, begun: Path, size: int) -> None:
+    """Appends the bytes of a file that a copy does not have."""
+    with begun.open("ab") as file:
+        first = file.tell()
+        if first:
+            log.info("%s: continued after %s of %s bytes", path, f"{first:,}", f"{size:,}")
+        while first < size:
+            data = file_system.cat_file(path, start=first, end=min(first + _RANGE, size))
+            if not data:
+                break
+            file.write(data)
+            first += len(data)
+
+
+@contextmanager
+def _store_errors(where: str) -> Iterator[None]:
+    """Raises errors of the client of a store or server as errors with a remedy."""
+    try:
+        yield
+    except SluiceError:
+        raise
+    except Exception as error:  # each file system raises its own
+        known = translate(error, where)
+        detail = " ".join(str(error).split())[:300]
+        raise (known or TransientError(f"{where} cannot be read ({type(error).__name__}: {detail})")) from None
