@@ -244,7 +244,9 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
     shape = ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
     ranks = recipe.place.train.nproc * place.nodes
-    saving = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks)["checkpoints"]
+    saving = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, recipe.place.train.nproc)[
+        "checkpoints"
+    ]
     read = train.steps * train.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / place.nodes
     cache = float(place.env.get("SLUICE_CACHE_GB") or CACHE_GB) * 1e9
     return float(saving["scratch_gb"] * 1e9 / place.nodes + saving["bytes"] + min(read, cache))

@@ -232,7 +232,9 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: boo
     measured = RunPerformance.of(previous.record.metrics) if previous else None
     ranks = recipe.place.train.nproc * nodes
     address = str(previous.address) if previous else ""
-    planned = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, measured, address)
+    planned = estimate(
+        recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, recipe.place.train.nproc, measured, address
+    )
     if model:  # the recipe's place says nothing about where it will be trained
         return TrainingPlan(planned, [], implausible(planned), [])
     return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
@@ -271,7 +273,7 @@ def _tuning_plan(recipe: Recipe, store: Store, version: str) -> TrainingPlan:
     measured = RunPerformance.of(previous.record.metrics) if previous else None
     config, ranks = recipe.of(PlanConfig), recipe.place.train.nproc
     address = str(previous.address) if previous else ""
-    planned = estimate(config, train, shape, seq_len, layout, ranks, measured, address, spec)
+    planned = estimate(config, train, shape, seq_len, layout, ranks, ranks, measured, address, spec)
     return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
 
 

@@ -23,7 +23,7 @@ from tasks.trainer.planning.tables import number, plan_text
 
 log = logging.getLogger("sluice.estimate")
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -41,6 +41,7 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
         ModelShape.of(config.train.model, vocab_size),
         seq_len,
         layout,
+        ranks_here(),
         ranks_here(),
         RunPerformance.of(previous.record.metrics) if previous else None,
         str(previous.address) if previous else "",

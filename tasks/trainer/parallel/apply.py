@@ -6,15 +6,16 @@ single code path.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch._ops import OperatorBase
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -57,10 +58,6 @@ LAYER: dict[str, ParallelStyle] = {
 is split by outputs, with their biases, the second by inputs. Between pairs, positions are sharded (sequence
 parallelism, Korthikanti et al. 2022, arXiv 2205.05198). All ranks have the weights of the norms of queries and keys,
 and apply them to their heads."""
-EMBEDDING: dict[str, ParallelStyle] = {
-    "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(POSITIONS))
-}
-"""Split by rows of the vocabulary, which a tied head uses as well."""
 NORM: dict[str, ParallelStyle] = {"norm": SequenceParallel()}
 HEAD: dict[str, ParallelStyle] = {"head": ColwiseParallel()}
 """Split by rows of the vocabulary, as the loss requires."""
@@ -74,8 +71,11 @@ _STORED_OPERATORS = {
     "aten::_scaled_dot_product_cudnn_attention",
     "torch_attn::_varlen_attn",
     "flex_attention",
+    "_c10d_functional::reduce_scatter_tensor",
 }
-"""Operators whose results `selective` recomputation stores: matrix products and attention, which take the most time."""
+"""Operators whose results `selective` recomputation stores: matrix products and attention, which take the most time,
+and the sums of tensor parallelism. Their summands, the products of matrices split by inputs, are as many times larger
+as there are ranks; they are not stored."""
 
 
 def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> None:
@@ -114,12 +114,33 @@ def _split(model: Transformer, mesh: DeviceMesh) -> None:
         modules = dict(layer.named_modules())
         parallelize_module(layer, mesh, {name: style for name, style in LAYER.items() if name in modules})
     if model.embedding is not None:
-        parallelize_module(model, mesh, dict(EMBEDDING))
+        _split_embedding(model.embedding, mesh)
     if model.norm is not None:
         parallelize_module(model, mesh, dict(NORM))
     if model.head is not None:
         parallelize_module(model, mesh, dict(HEAD))
     model.head_loss = partial(_sharded_loss, mesh)
+
+
+def _split_embedding(embedding: nn.Embedding, mesh: DeviceMesh) -> None:
+    """Splits an embedding by rows of the vocabulary, which a tied head uses as well, and its result by positions.
+
+    RowwiseParallel of torch 2.13 does the same, but computes the gradient of all rows on each rank.
+    """
+    embedding.weight = nn.Parameter(distribute_tensor(embedding.weight, mesh, [Shard(0)], src_data_rank=None))
+
+    def forward(tokens: Tensor) -> Tensor:
+        assert isinstance(embedding.weight, DTensor)
+        rows = embedding.weight.to_local()
+        index = tokens - mesh.get_local_rank() * len(rows)
+        is_local = (index >= 0) & (index < len(rows))
+        found = F.embedding(torch.where(is_local, index, 0), rows) * is_local[..., None]
+        summed = DTensor.from_local(found, mesh, [Partial()], run_check=False).redistribute(
+            placements=[Shard(POSITIONS)]
+        )
+        return summed.to_local()
+
+    embedding.forward = forward  # type: ignore[method-assign]
 
 
 def _sharded_loss(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
@@ -191,7 +212,10 @@ class _Gather(torch.autograd.Function):
 
 def _policy(ctx: object, op: OperatorBase, *args: object, **kwargs: object) -> CheckpointPolicy:
     name = op.name()  # type: ignore[no-untyped-call]
-    return CheckpointPolicy.MUST_SAVE if name in _STORED_OPERATORS else CheckpointPolicy.PREFER_RECOMPUTE
+    matrix = args[-1] if name in ("aten::mm", "aten::addmm") else None
+    is_summand = isinstance(matrix, DTensor) and Shard(0) in matrix.placements
+    stored = name in _STORED_OPERATORS and not is_summand
+    return CheckpointPolicy.MUST_SAVE if stored else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 _RECOMPUTE: dict[str, Recompute] = {
@@ -208,9 +232,31 @@ def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
     # With compression, gradients are summed over replicas after the last microbatch, and not by FSDP.
     over = mesh.states["state"] if run.compression else mesh.state
-    for part in (*model.layers.values(), model):
+    # A tied head uses the embedding again, so the two are gathered with the model as a whole.
+    ends = [] if model.config.tie_embeddings else [part for part in (model.embedding, model.head) if part is not None]
+    for part in (*ends, *model.layers.values(), model):
         fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
-    register_fsdp_forward_method(model, "loss")
+        # The backward pass of the embedding reads tokens; that of the head, gradients that the loss has computed.
+        part.set_unshard_in_backward(part not in ends)
+    if layout.pipeline == 1:  # else `forward` calls it
+        register_fsdp_forward_method(model, "loss")
+    if model.head is not None:
+        _gather_for_loss(model, model.head)
+
+
+def _gather_for_loss(model: Transformer, head: nn.Module) -> None:
+    """Makes the loss a method of the head, whose matrix FSDP gathers before it."""
+    loss = model.head_loss
+
+    def of_head(hidden: Tensor, labels: Tensor, tokens: int) -> Tensor:
+        return loss(hidden, cast(Tensor, head.weight), labels, tokens)
+
+    head.loss = of_head  # type: ignore[assignment]
+    register_fsdp_forward_method(head, "loss")
+    model.head_loss = lambda hidden, weight, labels, tokens: cast(
+        Tensor,
+        head.loss(hidden, labels, tokens),  # type: ignore[operator]
+    )

@@ -76,20 +76,87 @@ def memory_per_rank(
 
     Returns:
         `weights`, `moments`, `gradients`, `gathered` (weights gathered from other ranks, or cast to another dtype),
-        `activations`, and `loss` (logits of a chunk, and the gradients of the head).
+        `activations`, and `loss` (logits of a chunk, and the gradients of the head); with a layout also `reduced`.
+    """
+    if layout is None:
+        return _whole_bytes(_replicated(run, shape, seq_len, ranks, gpu))
+    ends = {0, layout.pipeline - 1}
+    return max(
+        (memory_of_rank(layout, run, shape, seq_len, end, gpu) for end in ends), key=lambda one: sum(one.values())
+    )
+
+
+def memory_of_rank(
+    layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int, stage: int, gpu: bool = True
+) -> Mapping[str, int]:
+    """As `memory_per_rank`, for a rank of a layout with a coordinate `stage` in the pipeline.
+
+    The peak is in the first backward pass after all forward passes that 1F1B has in flight: in the layer whose
+    activations are recomputed, or on the last rank in the loss, whichever needs more. Its categories have another one,
+    `reduced`: gradients on their way to the ranks that sum them.
     """
     width = FP32 if run.precision == "fp32" else 2
-    state = _replicated_state(shape, run, ranks, width) if layout is None else _sharded_state(shape, run, layout, width)
-    layout = layout or Layout()
+    last, sharded = stage == layout.pipeline - 1, layout.shard * layout.context
+    layers = sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
+    own, layer, matrix = _own_weights(shape, layout, stage)
+    microbatches = run.batch_size // run.microbatch // layout.data_ranks
     tokens = run.microbatch * seq_len / layout.context
-    stored = partial(_stored_activations, shape, layout, width, seq_len, gpu)
-    loss = _loss_memory(shape, layout, width, tokens, gpu)
-    ends = [(tokens * stored(_layers_in_flight(shape, run, layout)), 0.0 if layout.pipeline > 1 else loss)]
-    if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches in flight
-        ends.append((tokens * stored(math.ceil(shape.layers / layout.pipeline)), loss))
-    activations, logits = max(ends, key=sum)
-    sizes = {**state, "activations": activations, "loss": logits}
+    stored = partial(_stored_activations, run, shape, layout, width, seq_len, gpu)
+    whole_gradients = layout.zero == 1 and microbatches > 1
+    state = {
+        "weights": FP32 * own / sharded,
+        "moments": _moments(shape, run) / shape.weights["total"] * own / sharded,
+        "gradients": FP32 * own / (1 if whole_gradients else sharded),
+    }
+    hidden = width * tokens * shape.dim / layout.tensor
+    received = microbatches * layout.chunks_per_rank * hidden * ((stage > 0) + (not last)) if layout.pipeline > 1 else 0
+    kept = tokens * stored(layers_in_flight(run, layout, layers, stage)) + received
+    copied = sharded > 1 or width < FP32
+    # FSDP keeps the last buffer until the next: that of the embedding through the forward pass that follows.
+    follows = layout.zero > 1 and stage == 0 and microbatches * layout.chunks_per_rank > _warm_up(layout, stage)
+    rest = FP32 * shape.weights["embedding"] / layout.tensor * follows
+    summed = 0.0 if whole_gradients else FP32 * max(layer, matrix * last)
+    in_layer = {
+        "gathered": width * (2 * layer if layout.zero == 3 else own) * copied,
+        "reduced": width * layer + max(rest, summed),
+        "activations": kept + tokens * _recomputed(run, shape, layout, width, seq_len, gpu),
+        "loss": 0.0,
+    }
+    if not last:
+        return _whole_bytes(state | in_layer)
+    in_loss = {
+        "gathered": width * (2 * matrix if layout.zero == 3 else own) * copied,
+        "reduced": rest,
+        "activations": kept,
+        "loss": _loss_memory(shape, layout, width, tokens, gpu),
+    }
+    return _whole_bytes(state | max(in_layer, in_loss, key=lambda peak: sum(peak.values())))
+
+
+def _whole_bytes(sizes: Mapping[str, float]) -> Mapping[str, int]:
     return {name: round(size) for name, size in sizes.items()}
+
+
+def _own_weights(shape: ModelShape, layout: Layout, stage: int) -> tuple[float, float, float]:
+    """Returns the weights of a rank before sharding, those of one of its layers, and those of its largest end.
+
+    An end is the embedding or the head; if they are one matrix, it is gathered like a layer, but for the whole pass.
+    """
+    layers = sum(map(len, chunks_of_rank(shape.layers, layout, stage)))
+    layer = shape.weights["layers"] / shape.layers / layout.tensor
+    ends = [shape.weights["embedding"]] * (stage == 0) + [shape.weights["head"]] * (stage == layout.pipeline - 1)
+    norm = shape.weights["norm"] * (stage == layout.pipeline - 1)
+    return layers * layer + (sum(ends) + norm) / layout.tensor, layer, max(ends, default=0) / layout.tensor
+
+
+def _replicated(run: TrainConfig, shape: ModelShape, seq_len: int, ranks: int, gpu: bool) -> Mapping[str, float]:
+    width, layout = FP32 if run.precision == "fp32" else 2, Layout()
+    tokens = run.microbatch * seq_len
+    return {
+        **_replicated_state(shape, run, ranks, width),
+        "activations": tokens * _stored_activations(run, shape, layout, width, seq_len, gpu, shape.layers),
+        "loss": _loss_memory(shape, layout, width, tokens, gpu),
+    }
 
 
 def _rank_reasons(layout: Layout, nodes: int, ranks_per_node: int) -> list[str]:
@@ -141,6 +208,16 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
     return reasons
 
 
+def chunks_of_rank(layers: int, layout: Layout, stage: int) -> list[range]:
+    """Returns the layers of each chunk of a rank of the pipeline; chunk c is on rank c modulo the degree.
+
+    Chunk sizes differ by at most one layer; the later chunks are smaller, because the last one has the head.
+    """
+    count = layout.pipeline * layout.chunks_per_rank
+    starts = [chunk * (layers // count) + min(chunk, layers % count) for chunk in range(count + 1)]
+    return [range(*starts[chunk : chunk + 2]) for chunk in range(stage, count, layout.pipeline)]
+
+
 def _moments(shape: ModelShape, run: TrainConfig) -> float:
     """Returns the bytes of the optimizer state: two moments for AdamW; for Muon, one for the matrices of the layers."""
     single_moment = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
@@ -156,39 +233,34 @@ def _replicated_state(shape: ModelShape, run: TrainConfig, ranks: int, width: in
     return {"weights": weights, "moments": _moments(shape, run), "gradients": gradients, "gathered": narrow}
 
 
-def _sharded_state(shape: ModelShape, run: TrainConfig, layout: Layout, width: int) -> dict[str, float]:
-    """Returns the state of a sharded rank, in bytes; in a pipeline, of the first or last one."""
-    weights, sharded = shape.weights, layout.shard * layout.context
-    layer, per_rank = weights["layers"] / shape.layers, math.ceil(shape.layers / layout.pipeline)
-    ends = max(weights["embedding"], weights["head"]) if layout.pipeline > 1 else weights["embedding"] + weights["head"]
-    own = (per_rank * layer + ends + weights["norm"]) / layout.tensor
-    at_once = (layer + ends) / layout.tensor if layout.zero == 3 else own
-    return {
-        "weights": FP32 * own / sharded,
-        "moments": _moments(shape, run) / weights["total"] * own / sharded,
-        "gradients": FP32 * own / (sharded if layout.zero > 1 else 1),
-        "gathered": width * at_once if sharded > 1 or width < FP32 else 0,
-    }
-
-
-def _stored_activations(shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float) -> float:
-    """Returns the bytes that autograd stores for a number of layers, per token of this rank's positions.
-
-    With recomputation, one layer is stored in full: the one whose gradient is being computed.
-    """
-    layer = _layer_activations(shape, layout, width, seq_len, gpu)
+def _stored_activations(
+    run: TrainConfig, shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float
+) -> float:
+    """Returns the bytes that autograd stores for a number of layers, per token of this rank's positions."""
     tensor, dim, heads = layout.tensor, shape.dim, shape.head_dim * (shape.heads + shape.kv_heads)
     per_layer = {
-        "none": layer,
+        "none": _layer_activations(run, shape, layout, width, seq_len, gpu),
         "full": width * dim / tensor,
         "selective": width * (3 * dim + 2 * heads + 2 * shape.ffn_dim) / tensor,
     }[layout.recompute]
     last_norm = (2 * FP32 + width) * dim / tensor
-    recomputed = 0.0 if layout.recompute == "none" else layer
-    return per_layer * layers + recomputed + last_norm
+    return per_layer * layers + last_norm
 
 
-def _layer_activations(shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
+def _recomputed(run: TrainConfig, shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
+    """Returns the bytes per token of recomputed activations and gradients, in the layer whose gradient is computed."""
+    tensor, heads = layout.tensor, shape.head_dim * (shape.heads + shape.kv_heads)
+    gradients = width * (2 * shape.dim + 2 * shape.ffn_dim / tensor)
+    if layout.recompute == "none":
+        return gradients
+    layer = _layer_activations(run, shape, layout, width, seq_len, gpu)
+    shared = width * (heads + 2 * shape.ffn_dim) / tensor if layout.recompute == "selective" else 0
+    return layer - shared + gradients
+
+
+def _layer_activations(
+    run: TrainConfig, shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool
+) -> float:
     """Returns the bytes per token that one layer stores without recomputation."""
     dim, query, key = shape.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     # A fused norm stores its input in fp32; the composite one also the normalized input. The outputs of both are not
@@ -198,25 +270,35 @@ def _layer_activations(shape: ModelShape, layout: Layout, width: int, seq_len: i
     norms += (1 if gpu else 2) * FP32 * (query + key) / layout.tensor if shape.qk_norm else 0
     # With context parallelism, ranks gather all keys and values.
     keys = 2 * (key if gpu else query) * layout.context
-    attention = width * ((2 if gpu else 3) * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
+    # The result of flash attention over a single sequence has the layout of its queries, and is copied.
+    queries = 2 if gpu and run.microbatch > 1 else 3
+    attention = width * (queries * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
     return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
 
 
-def _layers_in_flight(shape: ModelShape, run: TrainConfig, layout: Layout) -> float:
-    """Returns how many layers have stored activations; in a pipeline on the first rank, over several microbatches.
+def layers_in_flight(run: TrainConfig, layout: Layout, layers: int, stage: int) -> float:
+    """Returns how many layers of a rank have stored activations, over all microbatches of the pipeline.
 
-    1F1B has as many microbatches in flight as ranks; interleaved: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
+    With 1F1B, rank r of p has p - r microbatches in flight; interleaved: Narayanan et al. 2021, arXiv 2104.04473,
+    section 2.2.
     """
-    ranks, chunks = layout.pipeline, layout.chunks_per_rank
-    microbatches = run.batch_size // run.microbatch // layout.data_ranks
-    if ranks == 1:
-        return shape.layers
-    warm_up = ranks if chunks == 1 else 2 * (ranks - 1) + (chunks - 1) * ranks + 1
-    return min(warm_up, microbatches * chunks) * math.ceil(shape.layers / (ranks * chunks))
+    microbatches, chunks = run.batch_size // run.microbatch // layout.data_ranks, layout.chunks_per_rank
+    return min(_warm_up(layout, stage), microbatches * chunks) * layers / chunks
+
+
+def _warm_up(layout: Layout, stage: int) -> int:
+    """Returns how many chunks a rank has computed before its first backward pass, if there are enough microbatches."""
+    later = layout.pipeline - 1 - stage
+    chunks = layout.chunks_per_rank
+    return later + 1 if chunks == 1 else 2 * later + (chunks - 1) * layout.pipeline + 1
 
 
 def _loss_memory(shape: ModelShape, layout: Layout, width: int, tokens: float, gpu: bool) -> float:
     """Returns the bytes of the loss: a chunk of logits in several forms, and the gradients of hidden state and head."""
     rows, vocabulary = min(LOSS_ROWS["cuda" if gpu else "cpu"], tokens), shape.vocab_size / layout.tensor
-    logits = rows * vocabulary * (3 * FP32 + (0 if width == FP32 else 2 * width))
-    return logits + 2 * width * tokens * shape.dim + 2 * FP32 * vocabulary * shape.dim
+    logits, head = rows * vocabulary, vocabulary * shape.dim
+    hidden = 2 * width * tokens * shape.dim
+    if width == FP32:
+        return hidden + 3 * FP32 * logits + 2 * FP32 * head
+    # While the logits of a chunk become their gradients, or while these are multiplied with the hidden state.
+    return hidden + max((2 * FP32 + 2 * width) * logits + FP32 * head, width * logits + (2 * FP32 + width) * head)

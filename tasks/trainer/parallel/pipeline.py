@@ -5,17 +5,23 @@ The schedules are torch's: 1F1B (Narayanan et al. 2019, PipeDream) with one chun
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.transformer import Transformer
+from tasks.trainer.parallel.apply import compute_dtype
+from tasks.trainer.parallel.fit import chunks_of_rank
 from tasks.trainer.parallel.mesh import Mesh
 
 
@@ -40,15 +46,25 @@ class PipelineChunk(Transformer):
 
 
 def chunks_of(layers: int, mesh: Mesh) -> list[range]:
-    """Returns the layers of each chunk of this rank; chunk c is on pipeline rank c modulo the degree.
+    """Returns the layers of each chunk of this rank."""
+    return chunks_of_rank(layers, mesh.layout, mesh.at("pipeline"))
 
-    Chunk sizes differ by at most one layer; the later chunks are smaller, because the last one has the head.
-    """
-    count = mesh.layout.pipeline * mesh.layout.chunks_per_rank
-    sizes = [layers // count + (index < layers % count) for index in range(count)]
-    starts = [sum(sizes[:index]) for index in range(count)]
-    own = range(mesh.at("pipeline"), count, mesh.layout.pipeline)
-    return [range(starts[index], starts[index] + sizes[index]) for index in own]
+
+class _Stage(PipelineStage):
+    """A stage that after each microbatch shards what `zero` says; torch's keeps all weights and gradients whole."""
+
+    zero = 3
+
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]] | None]:
+        """Computes the gradients of a microbatch; see torch."""
+        assert isinstance(self.submod, FSDPModule)
+        self.submod.set_is_last_backward(False)
+        self.submod.set_requires_gradient_sync(self.zero > 1)
+        self.submod.set_reshard_after_backward(self.zero > 2)
+        inputs = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
+        return inputs, None
 
 
 class Pipeline:
@@ -57,17 +73,40 @@ class Pipeline:
     Args:
         chunks: this rank's chunks, sharded.
         mesh: this rank's position in the layout.
-        microbatches: microbatches per step of a data-parallel rank.
+        run: settings of the run.
+        seq_len: positions of a training sequence.
     """
 
-    def __init__(self, chunks: Sequence[Transformer], mesh: Mesh, microbatches: int) -> None:
+    def __init__(self, chunks: Sequence[Transformer], mesh: Mesh, run: TrainConfig, seq_len: int) -> None:
         degree, here = mesh.layout.pipeline, mesh.at("pipeline")
         self.mesh, self.is_last, self.is_first = mesh, here == degree - 1, here == 0
         self.chunks, self.degree = chunks, degree
+        microbatches = run.batch_size // run.microbatch // mesh.layout.data_ranks
+        # With the shapes given, ranks do not exchange them, which takes an additional step, chunk after chunk.
+        positions = seq_len // mesh.layout.context
+        tokens = torch.empty(run.microbatch, positions, dtype=torch.int64, device="meta")
+        hidden = torch.empty(
+            (run.microbatch, positions // mesh.layout.tensor, run.model.dim),
+            dtype=compute_dtype(run),
+            device="meta",
+            requires_grad=True,
+        )
+        loss = torch.empty(1, device="meta", requires_grad=True)
         stages: list[_PipelineStageBase] = [
-            PipelineStage(chunk, here + degree * index, degree * len(chunks), mesh.device, group=mesh.group("pipeline"))
+            _Stage(
+                chunk,
+                here + degree * index,
+                degree * len(chunks),
+                mesh.device,
+                input_args=hidden if chunk.embedding is None else tokens,
+                output_args=hidden if chunk.norm is None else loss,
+                group=mesh.group("pipeline"),
+            )
             for index, chunk in enumerate(chunks)
         ]
+        for stage in stages:
+            assert isinstance(stage, _Stage)
+            stage.zero = mesh.layout.zero
         if mesh.layout.schedule == "interleaved":
             self.schedule: Schedule1F1B | ScheduleInterleaved1F1B = ScheduleInterleaved1F1B(
                 stages, microbatches, loss_fn=_loss, scale_grads=False

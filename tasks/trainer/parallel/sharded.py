@@ -86,11 +86,8 @@ class Sharded:
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
-        self.chunks = _chunks(run, self.mesh, vocab_size, tuning)
+        self.chunks = shards_of(run, self.mesh, vocab_size, seq_len, tuning)
         for chunk in self.chunks:
-            # A model that contains another one, its frozen reference, is sharded after it.
-            for model in [module for module in chunk.modules() if isinstance(module, Transformer)][::-1]:
-                apply(model, self.mesh, run, seq_len)
             chunk.to_empty(device=self.mesh.device)
         rows = self.chunks[0].rows
         self._positions = None if rows is None else rows.cpu()
@@ -102,7 +99,7 @@ class Sharded:
             if parameter.requires_grad
         }
         if initialize:
-            self._initialize(run)
+            initialize_shards(self.parameters, run)
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
@@ -121,14 +118,7 @@ class Sharded:
         self._file_numbers = self._gather_file_numbers()
         compressed = run.compression if layout.replicate > 1 else None
         self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
-        self.pipeline = Pipeline(self.chunks, self.mesh, len(self.numbers)) if layout.pipeline > 1 else None
-
-    def _initialize(self, run: TrainConfig) -> None:
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                whole = initial_weight(run.model, name, parameter.shape, run.init_seed).to(self.mesh.device)
-                shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-                parameter.to_local().copy_(shard.to_local())
+        self.pipeline = Pipeline(self.chunks, self.mesh, run, seq_len) if layout.pipeline > 1 else None
 
     def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
@@ -165,18 +155,8 @@ class Sharded:
         microbatches = [self._to_local(part) for part in parts]
         if self.pipeline:
             return float(self.pipeline.backward(microbatches)), count
-        total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
         (model,) = self.chunks
-        assert isinstance(model, FSDPModule)
-        for index, part in enumerate(microbatches, start=1):
-            last = index == len(microbatches)
-            model.set_is_last_backward(last)
-            model.set_requires_gradient_sync(last or self.layout.zero > 1)
-            model.set_reshard_after_backward(last or self.layout.zero > 2)
-            loss = model.loss(part.tokens, part.documents, part.labels, part.bounds)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return float(total), count
+        return float(accumulate(model, microbatches, self.layout.zero)), count
 
     def state_hashes(self) -> list[Tensor]:
         """Returns the hash of this rank's shard of weights and optimizer state for each of `copies`, int64 scalars."""
@@ -297,12 +277,54 @@ class Sharded:
             dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
 
 
-def _chunks(run: TrainConfig, mesh: Mesh, vocab_size: int, tuning: TuningSpec | None) -> list[Transformer]:
-    """Returns this rank's chunks of the model on the meta device."""
-    if tuning:
-        return [with_frozen_parameters(outline(run.model, tuning))]
-    with torch.device("meta"):
-        return [PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, mesh)]
+def shards_of(
+    run: TrainConfig, mesh: Mesh, vocab_size: int, seq_len: int, tuning: TuningSpec | None = None
+) -> list[Transformer]:
+    """Returns this rank's chunks of the model, sharded, on the meta device; of a fine-tuning, the whole model."""
+    if tuning is None:
+        with torch.device("meta"):
+            chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, mesh)]
+        for chunk in chunks:
+            apply(chunk, mesh, run, seq_len)
+        return list(chunks)
+    whole = with_frozen_parameters(outline(run.model, tuning))
+    # A model that contains another one, its frozen reference, is sharded after it.
+    for model in [module for module in whole.modules() if isinstance(module, Transformer)][::-1]:
+        apply(model, mesh, run, seq_len)
+    if tuning.loss == "dpo" and isinstance(whole.head, FSDPModule):
+        whole.head.set_unshard_in_backward(True)  # this loss computes its gradients in the backward pass
+    return [whole]
+
+
+@torch.no_grad()
+def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig) -> None:
+    """Sets this rank's shards of the initial weights, in place; no more than one whole parameter exists at a time.
+
+    Every rank draws all weights of its chunks: the generator of a parameter has no cheap way to its later numbers.
+    """
+    for name, parameter in parameters.items():
+        parameter.to_local().copy_(_initial_shard(name, parameter, run))
+
+
+def _initial_shard(name: str, parameter: DTensor, run: TrainConfig) -> Tensor:
+    mesh = parameter.device_mesh
+    whole = initial_weight(run.model, name, parameter.shape, run.init_seed).to(mesh.device_type)
+    return distribute_tensor(whole, mesh, parameter.placements, src_data_rank=None).to_local()
+
+
+def accumulate(model: Transformer, microbatches: Sequence[Batch], zero: int) -> Tensor:
+    """Adds the gradients of microbatches to those of a model without a pipeline; returns their loss, float64 scalar."""
+    assert isinstance(model, FSDPModule)
+    total = torch.zeros((), dtype=torch.float64, device=microbatches[0].tokens.device)
+    for index, part in enumerate(microbatches, start=1):
+        last = index == len(microbatches)
+        model.set_is_last_backward(last)
+        model.set_requires_gradient_sync(last or zero > 1)
+        model.set_reshard_after_backward(last or zero > 2)
+        loss = model.loss(part.tokens, part.documents, part.labels, part.bounds)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return total
 
 
 def _log_memory(needs: Mapping[str, int]) -> None:

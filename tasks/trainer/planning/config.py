@@ -53,6 +53,11 @@ MEMORY_GB = {
 }
 """Memory in 10^9 bytes, from the same data sheets; for the A100, the larger of its two versions."""
 
+INSIDE = 450.0
+"""10^9 bytes per second: NVLink of an H100 SXM (NVIDIA H100 data sheet: 900 in both directions together)."""
+ACROSS = 50.0
+"""10^9 bytes per second: a port of 400 Gb/s for each GPU (NVIDIA DGX H100 data sheet)."""
+
 
 class Region(Config):
     """Cost and carbon intensity of a region."""
@@ -78,6 +83,12 @@ class PlanConfig(Config):
     """One of `tasks.trainer.planning.config.PEAKS`; another name with `peak_flops` and `memory_gb`, such as "CPU"."""
     gpus: int = Field(default=0, ge=0)
     """Number of GPUs; 0: the number of the place."""
+    gpus_per_node: int = Field(default=0, ge=0, exclude_if=lambda number: number == 0)
+    """GPUs of a machine, which NVLink connects; 0: the `nproc` of the place."""
+    nvlink_gb_s: float = Field(default=INSIDE, gt=0, exclude_if=lambda rate: rate == INSIDE)
+    """10^9 bytes per second and direction between GPUs of a machine."""
+    network_gb_s: float = Field(default=ACROSS, gt=0, exclude_if=lambda rate: rate == ACROSS)
+    """10^9 bytes per second and direction between machines, per GPU."""
     peak_flops: float = Field(default=0.0, ge=0)
     """Dense FLOP/s of one GPU in the run's precision; 0: the bf16 rate of the table."""
     memory_gb: float = Field(default=0.0, ge=0)

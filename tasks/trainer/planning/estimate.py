@@ -1,16 +1,17 @@
 """The estimate of a run, from settings alone: FLOPs, time, memory, the layout that fits, checkpoints, cost."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Literal, NotRequired, TypedDict
 
-from tasks.core.errors import RecipeError
 from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.model.shape import ModelShape, flops_per_token
-from tasks.trainer.parallel.fit import FP32, check_fit, memory_per_rank
+from tasks.trainer.parallel.fit import FP32, layout_reasons, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.measured import RunPerformance
+from tasks.trainer.planning.traffic import traffic
 from tasks.trainer.tuning.memory import trained_weights, tuning_flops_per_token, tuning_memory_per_rank
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
@@ -20,7 +21,8 @@ FROM_PLAN = "the plan"
 """Origin of an MFU that no run has measured."""
 MOST_RANKS = 1 << 14
 TENSOR = (1, 2, 4, 8)
-"""Degrees of tensor parallelism; at most the GPUs of one machine, because it communicates in every layer."""
+"""Degrees of tensor parallelism that are proposed if they divide the GPUs of a machine, because it communicates in
+every layer."""
 PIPELINE = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
 
@@ -61,6 +63,19 @@ class MemoryEstimate(TypedDict):
     fitting: NotRequired[dict[str, Any] | None]
 
 
+class CommunicationEstimate(TypedDict):
+    """Collectives of a step of the rank with the most, in 10^9 bytes that it sends, and seconds.
+
+    `beside_s` is the duration of those of FSDP, which run beside the computation; `exposed_s` that of the others, and
+    what of FSDP's is longer than the computation of a step.
+    """
+
+    inside_gb: float
+    across_gb: float
+    beside_s: float
+    exposed_s: float
+
+
 class CheckpointEstimate(TypedDict):
     """Size and frequency of checkpoints, and the share of time lost to saving them and to restarts."""
 
@@ -92,6 +107,7 @@ class RunEstimate(TypedDict):
     model: ModelEstimate
     time: TimeEstimate
     memory: MemoryEstimate
+    communication: NotRequired[CommunicationEstimate]
     checkpoints: CheckpointEstimate
     cost: CostEstimate
 
@@ -103,6 +119,7 @@ def estimate(
     seq_len: int,
     layout: Layout | None,
     ranks: int,
+    ranks_per_node: int,
     before: RunPerformance | None = None,
     before_name: str = "",
     tuning: TuningSpec | None = None,
@@ -116,6 +133,7 @@ def estimate(
         seq_len: positions of a training sequence.
         layout: how ranks share the work; None: each rank has the whole model.
         ranks: without a layout, the number of ranks.
+        ranks_per_node: number of ranks on a machine of the place.
         before: an earlier run; its MFU is used if its devices had the same peak.
         before_name: the artifact of the earlier run.
         tuning: settings of a fine-tuning; `run` then has those of its loop, and `shape` is that of the base.
@@ -133,7 +151,7 @@ def estimate(
     if tuning:
         model["trained"] = trained_weights(tuning.lora, shape)
     wall = seconds * (1 + saving["lost_share"])
-    return {
+    found: RunEstimate = {
         "model": model,
         "time": {
             "gpu": plan.gpu,
@@ -148,9 +166,26 @@ def estimate(
             "wall_seconds": wall,
             "gpu_days": wall * ranks / DAY,
         },
-        "memory": _memory(plan, run, shape, seq_len, layout, ranks, tuning),
+        "memory": _memory(plan, run, shape, seq_len, layout, ranks, plan.gpus_per_node or ranks_per_node, tuning),
         "checkpoints": saving,
         "cost": cost(plan, wall * ranks / HOUR),
+    }
+    if layout and plan.gpu != "CPU" and tuning is None:
+        compute = flops / run.steps / (plan.peak * mfu * ranks)
+        found["communication"] = _communication(plan, run, shape, seq_len, layout, ranks_per_node, compute)
+    return found
+
+
+def _communication(
+    plan: PlanConfig, run: TrainConfig, shape: ModelShape, seq_len: int, layout: Layout, per_node: int, compute_s: float
+) -> CommunicationEstimate:
+    rates = plan.nvlink_gb_s * GB, plan.network_gb_s * GB
+    sent = traffic(layout, run, shape, seq_len, plan.gpus_per_node or per_node, *rates)
+    return {
+        "inside_gb": sent.inside / GB,
+        "across_gb": sent.across / GB,
+        "beside_s": sent.hideable,
+        "exposed_s": sent.exposed + max(0.0, sent.hideable - compute_s),
     }
 
 
@@ -178,14 +213,10 @@ def _memory(
     seq_len: int,
     layout: Layout | None,
     ranks: int,
+    per_node: int,
     tuning: TuningSpec | None,
 ) -> MemoryEstimate:
-    gpu = plan.gpu != "CPU"
-    components = (
-        tuning_memory_per_rank(layout, run, tuning, shape, ranks, gpu)
-        if tuning
-        else memory_per_rank(layout, run, shape, seq_len, ranks, gpu)
-    )
+    components = _needs(layout, run, shape, seq_len, ranks, tuning, gpu=plan.gpu != "CPU")
     needed = sum(components.values())
     memory: MemoryEstimate = {
         "layout": layout.model_dump(exclude_defaults=True) if layout else None,
@@ -195,9 +226,32 @@ def _memory(
         "fits": needed <= plan.memory,
     }
     if not memory["fits"]:
-        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks, tuning)
-        memory["fitting"] = {"ranks": fitting.ranks, **fitting.model_dump(exclude_defaults=True)} if fitting else None
+        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks, per_node, tuning)
+        memory["fitting"] = None
+        if fitting:
+            nodes, here = nodes_of(fitting.ranks, per_node)
+            memory["fitting"] = {"nodes": nodes, "nproc": here, **fitting.model_dump(exclude_defaults=True)}
     return memory
+
+
+def _needs(
+    layout: Layout | None,
+    run: TrainConfig,
+    shape: ModelShape,
+    seq_len: int,
+    ranks: int,
+    tuning: TuningSpec | None,
+    *,
+    gpu: bool = True,
+) -> Mapping[str, int]:
+    """Returns the memory of a rank by category."""
+    if tuning:
+        return tuning_memory_per_rank(layout, run, tuning, shape, ranks, gpu)
+    return memory_per_rank(layout, run, shape, seq_len, ranks, gpu)
+
+
+def _is_fsdp(layout: Layout) -> bool:
+    return layout.tensor == layout.pipeline == 1
 
 
 def _checkpoints(
@@ -261,12 +315,13 @@ def layout_that_fits(
     seq_len: int,
     memory: float,
     ranks: int,
+    per_node: int = 8,
     tuning: TuningSpec | None = None,
 ) -> Layout | None:
     """Returns a layout with the fewest ranks, at least `ranks`, in which a step fits into memory, or None.
 
     Among layouts with the same number of ranks, the one with the least pipeline parallelism, then recomputation, then
-    tensor parallelism is chosen, because each of them reduces speed.
+    tensor parallelism, then sharding of a pipeline's state is chosen, because each of them reduces speed.
 
     Args:
         run: settings of the run.
@@ -274,35 +329,49 @@ def layout_that_fits(
         seq_len: positions of a training sequence.
         memory: usable bytes per rank.
         ranks: minimum number of ranks; it is doubled until a layout fits.
-        tuning: settings of a fine-tuning, which has layouts of FSDP only.
+        per_node: ranks of a full node. More ranks are on full nodes.
+        tuning: settings of a fine-tuning, which has layouts of FSDP on one node only.
     """
+    ranks = ranks if ranks < per_node else math.ceil(ranks / per_node) * per_node
     while ranks <= MOST_RANKS:
-        for layout in _candidates(ranks):
-            if tuning and layout.tensor * layout.pipeline > 1:
+        nodes, here = nodes_of(ranks, per_node)
+        if tuning and nodes > 1:
+            return None
+        candidates = [layout for layout in _candidates(ranks, here) if not tuning or _is_fsdp(layout)]
+        # A layout is valid if its degrees are.
+        one_of = {(layout.pipeline, layout.tensor): layout for layout in candidates}
+        given = run, shape.vocab_size, seq_len, nodes, here
+        valid = {degrees for degrees, layout in one_of.items() if not layout_reasons(layout, *given)}
+        for layout in candidates:
+            if (layout.pipeline, layout.tensor) not in valid:
                 continue
-            needs = (
-                tuning_memory_per_rank(layout, run, tuning, shape)
-                if tuning
-                else memory_per_rank(layout, run, shape, seq_len)
-            )
-            if sum(needs.values()) <= memory and _is_valid(layout, run, shape, seq_len):
+            if sum(_needs(layout, run, shape, seq_len, ranks, tuning).values()) <= memory:
                 return layout
-        ranks *= 2
+        ranks = 2 * ranks if 2 * ranks < per_node else math.ceil(2 * ranks / per_node) * per_node
     return None
 
 
-def _candidates(ranks: int) -> Iterator[Layout]:
+def nodes_of(ranks: int, per_node: int) -> tuple[int, int]:
+    """Returns the number of nodes that some ranks need, and the ranks on each.
+
+    >>> nodes_of(4, 8), nodes_of(32, 8)
+    ((1, 4), (4, 8))
+    """
+    return (1, ranks) if ranks <= per_node else (ranks // per_node, per_node)
+
+
+@cache
+def _candidates(ranks: int, per_node: int) -> tuple[Layout, ...]:
+    return tuple(_all_candidates(ranks, per_node))
+
+
+def _all_candidates(ranks: int, per_node: int) -> Iterator[Layout]:
     for pipeline in PIPELINE:
         for recompute in RECOMPUTE:
             for tensor in TENSOR:
-                if ranks % (pipeline * tensor) == 0:
-                    shard = ranks // (pipeline * tensor)
-                    yield Layout(shard=shard, tensor=tensor, pipeline=pipeline, recompute=recompute)
-
-
-def _is_valid(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int) -> bool:
-    try:
-        check_fit(layout, run, shape.vocab_size, seq_len, 1, layout.ranks)
-    except RecipeError:
-        return False
-    return True
+                if ranks % (pipeline * tensor) or per_node % tensor:
+                    continue
+                shard = ranks // (pipeline * tensor)
+                # A pipeline that shards weights or gradients gathers or sums them for every microbatch.
+                for zero in (1, 2, 3) if pipeline > 1 else (3,):
+                    yield Layout(shard=shard, tensor=tensor, pipeline=pipeline, recompute=recompute, zero=zero)

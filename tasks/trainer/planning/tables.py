@@ -98,6 +98,7 @@ def plan_text(estimate: RunEstimate, omitted: Mapping[str, str] = {}) -> str:
         ("time", f"{duration(time['wall_seconds'])}, {number(time['gpu_days'])} GPU-days"),
         ("layout", layout or "all of the model on each rank"),
         ("memory of a rank", f"{number(memory['needed_gib'])} of {number(memory['usable_gib'])} GiB ({parts})"),
+        ("communication of a step", _communication(estimate)),
         ("fits", "yes" if memory["fits"] else f"no; what does: {_fitting(memory['fitting'])}"),
         ("checkpoint", f"{number(saving['bytes'] / 1e9)} GB; artifact {number(saving['artifact_gb'])} GB, scratch "
                        f"{number(saving['scratch_gb'])} GB"),
@@ -116,7 +117,16 @@ def _trained(model: ModelEstimate) -> str:
     return f", {number(model['trained'])} trained" if "trained" in model else ""
 
 
-OF_A_GPU = ("MFU", "memory of a rank", "fits", "failure every", "price", "energy", "carbon")
+def _communication(estimate: RunEstimate) -> str:
+    if (sent := estimate.get("communication")) is None:
+        return "-"
+    return (
+        f"{number(sent['inside_gb'])} GB inside a node, {number(sent['across_gb'])} GB across; "
+        f"{sent['exposed_s']:.3g} s exposed, {sent['beside_s']:.3g} s beside the computation"
+    )
+
+
+OF_A_GPU = ("MFU", "memory of a rank", "communication of a step", "fits", "failure every", "price", "energy", "carbon")
 """Rows that depend on the GPU that the plan assumes; RATES also depend on it, unless they are measured."""
 RATES = ("tokens per second", "time", "best checkpoint interval", "lost to both")
 

@@ -7,7 +7,7 @@ take 4.5 bits each and are dequantized one matrix at a time, and a frozen matrix
 from collections.abc import Mapping
 
 from tasks.trainer.config import LoraConfig, Target, TrainConfig, TuningSpec
-from tasks.trainer.model.shape import ModelShape, flops_per_token
+from tasks.trainer.model.shape import LOSS_ROWS, ModelShape, flops_per_token
 from tasks.trainer.parallel.fit import FP32, memory_per_rank
 from tasks.trainer.place import Layout
 
@@ -77,9 +77,9 @@ def tuning_memory_per_rank(
         gpu: whether to assume GPU kernels.
 
     Returns:
-        Those of `parallel.fit.memory_per_rank`, and `frozen` (weights), `dequantized` (a matrix), and `loading` (what
-        reading the largest tensor of the base takes beyond the other categories). For `dpo`, `loss` assumes that every
-        position is learned.
+        Those of `parallel.fit.memory_per_rank` (without a layout, `reduced` is 0), and `frozen` (weights), `dequantized`
+        (a matrix), and `loading` (what reading the largest tensor of the base takes beyond the other categories). For
+        `dpo`, `loss` assumes that every position is learned.
     """
     width = FP32 if run.precision == "fp32" else 2
     usual = memory_per_rank(layout, run, shape, tuning.seq_len, ranks, gpu)
@@ -91,10 +91,11 @@ def tuning_memory_per_rank(
         "frozen": frozen / sharded,
         "moments": usual["moments"] if tuning.lora is None else FP32 * (1 if one_moment else 2) * trained / sharded,
         "gradients": usual["gradients"] * trained / shape.weights["total"],
+        "reduced": usual.get("reduced", 0) * trained / shape.weights["total"],
         "gathered": _gathered(layout, tuning, shape, width, trained),
         "dequantized": _dequantized(tuning, shape, width),
         "activations": usual["activations"] - _unstored(layout, run, tuning, shape, width, gpu),
-        "loss": _loss(run, tuning, shape, width, usual["loss"]),
+        "loss": _loss(layout, run, tuning, shape, width, gpu, usual["loss"]),
     }
     largest = FP32 * max(shape.vocab_size * shape.dim, *(rows * columns for rows, columns in matrices(shape).values()))
     loading = sizes["weights"] + sizes["frozen"] + largest
@@ -112,10 +113,14 @@ def _gathered(layout: Layout | None, tuning: TuningSpec, shape: ModelShape, widt
     if sharded == 1 and not narrow:
         return 0
     weights, in_layers = shape.weights, shape.layers * shape.layer_matrices
-    ends = width * (weights["embedding"] + weights["head"] + weights["norm"])
     matrix = NF4 if lora and lora.base == "nf4" else width
     layers = matrix * in_layers + width * (weights["layers"] - in_layers) + (width * trained if lora else 0)
-    return ends + (layers / shape.layers if layout.zero == 3 else layers)
+    ends = width * (weights["embedding"] + weights["head"] + weights["norm"])
+    if layout.zero < 3:
+        return ends + layers
+    if shape.tied:  # gathered for the whole pass
+        return ends + 2 * layers / shape.layers
+    return max(2 * layers / shape.layers, 2 * width * weights["head"])
 
 
 def _dequantized(tuning: TuningSpec, shape: ModelShape, width: int) -> float:
@@ -145,10 +150,22 @@ def _unstored(
     return run.microbatch * tuning.seq_len / layout.context * layers * (width * (sum(unstored) - added) + norms)
 
 
-def _loss(run: TrainConfig, tuning: TuningSpec, shape: ModelShape, width: int, usual: float) -> float:
-    vocabulary = shape.vocab_size
+def _loss(
+    layout: Layout | None,
+    run: TrainConfig,
+    tuning: TuningSpec,
+    shape: ModelShape,
+    width: int,
+    gpu: bool,
+    usual: float,
+) -> float:
+    vocabulary, tokens = shape.vocab_size, run.microbatch * tuning.seq_len / (layout.context if layout else 1)
+    narrow = 0 if width == FP32 else width
     if tuning.loss == "dpo":
         # Logits, their softmax, and its gradient; the gradient of the head.
-        rows, head = run.microbatch * tuning.seq_len, 0 if tuning.lora else FP32 * vocabulary * shape.dim
-        return rows * (vocabulary * (3 * FP32 + (width if width < FP32 else 0)) + width * shape.dim) + head
-    return usual - (2 * FP32 * vocabulary * shape.dim if tuning.lora else 0)
+        head = 0 if tuning.lora else FP32 * vocabulary * shape.dim
+        return tokens * (vocabulary * (3 * FP32 + narrow) + width * shape.dim) + head
+    if tuning.lora is None or not usual:  # 0: a layer needs more than the loss
+        return usual
+    rows = min(LOSS_ROWS["cuda" if gpu else "cpu"], tokens)
+    return 2 * width * tokens * shape.dim + rows * vocabulary * (2 * FP32 + 2 * narrow if narrow else 3 * FP32)

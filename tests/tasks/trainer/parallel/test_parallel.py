@@ -47,6 +47,8 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "pipeline x tensor": {"pipeline": 2, "tensor": 2},
     "pipeline x context": {"pipeline": 2, "context": 2},
     "interleaved x fsdp": {"pipeline": 2, "shard": 2, "schedule": "interleaved"},
+    "pipeline x fsdp, zero-2": {"pipeline": 2, "shard": 2, "zero": 2},
+    "pipeline x fsdp, zero-1": {"pipeline": 2, "shard": 2, "zero": 1},
     "replicas x pipeline": {"replicate": 2, "pipeline": 2},
     "pipeline of four": {"pipeline": 4},
     "context of four": {"context": 4},
