@@ -77,8 +77,8 @@ def tuning_memory_per_rank(
         gpu: whether to assume GPU kernels.
 
     Returns:
-        Those of `parallel.fit.memory_per_rank` (without a layout, `reduced` is 0), and `frozen` (weights), `dequantized`
-        (a matrix), and `loading` (what reading the largest tensor of the base takes beyond the other categories). For
+        Those of `parallel.fit.memory_per_rank` (without a layout, `reduced` is 0), `frozen` (weights), `dequantized` (a
+        matrix), and `loading` (what reading the largest tensor of the base takes beyond the other categories). For
         `dpo`, `loss` assumes that every position is learned.
     """
     width = FP32 if run.precision == "fp32" else 2
