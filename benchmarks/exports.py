@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.harness import keep, last_line, parser, peer_python
 from tasks.core import parquet, ranges
@@ -45,7 +46,7 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.external_files import find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.key_index import merge
-from tasks.formats.tokens.index import EncodedDocument, write_index
+from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.run.export import FORMATS, export
 from tasks.trainer.evaluation.config import TaskConfig
@@ -149,14 +150,14 @@ def make_tokens(store: Store) -> str:
         tokens = [draw.integers(1, FMT.vocab_size, size).astype(FMT.dtype) for size in draw.integers(1, 900, DOCUMENTS)]
         expected.update(zip(ids, (row.tolist() for row in tokens), strict=True))
         name = shard_name("web", "heldout" if number == 0 else "train", number, 0)
-        buffer = ShardBuffer(
+        buffer = ShardBuffer.of(
             name.split("-")[0], name.split("-")[1], [bytes.fromhex(i) for i in ids], tokens, [1] * DOCUMENTS
         )
         with shards.part(part_name, conserved=False) as part:
             with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
-                offsets = write_shard(file, buffer, FMT).tolist()
-            rows = enumerate(zip(buffer.uids, urls, offsets, map(len, tokens), strict=True))
-            write_index(part, [EncodedDocument(name, row, *rest) for row, rest in rows])
+                offsets = write_shard(file, buffer, FMT)
+            sizes = np.array(list(map(len, tokens)))
+            write_index(part, [IndexedShard(name, buffer.uids, pa.array(urls), offsets, sizes)])
     with open_engine(workers=0) as engine:
         merge(shards, engine, [shards.committed[name] for name in part_names(PARTS)])
     tokenizer = Output(store, ArtifactId("made/tokenizer", "dev"), "made")

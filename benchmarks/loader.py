@@ -123,7 +123,7 @@ def make(folder: Path, tokens: int) -> None:
     for number in range(max(1, tokens // SHARD_TOKENS)):
         lengths = np.maximum(8, random.lognormal(6, 1.1, SHARD_TOKENS // 740)).astype(int)
         documents = [np.append(random.integers(1, VOCAB, n, dtype=np.uint16), np.uint16(0)) for n in lengths]
-        buffer = ShardBuffer("web", TRAIN, [random.bytes(16) for _ in documents], documents, [1] * len(documents))
+        buffer = ShardBuffer.of("web", TRAIN, [random.bytes(16) for _ in documents], documents, [1] * len(documents))
         name = f"{FOLDER}/{shard_name('web', TRAIN, number, 0)}.arrow"
         with output.part(f"{number:05d}", conserved=False) as part:
             with part.file(name, rows=len(documents)) as file:

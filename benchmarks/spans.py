@@ -45,7 +45,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import merge
-from tasks.formats.tokens.index import EncodedDocument, write_index
+from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.repeats import FREQUENT, KIND, LONGEST
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, parse_shard_name, shard_name, write_shard
 from tasks.stages.spans import SpansConfig, stage
@@ -161,10 +161,10 @@ def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16
     with output.part(name, conserved=False) as part:
         sizes = [len(one) for one in documents]
         with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=len(documents)) as file:
-            offsets = write_shard(file, ShardBuffer("web", "train", uids, documents, sizes), fmt).tolist()
+            buffer = ShardBuffer.of("web", "train", uids, documents, sizes)
+            offsets = write_shard(file, buffer, fmt)
         urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
-        rows = enumerate(zip(uids, urls, offsets, sizes, strict=True))
-        write_index(part, [EncodedDocument(name, row, *rest) for row, rest in rows])
+        write_index(part, [IndexedShard(name, buffer.uids, pa.array(urls), offsets, np.array(sizes))])
 
 
 def plan(store: Store, shards: Artifact) -> None:

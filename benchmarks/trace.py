@@ -34,8 +34,8 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
-from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_part_keys
-from tasks.formats.tokens.index import EncodedDocument, write_index
+from tasks.formats.documents.key_index import ID, URL, keys_of, merge, write_part_keys
+from tasks.formats.tokens.index import IndexedShard, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
@@ -135,21 +135,18 @@ def make_part(store: Store, number: int, name: str) -> float:
         part.table("kept", table(kept, KEPT_SCHEMA, {"warc_file": f"{name}.warc.gz", "warc_offset": 1}))
         reasons = {"reason": "gopher_short_doc", "reasons": ["gopher_short_doc"]}
         part.table("rejected", table(rejected, REJECTED, reasons))
-        words = (
-            (key_of(*word), row) for row, both in enumerate(rejected) for word in zip((ID, URL), both, strict=True)
-        )
-        write_part_keys(part, words)
+        keys = [keys_of(kind, [row[at] for row in rejected]) for at, kind in enumerate((ID, URL))]
+        write_part_keys(part, np.concatenate(keys), np.tile(np.arange(len(rejected)), len(keys)))
     sizes = document_sizes(number)
     uids = [bytes.fromhex(doc_id) for doc_id, _ in kept]
     shard = shard_name("web", "train", number, 0)
     tokens = np.split(np.full(int(sizes.sum()), 70, dtype=np.uint16), np.cumsum(sizes)[:-1])
     with outputs["shards"].part(name, conserved=False) as part:
         with ranges.checksummed_file(part, f"shards/{shard}.arrow", rows=len(kept)) as file:
-            offsets = write_shard(file, ShardBuffer("web", "train", uids, tokens, sizes.tolist()), FMT)
+            buffer = ShardBuffer.of("web", "train", uids, tokens, sizes.tolist())
+            offsets = write_shard(file, buffer, FMT)
         started = time.perf_counter()
-        entries = zip(uids, kept, offsets.tolist(), sizes.tolist(), strict=True)
-        documents = (EncodedDocument(shard, row, uid, url, *rest) for row, (uid, (_, url), *rest) in enumerate(entries))
-        write_index(part, documents)
+        write_index(part, [IndexedShard(shard, buffer.uids, pa.array([url for _, url in kept]), offsets, sizes)])
         return time.perf_counter() - started
 
 

@@ -2,11 +2,13 @@
 
     python -m benchmarks.train_gpu [--budget SECONDS] [--out FILE]
 
-First every attention kernel is compared with the reference, forward and backward. Then a sweep over models, precisions,
-lengths, masks and microbatches, 30 steps each with the training engine (`tasks.trainer.parallel.sharded`), one GPU,
-random tokens, documents of 700 tokens on average. FILE is rewritten after each configuration, so that results survive
-the loss of the machine. A configuration that does not fit in memory is noted and the next one runs; those beyond the
-time budget are listed as not run. `--tiny` runs everything in seconds on a CPU.
+A sweep over models, precisions, lengths, masks and microbatches, 30 steps each with the training engine
+(`tasks.trainer.parallel.sharded`) and its settings, one GPU, random tokens, documents of 700 tokens on average. The
+main figures, 1.3b at 2,048 positions, come first and take about four minutes; then every attention kernel is compared
+with the reference, forward and backward; then the rest. FILE is rewritten after each configuration, so that results
+survive the loss of the machine. A configuration for which the planner's estimate exceeds the memory is listed with the
+estimate and does not run; one that runs out of memory anyway is noted and the next one runs; those beyond the time
+budget are listed as not run. `--tiny` runs everything in seconds on a CPU.
 
 `mfu` counts 6 FLOPs per weight in a matrix product and 12 x layers x width x length per token for attention, as if it
 were not causal: the convention of PaLM and llm-foundry. `mfu_causal` counts only the attended keys, within
@@ -14,10 +16,11 @@ documents. Both are relative to the dense bf16 peak of the data sheet, also for 
 """
 
 import gc
+import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -31,15 +34,15 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.harness import RESULTS, parser, store
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.model.attention import Kernel, best_kernel, sdpa_mask
+from tasks.trainer.model.attention import Kernel, sdpa_mask
 from tasks.trainer.model.flex import flex
-from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
 from tasks.trainer.model.varlen import activate_flash, varlen
+from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
-from tasks.trainer.planning.config import peak_flops
+from tasks.trainer.planning.config import PlanConfig, peak_flops
 
 TOLERANCE = 0.02
 """Largest difference from the reference in fp32, over its norm, that rounding to bf16 explains."""
@@ -179,19 +182,39 @@ class Workload:
     microbatch: int
     documents: bool = True
     """Whether attention ends at documents; without, it is plain causal."""
-    kernel: str = "best"
-    head_chunk: int | None = None
-    """Positions whose logits exist at a time; None: as in training."""
 
 
-def engine_of(variant: Variant, size: Size) -> Sharded:
-    """Builds the engine of one rank on the available device."""
+def settings_of(variant: Variant, size: Size, load: Workload) -> tuple[TrainConfig, Layout]:
+    """Returns the settings of a run with one microbatch a step, and its layout on one GPU."""
     run = TrainConfig(
-        model=size.model, steps=1000, batch_size=1, microbatch=1, milestones=1, precision=variant.precision
+        model=size.model,
+        steps=1000,
+        batch_size=load.microbatch,
+        microbatch=load.microbatch,
+        milestones=1,
+        precision=variant.precision,
     )
-    layout = Layout.model_validate({"recompute": variant.recompute, "zero": 2})
-    ranks = Ranks(0, 1, 0)
-    return Sharded(run, layout, size.vocab_size, 2048, ranks)
+    return run, Layout.model_validate({"recompute": variant.recompute, "zero": 2})
+
+
+def estimated_gib(variant: Variant, size: Size, load: Workload, gpu: bool) -> float:
+    """Returns the planner's estimate of the peak memory of a step."""
+    run, layout = settings_of(variant, size, load)
+    needs = memory_per_rank(layout, run, ModelShape.of(size.model, size.vocab_size), load.seq_len, gpu=gpu)
+    return round(sum(needs.values()) / 2**30, 1)
+
+
+def usable_gib(device: torch.device) -> float:
+    """Returns the memory that a plan lets a step use; on a CPU there is no limit."""
+    if device.type != "cuda":
+        return math.inf
+    return torch.cuda.get_device_properties(device).total_memory * PlanConfig().memory_share / 2**30
+
+
+def engine_of(variant: Variant, size: Size, load: Workload) -> Sharded:
+    """Builds the engine of one rank on the available device; it takes microbatches of other sizes, too."""
+    run, layout = settings_of(variant, size, load)
+    return Sharded(run, layout, size.vocab_size, load.seq_len, Ranks(0, 1, 0))
 
 
 def batches_of(load: Workload, vocab_size: int) -> list[Batch]:
@@ -219,12 +242,9 @@ def train_steps(engine: Sharded, batches: list[Batch], steps: int) -> tuple[list
     return taken, loss
 
 
-def measured(engine: Sharded, size: Size, load: Workload, kernel: Kernel, steps: int) -> dict[str, Any]:
-    """Returns the figures of a workload; the first third of the steps is warm-up. The caller sets the flash kernel."""
+def measured(engine: Sharded, size: Size, load: Workload, steps: int) -> dict[str, Any]:
+    """Returns the figures of a workload; the first third of the steps is warm-up."""
     device = engine.mesh.device
-    torch._dynamo.reset()
-    engine.chunks[0].kernel = kernel
-    engine.chunks[0].head_loss = partial(head_cross_entropy, chunk=load.head_chunk)
     batches = batches_of(load, size.vocab_size)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -233,7 +253,6 @@ def measured(engine: Sharded, size: Size, load: Workload, kernel: Kernel, steps:
     step_s = float(np.median(taken))
     memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     return {
-        **asdict(load),
         "step_s": round(step_s, 4),
         "slowest_s": round(max(taken), 4),
         "warm_up_s": round(sum(warm), 1),
@@ -284,25 +303,24 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
-SWEEP: dict[Variant, list[Workload]] = {
-    Variant("1.3b", "bf16"): [
-        Workload(2048, 16),
-        Workload(8192, 4),
-        Workload(8192, 4, documents=False),
-        Workload(2048, 16, head_chunk=512),
-        Workload(2048, 16, kernel="flex"),
-        Workload(8192, 4, kernel="flex"),
-        Workload(2048, 32),
-    ],
-    Variant("1.3b", "fp8"): [Workload(2048, 16), Workload(8192, 4)],
-    Variant("350m", "bf16"): [Workload(2048, 32), Workload(2048, 64)],
-    Variant("1.3b", "bf16", "selective"): [Workload(2048, 32), Workload(8192, 8)],
-}
-"""What matters most first. The first workload is the one that is profiled."""
-TINY: dict[Variant, list[Workload]] = {
-    one: [Workload(64, 2)]
-    for one in (Variant("tiny", "bf16"), Variant("tiny", "fp8"), Variant("tiny", "bf16", "selective"))
-}
+Configurations = list[tuple[Variant, list[Workload]]]
+MAIN: Configurations = [
+    (Variant("1.3b", "bf16"), [Workload(2048, 8), Workload(2048, 16)]),
+    (Variant("1.3b", "bf16", "selective"), [Workload(2048, 16)]),
+    (Variant("1.3b", "fp8"), [Workload(2048, 8), Workload(2048, 16)]),
+]
+"""What matters most first, and of a variant the smallest first. The first workload is the one that is profiled."""
+REST: Configurations = [
+    (Variant("1.3b", "bf16"), [Workload(8192, 2), Workload(8192, 2, documents=False), Workload(8192, 4)]),
+    (Variant("350m", "bf16"), [Workload(2048, 16), Workload(2048, 32)]),
+    (Variant("1.3b", "fp8"), [Workload(8192, 2)]),
+    (Variant("1.3b", "bf16", "selective"), [Workload(8192, 4), Workload(2048, 32)]),
+]
+TINY_MAIN: Configurations = [
+    (Variant("tiny", "bf16"), [Workload(64, 2), Workload(64, 4)]),
+    (Variant("tiny", "fp8"), [Workload(64, 2)]),
+]
+TINY_REST: Configurations = [(Variant("tiny", "bf16", "selective"), [Workload(64, 2, documents=False)])]
 TINY_SIZE = Size(ModelConfig(layers=2, dim=32, heads=2, kv_heads=1), 64)
 
 
@@ -325,13 +343,17 @@ class Sweep:
 
     def run(self) -> None:
         """Measures everything."""
+        main, rest = (TINY_MAIN, TINY_REST) if self.tiny else (MAIN, REST)
+        self._sweep(main)
         shape = (1, 160, 4, 16) if self.tiny else (2, 2048, 16, 128)
         self.figures["parity"] = parity(self.device, shape, 1 if self.tiny else 10)
         self.keep()
-        for variant, loads in (TINY if self.tiny else SWEEP).items():
+        self._sweep(rest)
+
+    def _sweep(self, configurations: Configurations) -> None:
+        for variant, loads in configurations:
             self._variant(variant, loads)
             free()
-            self.keep()
 
     def keep(self) -> None:
         """Writes the results so far."""
@@ -347,27 +369,30 @@ class Sweep:
         size = TINY_SIZE if self.tiny else SIZES[variant.size]
         engine = None
         for load in loads:
+            needed, usable = estimated_gib(variant, size, load, self.device.type == "cuda"), usable_gib(self.device)
+            line = {**vars(load), "estimated_gib": needed}
+            if needed > usable:
+                self._note(variant, {**line, "not_run": f"it needs about {needed:.1f} GiB of {usable:.1f}"})
+                continue
             if self.elapsed + self.longest > self.budget:
-                self._note(variant, {**vars(load), "not_run": "the budget of time is spent"})
+                self._note(variant, {**line, "not_run": "the budget of time is spent"})
                 continue
             began = time.perf_counter()
             try:
-                engine = engine or engine_of(variant, size)
-                self._note(variant, measured(engine, size, load, self._kernel(load), self.steps))
+                engine = engine or engine_of(variant, size, load)
+                self._note(variant, line | measured(engine, size, load, self.steps))
                 if "profile" not in self.figures:
                     top = top_kernels(engine, batches_of(load, size.vocab_size))
                     self.figures["profile"] = {**vars(variant), **vars(load), "top": top}
+                    self.keep()
             except Exception as error:  # a failure on this card is a result
                 fits = not isinstance(error, torch.OutOfMemoryError)
                 failed = f"{type(error).__name__}: {error}"[:500] if fits else "out of memory"
-                self._note(variant, {**vars(load), "failed": failed})
+                self._note(variant, {**line, "failed": failed})
                 # A failed step leaves the engine in an inconsistent state, and tensors in the frames of its exception.
                 error.__traceback__, engine = None, None
             free()
             self.longest = max(self.longest, time.perf_counter() - began)
-
-    def _kernel(self, load: Workload) -> Kernel:
-        return flex if load.kernel == "flex" else best_kernel(self.device, torch.bfloat16)
 
     def _note(self, variant: Variant, figures: dict[str, Any]) -> None:
         line = {**vars(variant), **figures}

@@ -6,15 +6,18 @@
 | writes | `examples`: the rows as tokens; `finetuned`: the model and its checkpoints, or adapters and a merged model |
 | | and `tuned_scores`: base and model on the same text, tasks and held-out examples; a version in MLflow's registry |
 | costs | `finetune.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
+| | and with `[promote_tuned]` the champion among the recipe's fine-tuned models |
 | next | nothing; another fine-tuning can begin from this model |
 
 Press **Trigger** to set base, method and steps in the form, and other settings as overrides.
 A killed run resumes from its newest good checkpoint, on the same batches.
+With `[place] ask_human`, a person approves a new champion in the Airflow UI.
 """
 
 from airflow.sdk import DAG, Param
 
 from operators.forms import dag_settings
+from operators.gate import ReportApproval
 from operators.places import training_operator
 from operators.recipes import connect, recipes_for
 from operators.stage import StageOperator
@@ -33,7 +36,7 @@ FORM = {
     "finetune.steps": "Training steps.",
 }
 
-GPU = ("finetune", "evaluate_tuned")
+GPU = ("finetune", "evaluate_tuned", "compare_tuned")
 """Stages that run the model; the others run on the worker."""
 
 for recipe in recipes_for("finetune"):
@@ -44,3 +47,8 @@ for recipe in recipes_for("finetune"):
             pool = {"pool": "gpu"} if stage in GPU else {}
             tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **pool)
         connect(tasks)
+        if "promote_tuned" in tasks and recipe.place.ask_human:
+            subject = f"{recipe.name}: may this fine-tuned model become champion?"
+            decided = {"decided": tasks["compare_tuned"].output, "promoted_only": True}
+            approve = ReportApproval(task_id="approve", subject=subject, recipe=recipe.name, **decided)
+            tasks["compare_tuned"] >> approve >> tasks["promote_tuned"]

@@ -37,7 +37,7 @@ def set_alert(artifact: str, kind: str) -> None:
 
     Args:
         artifact: id of the checkpoint artifact of the training ("demo/checkpoint@dev").
-        kind: kind of alert, see `tasks.stages.train.monitor`.
+        kind: kind of alert, see `tasks.trainer.monitoring.monitor`.
     """
     stats.gauge("sluice.alert", int(time.time()), tags={**_labels(artifact), "kind": kind})
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.core.artifact import Artifact, ArtifactId
@@ -15,7 +16,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, document_id
-from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_part_keys
+from tasks.formats.documents.key_index import ID, URL, keys_of, merge, write_part_keys
 from tasks.stages.consolidate.stage import REJECTED
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in
@@ -82,8 +83,8 @@ def by_hand(
                 mine.sort(key=lambda row: row.get("id", row["url"]))
                 part.table(name, pa.Table.from_pylist(mine, schema=schema))
                 if (kind, name) == ("documents", "rejected"):
-                    words = [(key_of(word, row[word]), at) for at, row in enumerate(mine) for word in (ID, URL)]
-                    write_part_keys(part, words)
+                    keys = [keys_of(word, [row[word] for row in mine]) for word in (ID, URL)]
+                    write_part_keys(part, np.concatenate(keys), np.tile(np.arange(len(mine)), 2))
     if kind == "documents":
         with open_engine(workers=0) as engine:
             merge(output, engine, [output.committed[name] for name in part_names(parts)])

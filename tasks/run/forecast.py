@@ -1,4 +1,4 @@
-"""Forecasts: the funnel of a version under other limits, and the plan of a training run.
+"""Forecasts: the funnel of a version under other limits, and the plan of a training or fine-tuning.
 
 `compare` reads the inputs and the record of the version's documents. The settings before the change are those in this
 record, not those of the recipe, because a version may have been made with overrides. `plan` reads the recipe, the
@@ -19,6 +19,8 @@ from tasks.core.store import Store
 from tasks.filters.catalogue import filter_names
 from tasks.formats.documents.document import CONTAMINATION, PARAGRAPHS
 from tasks.formats.documents.tombstones import in_force
+from tasks.run.catalogue import STAGES
+from tasks.run.inputs import named_inputs
 from tasks.run.lineage import artifact_of_version
 from tasks.run.recipe import Recipe
 from tasks.run.recipe_validation import all_kinds
@@ -26,9 +28,11 @@ from tasks.run.result import Json
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
+from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.tokens import PackConfig, TokenizerConfig
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import read_shape
+from tasks.trainer.model import model_file
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.planning.config import PEAKS, PlanConfig
@@ -44,6 +48,7 @@ from tasks.trainer.planning.tables import (
     implausible,
     plan_text,
 )
+from tasks.trainer.tuning.config import FinetuneConfig
 
 
 @dataclass(frozen=True)
@@ -197,7 +202,7 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
     return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)), *optional)
 
 
-def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> TrainingPlan:
+def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: bool = False) -> TrainingPlan:
     """Returns the plan, with the MFU of the newest other run, and its comparison with the run at `version`.
 
     A run that was estimated before it began (`[plan] enabled`) is compared with that estimate.
@@ -207,11 +212,14 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
         store: store of its artifacts.
         version: version of the run to compare with. There is no comparison if it has not ended, or with `model`.
         model: path of a Hugging Face `config.json` of a model whose training to plan; "" for the recipe's model.
+        tuned: whether to plan the fine-tuning of the recipe, as for a recipe that trains nothing else.
 
     Raises:
         RecipeError: the recipe trains nothing, or cannot be trained in the layout of its place.
-        InputError: `model` cannot be read.
+        InputError: `model` cannot be read, or the base of a fine-tuning does not exist.
     """
+    if tuned or ("checkpoint" not in recipe.makes and recipe.of(FinetuneConfig).active):
+        return _tuning_plan(recipe, store, version)
     if "checkpoint" not in recipe.makes:
         raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
@@ -227,15 +235,46 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
     planned = estimate(
         recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, recipe.place.train.nproc, measured, address
     )
+    if model:  # the recipe's place says nothing about where it will be trained
+        return TrainingPlan(planned, [], implausible(planned), [])
+    return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
+
+
+def _with_omissions(
+    recipe: Recipe, store: Store, version: str, planned: RunEstimate, run: Artifact | None
+) -> TrainingPlan:
+    """Returns a plan without figures that do not apply in the place of the recipe, and the comparison with a run."""
     omitted, notes = implausible(planned), []
-    # With another model, the recipe's place says nothing about where it will be trained.
-    if not model and _lacks_gpu(recipe):
+    if _lacks_gpu(recipe):
         rates = RATES if planned["time"]["mfu_from"] == FROM_PLAN else ()
         omitted |= {**dict.fromkeys((*OF_A_GPU, *rates), "-"), "devices": f"{planned['time']['gpus']} x no GPU"}
         notes.append(_without_gpu(recipe.of(PlanConfig).gpu))
-    run = None if model else Artifact.find(store, ArtifactId(name, version))
     compared, note = _comparison(recipe, store, version, planned, run) if run else ([], "")
     return TrainingPlan(planned, compared, omitted, [*notes, *([note] if note else [])])
+
+
+def _tuning_plan(recipe: Recipe, store: Store, version: str) -> TrainingPlan:
+    """Returns the plan of a recipe's fine-tuning, and its comparison with the one at `version`."""
+    tuning = recipe.of(FinetuneConfig)
+    if not tuning.active:
+        raise RecipeError(f"the recipe {recipe.name} has no fine-tuning", "add the section [finetune]")
+    name = f"{recipe.name}/finetuned"
+    named = named_inputs(store, STAGES["finetune"], tuning, ArtifactId(name, version))
+    base = named.get("base")
+    if not isinstance(base, Artifact):
+        raise InputError(f"[finetune] base: no version of {tuning.base} is complete", "train one, or name another")
+    described = json.loads(base.read(model_file.FILE))
+    seq_len, train = recipe.of(ExamplesConfig).seq_len, tuning.training(ModelConfig.model_validate(described["model"]))
+    shape, layout = ModelShape.of(train.model, described["vocab_size"]), recipe.place.train.layout
+    if layout:
+        check_fit(layout, train, shape.vocab_size, seq_len, 1, layout.ranks)
+    spec = tuning.tuning_spec(described["vocab_size"], described["eos_id"], seq_len)
+    previous = newest(store, name, but=version)
+    measured = RunPerformance.of(previous.record.metrics) if previous else None
+    config, ranks = recipe.of(PlanConfig), recipe.place.train.nproc
+    address = str(previous.address) if previous else ""
+    planned = estimate(config, train, shape, seq_len, layout, ranks, ranks, measured, address, spec)
+    return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
 
 
 def _lacks_gpu(recipe: Recipe) -> bool:
@@ -259,7 +298,9 @@ def _comparison(
     real = RunPerformance.of(run.record.metrics)
     if real is None:
         return [], ""
-    if artifact := Artifact.find(store, ArtifactId(f"{recipe.name}/estimate", version)):
+    # Only a training is estimated before it begins.
+    is_training = run.address.name == f"{recipe.name}/checkpoint"
+    if is_training and (artifact := Artifact.find(store, ArtifactId(f"{recipe.name}/estimate", version))):
         planned = json.loads(artifact.read("estimate.json"))
     wall, config = (run.record.finished - run.record.started).total_seconds(), recipe.of(PlanConfig)
     rows = comparison(planned, config, real, wall)

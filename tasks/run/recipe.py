@@ -101,9 +101,9 @@ class Recipe(_Sections):
 
     def _beyond_one_node(self) -> Iterator[str]:
         """Yields errors for settings of the place that fine-tuning does not support."""
-        if self.of(FinetuneConfig).active:
-            cluster = self.place.kubernetes
-            yield from unsupported_settings(self.place.train.layout, cluster.nodes if cluster else 1)
+        tuning, cluster = self.of(FinetuneConfig), self.place.kubernetes
+        if tuning.active:
+            yield from unsupported_settings(self.place.train.layout, cluster.nodes if cluster else 1, tuning.loss)
 
     def of(self, config: type[C]) -> C:
         """Returns the section whose settings have the class `config`."""

@@ -155,6 +155,7 @@ def add_lookup_commands(add: AddCommand) -> None:
     look.add_argument("--json", action="store_true", help="print JSON")
     plan = add("plan", "estimate of the training, and its comparison with the run", _plan)
     plan.add_argument("--model", default="", help="config.json of another model whose training to plan")
+    plan.add_argument("--tuned", action="store_true", help="the fine-tuning, of a recipe that also trains a model")
     plan.add_argument("--json", action="store_true", help="print JSON")
     audit = add("audit", "list all takedowns, and check that current artifacts contain none", _audit)
     audit.add_argument("--json", action="store_true", help="print JSON")
@@ -258,7 +259,7 @@ def _inspect(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> N
 def _plan(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.forecast import plan
 
-    answer = plan(recipe, store, options.version or recipe.version, options.model)
+    answer = plan(recipe, store, options.version or recipe.version, options.model, options.tuned)
     print(json.dumps(answer.to_json(), indent=1) if options.json else answer.text())
 
 

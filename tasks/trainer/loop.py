@@ -45,6 +45,7 @@ from tasks.trainer.parallel.replicated import Replicated, check_ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
+from tasks.trainer.tuning.memory import tuning_flops_per_token
 
 if TYPE_CHECKING:
     from tasks.trainer.parallel.sharded import Sharded
@@ -81,6 +82,9 @@ class Trainer:
         self.has_trained = self._is_first_step = True
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
+        if spec.tuning:
+            shape = ModelShape.of(self.run.model, self.batches.vocab_size)
+            self.telemetry.flops_per_token = tuning_flops_per_token(spec.tuning, shape, self.batches.seq_len)
         device = f"{self.telemetry.device} {processor()}"
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume(newest))
@@ -93,24 +97,29 @@ class Trainer:
 
     def _replica(self, *, initialize: bool) -> "Replicated | Sharded":
         """Returns the model, with or without its initial weights: sharded in a layout, else replicated."""
-        if self.spec.tuning:
+        vocab_size, seq_len, tuning = self.batches.vocab_size, self.batches.seq_len, self.spec.tuning
+        if self.layout is None and tuning:
             from tasks.trainer.tuning.model import build_tuned
 
-            return Replicated(self.run, self.batches.vocab_size, self.ranks, build_tuned(self.spec))
+            return Replicated(self.run, vocab_size, self.ranks, build_tuned(self.spec))
         if self.layout is None:
-            return Replicated(self.run, self.batches.vocab_size, self.ranks, initialize=initialize)
+            return Replicated(self.run, vocab_size, self.ranks, initialize=initialize)
         from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
 
-        shape = (self.batches.vocab_size, self.batches.seq_len)
-        return Sharded(self.run, self.layout, *shape, self.ranks, initialize=initialize)
+        sharded = Sharded(
+            self.run, self.layout, vocab_size, seq_len, self.ranks, initialize=initialize and not tuning, tuning=tuning
+        )
+        if tuning:
+            from tasks.trainer.tuning.model import load_base
+
+            load_base(sharded.chunks[0], self.spec)
+        return sharded
 
     def _layout(self) -> Layout | None:
-        """Returns the layout of the state; None if every rank has all of it: a fine-tuning, or on CPUs by default.
+        """Returns the layout of the state; None if every rank has all of it, as on CPUs by default.
 
         On GPUs the default is to shard it over the GPUs of a node, and to replicate it over nodes.
         """
-        if self.spec.tuning:
-            return None
         if self.spec.layout is None and self.ranks.device.type == "cuda":
             return Layout(replicate=self.ranks.nodes, shard=self.ranks.local_world)
         return self.spec.layout

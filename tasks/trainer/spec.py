@@ -21,7 +21,7 @@ from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.mixture import Anneal, Mixture, grid_weights, repetitions, replay_weights
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
 from tasks.trainer.place import CHECK_EVERY, Layout
@@ -76,7 +76,14 @@ def make_spec(
     )
 
 
-def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: int, keep_every: int) -> TrainSpec:
+def tuning_spec(
+    config: FinetuneConfig,
+    inputs: Inputs,
+    out: Path,
+    check_every: int,
+    keep_every: int,
+    layout: Layout | None = None,
+) -> TrainSpec:
     """Returns the specification of a fine-tuning run.
 
     Args:
@@ -85,6 +92,7 @@ def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: 
         out: folder of the run.
         check_every: see `TrainSpec`.
         keep_every: see `TrainSpec`.
+        layout: see `TrainSpec`.
 
     Raises:
         InputError: the base does not exist or has another tokenizer, or the examples are of the wrong kind.
@@ -105,16 +113,10 @@ def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: 
         weights={SOURCE: 1.0},
         shards=ShardsSpec(store=examples.store.root, artifact=str(examples.address), content=examples.record.content),
         initial=initial,
-        tuning=TuningSpec(
-            loss=config.loss,
-            beta=config.beta,
-            lora=config.lora,
-            vocab_size=summary["vocab_size"],
-            eos_id=summary["eos_id"],
-            seq_len=summary["seq_len"],
-        ),
+        tuning=config.tuning_spec(summary["vocab_size"], summary["eos_id"], summary["seq_len"]),
         plan="",
         out=str(out),
+        layout=layout,
         check_every=check_every,
         keep_every=keep_every,
     )

@@ -4,7 +4,7 @@ Appends each start of the ranks to `starts.jsonl` in the run's folder. Memory an
 device; MFU is over all ranks.
 """
 
-import ctypes
+import contextlib
 import resource
 import socket
 import time
@@ -26,8 +26,6 @@ from tasks.trainer.planning.config import peak_flops
 SAMPLE_S = 5.0
 """Seconds between two readings of the GPU counters, which are means over less than a second, not over the step."""
 GIB = 2**30
-LIBRARY = "libnvidia-ml.so.1"
-_TEMPERATURE_GPU, _CLOCK_SM = 0, 1
 SLOWDOWN_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 """Bit mask of throttle reasons that are faults of the machine: hardware slowdown, thermal (software or hardware), and
 power brake. The normal power cap is not included."""
@@ -92,35 +90,26 @@ class Telemetry(Hook):
 
 
 class Nvml:
-    """The counters of one GPU from NVML, the library of NVIDIA's driver (`libnvidia-ml.so.1`).
-
-    Accessed with ctypes: the library comes with the driver, and only five of its functions are needed. Counters that
-    the GPU or the driver does not support are omitted.
+    """The counters of one GPU from NVML, the library of NVIDIA's driver; those that it does not support are omitted.
 
     Args:
-        library: the library, already initialized.
+        nvml: the module `pynvml`, whose library is initialized.
         device: handle of the GPU in it.
     """
 
-    def __init__(self, library: Any, device: ctypes.c_void_p) -> None:
-        self._library, self._device = library, device
+    def __init__(self, nvml: Any, device: Any) -> None:
+        self._nvml, self._device = nvml, device
 
     @classmethod
-    def of(cls, uuid: str, load: Callable[[str], Any] = ctypes.CDLL) -> "Nvml | None":
-        """Returns the counters of the GPU with this UUID ("GPU-5f..."); None without a driver or without such a GPU.
+    def of(cls, uuid: str) -> "Nvml | None":
+        """Returns the counters of the GPU with this UUID ("GPU-5f..."); None without a driver or without such a GPU."""
+        import pynvml  # only ranks with a GPU need it
 
-        Args:
-            uuid: as CUDA reports it, with "GPU-" before it.
-            load: loads a library by name; raises OSError if it is absent.
-        """
         try:
-            library = load(LIBRARY)
-        except OSError:
+            pynvml.nvmlInit()
+            return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        except pynvml.NVMLError:
             return None
-        device = ctypes.c_void_p()
-        if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device)):
-            return None
-        return cls(library, device)
 
     def counters(self) -> dict[str, float]:
         """Reads the counters.
@@ -130,29 +119,16 @@ class Nvml:
             gpu/temperature_c, gpu/clock_mhz (of the multiprocessors) and gpu/slowed (1 with a reason in
             `SLOWDOWN_REASONS`, else 0).
         """
-        busy, number, reasons = _Utilization(), ctypes.c_uint(), ctypes.c_ulonglong()
-        counters: dict[str, float] = {}
-        if self._read("nvmlDeviceGetUtilizationRates", busy):
-            counters["gpu/busy"] = busy.gpu / 100
-        if self._read("nvmlDeviceGetPowerUsage", number):
-            counters["gpu/power_w"] = number.value / 1000
-        if self._read("nvmlDeviceGetTemperature", ctypes.c_uint(_TEMPERATURE_GPU), number):
-            counters["gpu/temperature_c"] = float(number.value)
-        if self._read("nvmlDeviceGetClockInfo", ctypes.c_uint(_CLOCK_SM), number):
-            counters["gpu/clock_mhz"] = float(number.value)
-        if self._read("nvmlDeviceGetCurrentClocksThrottleReasons", reasons):
-            counters["gpu/slowed"] = float(bool(reasons.value & SLOWDOWN_REASONS))
+        nvml, device = self._nvml, self._device
+        readings: dict[str, Callable[[], float]] = {
+            "gpu/busy": lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
+            "gpu/power_w": lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1000,
+            "gpu/temperature_c": lambda: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
+            "gpu/clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
+            "gpu/slowed": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device) & SLOWDOWN_REASONS),
+        }
+        counters = {}
+        for name, read in readings.items():
+            with contextlib.suppress(nvml.NVMLError):
+                counters[name] = float(read())
         return counters
-
-    def _read(self, function: str, *arguments: Any) -> bool:
-        """Calls a function with the device, constants, and a reference to the last argument; returns its success."""
-        *constants, target = arguments
-        try:
-            call = getattr(self._library, function)
-        except AttributeError:  # an older driver
-            return False
-        return bool(call(self._device, *constants, ctypes.byref(target)) == 0)
-
-
-class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]

@@ -30,3 +30,16 @@ def test_only_a_recipe_with_examples_has_the_finetune_dag(recipes, dag_bag):
     assert [dag.task_dict[name].pool == "gpu" for name in order] == [False, True, True, False]
     dag.params.update({"finetune.base": "one/finetuned@sft", "finetune.loss": "dpo", "finetune.steps": 5})
     dag.params.validate()
+
+
+def test_with_promotion_a_person_approves_the_champion_of_fine_tuned_models(recipes, dag_bag):
+    promoting = f"{FINETUNE}\n[promote_tuned]\nenabled = true\n"
+    recipes("asking", promoting + "[place]\nask_human = true\n")
+    recipes("alone", promoting)
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    asking, alone = (bag.dags[f"{name}.finetune"].task_dict for name in ("asking", "alone"))
+    assert asking["promote_tuned"].upstream_task_ids == {"compare_tuned", "approve"}
+    assert (alone["promote_tuned"].upstream_task_ids, "approve" in alone) == ({"compare_tuned"}, False)
+    assert alone["compare_tuned"].upstream_task_ids == {"register_tuned"}
+    assert [alone[name].pool == "gpu" for name in ("compare_tuned", "promote_tuned")] == [True, False]

@@ -8,7 +8,7 @@ import socket
 import pytest
 import yaml
 
-from tasks.stages.train import monitor
+from tasks.trainer.monitoring import monitor
 from tests.k8s.conftest import K8S
 from tests.k8s.statsd import mapped, sample
 

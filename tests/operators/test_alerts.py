@@ -16,7 +16,7 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.run.place import AlertsPlace
 from tasks.run.recipe import find_recipe
-from tasks.stages.train.monitor import Monitor
+from tasks.trainer.monitoring.monitor import Monitor
 
 TASK = SimpleNamespace(dag_id="demo.pretrain", task_id="train", run_id="r1")
 POD_LINE = "10:00:01 W [demo/checkpoint@dev] alert: stall at step 7: no step for 61 s. Look at its log."
@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AlertsPlace:
 
 def monitor(folder: Path) -> Monitor:
     output = Output(Store(str(folder / "store")), ArtifactId("demo/checkpoint", "dev"), "f" * 64)
-    return Monitor(output, SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9)))  # type: ignore[arg-type]
+    return Monitor(output, SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9), tuning=None))  # type: ignore[arg-type]
 
 
 def test_an_alert_of_a_run_in_this_process_is_sent_at_once(place: AlertsPlace, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ fine-tuning, and a larger share always includes the keys of a smaller one.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ import pyarrow as pa
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.formats.documents.layout import LayoutSpan
-from tasks.formats.documents.text import hash64
+from tasks.formats.documents.text import hash64, hashes64
 
 DOCUMENT = pa.schema(
     [
@@ -240,6 +240,11 @@ def _aligned_table(artifact: ArtifactFolder, folder: str, part: str, ids: pa.Chu
 def heldout_draw(key: str) -> int:
     """Returns a uniform 64-bit integer for a key, such as a document's id; keys below a limit are held out."""
     return hash64(f"heldout/{key}")
+
+
+def heldout_draws(keys: Iterable[str]) -> list[int]:
+    """Returns `heldout_draw` of each key."""
+    return hashes64("heldout/", keys)
 
 
 def is_heldout(key: str, share: float) -> bool:

@@ -25,6 +25,7 @@ from tasks.core.errors import InputError
 from tasks.core.part import Part, PartSpec
 from tasks.core.ranges import RangeReader, ReadRequest
 from tasks.core.stage import Output
+from tasks.formats.documents.text import hashes64
 
 URL, ID, DOMAIN = "url", "id", "domain"
 """Kinds of terms of documents."""
@@ -45,15 +46,22 @@ def key_of(kind: str, value: str) -> int:
     return int(xxhash.xxh3_64_intdigest(f"{kind}:{value}".encode()))
 
 
-def write_part_keys(part: Part, keys: Iterable[tuple[int, int]]) -> None:
-    """Writes the keys of one part.
+def keys_of(kind: str, values: Iterable[str]) -> NDArray[np.uint64]:
+    """Returns `key_of` each value, shape (values,)."""
+    return np.array(hashes64(f"{kind}:", values), np.uint64)
+
+
+def write_part_keys(part: Part, keys: NDArray[np.uint64], rows: NDArray[np.integer]) -> None:
+    """Writes the keys of one part, in any order.
 
     Args:
         part: the part.
-        keys: (key, row) pairs, rows ascending.
+        keys: the keys, shape (n,).
+        rows: the row of each key.
     """
-    table = np.fromiter(keys, PART_KEY)
-    table = table[np.argsort(table["key"], kind="stable")]
+    table = np.empty(len(keys), PART_KEY)
+    order = np.lexsort((rows, keys))
+    table["key"], table["row"] = keys[order], rows[order]
     with part.file(f"{PART_KEYS_FOLDER}/{part.name}.bin", rows=len(table)) as file:
         file.write(table.tobytes())
 

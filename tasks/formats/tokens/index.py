@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core import ranges
@@ -25,9 +26,9 @@ from tasks.core.errors import InputError
 from tasks.core.part import Part
 from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
 from tasks.formats.documents import key_index
-from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex, key_of
+from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex
 from tasks.formats.tokens.shard import FOLDER as SHARDS
-from tasks.formats.tokens.shard import read_label
+from tasks.formats.tokens.shard import read_label, uid_bytes
 from tasks.formats.web.domain import domains_of, host_name
 
 FOLDER = "index"
@@ -39,15 +40,15 @@ ENTRIES = pa.schema([("doc_uid", pa.binary(16)), ("url", pa.string()), ("shard",
 """Schema of the tables of `DocumentIndex.entries`, whose rows are in the order of a part's shards and rows."""
 
 
-class EncodedDocument(NamedTuple):
-    """One document to index."""
+class IndexedShard(NamedTuple):
+    """The documents of one shard to index: arrays of equal length, in the order of the rows."""
 
     shard: str
-    row: int
-    uid: bytes
-    url: str
-    offset: int
-    n_tokens: int
+    uids: pa.FixedSizeBinaryArray
+    urls: pa.StringArray
+    offsets: NDArray[np.int64]
+    """As in `plan.SLICE`."""
+    n_tokens: NDArray[np.int64]
 
 
 class IndexEntry(NamedTuple):
@@ -65,30 +66,34 @@ class IndexEntry(NamedTuple):
     """Including end-of-text."""
 
 
-def write_index(part: Part, documents: Iterable[EncodedDocument]) -> None:
-    """Writes the index of a part's documents and their keys; the order of the documents does not matter."""
-    documents = sorted(documents)
-    urls = [document.url.encode() for document in documents]
-    ends = np.cumsum([0, *map(len, urls)])
-    table = np.empty(len(documents), DOCUMENT)
-    table["uid"] = np.frombuffer(b"".join(document.uid for document in documents), "V16")
-    table["url"], table["url_bytes"] = ends[:-1], np.diff(ends)
-    table["offset"] = [document.offset for document in documents]
-    table["tokens"] = [document.n_tokens for document in documents]
-    stem = f"{FOLDER}/{part.name}"
+def write_index(part: Part, shards: Iterable[IndexedShard]) -> None:
+    """Writes the index of a part's documents and their keys; the order of the shards does not matter."""
+    shards = sorted(shards, key=lambda shard: shard.shard)
+    urls = pa.concat_arrays([shard.urls for shard in shards] or [pa.array([], pa.string())])
+    uids = b"".join(uid_bytes(shard.uids).tobytes() for shard in shards)
+    sizes = pc.binary_length(urls).to_numpy()
+    table = np.empty(len(urls), DOCUMENT)
+    table["uid"] = np.frombuffer(uids, "V16")
+    table["url"], table["url_bytes"] = np.cumsum(sizes, dtype=np.int64) - sizes, sizes
+    table["offset"] = np.concatenate([*(shard.offsets for shard in shards), np.empty(0, np.int64)])
+    table["tokens"] = np.concatenate([*(shard.n_tokens for shard in shards), np.empty(0, np.int64)])
+    stem, texts = f"{FOLDER}/{part.name}", urls.to_pylist()
     with ranges.checksummed_file(part, f"{stem}-documents.bin", rows=len(table)) as file:
         file.write(table.tobytes())
     with ranges.checksummed_file(part, f"{stem}-urls.bin") as file:
-        file.write(b"".join(urls))
-    key_index.write_part_keys(part, (key for row, document in enumerate(documents) for key in _keys(document, row)))
+        file.write("".join(texts).encode())
+    key_index.write_part_keys(part, *_keys(uids.hex(), texts))
 
 
-def _keys(document: EncodedDocument, row: int) -> Iterator[tuple[int, int]]:
-    yield key_of(URL, document.url), row
-    yield key_of(ID, document.uid.hex()), row
-    for domain in domains_of(host_name(document.url) or ""):
-        if domain:
-            yield key_of(DOMAIN, domain), row
+def _keys(uids: str, urls: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Returns the keys of all documents, and the row of each key; `uids` has 32 hex digits per document."""
+    rows = np.arange(len(urls))
+    hosts = [host_name(url) or "" for url in urls]
+    keys_of_host = {host: key_index.keys_of(DOMAIN, filter(None, domains_of(host))) for host in set(hosts)}
+    domains = [keys_of_host[host] for host in hosts]
+    ids = [uids[first : first + 32] for first in range(0, len(uids), 32)]
+    keys = [key_index.keys_of(URL, urls), key_index.keys_of(ID, ids), *domains]
+    return np.concatenate(keys), np.concatenate([rows, rows, np.repeat(rows, list(map(len, domains)))])
 
 
 class _IndexPart:

@@ -41,6 +41,7 @@ SPLITS = (TRAIN, HELDOUT)
 FOLDER = "shards"
 META = b"sluice.tokens"
 BATCH_ROWS = 8192
+_WRITE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,48 @@ class TokenFormat:
 
 @dataclass(frozen=True)
 class ShardBuffer:
-    """Documents of one shard to write: columns of equal length."""
+    """Documents of one shard to write: Arrow arrays of equal length."""
 
     source: str
     split: str
-    uids: list[bytes]
-    tokens: list[NDArray[Any]]
-    n_bytes: list[int]
-    labels: Mapping[str, list[str]] = field(default_factory=dict)
+    uids: pa.FixedSizeBinaryArray
+    tokens: pa.LargeListArray
+    """Of unsigned integers, shape (rows, tokens of the document)."""
+    n_bytes: pa.UInt32Array
+    labels: Mapping[str, pa.StringArray] = field(default_factory=dict)
     """Label column -> label of each document."""
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        split: str,
+        uids: Sequence[bytes],
+        tokens: Sequence[NDArray[Any]],
+        n_bytes: Sequence[int],
+        labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> "ShardBuffer":
+        """Returns a buffer of documents that are not in Arrow arrays; see the attributes."""
+        columns = {name: pa.array(values, pa.string()) for name, values in (labels or {}).items()}
+        return cls(
+            source, split, pa.array(uids, pa.binary(16)), list_array(tokens), pa.array(n_bytes, pa.uint32()), columns
+        )
+
+
+def uid_bytes(uids: pa.FixedSizeBinaryArray) -> NDArray[np.uint8]:
+    """Returns ids of 16 bytes as an array, shape (rows, 16), without copying them."""
+    # An Arrow buffer of fixed-size values has no offsets, only 16 bytes per row.
+    return np.frombuffer(uids.buffers()[1], np.uint8).reshape(-1, 16)[uids.offset :][: len(uids)]
+
+
+def _uid_array(uids: NDArray[np.uint8]) -> pa.FixedSizeBinaryArray:
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(uids), [None, pa.py_buffer(uids)])
+
+
+def list_array(tokens: Sequence[NDArray[Any]]) -> pa.LargeListArray:
+    """Returns the tokens of documents, each of shape (tokens,), as one array, shape (documents, tokens)."""
+    offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+    return pa.LargeListArray.from_arrays(offsets, np.concatenate(tokens) if tokens else np.empty(0, np.uint32))
 
 
 def shard_name(source: str, split: str, part: int, piece: int) -> str:
@@ -125,39 +159,43 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> NDArra
     """
     schema = fmt.schema(buffer.labels)
     labels = [_dictionary_encoded(values) for values in buffer.labels.values()]
-    offsets_by_batch = [np.empty(0, np.int64)]
-    sink = pa.PythonFile(file, mode="w")
+    uids, offsets_by_batch = uid_bytes(buffer.uids), [np.empty(0, np.int64)]
+    sink = pa.output_stream(pa.PythonFile(file, mode="w"), buffer_size=_WRITE_BYTES)
     with pa.ipc.new_file(sink, schema) as writer:
         for first in range(0, len(buffer.uids), BATCH_ROWS):
             rows = slice(first, first + BATCH_ROWS)
             tokens = buffer.tokens[rows]
-            lengths = np.array([len(document) for document in tokens], dtype=np.int64)
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            flat = np.concatenate(tokens).astype(fmt.dtype, copy=False)
+            edges = tokens.offsets.to_numpy()
+            offsets = (edges - edges[0]).astype(np.int32)
+            # Of an Arrow slice, the file would have bytes that follow it; of a NumPy slice it has none.
+            values = tokens.values.to_numpy()[edges[0] : edges[-1]].astype(fmt.dtype, copy=False)
             columns = [
-                pa.array(buffer.uids[rows], pa.binary(16)),
-                pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=schema.field("tokens").type),
-                pa.array(lengths, pa.uint32()),
-                pa.array(buffer.n_bytes[rows], pa.uint32()),
-                pa.array([buffer.source] * len(tokens)),
-                pa.array([buffer.split] * len(tokens)),
+                _uid_array(uids[rows]),
+                pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=schema.field("tokens").type),
+                pa.array(np.diff(offsets).astype(np.uint32)),
+                pa.array(buffer.n_bytes.to_numpy()[rows]),
+                pa.repeat(buffer.source, len(tokens)),
+                pa.repeat(buffer.split, len(tokens)),
                 *(column[rows] for column in labels),
             ]
             batch = pa.record_batch(columns, schema=schema)
             writer.write_batch(batch)
             offsets_by_batch.append((sink.tell() - _size_from_tokens(batch)) // fmt.itemsize + offsets[:-1])
+    sink.flush()
     return np.concatenate(offsets_by_batch)
 
 
 def _size_from_tokens(batch: pa.RecordBatch) -> int:
     """Returns the size in bytes of a written batch from its first token on.
 
-    Arrow IPC format: 4 bytes of continuation, the size of the metadata (int32), the metadata, then the buffers of the
-    columns in order, each padded to 8 bytes; columns without nulls have no validity buffer.
+    Arrow IPC format: the buffers of the columns in order, each padded to 8 bytes, at the end of the batch; columns
+    without nulls have no validity buffer.
     """
-    message = memoryview(batch.serialize())
-    before = 8 + int.from_bytes(message[4:8], "little") + 16 * len(batch) + -(-4 * (len(batch) + 1) // 8) * 8
-    return len(message) - before
+    rows, sizes = len(batch), [batch.column("tokens").values.nbytes]
+    for column in batch.columns[2:]:
+        is_text = pa.types.is_string(column.type)
+        sizes += [4 * (rows + 1), pc.sum(pc.binary_length(column)).as_py() or 0] if is_text else [4 * rows]
+    return sum(-(-size // 8) * 8 for size in sizes)
 
 
 def column_of(name: str) -> str:
@@ -169,7 +207,7 @@ def column_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def label_values(column: pa.Array, name: str) -> list[str]:
+def label_values(column: pa.Array, name: str) -> pa.StringArray:
     """Returns the label of each value in a column of the documents, shape (rows,).
 
     Args:
@@ -180,12 +218,13 @@ def label_values(column: pa.Array, name: str) -> list[str]:
         InputError: see `label`.
     """
     if inner := name.partition(".")[2]:
-        return [label(json.loads(value).get(inner) if value else None, name) for value in column.to_pylist()]
+        fields = (json.loads(value).get(inner) if value else None for value in column.to_pylist())
+        return pa.array([label(value, name) for value in fields], pa.string())
     if not pa.types.is_string(column.type):
-        return [label(value, name) for value in column.to_pylist()]
-    values = column.dictionary_encode()  # few distinct values: `label` is called once for each
-    names = [label(value, name) for value in values.dictionary.to_pylist()]
-    return [label(None, name) if code is None else names[code] for code in values.indices.to_pylist()]
+        return pa.array([label(value, name) for value in column.to_pylist()], pa.string())
+    values = column.dictionary_encode("encode")  # few distinct values: `label` is called once for each
+    names = pa.array([label(value, name) for value in values.dictionary.to_pylist()], pa.string())
+    return names.take(values.indices)
 
 
 class Shard:
@@ -255,10 +294,8 @@ class Shard:
     @property
     def uids(self) -> NDArray[np.uint8]:
         """The documents' ids, shape (rows, 16)."""
-        # An Arrow buffer of fixed-size values has no offsets, only 16 bytes per row.
-        columns = [batch.column("doc_uid") for batch in self._batches()]
-        parts = [np.frombuffer(column.buffers()[1], np.uint8)[: 16 * len(column)] for column in columns]
-        return np.concatenate([*parts, np.empty(0, np.uint8)]).reshape(-1, 16)
+        parts = [uid_bytes(batch.column("doc_uid")) for batch in self._batches()]
+        return np.concatenate([*parts, np.empty((0, 16), np.uint8)])
 
     def column(self, name: str) -> pa.DictionaryArray:
         """Returns the column `source` or a label column, shape (rows,); raises InputError if there is none."""
@@ -346,15 +383,14 @@ def _check_column(schema: pa.Schema, name: str) -> None:
         )
 
 
-def _dictionary_encoded(values: Sequence[str]) -> pa.DictionaryArray:
+def _dictionary_encoded(values: pa.StringArray) -> pa.DictionaryArray:
     """Returns the values of a column, dictionary-encoded with a sorted dictionary, shape (rows,).
 
-    >>> _dictionary_encoded(["silver", "gold", "silver"]).dictionary.to_pylist()
+    >>> _dictionary_encoded(pa.array(["silver", "gold", "silver"])).dictionary.to_pylist()
     ['gold', 'silver']
     """
-    names = pa.array(sorted(set(values)), pa.string())
-    codes = pc.index_in(pa.array(values, pa.string()), names)
-    return pa.DictionaryArray.from_arrays(codes, names)
+    names = pa.array(sorted(values.unique().to_pylist()), pa.string())
+    return pa.DictionaryArray.from_arrays(pc.index_in(values, names), names)
 
 
 class ShardSet:

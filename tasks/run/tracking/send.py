@@ -231,7 +231,8 @@ def set_aliases(client: Any, message: Message, run_id: str, decision: Artifact) 
         if model is None:
             log.warning("[%s] %s gets no alias %s: it is gone", decision.address, address, alias)
             continue
-        name = model.record.config["model"] or message.context.experiment
+        tuned = "-tuned" if model.address.name.endswith("/tuned_model") else ""
+        name = model.record.config["model"] or f"{message.context.experiment}{tuned}"
         client.set_registered_model_alias(name, alias, register(client, name, _FOLDER, run_id, model))
 
 

@@ -24,9 +24,9 @@ filtering (`resolve`), so that a filtered or contaminated document is never the 
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -210,18 +210,14 @@ def _write_rejected(
         if name not in REJECTED.names:
             rows = rows.append_column(name, judged.column(name).filter(is_dropped))
     part.table("rejected", rows.combine_chunks(), out=False)
-    key_index.write_part_keys(part, _index_keys(rows))
+    terms = ((key_index.ID, "id"), (key_index.URL, "url"))
+    keys = [key_index.keys_of(kind, rows[name].to_pylist()) for kind, name in terms]
+    key_index.write_part_keys(part, np.concatenate(keys), np.tile(np.arange(len(rows)), len(keys)))
 
 
 def _deciding_columns(config: ConsolidateConfig, judged: pa.Table) -> list[str]:
     """Returns the names of the columns on which verdicts are based, for rejected documents and the audit page."""
     return [*config.filters, *(name for name in (CONTAMINATED, REPEATED) if name in judged.column_names)]
-
-
-def _index_keys(rows: pa.Table) -> Iterator[tuple[int, int]]:
-    for row, (doc_id, url) in enumerate(zip(rows["id"].to_pylist(), rows["url"].to_pylist(), strict=True)):
-        yield key_index.key_of(key_index.ID, doc_id), row
-        yield key_index.key_of(key_index.URL, url), row
 
 
 def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, results: Verdicts) -> None:

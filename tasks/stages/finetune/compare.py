@@ -10,25 +10,18 @@ the intervals are those of paired differences.
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.tokens.exposure import origin_of
-from tasks.formats.tokens.shard import HELDOUT as SPLIT
-from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, HeldoutText, compare, compare_responses, texts_of
+from tasks.trainer.evaluation.comparison import Contender, compare, compare_responses
 from tasks.trainer.evaluation.items import files_of
-from tasks.trainer.model import model_file
+from tasks.trainer.evaluation.tuned import learned_documents, limited, unlearned_texts
 
 VERSION = 1
 BASE, TUNED = "base", "tuned"
@@ -49,9 +42,9 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     assert base is not None, "a fine-tuning has a base"
     pair = (Contender.of_artifact(BASE, base, tokenizer), Contender.of_artifact(TUNED, tuned, tokenizer))
     context = min(json.loads(contender.description.read_text())["seq_len"] for contender in pair)
-    first, second = (_limit_context(contender, context, Path(output.scratch)) for contender in pair)
-    learned_ids = _learned(inputs["examples"])
-    texts, left_out = _texts(tuned, tokenizer, config.evaluate.max_tokens, learned_ids)
+    first, second = (limited(contender, context, Path(output.scratch)) for contender in pair)
+    learned = learned_documents(inputs["examples"])
+    texts, left_out = unlearned_texts(tuned, tokenizer, config.evaluate.max_tokens, learned)
     rows = compare(first, second, texts, config.evaluate, output)
     if has_heldout(inputs["examples"]):
         examples, batch_tokens = Examples(inputs["examples"], HELDOUT), config.evaluate.task_batch_tokens
@@ -78,56 +71,6 @@ def run(config: TunedConfig, inputs: Inputs, output: Output, engine: Engine) -> 
                     file.write(content)
     output.log_file(TABLE, table)
     return Report(metrics=comparison_metrics(comparison["rows"]), note=comparison_note(comparison["rows"]))
-
-
-def _limit_context(contender: Contender, context: int, folder: Path) -> Contender:
-    """Returns a model whose context is limited to a number of tokens."""
-    content = json.loads(contender.description.read_text()) | {"seq_len": context}
-    path = folder / contender.label / model_file.FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-    return replace(contender, description=path)
-
-
-def _learned(examples: Artifact) -> set[str]:
-    """Returns the ids of the documents with learned chunks."""
-    ids: set[str] = set()
-
-    def collect(rows: pa.Table) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        ids.update(rows.column("id").to_pylist())
-        return np.zeros(rows.num_rows, np.bool_)
-
-    Examples(examples).where(collect)
-    return ids
-
-
-def _texts(
-    tuned: Artifact, tokenizer: Artifact, max_tokens: int, learned: set[str]
-) -> tuple[dict[str, list[HeldoutText]], int]:
-    """Returns the held-out documents without learned ones, by source, and the number of learned ones."""
-    shards = _shards(tuned)
-    if shards is None or not any(shards.n_documents(source, SPLIT) for source in shards.sources):
-        return {}, 0
-    all_texts = texts_of(shards, tokenizer.read(TOKENIZER).decode(), max_tokens)
-    texts = {
-        source: [document for document in documents if document.uid.hex() not in learned]
-        for source, documents in all_texts.items()
-    }
-    left_out = sum(map(len, all_texts.values())) - sum(map(len, texts.values()))
-    return {source: documents for source, documents in texts.items() if documents}, left_out
-
-
-def _shards(model: Artifact) -> ShardSet | None:
-    """Opens the shards of the original pretraining; None if they, or a model in between, are missing."""
-    checkpoint: Artifact | None = model
-    while checkpoint:
-        ref = next((ref for ref in checkpoint.record.inputs if ref.role == "shards"), None)
-        if ref:
-            artifact = Artifact.find(checkpoint.store, ArtifactId.parse(ref.address))
-            unchanged = artifact is not None and artifact.record.content == ref.content
-            return ShardSet.open(artifact) if artifact and unchanged else None
-        checkpoint = origin_of(checkpoint)
-    return None
 
 
 def markdown(content: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ and the log rows up to it, then `model.json`, `run.json` (the mapping of steps t
 adapters are merged, `merged/model.safetensors`. Examples of documents that are taken down before or during the run are
 blank from the next checkpoint on, and examples that spoil a step immediately (`withheld.json`). Training runs in child
 processes (`launch`); a killed stage resumes from the newest checkpoint that verifies, and writes the same bytes.
+`monitor` raises alerts during the run and sends the report page to the tracker.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError, RecipeError
+from tasks.core.errors import InputError, RecipeError, SupersededError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.examples import Examples
 from tasks.formats.tokens import marks
@@ -29,9 +30,12 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
 from tasks.trainer.model.model_file import MERGED, describe
+from tasks.trainer.monitoring.monitor import Monitor
+from tasks.trainer.monitoring.report import loss_curve
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
+from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
@@ -43,43 +47,67 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 
     Raises:
         InputError: base and examples do not match, or every step was skipped.
-        RecipeError: the place has several nodes or a sharded layout.
+        RecipeError: the place has several nodes, or a layout that fine-tuning does not support.
     """
     gang = Gang.from_environment()
-    for problem in unsupported_settings(layout_here(), gang.nodes if gang else 1):
+    for problem in unsupported_settings(layout_here(), gang.nodes if gang else 1, config.loss):
         cause, _, remedy = problem.rpartition(": ")
         raise RecipeError(cause, remedy)
     fence = Fence(output)
     fence.inherit()
     locations = checkpoints_here()
-    spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every)
+    spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every, layout_here())
     recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations)
+    known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
     examples = inputs["examples"]
     notice = TakedownNotice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
     notice.update()
+    monitor = Monitor(output, spec, known_faults)
     initial_note = initial_model_note(inputs["base"], output)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
+        monitor.step(step, values)
         output.progress(step + 1, config.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
         if step % config.checkpoint_every == 0 or step in spec.run.milestone_steps:
             notice.update()
             recovery.keep_up(step)
 
-    with recovery.guarding(fence):
-        train_local(spec, follow, check=fence.check_now_and_then)
+    def check() -> None:
+        fence.check_now_and_then()
+        monitor.tick()
+
+    try:
+        with recovery.guarding(fence):
+            train_local(spec, follow, check=check)
+    except SupersededError:
+        raise
+    except BaseException as error:
+        monitor.send_page(error)
+        raise
     recovery.publish(config.steps)
-    metrics = read_metrics(fence.run / METRICS)
-    check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
-    check_milestones(output, spec.run.milestone_steps)
+    metrics = _checked_metrics(output, spec)
     opened_examples = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
             _describe(part, config, spec, opened_examples, metrics)
     recovery.clear()
+    output.log_file("loss.png", partial(loss_curve, metrics))
+    monitor.send_page()
     report = _report(config, opened_examples, metrics)
-    return replace(report, note=f"{report.note}; {initial_note}", inputs=notice.refs())
+    speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
+    all_metrics = {**report.metrics, **speed, **monitor.counts()}
+    return replace(report, metrics=all_metrics, note=f"{report.note}; {initial_note}", inputs=notice.refs())
+
+
+def _checked_metrics(output: Output, spec: TrainSpec) -> list[dict[str, Any]]:
+    """Returns the lines of the step log, after checking that no step and no milestone is missing."""
+    path = Path(spec.out) / METRICS
+    metrics = read_metrics(path)
+    check_rows([line["step"] for line in metrics], 0, spec.run.steps, str(path))
+    check_milestones(output, spec.run.milestone_steps)
+    return metrics
 
 
 def _describe(
@@ -100,10 +128,10 @@ def _describe(
         with part.file(marks.FILE) as file:
             file.write(withheld.read_bytes())
     if config.lora and config.lora.merge:
-        from tasks.trainer.tuning.model import merged_bytes
+        from tasks.trainer.tuning.model import write_merged
 
         with part.file(MERGED) as file:
-            file.write(merged_bytes(spec))
+            write_merged(spec, file)
 
 
 def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Stages register, compare and promote: registration of a new model, and selection of the champion.
 
 checkpoint, scores, tokenizer -> register -> model; model, champion -> compare -> verdict -> promote -> champion
+
+Fine-tuned models, which `finetune` registers, have a champion of their own: compare_tuned, promote_tuned.
 """
 
 from pydantic import Field
@@ -39,7 +41,19 @@ class PromoteConfig(Config):
         return self.enabled
 
 
+class PromoteTunedConfig(PromoteConfig):
+    """Settings for champion and challenger among the fine-tuned models of a recipe."""
+
+    COPIED = {"evaluate": SectionCopy("evaluate", when="finetune.makes_model")}
+
+    @property
+    def active(self) -> bool:
+        """Whether the stages run: they need a whole model."""
+        return self.enabled and self.evaluate is not None
+
+
 _CHAMPION = PreviousInput("champion", completed_by="champion")
+_TUNED_CHAMPION = PreviousInput("tuned_champion", completed_by="tuned_champion")
 
 STAGES = (
     StageSpec(
@@ -74,5 +88,30 @@ STAGES = (
         module="promote",
         inputs={"comparison": Input("comparison")},
         previous={"decided": _CHAMPION},
+    ),
+    StageSpec(
+        "compare_tuned",
+        dag="finetune",
+        output="tuned_comparison",
+        config=PromoteTunedConfig,
+        section="promote_tuned",
+        module="compare_tuned",
+        inputs={
+            "model": Input("tuned_model"),
+            "finetuned": Input("finetuned"),
+            "examples": Input("examples"),
+            "tokenizer": Input("tokenizer", or_of_base=True),
+        },
+        previous={"decided": _TUNED_CHAMPION},
+    ),
+    StageSpec(
+        "promote_tuned",
+        dag="finetune",
+        output="tuned_champion",
+        config=PromoteTunedConfig,
+        section="promote_tuned",
+        module="promote",
+        inputs={"comparison": Input("tuned_comparison")},
+        previous={"decided": _TUNED_CHAMPION},
     ),
 )

@@ -13,6 +13,7 @@ stage `promote` applies.
 import io
 import json
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.registry import PromoteConfig, verdict
 from tasks.stages.registry.promote import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, model_ref
 from tasks.stages.registry.verdict import Seeds
-from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, compare, texts_of
+from tasks.trainer.evaluation.comparison import TOKENIZER, Comparison, Contender, compare, texts_of
 from tasks.trainer.evaluation.items import files_of
 
 VERSION = 1
@@ -40,13 +41,30 @@ def external(config: PromoteConfig) -> dict[str, list[str]]:
 
 def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the comparison; raises InputError if the champion is gone, or one of the models cannot be scored."""
+    return decide(config, inputs, output, partial(_scored, config, inputs, output))
+
+
+def decide(
+    config: PromoteConfig, inputs: Inputs, output: Output, score: Callable[[Artifact, Artifact], list[Comparison]]
+) -> Report:
+    """Compares `inputs["model"]` with the champion of the last decision, if there is one; writes and logs the verdict.
+
+    Args:
+        config: settings.
+        inputs: `model`, and `decided` after a decision.
+        output: receives the comparison.
+        score: compares champion and challenger.
+    """
     challenger = inputs["model"]
     champion = champion_of(inputs["decided"]) if "decided" in inputs else None
     comparison: dict[str, Any] = {
         CHALLENGER: model_ref(challenger),
         CHAMPION: model_ref(champion) if champion else None,
     }
-    comparison |= _comparison(config, inputs, output, champion, challenger) if champion else _first(challenger)
+    if champion:
+        comparison |= _judged(config, score(champion, challenger), champion, challenger)
+    else:
+        comparison |= _first(challenger)
     text = markdown(comparison).encode()
     if COMPARISON not in output.committed:
         with output.part(COMPARISON, conserved=False) as part:
@@ -65,15 +83,21 @@ def _first(challenger: Artifact) -> dict[str, Any]:
     return {"promoted": True, "reason": reason, "score": None, "rows": []}
 
 
-def _comparison(
+def _scored(
     config: PromoteConfig, inputs: Inputs, output: Output, champion: Artifact, challenger: Artifact
-) -> dict[str, Any]:
+) -> list[Comparison]:
+    """Compares two models on held-out documents and tasks."""
     assert config.evaluate is not None, "the recipe fills it in where the comparison is enabled"
     shards, settings = ShardSet.open(inputs["shards"]), config.evaluate
     texts = texts_of(shards, inputs["tokenizer"].read(TOKENIZER).decode(), settings.max_tokens)
     verdict.check_names(config.guarded, [*texts, *(task.name for task in settings.tasks)])
     first, second = Contender.of_artifact(CHAMPION, champion), Contender.of_artifact(CHALLENGER, challenger)
-    rows = compare(first, second, texts, settings, output)
+    return compare(first, second, texts, settings, output)
+
+
+def _judged(
+    config: PromoteConfig, rows: Sequence[Comparison], champion: Artifact, challenger: Artifact
+) -> dict[str, Any]:
     contamination = {name: read_in_training(model) for name, model in ((CHAMPION, champion), (CHALLENGER, challenger))}
     seeds = seeds_of(challenger), seeds_of(champion)
     result = verdict.judge(
@@ -156,9 +180,9 @@ def markdown(comparison: dict[str, Any]) -> str:
         _row(["---"] * (len(_HEAD) + 1)),
     ]
     score = comparison["score"]
-    whole = [f"**score: mean over {len(score['names'])} {score['of']}**", score["unit"], "", "", ""]
-    verdict = "promoted" if comparison["promoted"] else "stays"
-    lines.append(_row([*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", verdict]))
+    whole = [f"**score: mean over {verdict.counted(score['of'], score['names'])}**", score["unit"], "", "", ""]
+    outcome = "promoted" if comparison["promoted"] else "stays"
+    lines.append(_row([*whole, f"**{score['difference']:+.4f}**", f"**{_interval(score)}**", "", outcome]))
     lines += [_row(_cells(row)) for row in comparison["rows"]]
     return "\n".join([*lines, ""])
 

@@ -1,6 +1,7 @@
 """Decision whether a challenger is promoted: pure functions over the rows of a comparison.
 
-The score is the mean difference over the tasks or, if none counts, over the sources. Its whole interval must be above
+The score is the mean difference over the tasks or, if none counts, of the held-out examples of a fine-tuning (the share
+of preferences, or else their responses), or over the sources. Its whole interval must be above
 0, and no guarded source or task may be below its tolerance with its whole interval. A task whose items are in the
 challenger's training text does not count in the score but is guarded.
 
@@ -26,6 +27,7 @@ Seeds = Mapping[tuple[str, str, str], Sequence[float]]
 """Values of a model by (kind, name, metric), one per training seed."""
 
 UNITS = {"bpb": "bits per byte"}
+_PLURALS = {"task": "tasks", "examples": "examples", "source": "sources"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Verdict:
 
     Attributes:
         score: mean difference; positive if the challenger is better.
-        of: "tasks" or "sources", over which the score is averaged.
-        names: the tasks or sources that count.
+        of: "tasks", "examples" or "sources", over which the score is averaged.
+        names: the rows that count.
         rows: all comparisons, with the variance over seeds in their differences.
         worse: names of the guarded rows that are significantly worse.
         seeds: number of trainings of challenger and champion behind the variance over seeds; 1 without others.
@@ -67,7 +69,7 @@ class Verdict:
     @property
     def rows_that_count(self) -> list[Comparison]:
         """The rows that are averaged in the score."""
-        return [row for row in self.rows if f"{row.kind}s" == self.of and row.name in self.names]
+        return [row for row in self.rows if _PLURALS[row.kind] == self.of and row.name in self.names]
 
 
 def judge(
@@ -93,7 +95,10 @@ def judge(
     """
     check_names(guarded, [row.name for row in rows])
     counting = [row for row in rows if row.kind == "task" and not (read.get(row.name) or {}).get("items")]
-    of, counting = ("tasks", counting) if counting else ("sources", [row for row in rows if row.kind == "source"])
+    # The share of preferences is behind the bits of their answers, and has another unit.
+    counting = counting or [row for row in rows if row.kind == "examples"][-1:]
+    counting = counting or [row for row in rows if row.kind == "source"]
+    of = _PLURALS[counting[0].kind]
     widened = tuple(replace(row, difference=_with_seeds(row.difference, [row], seeds)) for row in rows)
     score = _with_seeds(paired.mean([row.difference for row in counting]), counting, seeds)
     guarded_rows = [row for row in widened if not guarded or row.name in guarded]
@@ -128,10 +133,15 @@ def _variance(rows: Sequence[Comparison], seeds: Seeds) -> tuple[float, float] |
     return variance(means), len(means) - 1
 
 
+def counted(of: str, names: Sequence[str]) -> str:
+    """Returns the rows of a score as text: "3 tasks", or "the responses of held-out examples"."""
+    return f"the {names[0]} of held-out examples" if of == "examples" else f"{len(names)} {of}"
+
+
 def reason(verdict: Verdict, champion: str, challenger: str) -> str:
     """Returns the decision and its reason as a sentence without a final period."""
     low, high = verdict.score.interval(verdict.confidence)
-    over = f"over {len(verdict.names)} {verdict.of}"
+    over = f"over {counted(verdict.of, verdict.names)}"
     by = f"{low:+.4f} to {high:+.4f} {verdict.unit} {over}, {verdict.confidence:.0%} sure"
     if verdict.promoted:
         return f"{challenger} becomes champion: better than {champion} by {by}"

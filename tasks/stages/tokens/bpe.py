@@ -20,8 +20,10 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tasks.core.artifact import Artifact, ArtifactFolder
@@ -29,10 +31,10 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.documents.text import hash64, words
+from tasks.formats.documents.text import hash64, hashes64, words
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import TokenizerConfig, token_import
-from tasks.stages.tokens.encoder import ReferenceEncoder
+from tasks.stages.tokens.encoder import ReferenceEncoder, open_reference
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
 log = logging.getLogger("sluice.tokens")
@@ -110,12 +112,12 @@ def _report(output: Output) -> Report:
 
 def load(artifact: Artifact) -> Tokenizer:
     """Returns the tokenizer of an artifact, which encodes special tokens in a text as plain characters."""
-    return ReferenceEncoder(artifact.read(TOKENIZER).decode()).tokenizer
+    return open_reference(artifact.read(TOKENIZER).decode()).tokenizer
 
 
 def eos_of(artifact: Artifact, tokenizer: Tokenizer) -> int:
     """Returns the id of the end-of-text token of an artifact's tokenizer."""
-    eos: int = tokenizer.get_vocab()[json.loads(artifact.read(TOKENIZER_CONFIG))["eos_token"]]
+    eos: int = tokenizer.token_to_id(json.loads(artifact.read(TOKENIZER_CONFIG))["eos_token"])
     return eos
 
 
@@ -208,6 +210,11 @@ def _beginning(text: str) -> str:
 def id_hash(doc_id: str, purpose: str) -> int:
     """Returns a uniform 64-bit hash of a document's id and a purpose."""
     return hash64(f"{purpose}/{doc_id}")
+
+
+def id_hashes(doc_ids: Iterable[str], purpose: str) -> NDArray[np.uint64]:
+    """Returns `id_hash` of each id, shape (ids,)."""
+    return np.array(hashes64(f"{purpose}/", doc_ids), np.uint64)
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:

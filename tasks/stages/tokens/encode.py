@@ -9,10 +9,11 @@ The end-of-text token is appended to every document, so that plans refer to stor
 ends of texts. It counts in n_tokens but not in n_bytes.
 """
 
+import itertools
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,26 +23,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import parquet, ranges
+from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
-from tasks.formats.documents.document import heldout_draw
-from tasks.formats.tokens.index import EncodedDocument, write_index
+from tasks.formats.documents.document import heldout_draws
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import (
-    FOLDER,
-    HELDOUT,
-    TRAIN,
-    ShardBuffer,
-    TokenFormat,
-    column_of,
-    label_values,
-    shard_name,
-    write_shard,
-)
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat, column_of, label_values
 from tasks.stages.tokens import EncodeConfig, token_import
 from tasks.stages.tokens.bpe import (
     FERTILITY,
@@ -53,94 +43,30 @@ from tasks.stages.tokens.bpe import (
     eos_of,
     fertility_metrics,
     fertility_table,
-    id_hash,
+    id_hashes,
     load,
 )
-from tasks.stages.tokens.encoder import Tokens, VerifiedEncoder, open_encoder
+from tasks.stages.tokens.encoder import open_encoder
+from tasks.stages.tokens.shard_writer import ShardWriter, documents_table
 from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
 
 VERSION = 3
 _SUMMARY = "summary"  # sorts after the parts
-_BATCH = 512
 _COLUMNS = ["id", "url", "source", "text", "language"]
+
+_PIECE_BYTES = 16 << 20
+"""UTF-8 bytes of text that are encoded together; their tokens are then in memory as uint32."""
+
+_IMPORTED_TOGETHER = 4096
+"""Documents of a token file that are added together."""
 
 _VERIFIED_EVERY, _VERIFIED_MIN = 1000, 4
 """One in `_VERIFIED_EVERY` documents, and at least `_VERIFIED_MIN` per part, are also encoded by the reference."""
 
 _MEASURED_SHARE, _MEASURED_MIN = 64, 1 << 17
 """Limit of the fertility sample of a part: its bytes divided by `_MEASURED_SHARE`, at least `_MEASURED_MIN` bytes."""
-
-
-@dataclass(frozen=True)
-class EncodedRow:
-    """One document: its tokens with end-of-text, the UTF-8 bytes of its text, and its label in each column."""
-
-    uid: bytes
-    url: str
-    tokens: NDArray[Any]
-    n_bytes: int
-    labels: tuple[str, ...]
-
-
-class ShardWriter:
-    """Buffers the documents of one part by source and split, and writes a shard when a buffer is full.
-
-    Args:
-        part: the part to write.
-        index: number of the part, used in the names of its shards.
-        fmt: format of the shards.
-        columns: names of the labels.
-        shard_tokens: number of tokens after which a shard is closed.
-    """
-
-    def __init__(self, part: Part, index: int, fmt: TokenFormat, columns: Sequence[str], shard_tokens: int) -> None:
-        self._part = part
-        self._index = index
-        self._format = fmt
-        self._columns = columns
-        self._shard_tokens = shard_tokens
-        self._buffers: dict[tuple[str, str], list[EncodedRow]] = defaultdict(list)
-        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
-        self._pieces: dict[tuple[str, str], int] = defaultdict(int)
-        self._entries: list[EncodedDocument] = []
-        self._bytes = 0
-
-    def add(self, row: EncodedRow, source: str, split: str) -> None:
-        """Adds one document."""
-        key = (source, split)
-        self._buffers[key].append(row)
-        self._sizes[key] += len(row.tokens)
-        self._bytes += row.n_bytes
-        if self._sizes[key] >= self._shard_tokens:
-            self._flush(key)
-
-    def close(self) -> None:
-        """Writes the remaining buffers and the index."""
-        for key in sorted(self._buffers):
-            self._flush(key)
-        self._part.metric("bytes", self._bytes)
-        write_index(self._part, self._entries)
-
-    def _flush(self, key: tuple[str, str]) -> None:
-        rows = self._buffers.pop(key)
-        name = shard_name(*key, self._index, self._pieces[key])
-        uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
-        labels = {column: [row.labels[at] for row in rows] for at, column in enumerate(self._columns)}
-        path = f"{FOLDER}/{name}.arrow"
-        with ranges.checksummed_file(self._part, path, rows=len(rows)) as file:
-            buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
-            offsets = write_shard(file, buffer, self._format).tolist()
-        self._entries.extend(
-            EncodedDocument(name, row, document.uid, document.url, offset, len(document.tokens))
-            for row, (document, offset) in enumerate(zip(rows, offsets, strict=True))
-        )
-        self._part.count_out(len(rows))
-        self._part.metric("tokens", self._sizes[key])
-        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
-        self._pieces[key] += 1
-        self._sizes[key] = 0
 
 
 @dataclass(frozen=True)
@@ -233,11 +159,15 @@ def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: En
 
 def _lowest(documents: ArtifactFolder, count: int, path: str) -> dict[str, tuple[int, list[int]]]:
     """Returns for each source the number of its documents in a part and its `count` lowest hashes."""
-    table = documents.table(path, columns=["id", "source"])
-    hashes: dict[str, list[int]] = defaultdict(list)
-    for doc_id, source in zip(table.column("id").to_pylist(), table.column("source").to_pylist(), strict=True):
-        hashes[source].append(heldout_draw(doc_id))
-    return {source: (len(values), sorted(values)[:count]) for source, values in hashes.items()}
+    with parquet.open_file(documents.local(path)) as file:
+        table = file.read(columns=["id", "source"])
+    draws = np.array(heldout_draws(table.column("id").to_pylist()), np.uint64)
+    sources = table.column("source").combine_chunks().dictionary_encode()
+    lowest = {}
+    for code, source in enumerate(sources.dictionary.to_pylist()):
+        of_source = draws[sources.indices.to_numpy() == code]
+        lowest[source] = (len(of_source), np.sort(of_source)[:count].tolist())
+    return lowest
 
 
 def _stem(path: str) -> str:
@@ -255,14 +185,17 @@ def _make_part(job: _EncodeJob, part: Part, payload: tuple[int, str | TokenSourc
 def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSource) -> None:
     """Copies the documents of a token file; their labels are unknown."""
     below = job.heldout_below.get(token_source.source, job.heldout_share)
-    labels = (label(None, ""),) * len(job.columns)
     writer = ShardWriter(part, index, job.format, job.columns, job.shard_tokens)
-    for document, tokens, n_bytes in token_import.documents(
-        token_source, job.format, job.tokenizer.read(TOKENIZER).decode()
-    ):
-        part.count_in()
-        split = HELDOUT if heldout_draw(document.uid.hex()) < below else TRAIN
-        writer.add(EncodedRow(document.uid, document.url, tokens, n_bytes, labels), token_source.source, split)
+    rows = token_import.documents(token_source, job.format, job.tokenizer.read(TOKENIZER).decode())
+    while several := list(itertools.islice(rows, _IMPORTED_TOGETHER)):
+        documents, tokens, n_bytes = zip(*several, strict=True)
+        part.count_in(len(documents))
+        unknown = [label(None, "")] * len(documents)
+        uids, urls = [document.uid for document in documents], [document.url for document in documents]
+        table = documents_table(uids, urls, tokens, n_bytes, dict.fromkeys(job.columns, unknown))
+        is_heldout = pa.array([draw < below for draw in heldout_draws(uid.hex() for uid in uids)])
+        writer.add(table.filter(is_heldout), token_source.source, HELDOUT)
+        writer.add(table.filter(pc.invert(is_heldout)), token_source.source, TRAIN)
     writer.close()
     with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
         file.write(json.dumps(FertilityCounts().sums, sort_keys=True).encode())
@@ -273,15 +206,18 @@ def _encode_part(job: _EncodeJob, part: Part, index: int, path: str) -> None:
     part.count_in(table.num_rows)
     encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
     sample = _Sample.of(table)
-    encoder.check(table.column("text").take(pa.array(sample.verified, pa.int64())).to_pylist())
+    texts = table.column("text")
+    encoder.check(texts.take(pa.array(sample.verified, pa.int64())).combine_chunks())
     writer, counts, first = ShardWriter(part, index, job.format, job.columns, job.shard_tokens), FertilityCounts(), 0
-    for batch in table.to_batches(max_chunksize=_BATCH):
-        for number, (source, split, row) in enumerate(_encode_batch(job, encoder, batch), first):
-            writer.add(row, source, split)
-            if number in sample.measured:
-                text, language = (batch.column(name)[number - first].as_py() for name in ("text", "language"))
-                counts.add(label(language, "language"), source, text, len(row.tokens) - 1, row.n_bytes)
-        first += batch.num_rows
+    for piece in _pieces(table):
+        tokens = encoder.encode(piece.column("text"))
+        for (source, split), documents in _grouped(job, piece, tokens):
+            writer.add(documents, source, split)
+        begin, end = np.searchsorted(sample.measured, (first, first + piece.num_rows))
+        for row in (sample.measured[begin:end] - first).tolist():
+            text, source, language = (piece.column(name)[row].as_py() for name in ("text", "source", "language"))
+            counts.add(label(language, "language"), source, text, len(tokens[row]), len(text.encode()))
+        first += piece.num_rows
     writer.close()
     with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
         file.write(json.dumps(counts.sums, sort_keys=True).encode())
@@ -290,60 +226,79 @@ def _encode_part(job: _EncodeJob, part: Part, index: int, path: str) -> None:
 def _read(job: _EncodeJob, path: str) -> pa.Table:
     """Returns `_COLUMNS` of the documents of a part, and the labels as columns `@<name>`; raises InputError."""
     label_columns = {name: column_of(name) for name in job.columns}
-    for column in sorted({*label_columns.values()} - {*parquet.schema(job.documents.local(path)).names}):
-        raise InputError(f"[encode] columns: the documents have no column {column}", "remove it from the recipe")
-    table = job.documents.table(path, columns=list(dict.fromkeys([*_COLUMNS, *label_columns.values()])))
+    with parquet.open_file(job.documents.local(path)) as file:
+        for column in sorted({*label_columns.values()} - {*file.schema_arrow.names}):
+            raise InputError(f"[encode] columns: the documents have no column {column}", "remove it from the recipe")
+        table = file.read(columns=list(dict.fromkeys([*_COLUMNS, *label_columns.values()])))
     documents = table.select(_COLUMNS)
     for name, column in label_columns.items():
-        labels = label_values(table.column(column).combine_chunks(), name)
-        documents = documents.append_column(f"@{name}", pa.array(labels, pa.string()))
+        documents = documents.append_column(f"@{name}", label_values(table.column(column).combine_chunks(), name))
     return documents
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a table in order, `_PIECE_BYTES` of text at a time."""
+    for batch in table.to_batches():
+        ends = np.cumsum(pc.binary_length(batch.column("text")).to_numpy(), dtype=np.int64)
+        first = 0
+        while first < batch.num_rows:
+            before = ends[first - 1] if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + _PIECE_BYTES, side="right")))
+            yield batch.slice(first, end - first)
+            first = end
+
+
+def _grouped(
+    job: _EncodeJob, piece: pa.RecordBatch, tokens: pa.LargeListArray
+) -> Iterator[tuple[tuple[str, str], pa.Table]]:
+    """Yields ((source, split), documents) for the documents of a piece, in order, as tables of `shard_writer`."""
+    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+    ids, sources = piece.column("id").to_pylist(), piece.column("source").to_pylist()
+    for row, (draw, source) in enumerate(zip(heldout_draws(ids), sources, strict=True)):
+        rows[source, HELDOUT if draw < job.heldout_below[source] else TRAIN].append(row)
+    order = list(itertools.chain.from_iterable(rows.values()))
+    sorted_piece = piece.select(["url", *(f"@{name}" for name in job.columns)]).take(pa.array(order))
+    uids = bytes.fromhex("".join([ids[row] for row in order]))
+    documents = pa.table(
+        {
+            "doc_uid": pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(order), [None, pa.py_buffer(uids)]),
+            "tokens": _with_end_of_text(tokens, order, job.format),
+            "n_bytes": pc.binary_length(piece.column("text")).take(pa.array(order)).cast(pa.uint32()),
+            **dict(zip(sorted_piece.schema.names, sorted_piece.columns, strict=True)),
+        }
+    )
+    first = 0
+    for key, several in rows.items():
+        yield key, documents.slice(first, len(several))
+        first += len(several)
+
+
+def _with_end_of_text(encoded: pa.LargeListArray, order: list[int], fmt: TokenFormat) -> pa.LargeListArray:
+    """Returns the tokens of the documents in another order, each with end-of-text, in the dtype of the shards."""
+    edges, tokens = encoded.offsets.to_numpy(), encoded.values.to_numpy()
+    begins, ends = edges[:-1][order], edges[1:][order]
+    offsets = np.concatenate([[0], np.cumsum(ends - begins + 1)])
+    flat = np.full(offsets[-1], fmt.eos_id, dtype=fmt.dtype)
+    for begin, end, at in zip(begins.tolist(), ends.tolist(), offsets.tolist(), strict=False):
+        flat[at : at + end - begin] = tokens[begin:end]
+    return pa.LargeListArray.from_arrays(offsets, flat)
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Rows of a part that are selected by a hash of the document's id."""
+    """Rows of a part that are selected by a hash of the document's id, ascending."""
 
     verified: list[int]
     """Rows that are also encoded by the reference."""
-    measured: frozenset[int]
+    measured: NDArray[np.int64]
     """Rows whose words are counted."""
 
     @classmethod
     def of(cls, table: pa.Table) -> "_Sample":
-        hashes = [id_hash(doc_id, "watch") for doc_id in table.column("id").to_pylist()]
-        ranked = sorted(range(len(hashes)), key=hashes.__getitem__)
+        hashes = id_hashes(table.column("id").to_pylist(), "watch")
+        ranked = np.argsort(hashes, kind="stable")
         sizes = pc.binary_length(table.column("text")).to_numpy().astype(np.int64)
         limit = max(int(sizes.sum()) // _MEASURED_SHARE, _MEASURED_MIN)
         count = int(np.searchsorted(np.cumsum(sizes[ranked]), limit))
-        verified = {
-            *ranked[:_VERIFIED_MIN],
-            *(row for row, number in enumerate(hashes) if number % _VERIFIED_EVERY == 0),
-        }
-        return cls(sorted(verified), frozenset(ranked[: count + 1]))
-
-
-def _encode_batch(
-    job: _EncodeJob, encoder: VerifiedEncoder, batch: pa.RecordBatch
-) -> Iterator[tuple[str, str, EncodedRow]]:
-    """Yields (source, split, row) for each document of a batch, in order."""
-    ids, urls, sources, texts = (batch.column(name).to_pylist() for name in ("id", "url", "source", "text"))
-    sizes = pc.binary_length(batch.column("text")).to_pylist()
-    columns = [batch.column(f"@{name}").to_pylist() for name in job.columns]
-    labels = zip(*columns, strict=True) if columns else ((),) * len(ids)
-    encoded = _with_end_of_text(encoder.encode(texts), job.format)
-    for doc_id, url, source, size, tokens, values in zip(ids, urls, sources, sizes, encoded, labels, strict=True):
-        split = HELDOUT if heldout_draw(doc_id) < job.heldout_below[source] else TRAIN
-        yield source, split, EncodedRow(bytes.fromhex(doc_id), url, tokens, size, values)
-
-
-def _with_end_of_text(encoded: list[Tokens], fmt: TokenFormat) -> list[NDArray[Any]]:
-    """Returns the tokens of each document with end-of-text, in the dtype of the shards, as views of one array."""
-    ends = np.cumsum([len(tokens) + 1 for tokens in encoded], dtype=np.int64).tolist()
-    flat = np.full(ends[-1] if ends else 0, fmt.eos_id, dtype=fmt.dtype)
-    views, first = [], 0
-    for tokens, end in zip(encoded, ends, strict=True):
-        flat[first : end - 1] = tokens
-        views.append(flat[first:end])
-        first = end
-    return views
+        verified = {*ranked[:_VERIFIED_MIN].tolist(), *np.flatnonzero(hashes % _VERIFIED_EVERY == 0).tolist()}
+        return cls(sorted(verified), np.sort(ranked[: count + 1]))

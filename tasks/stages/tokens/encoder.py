@@ -5,32 +5,36 @@ encodes 130 MB/s. Its tokens are compared with the reference on probe texts, and
 by a hash; after a difference the reference is used for the whole part, so that shards do not depend on the installed
 encoder.
 
+Texts and tokens are Arrow arrays: gigatoken reads and writes their buffers, and no document becomes a Python object.
+
 Special tokens are not parsed from text: "<|endoftext|>" in a page is encoded as 13 characters.
 """
 
 import importlib
-import itertools
 import logging
 import os
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
+
+from tasks.formats.tokens.shard import list_array
 
 log = logging.getLogger("sluice.tokens")
 
 _RENEW_AFTER = 256 << 20
-"""Characters after which the gigatoken encoder is recreated: it caches every word, which takes up to 13 bytes of memory
-per byte of text."""
+"""Bytes of text after which the gigatoken encoder is recreated: it caches every word, which takes up to 13 bytes of
+memory per byte of text."""
+
+_REFERENCE_BATCH = 512
+"""Texts in one call of `tokenizers`, whose results need many times the memory of the tokens."""
 
 _MAX_COMPARED = 20_000
 """Maximum number of characters of a text that are compared."""
-
-Tokens = NDArray[np.uint32]
 
 PROBES = (
     "", " ", "   leading and trailing   ", "\t\n\r\n \n\n\n", "don't I'LL we've o'clock 'tis", "1234567890 1,000.50 ١٢",
@@ -42,8 +46,8 @@ PROBES = (
 class Encoder(Protocol):
     """Interface of the encoders."""
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """Returns the tokens of each text, shape (tokens,), without an end-of-text token."""
+    def encode(self, texts: pa.StringArray) -> pa.LargeListArray:
+        """Returns the tokens of each text, uint32, shape (texts, tokens), without an end-of-text token."""
 
 
 class ReferenceEncoder:
@@ -54,10 +58,14 @@ class ReferenceEncoder:
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self.tokenizer.encode_special_tokens = True  # as plain characters
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
+    def encode(self, texts: pa.StringArray) -> pa.LargeListArray:
         """See `Encoder`."""
-        encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        tokens = []
+        for first in range(0, len(texts), _REFERENCE_BATCH):
+            batch = texts[first : first + _REFERENCE_BATCH].to_pylist()
+            encodings = self.tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            tokens += [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        return list_array(tokens)
 
 
 class GigatokenEncoder:
@@ -70,28 +78,44 @@ class GigatokenEncoder:
     def __init__(self, tokenizer_json: str, reference: ReferenceEncoder) -> None:
         self._json = tokenizer_json
         self._module = importlib.import_module("gigatoken")
+        self._awkward = importlib.import_module("awkward")  # which gigatoken requires
         self._renew()
         self._reference = reference
         special = [re.escape(token.content) for token in reference.tokenizer.get_added_tokens_decoder().values()]
-        self._special = re.compile("|".join(special) or "(?!)")
+        self._special = "|".join(special)
 
     def _renew(self) -> None:
         self._fast: Any = self._module.Tokenizer.from_json(self._json)
-        self._characters = 0
+        self._bytes = 0
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
+    def encode(self, texts: pa.StringArray) -> pa.LargeListArray:
         """See `Encoder`."""
-        plain = ["" if self._special.search(text) else text for text in texts]
-        if self._characters > _RENEW_AFTER:
+        has_special = pc.match_substring_regex(texts, self._special) if self._special else None
+        if has_special is None or not pc.any(has_special).as_py():
+            return self._encode_plain(texts)
+        plain = self._encode_plain(pc.if_else(has_special, "", texts))
+        other = self._reference.encode(texts.filter(has_special))
+        rows = np.arange(len(texts))
+        rows[has_special.to_numpy(zero_copy_only=False)] = len(texts) + np.arange(len(other))
+        return pa.concat_arrays([plain, other]).take(pa.array(rows))
+
+    def _encode_plain(self, texts: pa.StringArray) -> pa.LargeListArray:
+        if self._bytes > _RENEW_AFTER:
             self._renew()
-        self._characters += sum(map(len, plain))
-        encoded = self._fast.encode_batch(plain, parallel=False)
-        flat, edges = np.asarray(encoded.layout.content.data), np.asarray(encoded.layout.offsets.data).tolist()
-        tokens = [flat[first:end] for first, end in itertools.pairwise(edges)]
-        for index, (text, plain_text) in enumerate(zip(texts, plain, strict=True)):
-            if text != plain_text:
-                tokens[index] = self._reference.encode([text])[0]
-        return tokens
+        self._bytes += pc.sum(pc.binary_length(texts)).as_py() or 0
+        encoded = self._fast.encode_batch(self._strings(texts), parallel=False).layout
+        edges, tokens = np.asarray(encoded.offsets.data), np.asarray(encoded.content.data)
+        return pa.LargeListArray.from_arrays(edges.astype(np.int64, copy=False), tokens)
+
+    def _strings(self, texts: pa.StringArray) -> Any:
+        """Returns the texts as an Awkward Array over the same buffers; `from_arrow` would give optional strings."""
+        awkward, (_, edges, characters) = self._awkward, texts.buffers()
+        offsets = np.frombuffer(edges or b"\0" * 4, np.int32)[texts.offset :][: len(texts) + 1].astype(np.int64)
+        content = awkward.contents.NumpyArray(
+            np.frombuffer(characters or b"", np.uint8), parameters={"__array__": "char"}
+        )
+        index = awkward.index.Index64(offsets)
+        return awkward.Array(awkward.contents.ListOffsetArray(index, content, parameters={"__array__": "string"}))
 
 
 class VerifiedEncoder:
@@ -105,35 +129,39 @@ class VerifiedEncoder:
     def __init__(self, fast: Encoder, reference: ReferenceEncoder) -> None:
         self._fast: Encoder | None = fast
         self._reference = reference
-        self.check(PROBES)
+        self.check(pa.array(PROBES))
 
     @property
     def is_fast(self) -> bool:
         """Whether the fast encoder is in use."""
         return self._fast is not None
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
+    def encode(self, texts: pa.StringArray) -> pa.LargeListArray:
         """See `Encoder`."""
         return (self._fast or self._reference).encode(texts)
 
-    def check(self, texts: Sequence[str]) -> None:
+    def check(self, texts: pa.StringArray) -> None:
         """Compares the beginnings of texts with the reference, and switches to the reference after a difference."""
         if self._fast is None or self._fast is self._reference:
             return
-        probes = [text[:_MAX_COMPARED] for text in texts]
-        for text, actual, expected in zip(
-            probes, self._fast.encode(probes), self._reference.encode(probes), strict=True
-        ):
-            if not np.array_equal(actual, expected):
-                log.warning("the fast encoder differs from tokenizers on %r...: it is not used any more", text[:60])
-                self._fast = None
-                return
+        probes = pc.utf8_slice_codeunits(texts, 0, _MAX_COMPARED)
+        actual, expected = self._fast.encode(probes), self._reference.encode(probes)
+        if not actual.equals(expected):
+            text = next(text for text, *both in zip(probes, actual, expected, strict=True) if both[0] != both[1])
+            log.warning("the fast encoder differs from tokenizers on %r...: it is not used any more", text.as_py()[:60])
+            self._fast = None
+
+
+@lru_cache(maxsize=2)
+def open_reference(tokenizer_json: str) -> ReferenceEncoder:
+    """Returns the reference encoder of a tokenizer; cached per process, because loading takes 0.1 s."""
+    return ReferenceEncoder(tokenizer_json)
 
 
 @lru_cache(maxsize=2)
 def open_encoder(tokenizer_json: str) -> VerifiedEncoder:
     """Returns the fastest verified encoder for a tokenizer; cached per process, because loading takes 0.4 s."""
-    reference = ReferenceEncoder(tokenizer_json)
+    reference = open_reference(tokenizer_json)
     try:
         fast: Encoder = GigatokenEncoder(tokenizer_json, reference)
     except ImportError:

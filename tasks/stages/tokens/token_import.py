@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -22,7 +23,7 @@ from tasks.formats.tokens import token_files
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.formats.tokens.token_files import TokenDocument
 from tasks.stages.tokens import EncodeConfig
-from tasks.stages.tokens.encoder import PROBES, ReferenceEncoder
+from tasks.stages.tokens.encoder import PROBES, ReferenceEncoder, open_reference
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 
 SETTINGS = "tokenizer_config.json"
@@ -64,7 +65,7 @@ def documents(source: TokenSource, fmt: TokenFormat, tokenizer_json: str) -> Ite
     Raises:
         InputError: the file is not readable, has tokens beyond the vocabulary, or was made with another tokenizer.
     """
-    reference = ReferenceEncoder(tokenizer_json)
+    reference = open_reference(tokenizer_json)
     rows = token_files.read(source.file, source.source, source.column)
     first = [_check_vocabulary(row, source, fmt) for row in islice(rows, _COMPARED_DOCUMENTS)]
     _compare(first, source, fmt, reference)
@@ -88,10 +89,8 @@ def _compare(rows: list[TokenDocument], source: TokenSource, fmt: TokenFormat, r
     """Checks that most documents have the same tokens after decoding and encoding; a few may have been cut."""
     plain = [row.tokens[row.tokens != fmt.eos_id] for row in rows]
     texts = [_text(reference.tokenizer, tokens) for tokens in plain]
-    encoded = reference.encode(texts)
-    differing = [
-        text for text, tokens, other in zip(texts, plain, encoded, strict=True) if not np.array_equal(tokens, other)
-    ]
+    encoded = reference.encode(pa.array(texts, pa.string())).to_pylist()
+    differing = [text for text, tokens, other in zip(texts, plain, encoded, strict=True) if tokens.tolist() != other]
     if len(differing) > len(rows) / 2:
         raise InputError(
             f"{source.file.path} was made with another tokenizer: of its first {len(rows)} documents {len(differing)} "

@@ -30,8 +30,6 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.train.monitor import Monitor
-from tasks.stages.train.report import loss_curve
 from tasks.trainer.checkpoints.copies import PATIENCE_S
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
@@ -43,6 +41,8 @@ from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
 from tasks.trainer.model.model_file import changed_settings, describe
+from tasks.trainer.monitoring.monitor import Monitor
+from tasks.trainer.monitoring.report import loss_curve
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.spec import epochs, make_spec

@@ -203,6 +203,10 @@ class StoredTensor:
     def read(self) -> NDArray[np.uint8]:
         """Returns the values as uint8, shape (*shape, bytes per value)."""
         size = _BYTES[self.dtype]
+        if len(self.parts) == 1:
+            (part,) = self.parts
+            values = np.fromfile(part.path, dtype=np.uint8, count=self.nbytes, offset=part.begin)
+            return values.reshape(*self.shape, size)
         whole = np.empty((*self.shape, size), dtype=np.uint8)
         for part in self.parts:
             count = math.prod(part.shape) * size

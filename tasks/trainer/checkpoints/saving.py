@@ -13,7 +13,7 @@ still copying an earlier one.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +77,7 @@ class Saver:
         # A separate group, because collectives of the thread must not mix with those of the loop. Gloo even with GPUs.
         self._group = checkpoint_group() if ranks.world > 1 else None
         self._thread = ThreadPoolExecutor(1, "save", _use, (ranks.device,))
+        self._stream = CopyStream(ranks.device)
         self._copying: Future[Any] | None = None
         self._writing: Future[None] | None = None
 
@@ -102,7 +103,7 @@ class Saver:
             StoreError, OSError: the previous checkpoint could not be written; see `wait`.
         """
         self.wait()
-        self._copying = self._thread.submit(self._stateful.stage)
+        self._copying = self._thread.submit(self._stream.run, self._stream.mark(), self._stateful.stage)
         self._writing = self._thread.submit(self._write, self._copying, step, dict(state))
 
     def wait_for_copy(self) -> None:
@@ -184,6 +185,31 @@ class Saver:
     def _barrier(self) -> None:
         if self._group:
             dist.barrier(self._group)
+
+
+class CopyStream:
+    """The CUDA stream of the copies of one GPU; on a CPU, copies are plain calls.
+
+    On the stream of the loop, a copy would run after the kernels that the loop has queued, and those queued later after
+    the copy.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def mark(self) -> torch.cuda.Event | None:
+        """Returns the end of the work that the loop has queued; the loop calls it when the state has changed."""
+        return torch.cuda.current_stream(self._stream.device).record_event() if self._stream else None
+
+    def run(self, ready: torch.cuda.Event | None, copy: Callable[[], Any]) -> Any:
+        """Returns the result of `copy`, run after `ready` on the stream, when its copies are complete."""
+        if self._stream is None or ready is None:
+            return copy()
+        self._stream.wait_event(ready)
+        with torch.cuda.stream(self._stream):
+            copied = copy()
+        self._stream.synchronize()
+        return copied
 
 
 def _use(device: torch.device) -> None:

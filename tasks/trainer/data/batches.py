@@ -68,7 +68,8 @@ class Batch:
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _mapped(self, of: Callable[[Tensor], Tensor]) -> "Batch":
-        bounds = Bounds(of(self.bounds.starts), self.bounds.longest)
+        learned = self.bounds.learned
+        bounds = self.bounds._replace(starts=of(self.bounds.starts), learned=None if learned is None else of(learned))
         return Batch(of(self.tokens), of(self.labels), of(self.documents), bounds)
 
 

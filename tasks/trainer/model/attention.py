@@ -43,6 +43,10 @@ class Bounds(NamedTuple):
     longest: int
     """Upper bound of the tokens of a document: the longest length, rounded up to a power of two for the same reason,
     but at most the length of a sequence."""
+    learned: Tensor | None = None
+    """int64 [labels]: the positions that have a label, in the concatenated sequences; None: the loss selects none."""
+    documents: int = 0
+    """Number of documents of a sequence, at most; set with `learned`."""
 
     @classmethod
     def of(cls, documents: NDArray[np.int64]) -> "Bounds":

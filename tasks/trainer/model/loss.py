@@ -48,7 +48,9 @@ class HeadCrossEntropy(torch.autograd.Function):
         """
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        # A frozen head needs no gradient, which would have the size of the vocabulary.
+        trained = ctx.needs_input_grad[1]
+        grad_weight = torch.zeros(weight.shape if trained else (), dtype=torch.float32, device=weight.device)
         for start in range(0, hidden.shape[0], chunk):
             rows, expected = hidden[start : start + chunk], labels[start : start + chunk]
             if group:
@@ -57,15 +59,17 @@ class HeadCrossEntropy(torch.autograd.Function):
                 loss, grad = _whole(rows, weight, expected, tokens)
             total += loss
             grad_hidden[start : start + chunk] = grad @ weight
-            grad_weight += (grad.T @ rows).float()
+            if trained:
+                grad_weight += (grad.T @ rows).float()
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         """Multiplies the gradients from `forward` by the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grads[0], grad_weight * grads[0], None, None, None, None
+        of_weight = grad_weight * grads[0] if ctx.needs_input_grad[1] else None
+        return grad_hidden * grads[0], of_weight, None, None, None, None
 
 
 def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> tuple[Tensor, Tensor]:

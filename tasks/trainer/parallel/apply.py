@@ -251,9 +251,12 @@ def _gather_for_loss(model: Transformer, head: nn.Module) -> None:
     """Makes the loss a method of the head, whose matrix FSDP gathers before it."""
     loss = model.head_loss
 
-    def of_head(hidden: Tensor, labels: Tensor) -> Tensor:
-        return loss(hidden, cast(Tensor, head.weight), labels)
+    def of_head(hidden: Tensor, labels: Tensor, tokens: int) -> Tensor:
+        return loss(hidden, cast(Tensor, head.weight), labels, tokens)
 
     head.loss = of_head  # type: ignore[assignment]
     register_fsdp_forward_method(head, "loss")
-    model.head_loss = lambda hidden, weight, labels: cast(Tensor, head.loss(hidden, labels))  # type: ignore[operator]
+    model.head_loss = lambda hidden, weight, labels, tokens: cast(
+        Tensor,
+        head.loss(hidden, labels, tokens),  # type: ignore[operator]
+    )

@@ -190,7 +190,7 @@ class Replicated:
     def read(self, folder: Path) -> None:
         """Loads a checkpoint on rank 0, and broadcasts the state to all ranks."""
         if self.ranks.rank == 0:
-            with _whole_checkpoint(folder) as whole:
+            with whole_checkpoint(folder) as whole:
                 self.model.load_state_dict(load_file(whole / checkpoint.MODEL))
                 load_optimizer(self.optimizer, load_file(whole / checkpoint.OPTIMIZER))
         self.ranks.copy(self.model.state_dict().values())
@@ -208,7 +208,7 @@ def check_ranks(run: TrainConfig, world: int) -> None:
 
 
 @contextmanager
-def _whole_checkpoint(folder: Path) -> Iterator[Path]:
+def whole_checkpoint(folder: Path) -> Iterator[Path]:
     """Yields the folder of a whole checkpoint: `folder`, or a temporary merged copy of its shards."""
     if checkpoint.is_whole(folder):
         yield folder

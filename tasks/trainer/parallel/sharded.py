@@ -28,11 +28,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from tasks.core.digest import sha256_of_file
 from tasks.trainer.checkpoints.checkpoint import file_prefix
 from tasks.trainer.checkpoints.shards import load_shards
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
-from tasks.trainer.model.loss import count_labels
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
@@ -42,6 +41,8 @@ from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
 from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
 from tasks.trainer.place import Layout
+from tasks.trainer.tuning.memory import tuning_memory_per_rank
+from tasks.trainer.tuning.model import outline, with_frozen_parameters
 
 log = logging.getLogger(__name__)
 
@@ -56,30 +57,46 @@ class Sharded:
         seq_len: positions of a training sequence.
         ranks: the process group, already connected.
         initialize: whether the model has its random initial weights; False: the caller loads others.
+        tuning: settings of a fine-tuning, whose frozen weights are sharded, too; the caller loads all weights.
 
     Raises:
         RecipeError: the run cannot be trained in this layout.
     """
 
     def __init__(
-        self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks, *, initialize: bool = True
+        self,
+        run: TrainConfig,
+        layout: Layout,
+        vocab_size: int,
+        seq_len: int,
+        ranks: Ranks,
+        *,
+        initialize: bool = True,
+        tuning: TuningSpec | None = None,
     ) -> None:
         nodes = ranks.world // ranks.local_world
         check_fit(layout, run, vocab_size, seq_len, nodes, ranks.local_world)
         if ranks.rank == 0:
-            shape = ModelShape.of(run.model, vocab_size)
-            _log_memory(memory_per_rank(layout, run, shape, seq_len, gpu=ranks.device.type == "cuda"))
+            shape, gpu = ModelShape.of(run.model, vocab_size), ranks.device.type == "cuda"
+            _log_memory(
+                tuning_memory_per_rank(layout, run, tuning, shape, gpu=gpu)
+                if tuning
+                else memory_per_rank(layout, run, shape, seq_len, gpu=gpu)
+            )
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
-        self.chunks = shards_of(run, self.mesh, vocab_size, seq_len)
+        self.chunks = shards_of(run, self.mesh, vocab_size, seq_len, tuning)
         for chunk in self.chunks:
             chunk.to_empty(device=self.mesh.device)
         rows = self.chunks[0].rows
         self._positions = None if rows is None else rows.cpu()
         """This rank's positions of a sequence, on the CPU; None: all."""
         self.parameters = {
-            name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
+            name: cast(DTensor, parameter)
+            for chunk in self.chunks
+            for name, parameter in chunk.named_parameters()
+            if parameter.requires_grad
         }
         if initialize:
             initialize_shards(self.parameters, run)
@@ -95,7 +112,8 @@ class Sharded:
         self.stop_requested = False
         """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         pinned = self.mesh.device.type == "cuda"
-        self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
+        # Copies that do not block would end with a wait for all streams of the GPU, that of the next gradient, too.
+        self._stager = DefaultStager(StagingOptions(pinned, False, False, False))
         self._gloo_group = checkpoint_group()
         self._file_numbers = self._gather_file_numbers()
         compressed = run.compression if layout.replicate > 1 else None
@@ -179,8 +197,9 @@ class Sharded:
         return here if rows is None else replace(here, tokens=here.tokens[:, rows], labels=here.labels[:, rows])
 
     def _count(self, part: Batch) -> int:
-        """Returns the number of labels of a microbatch on the CPU at this rank's positions."""
-        return count_labels(part.labels if self._positions is None else part.labels[:, self._positions])
+        """Returns the number of terms in the loss of a microbatch on the CPU at this rank's positions."""
+        labels = part.labels if self._positions is None else part.labels[:, self._positions]
+        return self.chunks[0].counted(part.documents, labels)
 
     def load_weights(self, file: Path) -> None:
         """Loads this rank's shard of the weights from a safetensors file, which every rank must be able to read."""
@@ -258,13 +277,23 @@ class Sharded:
             dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
 
 
-def shards_of(run: TrainConfig, mesh: Mesh, vocab_size: int, seq_len: int) -> list[PipelineChunk]:
-    """Returns this rank's chunks of the model, sharded, on the meta device."""
-    with torch.device("meta"):
-        chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, mesh)]
-    for chunk in chunks:
-        apply(chunk, mesh, run, seq_len)
-    return chunks
+def shards_of(
+    run: TrainConfig, mesh: Mesh, vocab_size: int, seq_len: int, tuning: TuningSpec | None = None
+) -> list[Transformer]:
+    """Returns this rank's chunks of the model, sharded, on the meta device; of a fine-tuning, the whole model."""
+    if tuning is None:
+        with torch.device("meta"):
+            chunks = [PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, mesh)]
+        for chunk in chunks:
+            apply(chunk, mesh, run, seq_len)
+        return list(chunks)
+    whole = with_frozen_parameters(outline(run.model, tuning))
+    # A model that contains another one, its frozen reference, is sharded after it.
+    for model in [module for module in whole.modules() if isinstance(module, Transformer)][::-1]:
+        apply(model, mesh, run, seq_len)
+    if tuning.loss == "dpo" and isinstance(whole.head, FSDPModule):
+        whole.head.set_unshard_in_backward(True)  # this loss computes its gradients in the backward pass
+    return [whole]
 
 
 @torch.no_grad()

@@ -1,17 +1,18 @@
 """The estimate of a run, from settings alone: FLOPs, time, memory, the layout that fits, checkpoints, cost."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal, NotRequired, TypedDict
 
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.fit import FP32, layout_reasons, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.measured import RunPerformance
 from tasks.trainer.planning.traffic import traffic
+from tasks.trainer.tuning.memory import trained_weights, tuning_flops_per_token, tuning_memory_per_rank
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
 CHECKPOINT_BYTES_PER_S = 1e9
@@ -27,9 +28,10 @@ RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selectiv
 
 
 class ModelEstimate(TypedDict):
-    """Size of the model; the sequence length is in tokens."""
+    """Size of the model; the sequence length is in tokens. `trained`: parameters that a fine-tuning trains."""
 
     parameters: int
+    trained: NotRequired[int]
     matmul_weights: int
     seq_len: int
 
@@ -120,6 +122,7 @@ def estimate(
     ranks_per_node: int,
     before: RunPerformance | None = None,
     before_name: str = "",
+    tuning: TuningSpec | None = None,
 ) -> RunEstimate:
     """Returns the estimate of a run.
 
@@ -133,22 +136,28 @@ def estimate(
         ranks_per_node: number of ranks on a machine of the place.
         before: an earlier run; its MFU is used if its devices had the same peak.
         before_name: the artifact of the earlier run.
+        tuning: settings of a fine-tuning; `run` then has those of its loop, and `shape` is that of the base.
     """
     ranks = plan.gpus or (layout.ranks if layout else ranks)
     measured = before.mfu(plan.peak) if before else None
     mfu = measured or plan.mfu
     tokens = run.steps * run.batch_size * seq_len
-    flops = tokens * flops_per_token(shape, seq_len)
+    per_token = tuning_flops_per_token(tuning, shape, seq_len) if tuning else flops_per_token(shape, seq_len)
+    flops = tokens * per_token
     seconds = flops / (plan.peak * mfu * ranks)
-    saving = _checkpoints(plan, run, shape, ranks, seconds)
+    saving = _checkpoints(plan, run, shape, ranks, seconds, tuning)
+    total = shape.weights["total"]
+    model: ModelEstimate = {"parameters": total, "matmul_weights": shape.matmul_weights, "seq_len": seq_len}
+    if tuning:
+        model["trained"] = trained_weights(tuning.lora, shape)
     wall = seconds * (1 + saving["lost_share"])
     found: RunEstimate = {
-        "model": {"parameters": shape.weights["total"], "matmul_weights": shape.matmul_weights, "seq_len": seq_len},
+        "model": model,
         "time": {
             "gpu": plan.gpu,
             "gpus": ranks,
             "tokens": tokens,
-            "flops_per_token": flops_per_token(shape, seq_len),
+            "flops_per_token": per_token,
             "flops": flops,
             "mfu": mfu,
             "mfu_from": before_name if measured else FROM_PLAN,
@@ -157,11 +166,11 @@ def estimate(
             "wall_seconds": wall,
             "gpu_days": wall * ranks / DAY,
         },
-        "memory": _memory(plan, run, shape, seq_len, layout, ranks, plan.gpus_per_node or ranks_per_node),
+        "memory": _memory(plan, run, shape, seq_len, layout, ranks, plan.gpus_per_node or ranks_per_node, tuning),
         "checkpoints": saving,
         "cost": cost(plan, wall * ranks / HOUR),
     }
-    if layout and plan.gpu != "CPU":
+    if layout and plan.gpu != "CPU" and tuning is None:
         compute = flops / run.steps / (plan.peak * mfu * ranks)
         found["communication"] = _communication(plan, run, shape, seq_len, layout, ranks_per_node, compute)
     return found
@@ -205,8 +214,9 @@ def _memory(
     layout: Layout | None,
     ranks: int,
     per_node: int,
+    tuning: TuningSpec | None,
 ) -> MemoryEstimate:
-    components = memory_per_rank(layout, run, shape, seq_len, ranks, gpu=plan.gpu != "CPU")
+    components = _needs(layout, run, shape, seq_len, ranks, tuning, gpu=plan.gpu != "CPU")
     needed = sum(components.values())
     memory: MemoryEstimate = {
         "layout": layout.model_dump(exclude_defaults=True) if layout else None,
@@ -216,7 +226,7 @@ def _memory(
         "fits": needed <= plan.memory,
     }
     if not memory["fits"]:
-        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks, per_node)
+        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks, per_node, tuning)
         memory["fitting"] = None
         if fitting:
             nodes, here = nodes_of(fitting.ranks, per_node)
@@ -224,15 +234,36 @@ def _memory(
     return memory
 
 
+def _needs(
+    layout: Layout | None,
+    run: TrainConfig,
+    shape: ModelShape,
+    seq_len: int,
+    ranks: int,
+    tuning: TuningSpec | None,
+    *,
+    gpu: bool = True,
+) -> Mapping[str, int]:
+    """Returns the memory of a rank by category."""
+    if tuning:
+        return tuning_memory_per_rank(layout, run, tuning, shape, ranks, gpu)
+    return memory_per_rank(layout, run, shape, seq_len, ranks, gpu)
+
+
+def _is_fsdp(layout: Layout) -> bool:
+    return layout.tensor == layout.pipeline == 1
+
+
 def _checkpoints(
-    plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float
+    plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float, tuning: TuningSpec | None
 ) -> CheckpointEstimate:
-    """Returns size and frequency of checkpoints, which contain weights and moments in fp32.
+    """Returns size and frequency of checkpoints, which contain trained weights and their moments in fp32.
 
     Milestones are in the artifact; scratch contains them and the newest `keep_checkpoints`.
     """
     moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
-    size = FP32 * shape.weights["total"] * (1 + moments)
+    trained = trained_weights(tuning.lora if tuning else None, shape)
+    size = FP32 * trained * (1 + moments)
     delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
     mtbf = plan.gpu_mtbf_hours * HOUR / ranks
     step = seconds / run.steps
@@ -279,7 +310,13 @@ def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: floa
 
 
 def layout_that_fits(
-    run: TrainConfig, shape: ModelShape, seq_len: int, memory: float, ranks: int, per_node: int = 8
+    run: TrainConfig,
+    shape: ModelShape,
+    seq_len: int,
+    memory: float,
+    ranks: int,
+    per_node: int = 8,
+    tuning: TuningSpec | None = None,
 ) -> Layout | None:
     """Returns a layout with the fewest ranks, at least `ranks`, in which a step fits into memory, or None.
 
@@ -293,11 +330,14 @@ def layout_that_fits(
         memory: usable bytes per rank.
         ranks: minimum number of ranks; it is doubled until a layout fits.
         per_node: ranks of a full node. More ranks are on full nodes.
+        tuning: settings of a fine-tuning, which has layouts of FSDP on one node only.
     """
     ranks = ranks if ranks < per_node else math.ceil(ranks / per_node) * per_node
     while ranks <= MOST_RANKS:
         nodes, here = nodes_of(ranks, per_node)
-        candidates = _candidates(ranks, here)
+        if tuning and nodes > 1:
+            return None
+        candidates = [layout for layout in _candidates(ranks, here) if not tuning or _is_fsdp(layout)]
         # A layout is valid if its degrees are.
         one_of = {(layout.pipeline, layout.tensor): layout for layout in candidates}
         given = run, shape.vocab_size, seq_len, nodes, here
@@ -305,7 +345,7 @@ def layout_that_fits(
         for layout in candidates:
             if (layout.pipeline, layout.tensor) not in valid:
                 continue
-            if sum(memory_per_rank(layout, run, shape, seq_len).values()) <= memory:
+            if sum(_needs(layout, run, shape, seq_len, ranks, tuning).values()) <= memory:
                 return layout
         ranks = 2 * ranks if 2 * ranks < per_node else math.ceil(2 * ranks / per_node) * per_node
     return None

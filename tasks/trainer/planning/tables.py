@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from tasks.core.pages import table
 from tasks.core.terminal import duration
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import HOUR, RunEstimate, cost
+from tasks.trainer.planning.estimate import HOUR, ModelEstimate, RunEstimate, cost
 from tasks.trainer.planning.measured import RunPerformance
 
 
@@ -89,7 +89,7 @@ def plan_text(estimate: RunEstimate, omitted: Mapping[str, str] = {}) -> str:
     parts = ", ".join(f"{name} {size:.3g}" for name, size in memory["per_rank_gib"].items())
     layout = ", ".join(f"{name} = {value}" for name, value in (memory["layout"] or {}).items())
     rows = [
-        ("parameters", number(estimate["model"]["parameters"])),
+        ("parameters", number(estimate["model"]["parameters"]) + _trained(estimate["model"])),
         ("tokens", number(time["tokens"])),
         ("FLOPs", f"{number(time['flops'])} ({number(time['flops_per_token'])} per token)"),
         ("devices", f"{time['gpus']} x {time['gpu']}"),
@@ -111,6 +111,10 @@ def plan_text(estimate: RunEstimate, omitted: Mapping[str, str] = {}) -> str:
         ("carbon", f"{number(money['kg_co2'])} kg CO2e"),
     ]  # fmt: skip
     return "\n".join(table(["", "planned"], [(name, omitted.get(name, text)) for name, text in rows])) + "\n"
+
+
+def _trained(model: ModelEstimate) -> str:
+    return f", {number(model['trained'])} trained" if "trained" in model else ""
 
 
 def _communication(estimate: RunEstimate) -> str:

@@ -7,13 +7,12 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config
-from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, import_hint
+from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec, import_hint
 from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
-_REMEDY = (
-    "a fine-tuning has the whole model on each rank of one node: leave it out, or fine-tune in a recipe without it"
-)
+_REMEDY = "leave it out, or fine-tune in a recipe without it"
+_SHARD = "use shard and replicate, or fine-tune in a recipe without it"
 
 
 class FinetuneConfig(Config):
@@ -77,20 +76,28 @@ class FinetuneConfig(Config):
         values = {name: getattr(self, name) for name in (*shared, "milestones")}
         return TrainConfig(model=model, init_seed=self.seed, **values)
 
+    def tuning_spec(self, vocab_size: int, eos_id: int, seq_len: int) -> TuningSpec:
+        """Returns the settings that a rank needs in addition to those of the loop; see `TuningSpec`."""
+        return TuningSpec(
+            loss=self.loss, beta=self.beta, lora=self.lora, vocab_size=vocab_size, eos_id=eos_id, seq_len=seq_len
+        )
 
-def unsupported_settings(layout: Layout | None, nodes: int) -> Iterator[str]:
+
+def unsupported_settings(layout: Layout | None, nodes: int, loss: str = "sft") -> Iterator[str]:
     """Yields the settings of a place that a fine-tuning does not support, as "setting: reason: remedy".
 
     Args:
         layout: of the place; None: it has none.
         nodes: number of nodes of a run.
+        loss: of the fine-tuning.
     """
     if nodes > 1:
-        yield f"place.kubernetes.nodes: {nodes} nodes: {_REMEDY}"
-    configured = layout.model_dump() if layout else {}
-    supported = Layout().model_dump() | {
-        name: configured.get(name) for name in ("replicate", "zero", "schedule", "chunks")
-    }
-    for name, value in configured.items():
-        if value != supported[name]:
-            yield f"place.train.layout.{name}: {value}: {_REMEDY}"
+        yield f"place.kubernetes.nodes: {nodes} nodes, and a fine-tuning runs on one: {_REMEDY}"
+    if layout is None:
+        return
+    for name, degree in (("tensor", layout.tensor), ("pipeline", layout.pipeline)):
+        if degree > 1:
+            yield f"place.train.layout.{name}: {degree}, and a fine-tuning has no {name} parallelism: {_SHARD}"
+    if layout.context > 1 and loss == "dpo":
+        cause = f"{layout.context}, and the loss of a pair is over whole answers"
+        yield f"place.train.layout.context: {cause}: {_SHARD}"

@@ -7,6 +7,7 @@ examples as the only source, so all sequences are read once per epoch.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,12 @@ from tasks.formats.tokens.plan import SLICE, Slices
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Batch, Ints, open_shards
 from tasks.trainer.model.loss import IGNORED
+
+
+def with_learned(batch: Batch) -> Batch:
+    """Returns a batch on the CPU with what a loss needs that selects positions: `learned` and `documents` of bounds."""
+    learned = (batch.labels.flatten() != IGNORED).nonzero()[:, 0]
+    return replace(batch, bounds=batch.bounds._replace(learned=learned, documents=int(batch.documents.max()) + 1))
 
 
 class ExampleBatches:
@@ -35,6 +42,7 @@ class ExampleBatches:
         tuning = spec.tuning
         self.examples = Examples(open_shards(spec.shards))
         self.seq_len, self.vocab_size, self.eos_id = tuning.seq_len, tuning.vocab_size, tuning.eos_id
+        self._selects = tuning.loss == "dpo"
         self.file_names = self.examples.paths
         self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
         self.order = Order({SOURCE: self.examples.sequences}, {SOURCE: 1.0}, self.batch_size, spec.run.seed)
@@ -69,7 +77,8 @@ class ExampleBatches:
     def _batch(self, sequences: Sequence[int]) -> Batch:
         rows = [self._row([self.examples[n] for n in self.examples.numbers(sequence)]) for sequence in sequences]
         tokens, labels, documents = (np.stack(column) for column in zip(*rows, strict=True))
-        return Batch.of(tokens, labels, documents)
+        batch = Batch.of(tokens, labels, documents)
+        return with_learned(batch) if self._selects else batch
 
     def _row(self, examples: Sequence[Example]) -> tuple[Ints, Ints, Ints]:
         """Returns tokens, labels and documents of a sequence, shape (seq_len,) each; padding is a separate document.

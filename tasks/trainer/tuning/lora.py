@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.trainer.config import LoraConfig
-from tasks.trainer.model.transformer import Transformer, initial_weight
+from tasks.trainer.model.transformer import Transformer
 
 BLOCK = 64
+CHUNK = 1 << 20
+"""Weights that are quantized at a time, which bounds the memory for it; a multiple of BLOCK."""
 VALUES = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
@@ -32,7 +34,7 @@ class LoraLinear(nn.Module):
 
     def __init__(self, base: nn.Module, shape: torch.Size, config: LoraConfig) -> None:
         super().__init__()
-        self.base, self.scale = base, config.alpha / config.rank
+        self.base, self.scale = base, scale_of(config)
         self.lora_a = nn.Parameter(torch.zeros(config.rank, shape[1]))
         self.lora_b = nn.Parameter(torch.zeros(shape[0], config.rank))
         self.active = True
@@ -43,67 +45,34 @@ class LoraLinear(nn.Module):
         out: Tensor = self.base(x)
         return out + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b) if self.active else out
 
-    def merged(self) -> Tensor:
-        """Returns W + scale B A, float32 [outputs, inputs]."""
-        return _weight_of(self.base) + self.scale * (self.lora_b.detach() @ self.lora_a.detach())
+
+def scale_of(config: LoraConfig) -> float:
+    """Returns the factor of B A."""
+    return config.alpha / config.rank
 
 
-def attach(model: Transformer, config: LoraConfig, seed: int) -> None:
-    """Freezes a model and adds adapters, which have no effect initially: A is random from `seed`, B is zero.
+def attach(model: Transformer, config: LoraConfig) -> None:
+    """Freezes a model and adds adapters; values of adapters and of weights in 4 bits are undefined until `fill`.
 
-    With `base = "nf4"` all projections of the layers are quantized to 4 bits, including those without an adapter;
-    embedding, norms and head are not.
+    With `base = "nf4"` all projections of the layers are in 4 bits, including those without an adapter; embedding,
+    norms, biases and head are not.
     """
     freeze(model)
-    for name, parent in list(model.layers.named_modules()):
+    for parent in list(model.layers.modules()):
         for child, linear in list(parent.named_children()):
             if not isinstance(linear, nn.Linear):
                 continue
             shape = linear.weight.shape
-            base = Nf4Linear(linear.weight, linear.bias) if config.base == "nf4" else linear
+            base = Nf4Linear(shape, linear.bias) if config.base == "nf4" else linear
             if child in config.targets:
-                adapted = LoraLinear(base, shape, config)
-                own = f"layers.{name}.{child}.lora_a"
-                with torch.no_grad():
-                    adapted.lora_a.copy_(initial_weight(model.config, own, adapted.lora_a.shape, seed))
-                setattr(parent, child, adapted)
+                setattr(parent, child, LoraLinear(base, shape, config))
             elif base is not linear:
                 setattr(parent, child, base)
 
 
-def adapters(model: nn.Module) -> list[LoraLinear]:
-    """Returns the adapted projections of a model."""
-    return [module for module in model.modules() if isinstance(module, LoraLinear)]
-
-
-def merged_weights(model: Transformer) -> dict[str, Tensor]:
-    """Returns the weights of an equivalent plain model, by the names of `Transformer`."""
-    weights = {}
-    for name, module in model.named_modules():
-        if isinstance(module, LoraLinear):
-            weights[f"{name}.weight"] = module.merged()
-            weights |= _bias_of(module.base, name)
-        elif isinstance(module, Nf4Linear) and not name.endswith(".base"):
-            weights[f"{name}.weight"] = module.dequantized()
-            weights |= _bias_of(module, name)
-        elif not name.endswith(".base"):
-            tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-            weights |= {f"{name}.{own}": weight.detach() for own, weight in tensors.items()}
-    return {name: weight.contiguous() for name, weight in sorted(weights.items())}
-
-
-def _bias_of(base: nn.Module, name: str) -> dict[str, Tensor]:
-    """Returns the bias of a frozen projection by its name in the model; {} if it has none."""
-    bias = base.bias
-    return {f"{name}.bias": bias.detach()} if isinstance(bias, Tensor) else {}
-
-
-def _weight_of(base: nn.Module) -> Tensor:
-    if isinstance(base, Nf4Linear):
-        return base.dequantized()
-    weight = base.weight
-    assert isinstance(weight, Tensor)
-    return weight.detach()
+def adapters(model: nn.Module) -> dict[str, LoraLinear]:
+    """Returns the adapted projections of a model by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
 
 
 def freeze(module: nn.Module) -> None:
@@ -116,26 +85,30 @@ def freeze(module: nn.Module) -> None:
 
 
 class Nf4Linear(nn.Module):
-    """A frozen projection, stored in 4 bits except for its bias; gradients are computed only for its input.
+    """A frozen projection in 4 bits, except for its bias; gradients are computed only for its input.
+
+    Its weight is undefined until `codes` and `scales` have the values of `encoded`.
 
     Args:
-        weight: float [outputs, inputs].
+        shape: (outputs, inputs).
         bias: float [outputs]; None: no bias.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, shape: torch.Size, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.shape = weight.shape
-        self.register_buffer("bias", None if bias is None else bias.detach(), persistent=False)
-        codes, scales = quantize(weight)
+        self.shape = shape
+        codes = torch.empty(-(-shape.numel() // 2), dtype=torch.uint8)
+        # As bytes, because FSDP casts floats to the dtype of the computation.
+        scales = torch.empty(-(-shape.numel() // BLOCK) * 4, dtype=torch.uint8)
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("scales", scales, persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.detach(), persistent=False)
 
-    def dequantized(self) -> Tensor:
-        """Returns the dequantized weight, float32 [outputs, inputs]."""
-        assert isinstance(self.codes, Tensor)
-        assert isinstance(self.scales, Tensor)
-        return dequantize(self.codes, self.scales, self.shape)
+    @staticmethod
+    def encoded(weight: Tensor) -> dict[str, Tensor]:
+        """Returns the buffers `codes` and `scales` of a weight, uint8 [bytes] each."""
+        codes, scales = quantize(weight)
+        return {"codes": codes, "scales": scales.view(torch.uint8)}
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps float [..., inputs] to [..., outputs]."""
@@ -152,12 +125,13 @@ class _Nf4Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, codes: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
         ctx.save_for_backward(codes, scales)
         ctx.shape = shape
-        return F.linear(x, dequantize(codes, scales, shape).to(x.dtype))
+        return F.linear(x, dequantize(codes, scales.view(torch.float32), shape).to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         codes, scales = ctx.saved_tensors
-        return grads[0] @ dequantize(codes, scales, ctx.shape).to(grads[0].dtype), None, None, None
+        weight = dequantize(codes, scales.view(torch.float32), ctx.shape)
+        return grads[0] @ weight.to(grads[0].dtype), None, None, None
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,18 +147,32 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
         codes: uint8 [ceil(elements / 2)], two codes per byte, the first in the upper four bits.
         scales: float32 [ceil(elements / 64)], largest absolute value of each block.
     """
-    flat = weight.detach().float().flatten()
-    blocks = F.pad(flat, (0, -len(flat) % BLOCK)).view(-1, BLOCK)
+    chunks = [_quantize(chunk) for chunk in torch.split(weight.detach().flatten(), CHUNK)]
+    codes, scales = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    return codes, scales
+
+
+def _quantize(flat: Tensor) -> tuple[Tensor, Tensor]:
+    blocks = F.pad(flat.float(), (0, -len(flat) % BLOCK)).view(-1, BLOCK)
     scales = blocks.abs().amax(dim=1)
     values = torch.tensor(VALUES, device=flat.device)
     normed = blocks / torch.where(scales > 0, scales, 1)[:, None]
-    codes = torch.bucketize(normed, (values[1:] + values[:-1]) / 2).to(torch.uint8).flatten()
+    codes = torch.bucketize(normed, (values[1:] + values[:-1]) / 2, out_int32=True).to(torch.uint8).flatten()
     codes = codes[: len(flat) + len(flat) % 2].view(-1, 2)
     return (codes[:, 0] << 4) | codes[:, 1], scales
 
 
 def dequantize(codes: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
     """Reverses `quantize`; returns float32 of `shape`, with the rounding error of NF4."""
-    values = torch.tensor(VALUES, device=codes.device)
-    flat = values[torch.stack((codes >> 4, codes & 15), dim=1).flatten().long()]
-    return (flat * scales.repeat_interleave(BLOCK)[: len(flat)])[: shape.numel()].view(shape)
+    # Both values of a byte are looked up at once, so that the index takes 2 bytes per weight.
+    flat = _pairs_of_values(codes.device)[codes.int()].flatten()[: shape.numel()]
+    whole = len(flat) // BLOCK * BLOCK
+    flat[:whole].view(-1, BLOCK).mul_(scales[: whole // BLOCK, None])
+    flat[whole:].mul_(scales[-1])
+    return flat.view(shape)
+
+
+def _pairs_of_values(device: torch.device) -> Tensor:
+    """Returns the two values of each byte of codes, float32 [256, 2]."""
+    values, codes = torch.tensor(VALUES, device=device), torch.arange(256, device=device)
+    return torch.stack((values[codes >> 4], values[codes & 15]), dim=1)

@@ -50,6 +50,8 @@ BEFORE = {
     "finetune": "3727b78693940674",
     "evaluate_tuned": "e45bf07a2c2824c4",
     "register_tuned": "46cb0b439a799d5f",
+    "compare_tuned": "5fbafe7db0afe9b2",
+    "promote_tuned": "e4998b77a036aea5",
     "takedown": "c3a439011111b286",
 }
 """The first 16 digits for the recipe `demo`, with two inputs."""

@@ -1,9 +1,10 @@
 """The measurements of a rank's steps, with and without a GPU."""
 
-import ctypes
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
+import pynvml
+import pytest
 import torch
 
 from tasks.trainer.config import ModelConfig, TrainConfig
@@ -12,39 +13,34 @@ from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
-from tasks.trainer.telemetry import GIB, Nvml, Telemetry
+from tasks.trainer.telemetry import GIB, SLOWDOWN_REASONS, Nvml, Telemetry
 
 RUN = TrainConfig(model=ModelConfig(layers=2, dim=32), batch_size=8)
 
 
-class Driver:
-    """NVML with the API of its header, a GPU with fixed counters and no clock."""
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML of a machine with one GPU, GPU-1, that has fixed counters and no clock."""
 
-    def nvmlInit_v2(self) -> int:
-        return 0
+    def handle(uuid: str) -> int:
+        if uuid != "GPU-1":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return 7
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, device: Any) -> int:
-        device._obj.value = 7
-        return 0 if uuid == b"GPU-1" else 6
+    def no_clock(device: int, kind: int) -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
-    def nvmlDeviceGetUtilizationRates(self, device: ctypes.c_void_p, found: Any) -> int:
-        found._obj.gpu, found._obj.memory = 93, 40
-        return 0 if device.value == 7 else 2
-
-    def nvmlDeviceGetPowerUsage(self, device: ctypes.c_void_p, found: Any) -> int:
-        found._obj.value = 650_500
-        return 0
-
-    def nvmlDeviceGetTemperature(self, device: ctypes.c_void_p, sensor: ctypes.c_uint, found: Any) -> int:
-        found._obj.value = 61
-        return sensor.value
-
-    def nvmlDeviceGetClockInfo(self, device: ctypes.c_void_p, clock: ctypes.c_uint, found: Any) -> int:
-        return 3  # NVML_ERROR_NOT_SUPPORTED
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: ctypes.c_void_p, found: Any) -> int:
-        found._obj.value = 0x4 | 0x40  # power cap, heat
-        return 0
+    functions = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": handle,
+        "nvmlDeviceGetUtilizationRates": {7: SimpleNamespace(gpu=93, memory=40)}.__getitem__,
+        "nvmlDeviceGetPowerUsage": {7: 650_500}.__getitem__,
+        "nvmlDeviceGetTemperature": lambda device, sensor: {(7, pynvml.NVML_TEMPERATURE_GPU): 61}[device, sensor],
+        "nvmlDeviceGetClockInfo": no_clock,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": {7: 0x4 | 0x40}.__getitem__,  # power cap, heat
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(pynvml, name, function)
 
 
 def test_a_step_on_a_cpu_has_its_memory_and_no_mfu(tmp_path: Path) -> None:
@@ -70,15 +66,29 @@ def test_mfu_is_the_share_of_the_peak_of_all_ranks() -> None:
     assert telemetry.of_step(0.25)["mfu"] == 0.5
 
 
+@pytest.mark.usefixtures("driver")
 def test_counters_missing_on_a_gpu_are_omitted() -> None:
-    found = Nvml.of("GPU-1", lambda name: Driver())
+    found = Nvml.of("GPU-1")
     assert found is not None
     assert found.counters() == {"gpu/busy": 0.93, "gpu/power_w": 650.5, "gpu/temperature_c": 61.0, "gpu/slowed": 1.0}
 
 
-def test_without_a_driver_or_gpu_there_are_no_counters() -> None:
-    assert Nvml.of("GPU-2", lambda name: Driver()) is None
-    assert Nvml.of("GPU-1", lambda name: ctypes.CDLL("libno-such-library.so")) is None
+@pytest.mark.usefixtures("driver")
+def test_without_such_a_gpu_there_are_no_counters() -> None:
+    assert Nvml.of("GPU-2") is None
+
+
+def test_without_a_driver_there_are_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", absent)
+    assert Nvml.of("GPU-1") is None
+
+
+def test_slowdown_reasons_are_faults_of_the_machine() -> None:
+    names = ("HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    assert sum(getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name in names) == SLOWDOWN_REASONS
 
 
 def test_peak_memory_is_in_gib() -> None:

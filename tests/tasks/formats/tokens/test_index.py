@@ -40,7 +40,8 @@ def keys_in(root: str, parts: list[list[tuple[int, int]]]) -> Artifact:
     output = Output(Store(root), ArtifactId("test/keys", "dev"), "by-hand")
     for number, words in enumerate(parts):
         with output.part(f"part-{number:05d}", conserved=False) as part:
-            key_index.write_part_keys(part, words)
+            keys = np.array([key for key, _ in words], np.uint64)
+            key_index.write_part_keys(part, keys, np.array([row for _, row in words], np.int64))
     with open_engine(workers=0) as engine:
         key_index.merge(output, engine, [output.committed[name] for name in sorted(output.committed)])
     return commit(output, "by hand", 1, Config(), [], Report())

@@ -1,6 +1,7 @@
 """A killed run resumes and writes the same bytes: examples, and every method of fine-tuning."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.stage import Inputs
 from tasks.core.store import Store
 from tasks.stages.finetune import ExamplesConfig, TunedConfig
+from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.loop import Trainer
+from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.spec import tuning_spec
+from tasks.trainer.tuning.config import FinetuneConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.kills import die_in, times_of
@@ -20,6 +28,11 @@ from tests.tasks.stages.chunks.test_stage import pages
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
 from tests.tasks.stages.finetune.test_compare import SHORT, beside
 from tests.tasks.stages.finetune.test_stage import config, contents, tune
+from tests.tasks.trainer.faulty import ranks_of
+from tests.tasks.trainer.forks import forked
+from tests.tasks.trainer.in_process import training_in_process
+from tests.tasks.trainer.small_run import digests
+from tests.waiting import until
 
 RUN = """
 import sys
@@ -76,14 +89,67 @@ def test_a_killed_examples_stage_ends_with_the_same_bytes(tmp_path: Path, name: 
     assert before.items() <= times_of(artifact, undisturbed.files()).items(), "what was committed is not made again"
 
 
+def rows_and_settings(examples: Make, method: str, **settings: object) -> tuple[Artifact, FinetuneConfig]:
+    loss, lora = METHODS[method]
+    rows = examples(INSTRUCTIONS) if loss == "sft" else examples(PREFERENCES, kind="preferences")
+    return rows, config(loss=loss, lora=lora, **settings)
+
+
+def spec_of(base: Artifact, rows: Artifact, settings: FinetuneConfig, out: Path) -> TrainSpec:
+    out.mkdir()
+    return tuning_spec(settings, Inputs({"base": base, "examples": rows}), out, 0, 0)
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, step: int, rank: int = 0) -> None:
+    """Lets one rank of the processes that are forked from now on kill itself in a step, after the checkpoint before."""
+    take, tests = Trainer._train_step, os.getpid()
+
+    def killed(trainer: Trainer, *arguments: object) -> bool:
+        if os.getpid() != tests and (trainer.step, trainer.ranks.rank) == (step, rank):
+            until(lambda: checkpoint.steps_at(trainer.out / "checkpoints")[-1:] == [step - 1])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return take(trainer, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "_train_step", killed)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_ranks_resume_on_as_many_and_on_other_numbers_of_ranks_with_the_same_bytes(
+    base: Artifact, examples: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    rows, settings = rows_and_settings(examples, method, steps=7, checkpoint_every=2)
+    whole, broken = (spec_of(base, rows, settings, tmp_path / name) for name in ("whole", "broken"))
+    Trainer(whole, Ranks(0, 1, 0)).train()
+    for killed in (3, 5):
+        with monkeypatch.context() as patch:
+            die_at(patch, killed, rank=1)
+            assert -signal.SIGKILL in ranks_of(broken, 2)
+    Trainer(broken, Ranks(0, 1, 0)).train()
+    last = {name: value for name, value in digests(tmp_path / "whole").items() if checkpoint.name_of(7) in name}
+    assert len(last) == 3
+    assert last.items() <= digests(tmp_path / "broken").items()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stage_killed_with_its_ranks_ends_with_the_same_bytes(
+    base: Artifact, examples: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    rows, settings = rows_and_settings(examples, method, steps=6, checkpoint_every=2)
+    with training_in_process():
+        whole = tune(tmp_path / "whole", base, rows, settings)
+        with monkeypatch.context() as patch:
+            die_at(patch, 5)
+            assert forked(tune, [(tmp_path / "killed", base, rows, settings)]) == [-signal.SIGKILL]
+        again = tune(tmp_path / "killed", base, rows, settings)
+    assert contents(again) == contents(whole)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("method", METHODS)
 def test_a_killed_fine_tuning_ends_with_the_same_bytes(
     base: Artifact, examples: Make, tmp_path: Path, method: str
 ) -> None:
-    loss, lora = METHODS[method]
-    rows = examples(INSTRUCTIONS) if loss == "sft" else examples(PREFERENCES, kind="preferences")
-    settings = config(loss=loss, lora=lora, steps=120, checkpoint_every=10)
+    rows, settings = rows_and_settings(examples, method, steps=120, checkpoint_every=10)
     whole = tune(tmp_path / "whole", base, rows, settings)
     command = [sys.executable, "-c", RUN, base.store.root, rows.store.root, str(tmp_path / "killed")]
     stage = subprocess.Popen([*command, settings.model_dump_json()])

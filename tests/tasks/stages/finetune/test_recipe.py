@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, RecipeError
+from tasks.run import forecast
 from tasks.run.export import export_model
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import run_stage
@@ -14,6 +16,8 @@ from tasks.run.shell import main
 from tests.corpora import Made
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS
 from tests.tasks.trainer.in_process import training_in_process
+
+ADAPTER = "checkpoints/step-00000002/model.safetensors"
 
 
 @pytest.fixture
@@ -81,3 +85,14 @@ def test_a_recipe_is_tuned_and_a_step_of_it_traced(
     printed = capsys.readouterr().out
     assert printed.startswith("step 1 of test/finetuned@taught, begun from test/checkpoint@dev: ")
     assert "rows.jsonl line " in printed
+    main(["plan", "--recipe", recipe.text, "--version", "taught", "--tuned", "--json"])
+    plan = json.loads(capsys.readouterr().out)
+    shape = json.loads(base.read("model.json"))
+    assert plan["planned"]["model"]["parameters"] == shape["parameters"]["total"]
+    trained = load_file(Artifact.open_at(base.store, ArtifactId("test/finetuned", "taught")).local(ADAPTER))
+    assert plan["planned"]["model"]["trained"] == sum(weight.numel() for weight in trained.values())
+    assert plan["planned"]["checkpoints"]["bytes"] == 3 * 4 * plan["planned"]["model"]["trained"]
+    assert {"frozen", "dequantized", "loading"} <= plan["planned"]["memory"]["per_rank_gib"].keys()
+    assert {row["name"]: row["ratio"] for row in plan["compared"]}["FLOPs"] == pytest.approx(1)
+    with pytest.raises(RecipeError, match="has no fine-tuning"):
+        forecast.plan(find_recipe("smoke"), base.store, "1", tuned=True)

@@ -12,12 +12,11 @@ from safetensors.torch import load
 from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact
-from tasks.core.errors import InputError, RecipeError
+from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.run.trace.trace import trace_tuned
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.model import model_file
-from tasks.trainer.place import LAYOUT_VARIABLE, Layout
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.examples import ExampleBatches
@@ -88,15 +87,6 @@ def test_a_fine_tuned_model_can_be_tuned_again(base: Artifact, examples: Make, t
 def test_examples_of_the_other_kind_are_refused(base: Artifact, examples: Make, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"reads preferences, and .* has instructions"):
         tune(tmp_path, base, examples(INSTRUCTIONS), config(loss="dpo"))
-
-
-def test_a_place_that_shards_the_model_is_refused_before_anything_runs(
-    base: Artifact, examples: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LAYOUT_VARIABLE, Layout(shard=2).model_dump_json())
-    with pytest.raises(RecipeError, match=r"place\.train\.layout\.shard: 2: .* on each rank of one node"):
-        tune(tmp_path / "refused", base, examples(INSTRUCTIONS), config())
-    assert not list((tmp_path / "refused").rglob("*.json"))
 
 
 def test_a_step_names_the_rows_it_read(made: Made, base: Artifact, examples: Make, tmp_path: Path) -> None:

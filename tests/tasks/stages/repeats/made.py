@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import TokenizerConfig
-from tasks.stages.tokens.encode import EncodedRow, ShardWriter
+from tasks.stages.tokens.shard_writer import ShardWriter, documents_table
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 
@@ -34,11 +34,11 @@ def shards_in(folder: Path, shards: Sequence[Documents], heldout: Documents = ((
         with output.part(f"part-{index:05d}", conserved=False) as part:
             writer = ShardWriter(part, index, fmt, (), 1 << 30)
             split = [(TRAIN, documents), *([(HELDOUT, heldout)] if index == 0 else [])]
-            for name, row, document in ((name, *one) for name, several in split for one in enumerate(several)):
-                uid = f"{name[0]}{index:04d}{row:04d}".encode().ljust(16)
-                tokens = np.array([*document, EOS], fmt.dtype)
-                url = f"https://www.d{index}.org/{name}/{row}"
-                writer.add(EncodedRow(uid, url, tokens, len(document), ()), "web", name)
+            for name, several in split:
+                uids = [f"{name[0]}{index:04d}{row:04d}".encode().ljust(16) for row in range(len(several))]
+                tokens = [np.array([*document, EOS], fmt.dtype) for document in several]
+                urls = [f"https://www.d{index}.org/{name}/{row}" for row in range(len(several))]
+                writer.add(documents_table(uids, urls, tokens, list(map(len, several))), "web", name)
             writer.close()
     with open_engine(workers=0) as engine:
         merge(output, engine, [record for _, record in sorted(output.committed.items())])

@@ -25,7 +25,7 @@ from tasks.formats.tokens.shard import (
     part_number,
     write_shard,
 )
-from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig, encode
 from tasks.stages.tokens.bpe import load
 from tasks.stages.tokens.encode import run
 from tests.conftest import run_stage_in
@@ -146,6 +146,32 @@ def test_a_full_shard_is_closed_and_the_next_one_is_opened(tmp_path: Path) -> No
     assert len(rows_of(shards)) == 120
 
 
+def test_bytes_do_not_depend_on_how_many_documents_are_encoded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tokens_in(tmp_path, encode=EncodeConfig(shard_tokens=2000))
+    monkeypatch.setattr(encode, "_PIECE_BYTES", 3000)
+    inputs = {"documents": made.documents, "tokenizer": made.tokenizer}
+    other = run_stage_in(tmp_path, "tasks.stages.tokens.encode", EncodeConfig(shard_tokens=2000), inputs, kind="other")
+    assert contents(other) == contents(made.shards)
+
+
+def test_a_shard_of_a_slice_has_the_bytes_of_a_shard_of_its_own(tmp_path: Path) -> None:
+    tokens = [np.full(3 * row, row, np.uint16) for row in range(7)]
+    uids = [row.to_bytes(16, "big") for row in range(7)]
+    fmt, written = TokenFormat(300, 0, "x"), []
+    whole = ShardBuffer.of("a", "train", uids, tokens, list(range(7)), {"kind": list("abcabca")})
+    part = ShardBuffer(
+        "a", "train", whole.uids[2:5], whole.tokens[2:5], whole.n_bytes[2:5], {"kind": whole.labels["kind"][2:5]}
+    )
+    own = ShardBuffer.of("a", "train", uids[2:5], tokens[2:5], [2, 3, 4], {"kind": list("cab")})
+    for number, buffer in enumerate((part, own)):
+        with (tmp_path / f"{number}.arrow").open("wb") as file:
+            write_shard(file, buffer, fmt)
+        written.append((tmp_path / f"{number}.arrow").read_bytes())
+    assert written[0] == written[1]
+
+
 def test_tokens_take_two_bytes_and_slices_copy_nothing(tmp_path: Path) -> None:
     shards = ShardSet.open(tokens_in(tmp_path).shards)
     shard = shards.shard(shards.names("web")[0])
@@ -164,9 +190,8 @@ def test_a_shard_of_many_batches_is_read_at_any_row(tmp_path: Path) -> None:
     tokens = [np.array([row % 300, 0], dtype=np.uint16) for row in range(count)]
     uids = [row.to_bytes(16, "big") for row in range(count)]
     with path.open("wb") as file:
-        write_shard(
-            file, ShardBuffer("a", "train", uids, tokens, [row % 7 for row in range(count)]), TokenFormat(300, 0, "x")
-        )
+        buffer = ShardBuffer.of("a", "train", uids, tokens, [row % 7 for row in range(count)])
+        write_shard(file, buffer, TokenFormat(300, 0, "x"))
     shard = Shard(str(path))
     assert shard.rows == count == len(shard.lengths) == len(shard.uids)
     for row in (0, 8191, 8192, 16_383, 16_384, count - 1):
@@ -210,7 +235,7 @@ def test_zero_kept_documents_are_an_error_with_the_address(tmp_path: Path, run_s
 def test_a_vocabulary_above_two_bytes_is_stored_in_four(tmp_path: Path) -> None:
     fmt = TokenFormat(70_000, 0, "x")
     with open(tmp_path / "a-train-00000-000.arrow", "wb") as file:
-        write_shard(file, ShardBuffer("a", "train", [b"u" * 16], [np.array([69_999, 0])], [5]), fmt)
+        write_shard(file, ShardBuffer.of("a", "train", [b"u" * 16], [np.array([69_999, 0])], [5]), fmt)
     shard = Shard(str(tmp_path / "a-train-00000-000.arrow"))
     assert shard.slice(0, 0, 2).tolist() == [69_999, 0]
     assert shard.slice(0, 0, 2).dtype == np.uint32

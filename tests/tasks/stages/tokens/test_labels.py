@@ -69,7 +69,8 @@ def test_labels_of_many_batches_are_read_as_one_column(tmp_path: Path) -> None:
     values = [f"v{row % 7}" if row < 9000 else "late" for row in range(count)]
     uids, tokens = [row.to_bytes(16, "big") for row in range(count)], [np.zeros(1, np.uint16)] * count
     with path.open("wb") as file:
-        write_shard(file, ShardBuffer("a", "train", uids, tokens, [1] * count, {"kind": values}), TokenFormat(9, 0, ""))
+        buffer = ShardBuffer.of("a", "train", uids, tokens, [1] * count, {"kind": values})
+        write_shard(file, buffer, TokenFormat(9, 0, ""))
     column = Shard(str(path)).column("kind")
     assert column.to_pylist() == values
     assert len(column.dictionary) == 8
@@ -102,7 +103,7 @@ def test_a_value_that_gives_no_name_is_refused_with_its_column(value: object) ->
 
 def test_a_field_of_metadata_is_read_from_every_row() -> None:
     rows = pa.array(['{"topic": "a"}', None, '{"other": 1}', '{"topic": "b"}'])
-    assert label_values(rows, "metadata.topic") == ["a", "unknown", "unknown", "b"]
+    assert label_values(rows, "metadata.topic").to_pylist() == ["a", "unknown", "unknown", "b"]
 
 
 def test_fertility_of_the_shards_is_by_language_and_by_source(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ EOS, VOCABULARY, CONTEXT = 0, 40, 16
 def write(folder: Path, split: str, documents: list[list[int]], n_bytes: list[int]) -> str:
     path = folder / f"{shard_name('web', split, 0, 0)}.arrow"
     uids = [index.to_bytes(16, "big") for index in range(len(documents))]
-    buffer = ShardBuffer("web", split, uids, [np.array(one) for one in documents], n_bytes)
+    buffer = ShardBuffer.of("web", split, uids, [np.array(one) for one in documents], n_bytes)
     with path.open("wb") as file:
         write_shard(file, buffer, TokenFormat(5, EOS, ""))
     return str(path)

@@ -9,12 +9,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tasks.trainer.config import LoraConfig
+from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.model.varlen import varlen
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
+from tasks.trainer.tuning.examples import with_learned
 from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, batch, config
+from tests.tasks.trainer.tuning.filled import filled
 
 READS = {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.masked_select}
 
@@ -98,3 +102,27 @@ def test_microbatches_are_computed_without_a_read(
     one, four = (reads(lambda some=some: model.forward_backward(some)) for some in ({0: parts[0]}, parts))
     assert one == four
     assert model.forward_backward(parts)[0] == expected
+
+
+@pytest.mark.parametrize("has_adapters", [False, True])
+def test_microbatches_of_preferences_are_computed_without_a_read(
+    alone: Ranks,
+    monkeypatch: pytest.MonkeyPatch,
+    reads: Callable[[Callable[[], object]], int],
+    has_adapters: bool,
+) -> None:
+    monkeypatch.setattr("tasks.trainer.model.varlen.varlen_attn", masked)
+    run = config(tie=True)
+    lora = LoraConfig(rank=2) if has_adapters else None
+    policy = filled(build(run.model, VOCABULARY, 0), lora, loss="dpo")
+    model = Replicated(run, VOCABULARY, alone, policy)
+    for module in policy.modules():
+        if isinstance(module, Transformer):
+            module.kernel = varlen
+    plain = {number: batch(0, number) for number in range(4)}
+    parts = {number: with_learned(part) for number, part in plain.items()}
+    one, four = (reads(lambda some=some: model.forward_backward(some)) for some in ({0: parts[0]}, parts))
+    assert one == four
+    assert reads(lambda: model.forward_backward(plain)) > four
+    losses = [model.forward_backward(some) for some in (parts, plain)]
+    assert losses[0] == losses[1]

@@ -1,12 +1,18 @@
 """Adapters: no effect before training, equal when merged, base unchanged; NF4 equals that of bitsandbytes."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save
 
+from tasks.trainer.checkpoints.checkpoint import write_whole
 from tasks.trainer.config import TARGETS, LoraConfig, ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
-from tasks.trainer.tuning.lora import VALUES, Nf4Linear, adapters, attach, dequantize, merged_weights, quantize
+from tasks.trainer.tuning.lora import CHUNK, VALUES, Nf4Linear, adapters, dequantize, quantize
+from tasks.trainer.tuning.model import fill, merged
+from tests.tasks.trainer.tuning.filled import filled, stored
 
 MODEL = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 TOKENS = torch.arange(48).view(2, 24)
@@ -31,42 +37,60 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 
 
 def test_a_new_adapter_changes_nothing(model: Transformer) -> None:
-    before = model(TOKENS, DOCUMENTS)
-    attach(model, LoraConfig(), 0)
-    assert torch.equal(model(TOKENS, DOCUMENTS), before)
+    assert torch.equal(filled(model, LoraConfig())(TOKENS, DOCUMENTS), model(TOKENS, DOCUMENTS))
 
 
 def test_only_adapters_are_trained_and_saved(model: Transformer) -> None:
-    attach(model, LoraConfig(rank=2, targets=("wq", "w2")), 0)
+    tuned = filled(model, LoraConfig(rank=2, targets=("wq", "w2")))
     names = {f"layers.{n}.{where}.lora_{x}" for n in (0, 1) for where in ("attention.wq", "ffn.w2") for x in "ab"}
-    assert set(dict(model.named_parameters())) == set(model.state_dict()) == names
+    assert set(dict(tuned.named_parameters())) == set(tuned.state_dict()) == names
 
 
 @pytest.mark.parametrize("base", ["fp32", "nf4"])
 @pytest.mark.parametrize("targets", [TARGETS, ("wv",)])
-def test_merged_and_unmerged_compute_the_same(model: Transformer, base: str, targets: tuple[str, ...]) -> None:
-    attach(model, LoraConfig.model_validate({"rank": 4, "base": base, "targets": targets}), 0)
+def test_merged_and_unmerged_compute_the_same(
+    model: Transformer, base: str, targets: tuple[str, ...], tmp_path: Path
+) -> None:
+    lora = LoraConfig.model_validate({"rank": 4, "base": base, "targets": targets})
+    tuned = filled(model, lora)
     torch.manual_seed(1)
-    for adapter in adapters(model):
+    for adapter in adapters(tuned).values():
         torch.nn.init.normal_(adapter.lora_b, std=0.3)
+    weights = merged(stored(model, tmp_path), tuned.state_dict(), lora)
+    with (tmp_path / "merged").open("wb") as file:
+        write_whole(weights, file)
     whole = Transformer(model.config, 60)
-    whole.load_state_dict(merged_weights(model))
-    found = model(TOKENS, DOCUMENTS)
+    whole.load_state_dict(load_file(tmp_path / "merged"))
+    assert (tmp_path / "merged").read_bytes() == save(load_file(tmp_path / "merged")), "the bytes of safetensors"
+    found = tuned(TOKENS, DOCUMENTS)
     torch.testing.assert_close(whole(TOKENS, DOCUMENTS), found, atol=1e-5, rtol=1e-5)
-    for adapter in adapters(model):
+    for adapter in adapters(tuned).values():
         adapter.active = False
     if whole.head is None:  # an untied head begins at zero
-        assert (model(TOKENS, DOCUMENTS) - found).abs().max() > 1e-3
+        assert (tuned(TOKENS, DOCUMENTS) - found).abs().max() > 1e-3
 
 
-def test_equal_seeds_give_equal_adapters_and_others_do_not(model: Transformer) -> None:
-    made = []
-    for seed in (0, 0, 1):
-        one = build(MODEL, 60, 3)
-        attach(one, LoraConfig(), seed)
-        made.append(one.state_dict()["layers.0.attention.wq.lora_a"])
+def test_equal_seeds_give_equal_adapters_and_others_do_not() -> None:
+    plain = build(MODEL, 60, 3)
+    made = [filled(plain, LoraConfig(), seed).state_dict()["layers.0.attention.wq.lora_a"] for seed in (0, 0, 1)]
     assert torch.equal(made[0], made[1])
     assert not torch.equal(made[0], made[2])
+
+
+def test_a_base_in_bf16_is_read_exactly(model: Transformer) -> None:
+    half = build(model.config, 60, 3).bfloat16()
+    tuned = filled(half)
+    for name, weight in half.state_dict().items():
+        assert torch.equal(tuned.state_dict()[name], weight.float())
+
+
+def test_a_base_of_another_shape_is_refused(model: Transformer, tmp_path: Path) -> None:
+    wider = build(model.config.model_copy(update={"ffn_width": 64}), 60, 3)
+    with pytest.raises(ValueError, match=r"layers\.0\.ffn\.w1\.weight has the shape \[96, 32\], and in the model"):
+        fill(filled(wider, LoraConfig(base="nf4")), stored(model, tmp_path), 0)
+    deeper = build(model.config.model_copy(update={"layers": 3}), 60, 3)
+    with pytest.raises(ValueError, match=r"other tensors than the model: layers\.2\."):
+        fill(filled(deeper), stored(model, tmp_path), 0)
 
 
 SHAPES = [(64, 64), (48, 96), (7, 33), (1, 1), (128, 256)]
@@ -86,6 +110,17 @@ def test_every_weight_gets_the_nearest_of_the_sixteen_values(shape: tuple[int, .
     each = scales.repeat_interleave(64)[: given.numel()].view(shape)
     nearest = (given[..., None] - each[..., None] * values).abs().amin(dim=-1)
     torch.testing.assert_close((given - back).abs(), nearest, atol=1e-7, rtol=0)
+
+
+def test_a_weight_is_quantized_in_chunks_like_as_a_whole() -> None:
+    given = weight((3, CHUNK // 2 + 17))
+    codes, scales = quantize(given)
+    tail = given.flatten()[CHUNK:]
+    assert torch.equal(scales[CHUNK // 64 :], quantize(tail)[1])
+    assert torch.equal(codes[CHUNK // 2 :], quantize(tail)[0])
+    assert torch.equal(
+        dequantize(codes, scales, given.shape).flatten()[CHUNK:], dequantize(*quantize(tail), tail.shape)
+    )
 
 
 def test_zero_stays_zero() -> None:
@@ -111,11 +146,14 @@ def test_codes_scales_and_error_equal_those_of_bitsandbytes(shape: tuple[int, ..
 
 
 def test_gradients_flow_through_but_not_to_the_quantized_weight() -> None:
-    linear = Nf4Linear(weight((24, 40)))
+    given = weight((24, 40))
+    linear = Nf4Linear(given.shape)
+    for name, values in linear.encoded(given).items():
+        getattr(linear, name).copy_(values)
     x = torch.randn(5, 40, requires_grad=True)
     linear(x).square().sum().backward()
     other = x.detach().clone().requires_grad_()
-    F.linear(other, linear.dequantized()).square().sum().backward()
+    F.linear(other, dequantize(*quantize(given), given.shape)).square().sum().backward()
     torch.testing.assert_close(x.grad, other.grad)
     assert not list(linear.parameters())
     assert not linear.state_dict()

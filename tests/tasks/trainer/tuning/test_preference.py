@@ -8,8 +8,9 @@ import torch
 from tasks.trainer.config import LoraConfig, ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer, build
-from tasks.trainer.tuning.lora import adapters, attach
+from tasks.trainer.tuning.lora import adapters
 from tasks.trainer.tuning.model import PreferenceTransformer
+from tests.tasks.trainer.tuning.filled import filled
 
 MODEL = ModelConfig(layers=2, dim=16, heads=2, kv_heads=1)
 BETA = 0.4
@@ -17,9 +18,8 @@ PAIRS = [(((1, 2, 3), (4, 5)), ((1, 2, 3), (6,))), (((7, 8), (9, 10, 11)), ((7, 
 """(prompt, chosen), (prompt, rejected)."""
 
 
-def model() -> PreferenceTransformer:
-    made = PreferenceTransformer(MODEL, 20, BETA)
-    made.load_state_dict(build(MODEL, 20, 1).state_dict())
+def model(lora: LoraConfig | None = None) -> PreferenceTransformer:
+    made: PreferenceTransformer = filled(build(MODEL, 20, 1), lora, loss="dpo", beta=BETA)
     return made
 
 
@@ -62,7 +62,6 @@ def by_hand(policy: Transformer, reference: Transformer) -> torch.Tensor:
 def test_loss_and_gradient_match_the_formula(length: int) -> None:
     """With padding behind the texts, and without."""
     policy, reference = model(), build(MODEL, 20, 1)
-    policy.keep_reference()
     with torch.no_grad():
         for weight in policy.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())) * 0.1)
@@ -81,20 +80,17 @@ def test_loss_and_gradient_match_the_formula(length: int) -> None:
 
 
 def test_with_adapters_the_reference_is_the_model_without_them() -> None:
-    policy = model()
-    attach(policy, LoraConfig(rank=2), 0)
-    policy.keep_reference()
+    policy = model(LoraConfig(rank=2))
     assert policy.reference is None
     batch = packed([text for pair in PAIRS for text in pair], 24)
     assert policy.loss(*batch).item() == pytest.approx(2 * math.log(2), rel=1e-6)
-    for adapter in adapters(policy):
+    for adapter in adapters(policy).values():
         torch.nn.init.normal_(adapter.lora_b, std=0.5)
     assert policy.loss(*batch).item() == pytest.approx(by_hand(policy, build(MODEL, 20, 1)).item(), rel=1e-4)
 
 
 def test_a_pair_without_labels_contributes_nothing() -> None:
     policy = model()
-    policy.keep_reference()
     tokens, documents, labels = packed([text for pair in PAIRS for text in pair], 24)
     labels[documents >= 2] = IGNORED
     assert int(policy.counted(documents, labels)) == 1

@@ -16,10 +16,11 @@ from tasks.core.errors import TransientError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.train import monitor, report, stage
-from tasks.stages.train.monitor import Monitor
-from tasks.stages.train.report import BUCKETS, chart, thinned
+from tasks.stages.train import stage
 from tasks.trainer.config import InitialSpec, TrainSpec
+from tasks.trainer.monitoring import monitor, report
+from tasks.trainer.monitoring.monitor import Monitor
+from tasks.trainer.monitoring.report import BUCKETS, RunData, chart, thinned
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.in_process import training_in_process
@@ -182,7 +183,7 @@ def test_the_page_of_a_gpu_run_states_mfu_by_both_conventions_and_the_peak(made:
     found = report.content(
         "test/checkpoint@dev",
         spec,
-        Plan.read(spec.plan),
+        RunData.of_plan(Plan.read(spec.plan)),
         # The first step was fetched from the store, which has no clock.
         [
             {"step": 0, "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 100},
@@ -204,7 +205,7 @@ def test_the_page_of_a_gpu_run_states_mfu_by_both_conventions_and_the_peak(made:
 
 def test_the_page_of_a_run_without_steps_states_it(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path)
-    page = report.page(report.content("x@1", spec, Plan.read(spec.plan), [], failure="no <memory>")).decode()
+    page = report.page(report.content("x@1", spec, RunData.open(spec), [], failure="no <memory>")).decode()
     assert "No step was trained: no &lt;memory&gt;." in page
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.stages.train.monitor import BEFORE, CALM, FIRST_S, RECENT, STALL_S, Alert, AlertDetector
+from tasks.trainer.monitoring.monitor import BEFORE, CALM, FIRST_S, RECENT, STALL_S, Alert, AlertDetector
 
 STEP = {"loss": 2.0, "step_s": 2.0, "data_wait": 0.01, "tokens_per_s": 1000.0}
 

@@ -1,4 +1,4 @@
-"""The report page of a training run, and the figure of its loss. Pure functions.
+"""The report page of a training or fine-tuning run, and the figure of its loss.
 
 The page starts with three sentences: result, speed, and points that need attention. Charts are inline SVG, so the page
 loads no other files.
@@ -6,28 +6,33 @@ loads no other files.
 
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.pages import template
+from tasks.core.store import Store
 from tasks.core.terminal import duration
+from tasks.formats.documents.examples import SOURCE, Examples
 from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.shape import ModelShape, attended_length, flops_per_token
 from tasks.trainer.spec import epochs
+from tasks.trainer.tuning.memory import tuning_flops_per_token
 
 Lines = Sequence[Mapping[str, Any]]
 
 CHARTS = {
-    "loss": "loss, nats per token",
+    "loss": "loss, nats per {unit}",
     "bpb": "held-out text, bits per byte, mean over sources",
     "grad_norm": "gradient norm before clipping",
     "lr": "learning rate",
-    "tokens_per_s": "tokens per second, all ranks",
+    "tokens_per_s": "{unit}s per second, all ranks",
     "mfu": "MFU, share of the peak",
     "step_s": "seconds per step",
     "data_wait": "waiting for data, share of the step",
@@ -37,7 +42,7 @@ CHARTS = {
     "gpu/temperature_c": "temperature of the GPU, °C",
     "gpu/clock_mhz": "clock of the GPU, MHz",
 }
-"""Field of the step log -> title of its chart, in the order of the page."""
+"""Field of the step log -> title of its chart, in the order of the page; for {unit} see `_unit`."""
 
 MAX_ROWS = 200
 """Maximum number of rows per list of the page."""
@@ -55,10 +60,63 @@ Points = Sequence[tuple[int, float]]
 Box = tuple[int, int, float, float]
 
 
+class RunData(NamedTuple):
+    """The sequences of a run.
+
+    Attributes:
+        vocab_size: tokens of the vocabulary.
+        seq_len: positions of a sequence.
+        sequences: number of sequences by source.
+        lengths: returns the lengths in tokens of the texts of a sequence, by source and number of the sequence.
+    """
+
+    vocab_size: int
+    seq_len: int
+    sequences: Mapping[str, int]
+    lengths: Callable[[str, int], list[int]]
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> "RunData":
+        """Returns the data of a pretraining."""
+
+        def lengths(source: str, number: int) -> list[int]:
+            return [int(length) for length in plan.slices(source, number)["length"]]
+
+        return cls(plan.format.vocab_size, plan.seq_len, plan.sequences, lengths)
+
+    @classmethod
+    def of_examples(cls, examples: Examples) -> "RunData":
+        """Returns the data of a fine-tuning."""
+
+        def lengths(source: str, number: int) -> list[int]:
+            return [length for example in examples.numbers(number) for length in examples[example].lengths]
+
+        summary = examples.summary
+        return cls(summary["vocab_size"], summary["seq_len"], {SOURCE: examples.sequences}, lengths)
+
+    @classmethod
+    def open(cls, spec: TrainSpec) -> "RunData":
+        """Opens the data of a run; raises InputError if it is missing."""
+        if spec.tuning is None:
+            return cls.of_plan(Plan.read(spec.plan))
+        examples = Artifact.open_at(Store(spec.shards.store), ArtifactId.parse(spec.shards.artifact))
+        return cls.of_examples(Examples(examples))
+
+
+def step_prefix(spec: TrainSpec) -> str:
+    """Returns the prefix with which `trace` finds a step of a run."""
+    return "tuned" if spec.tuning else "step"
+
+
+def _unit(spec: TrainSpec) -> str:
+    """Returns what the loss is a mean over, and what the log counts as tokens."""
+    return "pair" if spec.tuning and spec.tuning.loss == "dpo" else "token"
+
+
 def content(
     address: str,
     spec: TrainSpec,
-    plan: Plan,
+    data: RunData,
     metrics: Lines,
     *,
     skipped: Lines = (),
@@ -73,7 +131,7 @@ def content(
     Args:
         address: the artifact of the run.
         spec: the run.
-        plan: the pack plan of the run.
+        data: its sequences.
         metrics: lines of `metrics.jsonl`; values that depend on the clock may be missing.
         skipped: lines of `skipped.jsonl`.
         starts: lines of `starts.jsonl`.
@@ -83,30 +141,37 @@ def content(
         failure: cause of a failed run; "": the run reached its last step.
     """
     speed = _speed(metrics, starts)
-    resumed = [start["step"] for start in starts[1:]]
+    resumed, unit = [start["step"] for start in starts[1:]], _unit(spec)
     return {
         "address": address,
         "recipe": address.partition("/")[0],
         "version": address.partition("@")[2],
         "sentences": [
             _result_sentence(spec, metrics, failure),
-            _speed_sentence(speed),
+            _speed_sentence(speed, unit),
             _attention_sentence(metrics, skipped, resumed, alerts),
         ],
         "alerts": alerts,
         "faults": faults,
-        "charts": [_chart(metrics, name, title) for name, title in CHARTS.items()],
+        "charts": [_chart(metrics, name, title.format(unit=unit)) for name, title in CHARTS.items()],
         "speed": speed,
-        "flops": _flops(spec, plan, speed),
-        "data": _data(spec, plan),
+        "flops": _flops(spec, data, speed),
+        "data": _data(spec, data),
         "skipped": [{**line, "documents": len(line["slices"])} for line in skipped],
         "starts": [{**start, "layout": _layout(start)} for start in starts],
-        "model": {"parameters": starts[-1].get("parameters") if starts else None, "weights": _weights(spec)},
+        "tuned": spec.tuning is not None,
+        "unit": unit,
+        "step_prefix": step_prefix(spec),
+        "model": {
+            "parameters": starts[-1].get("parameters") if starts else None,
+            "weights": _weights(spec),
+            "method": _method(spec),
+        },
         "checkpoints": [
             {"step": step, "milestone": step in spec.run.milestone_steps}
             for step in sorted({*checkpoints, *(at for at in spec.run.milestone_steps if at <= len(metrics))})
         ],
-        "settings": _settings(spec, plan),
+        "settings": _settings(spec, data),
     }
 
 
@@ -122,20 +187,21 @@ def _result_sentence(spec: TrainSpec, metrics: Lines, failure: str) -> str:
         return f"No step was trained: {failure or 'the run has no step'}."
     count = max(1, len(losses) // 20)
     first, last = fmean(losses[:count]), fmean(losses[-count:])
-    steps, tokens = f"{len(metrics):,} of {spec.run.steps:,} steps", f"{metrics[-1]['tokens']:,} tokens"
-    change = f"loss {'fell' if last < first else 'rose'} from {first:.3f} to {last:.3f} nats per token"
+    unit = _unit(spec)
+    steps, tokens = f"{len(metrics):,} of {spec.run.steps:,} steps", f"{metrics[-1]['tokens']:,} {unit}s"
+    change = f"loss {'fell' if last < first else 'rose'} from {first:.3f} to {last:.3f} nats per {unit}"
     if failure:
         return f"The run ended after {steps} and {tokens} ({failure.rstrip('.')}); until then its {change}."
     return f"The run trained {steps} on {tokens}; its {change} (means over the first and the last twentieth)."
 
 
-def _speed_sentence(speed: Mapping[str, Any]) -> str:
+def _speed_sentence(speed: Mapping[str, Any], unit: str) -> str:
     if "tokens_per_s" not in speed:
         return "No speed was measured."
     where = f" on {speed['ranks']} x {speed['device']}" if speed["device"] else ""
     mfu = f", {speed['mfu']:.1%} of the peak (MFU)" if "mfu" in speed else ""
     return (
-        f"The median step trained {speed['tokens_per_s']:,.0f} tokens per second{where}{mfu} and waited "
+        f"The median step trained {speed['tokens_per_s']:,.0f} {unit}s per second{where}{mfu} and waited "
         f"{speed['data_wait']:.1%} of its time for data; steps took {duration(speed['total_s'])} together."
     )
 
@@ -184,18 +250,18 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {**{name: ordered[rank - 1] for name, rank in ranks.items()}, "step_s/max": ordered[-1]}
 
 
-def _flops(spec: TrainSpec, plan: Plan, speed: Mapping[str, Any]) -> dict[str, Any]:
+def _flops(spec: TrainSpec, data: RunData, speed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns FLOPs per token and MFU, by convention and with the attended length of the documents."""
-    shape = ModelShape.of(spec.run.model, plan.format.vocab_size)
-    sources = [source for source in plan.sources if spec.weights.get(source)]
-    lengths = {source: _lengths(plan, source) for source in sources}
+    shape = ModelShape.of(spec.run.model, data.vocab_size)
+    sources = [source for source, count in sorted(data.sequences.items()) if count and spec.weights.get(source)]
+    lengths = {source: _lengths(data, source) for source in sources}
     weights = {source: spec.weights[source] for source in sources}
     attended = sum(weights[source] * attended_length(lengths[source]) for source in sources) / sum(weights.values())
-    conventional = flops_per_token(shape, plan.seq_len)
-    actual = flops_per_token(shape, attended)
+    per_token = partial(tuning_flops_per_token, spec.tuning) if spec.tuning else flops_per_token
+    conventional, actual = per_token(shape, data.seq_len), per_token(shape, attended)
     return {
         "weights": shape.matmul_weights,
-        "seq_len": plan.seq_len,
+        "seq_len": data.seq_len,
         "attended": attended,
         "usual": round(conventional),
         "needed": round(actual),
@@ -220,16 +286,26 @@ def _weights(spec: TrainSpec) -> str:
     return f"random, of init_seed {spec.run.init_seed}"
 
 
-def _lengths(plan: Plan, source: str) -> list[int]:
-    """Returns the lengths of the slices in a sample of evenly spaced sequences of a source."""
-    count = plan.sequences[source]
+def _method(spec: TrainSpec) -> str:
+    """Returns a description of what a fine-tuning trains; "" for a pretraining."""
+    if spec.tuning is None:
+        return ""
+    lora, loss = spec.tuning.lora, {"sft": "instructions (SFT)", "dpo": "preferences (DPO)"}[spec.tuning.loss]
+    if lora is None:
+        return f"all weights on {loss}"
+    return f"adapters of rank {lora.rank} on {', '.join(lora.targets)} of a base in {lora.base}, on {loss}"
+
+
+def _lengths(data: RunData, source: str) -> list[int]:
+    """Returns the lengths of the texts in a sample of evenly spaced sequences of a source."""
+    count = data.sequences[source]
     sample = range(0, count, -(-count // SAMPLED_SEQUENCES))
-    return [int(length) for number in sample for length in plan.slices(source, number)["length"]]
+    return [length for number in sample for length in data.lengths(source, number)]
 
 
-def _data(spec: TrainSpec, plan: Plan) -> list[dict[str, Any]]:
+def _data(spec: TrainSpec, data: RunData) -> list[dict[str, Any]]:
     """Returns how much the whole run reads of each source."""
-    times = epochs(spec.run, plan.sequences, spec.weights, spec.anneal)
+    times = epochs(spec.run, data.sequences, spec.weights, spec.anneal)
     anneal = spec.anneal.weights if spec.anneal else {}
     return [
         {
@@ -238,15 +314,15 @@ def _data(spec: TrainSpec, plan: Plan) -> list[dict[str, Any]]:
             "anneal": anneal.get(source, 0.0) if spec.anneal else None,
             "sequences": count,
             "epochs": times.get(source, 0.0),
-            "tokens": round(times.get(source, 0.0) * count * plan.seq_len) if count else 0,
+            "tokens": round(times.get(source, 0.0) * count * data.seq_len) if count else 0,
         }
-        for source, count in sorted(plan.sequences.items())
+        for source, count in sorted(data.sequences.items())
     ]
 
 
-def _settings(spec: TrainSpec, plan: Plan) -> list[tuple[str, str]]:
+def _settings(spec: TrainSpec, data: RunData) -> list[tuple[str, str]]:
     """Returns all settings of the run by dotted path, and those of its sequences."""
-    settings: list[tuple[str, str]] = [("seq_len", str(plan.seq_len)), ("vocab_size", str(plan.format.vocab_size))]
+    settings: list[tuple[str, str]] = [("seq_len", str(data.seq_len)), ("vocab_size", str(data.vocab_size))]
     for name, value in spec.run.model_dump(mode="json").items():
         inner = value.items() if isinstance(value, dict) and value else ((None, value),)
         settings += [(f"{name}.{key}" if key else name, _setting(setting)) for key, setting in inner]

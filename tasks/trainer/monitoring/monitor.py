@@ -1,4 +1,4 @@
-"""Monitors a running training: alerts, percentiles of the step time, and the report page of the run.
+"""Monitors a running training or fine-tuning: alerts, percentiles of the step time, and the report page of the run.
 
 Reads the step log, `starts.jsonl`, `skipped.jsonl` and `faults.jsonl` in the run's folder. Each alert is logged as a
 warning, sent to the tracker as the metric `alert/<kind>` (1 from its step on, 0 after its end), and written to
@@ -40,11 +40,10 @@ from typing import Any
 
 from tasks.core.errors import SluiceError
 from tasks.core.stage import Output
-from tasks.formats.tokens.plan import Plan
-from tasks.stages.train import report
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.logs import FAULT_KINDS, FAULTS, METRICS, SKIPPED, proven_steps, read_metrics, read_starts
+from tasks.trainer.monitoring import report
 
 log = logging.getLogger("sluice.train")
 
@@ -96,10 +95,11 @@ class AlertDetector:
         first_step: first step of this start; values of earlier steps are ignored.
         steps: number of steps of the run.
         now: seconds of a monotonic clock.
+        step_prefix: with which `trace` finds a step of the run.
     """
 
-    def __init__(self, first_step: int, steps: int, now: float) -> None:
-        self.first_step, self.steps = first_step, steps
+    def __init__(self, first_step: int, steps: int, now: float, step_prefix: str = "step") -> None:
+        self.first_step, self.steps, self._step_prefix = first_step, steps, step_prefix
         self.open: dict[str, Alert] = {}
         self._step, self._at = first_step - 1, now
         self._recent: deque[tuple[float, float, float]] = deque()
@@ -185,7 +185,8 @@ class AlertDetector:
                 "spike",
                 step,
                 f"the step was skipped ({reason or 'no reason given'})",
-                f"nothing if it stays at one; else see its pages with `trace step:{step}`, and lower optim.lr",
+                f"nothing if it stays at one; else see its pages with `trace {self._step_prefix}:{step}`, and lower "
+                "optim.lr",
             )
         elif step - self._last_skip > CALM:
             self.open.pop("spike", None)
@@ -234,7 +235,8 @@ class Monitor:
 
     def __init__(self, output: Output, spec: TrainSpec, known_faults: int | None = None) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
-        self.detector = AlertDetector(proven_steps(self.run / METRICS), spec.run.steps, time.monotonic())
+        first_step, prefix = proven_steps(self.run / METRICS), report.step_prefix(spec)
+        self.detector = AlertDetector(first_step, spec.run.steps, time.monotonic(), prefix)
         self._open_kinds: set[str] = set()
         self._faults = len(self._reported()) if known_faults is None else known_faults
 
@@ -291,7 +293,7 @@ class Monitor:
         return report.content(
             str(self.output.address),
             self.spec,
-            Plan.read(self.spec.plan),
+            report.RunData.open(self.spec),
             read_metrics(self.run / METRICS),
             skipped=read_metrics(self.run / SKIPPED),
             starts=read_starts(self.run),

@@ -1,0 +1,179 @@
+"""The memory of a fine-tuning is that of its plan: a base in 4 bits never is in memory in another form."""
+
+import ctypes
+import gc
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tasks.core.digest import sha256_of_file
+from tasks.trainer.config import InitialSpec, ModelConfig, ShardsSpec, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.data.batches import Batch
+from tasks.trainer.model.shape import SIZES, ModelShape, flops_per_token
+from tasks.trainer.model.transformer import build
+from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replicated import Replicated
+from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.place import Layout
+from tasks.trainer.tuning.memory import trained_weights, tuning_flops_per_token, tuning_memory_per_rank
+from tasks.trainer.tuning.model import build_tuned, load_base, outline
+from tests.tasks.trainer.forks import forked
+from tests.tasks.trainer.gangs import free_port
+from tests.tasks.trainer.parallel.memory_worker import forget, peak
+
+SMALL = ModelConfig(layers=2, dim=64, heads=4, kv_heads=2)
+MIDDLE = ModelConfig(layers=12, dim=512, heads=8, kv_heads=4)
+HALF_BILLION = ModelConfig(layers=24, dim=1024, heads=16, kv_heads=4, ffn_width=4864)
+NF4 = {"lora": {"rank": 8, "base": "nf4"}}
+M_MMAP_THRESHOLD = -3
+
+
+def spec_of(folder: Path, model: ModelConfig, vocab_size: int, seq_len: int, tuning: dict[str, Any]) -> TrainSpec:
+    """The spec of a fine-tuning from a random base, which is written to a file."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "model.safetensors"
+    if not path.exists():
+        save_file(build(model, vocab_size, 0).state_dict(), path)
+    return TrainSpec(
+        run=TrainConfig(model=model, batch_size=4, microbatch=2),
+        weights={},
+        shards=ShardsSpec(store="", artifact="", content=""),
+        initial=InitialSpec(artifact="random", file=str(path), sha256=sha256_of_file(str(path))),
+        tuning=TuningSpec.model_validate(
+            {"loss": "sft", "vocab_size": vocab_size, "eos_id": 0, "seq_len": seq_len, **tuning}
+        ),
+        plan="",
+        out=str(folder),
+    )
+
+
+def train(spec: TrainSpec, layout: Layout | None, ranks: Ranks) -> None:
+    """Trains two steps on random tokens, whose documents are pairs."""
+    tuning, run = spec.tuning, spec.run
+    assert tuning is not None
+    if layout is None:
+        model: Replicated | Sharded = Replicated(run, tuning.vocab_size, ranks, build_tuned(spec))
+    else:
+        model = Sharded(run, layout, tuning.vocab_size, tuning.seq_len, ranks, initialize=False, tuning=tuning)
+        load_base(model.chunks[0], spec)
+    random = np.random.default_rng(0)
+    for _ in range(2):
+        parts = {}
+        for number in model.numbers:
+            tokens = random.integers(0, tuning.vocab_size, (run.microbatch, tuning.seq_len + 1))
+            documents = np.repeat([[0, 1]], tuning.seq_len // 2, axis=1).repeat(run.microbatch, axis=0)
+            parts[number] = Batch.of(tokens[:, :-1].copy(), tokens[:, 1:].copy(), documents)
+        model.forward_backward(parts)
+        model.clip(1.0)
+        model.optimizer.step(1e-3)
+
+
+def work(rank: int, world: int, port: int, specs: tuple[TrainSpec, TrainSpec], layout: dict[str, Any] | None) -> None:
+    """One rank: trains a small model, and writes by how much the process grows at most for another one."""
+    # Freed memory is returned to the system, so that the peak is that of live tensors.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65536)
+    os.environ |= {"WORLD_SIZE": str(world), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    chosen = None if layout is None else Layout(**layout)
+    with Ranks.from_environment() as ranks:
+        ranks.join_alone()
+        train(specs[0], chosen, ranks)
+        gc.collect()
+        # Free memory of the tests' process is in this one, too, and would be used without a growth.
+        ctypes.CDLL(None).malloc_trim(0)
+        forget()
+        before = peak()
+        train(specs[1], chosen, ranks)
+        (Path(specs[1].out) / f"{rank}.json").write_text(json.dumps(peak() - before))
+    os._exit(0)
+
+
+def measured(folder: Path, spec: TrainSpec, layout: dict[str, Any] | None = None) -> int:
+    """Returns the bytes by which a rank grows at most."""
+    assert spec.tuning is not None
+    tuning = spec.tuning.model_dump(mode="json", include={"loss", "lora"})
+    small = spec_of(folder / "small", SMALL, 256, 32, tuning)
+    world, port = Layout(**(layout or {})).ranks, free_port()
+    assert forked(work, [(rank, world, port, (small, spec), layout) for rank in range(world)], 600) == [0] * world
+    return max(json.loads((Path(spec.out) / f"{rank}.json").read_text()) for rank in range(world))
+
+
+def planned(spec: TrainSpec, layout: dict[str, Any] | None = None) -> dict[str, int]:
+    assert spec.tuning is not None
+    shape = ModelShape.of(spec.run.model, spec.tuning.vocab_size)
+    chosen = None if layout is None else Layout(**layout)
+    return dict(tuning_memory_per_rank(chosen, spec.run, spec.tuning, shape, gpu=False))
+
+
+def test_a_base_in_4_bits_never_is_in_memory_in_another_form(tmp_path: Path) -> None:
+    """With few tokens, so that the weights take most of the memory."""
+    spec = spec_of(tmp_path / "base", MIDDLE, 16384, 32, NF4)
+    found, plan = measured(tmp_path, spec), sum(planned(spec).values())
+    whole = 4 * ModelShape.of(MIDDLE, 16384).weights["total"]
+    assert found < 1.15 * plan
+    assert plan < 0.75 * whole
+    assert found < 0.8 * whole
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("tuning", "layout"),
+    [
+        (NF4, None),
+        (NF4, {"shard": 2}),
+        ({"lora": {"rank": 8}}, None),
+        ({}, None),
+        ({}, {"shard": 2}),
+        ({**NF4, "loss": "dpo"}, None),
+        ({"loss": "dpo"}, None),
+    ],
+)
+def test_the_plan_is_within_15_percent_of_the_measurement(
+    tmp_path: Path, tuning: dict[str, Any], layout: dict[str, Any] | None
+) -> None:
+    spec = spec_of(tmp_path / "base", MIDDLE, 16384, 128, tuning)
+    plan = planned(spec, layout)
+    assert sum(plan.values()) == pytest.approx(measured(tmp_path, spec, layout), rel=0.15), plan
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("layout", [None, {"shard": 2}])
+def test_a_base_of_half_a_billion_weights_is_tuned_within_its_plan(
+    tmp_path: Path, layout: dict[str, Any] | None
+) -> None:
+    spec = spec_of(tmp_path / "base", HALF_BILLION, 32000, 64, NF4)
+    whole = 4 * ModelShape.of(HALF_BILLION, 32000).weights["total"]
+    assert whole > 1.8e9
+    found, plan = measured(tmp_path, spec, layout), sum(planned(spec, layout).values())
+    assert found < 1.15 * plan
+    assert found < whole / 2
+
+
+def test_trained_weights_and_flops_are_those_of_the_model(tmp_path: Path) -> None:
+    shape = ModelShape.of(SMALL, 256)
+    for tuning in ({}, {"lora": {"rank": 3}}, {"lora": {"rank": 2, "targets": ["wk", "w2"]}}, {"loss": "dpo"}):
+        given = TuningSpec.model_validate({"loss": "sft", "vocab_size": 256, "eos_id": 0, "seq_len": 32, **tuning})
+        trained = sum(weight.numel() for weight in outline(SMALL, given).parameters())
+        assert trained_weights(given.lora, shape) == trained
+        flops, whole = tuning_flops_per_token(given, shape, 32), flops_per_token(shape, 32)
+        if given.lora:
+            assert flops == whole - 2 * shape.matmul_weights + 6 * trained
+        else:
+            assert flops == whole * (4 / 3 if given.loss == "dpo" else 1)
+
+
+def test_ranks_that_share_the_state_hold_a_part_of_the_frozen_weights() -> None:
+    size = SIZES["8b"]
+    run, shape = TrainConfig(model=size.model, precision="bf16"), ModelShape.of(size.model, size.vocab_size)
+    tuning = TuningSpec.model_validate({"loss": "sft", "vocab_size": 128256, "eos_id": 0, "seq_len": 1024, **NF4})
+    alone, shared = (tuning_memory_per_rank(layout, run, tuning, shape) for layout in (None, Layout(shard=8)))
+    assert shared["frozen"] == pytest.approx(alone["frozen"] / 8)
+    matrices = shape.layers * shape.layer_matrices
+    assert alone["frozen"] == round(matrices * 4.5 / 8 + 4 * (shape.weights["total"] - matrices))
