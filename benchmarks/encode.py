@@ -5,10 +5,11 @@
 All start with the same tokenizer (trained on a sample, 32,000 entries). The stage reads kept documents from Parquet and
 writes shards and index; datatrove reads the same Parquet and writes its token files, not shuffled; the bare encoder is
 one call of `encode_batch` of gigatoken for the texts of each part, which are strings in memory, and keeps nothing.
-Stage and encoder also run with `tokenizers` alone, as where `gigatoken` is not installed. One process and one thread each, CPU seconds without loading of the tokenizer, best of the rounds, taken in
-turn so that load on the machine affects all alike; every text is new to each process. datatrove has a separate
-environment (under `.sluice/benchmarks/encode`, created on the first run). Writes `encode.json`. Goals: the stage at
-least 0.8 of the bare encoder, and 20 times datatrove.
+Stage and encoder also run with `tokenizers` alone, as where `gigatoken` is not installed. One process and one thread
+each, CPU seconds without loading of the tokenizer, best of the rounds, taken in turn so that load on the machine
+affects all alike; every text is new to each process. datatrove has a separate environment (under
+`.sluice/benchmarks/encode`, created on the first run). Writes `encode.json`. Goals: the stage at least 0.8 of the bare
+encoder, and 20 times datatrove.
 """
 
 import importlib.metadata
