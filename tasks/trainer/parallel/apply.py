@@ -256,7 +256,8 @@ def _gather_for_loss(model: Transformer, head: nn.Module) -> None:
 
     head.loss = of_head  # type: ignore[assignment]
     register_fsdp_forward_method(head, "loss")
-    model.head_loss = lambda hidden, weight, labels, tokens: cast(
-        Tensor,
-        head.loss(hidden, labels, tokens),  # type: ignore[operator]
-    )
+
+    def gathered(hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
+        return cast(Tensor, head.loss(hidden, labels, tokens))  # type: ignore[operator]
+
+    model.head_loss = gathered  # type: ignore[assignment]

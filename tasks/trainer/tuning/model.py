@@ -142,8 +142,9 @@ def _check_shape(name: str, weight: Tensor, shape: torch.Size) -> None:
 def _set(target: Tensor, values: Tensor) -> None:
     """Copies values to a tensor, or this rank's part of them to its part of a sharded one."""
     if hasattr(target, "placements"):
-        from torch.distributed.tensor import distribute_tensor  # imports torch._dynamo: 1.5 CPU-seconds
+        from torch.distributed.tensor import DTensor, distribute_tensor  # imports torch._dynamo: 1.5 CPU-seconds
 
+        assert isinstance(target, DTensor)
         mesh = target.device_mesh
         values = values.to(mesh.device_type, target.dtype)
         values = local(distribute_tensor(values, mesh, target.placements, src_data_rank=None))
