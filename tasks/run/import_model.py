@@ -266,7 +266,8 @@ def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write:
         write(output)
         return commit(output, COMMAND, VERSION, Config(), refs, Report(note=note))
     if existing.record.fingerprint != identity:
-        raise DriftError(f"{address} exists, and is not the model of this folder", "give the import another --version")
+        cause = f"{address} exists, and is not the model of this source as this version of Sluice imports it"
+        raise DriftError(cause, "give the import another --version")
     log.info("[%s] unchanged: imported from the same files at %s", address, existing.record.finished)
     return existing
 
