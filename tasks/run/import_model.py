@@ -1,10 +1,9 @@
 """Import of a Hugging Face model folder as the artifacts `tokenizer` and `checkpoint` of a recipe.
 
 Reads a folder (`tasks.trainer.interchange.model_source`) with a model (`model_folder` there), `tokenizer.json` and
-`tokenizer_config.json`. The
-tokenizer artifact has `tokenizer.json`, byte for byte, the end-of-text token in `tokenizer_config.json`, and the chat
-template of the folder, if any, in `chat_template.jinja`. The checkpoint has the files of a
-training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
+`tokenizer_config.json`. The tokenizer artifact has `tokenizer.json`, byte for byte, the end-of-text token in
+`tokenizer_config.json`, and the chat template of the folder, if any, in `chat_template.jinja`. The checkpoint has the
+files of a training without steps: `checkpoints/step-00000000/model.safetensors` (fp32), `model.json`, `run.json`; and
 `import.json` {name, license, revision, architecture, sha256 by file, dtypes of the tensors that were not fp32}, which
 marks it as imported. Records list every file of the folder that was read, with its sha256.
 
@@ -282,7 +281,8 @@ def _publish(store: Store, address: ArtifactId, refs: Sequence[InputRef], write:
         write(output)
         return commit(output, COMMAND, VERSION, Config(), refs, Report(note=note))
     if existing.record.fingerprint != identity:
-        raise DriftError(f"{address} exists, and is not the model of this folder", "give the import another --version")
+        cause = f"{address} exists, and is not the model of this source as this version of Sluice imports it"
+        raise DriftError(cause, "give the import another --version")
     log.info("[%s] unchanged: imported from the same files at %s", address, existing.record.finished)
     return existing
 

@@ -35,8 +35,8 @@ def import_hint(source: str) -> str:
     name = source.partition("@")[0].rstrip("/").rpartition("/")[2].lower()
     version = re.sub(r"[^a-z0-9._-]", "-", name).strip("-._") or "imported"
     return (
-        f"; import it first: python -m tasks import-model {shlex.quote(source)} --recipe R --version {version}, where R "
-        f'is the name of a recipe, and write "R/checkpoint@{version}" here'
+        f"; import it first: python -m tasks import-model {shlex.quote(source)} --recipe R --version {version}, where "
+        f'R is the name of a recipe, and write "R/checkpoint@{version}" here'
     )
 
 

@@ -162,8 +162,8 @@ def _changes(described: dict[str, Any], model: ModelConfig) -> list[tuple[str, A
     checkpoint_model = ModelConfig.model_validate(described)
     changed = changes(checkpoint_model.model_dump(mode="json"), model.model_dump(mode="json"), "")
     # The inner width is rounded, so different settings can give the same model; so can the width of a head.
-    same = ("ffn_multiple", "ffn_width") if checkpoint_model.ffn_dim == model.ffn_dim else ()
-    same += ("head_width",) if checkpoint_model.head_dim == model.head_dim else ()
+    same = {"ffn_multiple", "ffn_width"} if checkpoint_model.ffn_dim == model.ffn_dim else set()
+    same |= {"head_width"} if checkpoint_model.head_dim == model.head_dim else set()
     return [change for change in changed if change[0] not in same]
 
 

@@ -142,7 +142,7 @@ class Nf4Linear(nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         out: Tensor = _Nf4Product.apply(x, self.codes, self.scales, self.shape)  # type: ignore[no-untyped-call]
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        return out + self.bias.to(out.dtype) if isinstance(self.bias, Tensor) else out
 
 
 class _Nf4Product(torch.autograd.Function):

@@ -265,14 +265,14 @@ def test_a_model_of_the_hub_is_recorded_with_its_commit(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("setting", ["train.init_from", "finetune.base"])
 @pytest.mark.parametrize(
     ("source", "version"),
-    [("hf://ink/Pot-1B@main", "pot-1b"), ("/data/models/Pot v1/", "pot-v1"), ("s3://b/pot", "pot")],
+    [("hf://ink/Pot-1B@main", "pot-1b"), ("'/data/models/Pot v1/'", "pot-v1"), ("s3://b/pot", "pot")],
 )
 def test_a_recipe_that_names_a_source_is_refused_with_the_command_that_imports_it(
     setting: str, source: str, version: str
 ) -> None:
     said = f'import-model {source} --recipe R --version {version}, where R is .* write "R/checkpoint@{version}"'
     with pytest.raises(RecipeError, match=said):
-        find_recipe("smoke").override({setting: source})
+        find_recipe("smoke").override({setting: source.strip("'")})
 
 
 def tokenizer(folder: Path) -> Any:
