@@ -44,7 +44,9 @@ class TextModel:
             raise InputError(f"{folder} has no {TOKENIZER}", "register the model again")
         self.model, self.description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        record, self._chat = self.description.get(TEMPLATE, {}), None
+        record = self.description.get(TEMPLATE, {})
+        self._chat: ChatTemplate | None = None
+        self._stop: set[int] = set()
         if JINJA in record:
             self._chat = ChatTemplate(record, (folder / TOKENIZER).read_text(encoding="utf-8"))
             self._stop = {self.tokenizer.token_to_id(token) for token in record["stop"]}
@@ -66,12 +68,14 @@ class TextModel:
         return [self._continue(prompt, sampling) for prompt in prompts_of(model_input)]
 
     def _continue(self, prompt: Any, sampling: Sampling) -> str:
-        if self._chat and not isinstance(prompt, str):
-            ids, stop = _chat_prompt(self._chat, prompt), self._stop
-        else:
-            ids, stop = self.tokenizer.encode(self._text(prompt), add_special_tokens=False).ids, set()
         eos_id, context = self.description["eos_id"], self.description["seq_len"]
-        return str(self.tokenizer.decode(continuation(self.model, ids, eos_id, context, sampling, stop)))
+        if self._chat and not isinstance(prompt, str):
+            ids = _chat_prompt(self._chat, prompt)
+            continued = continuation(self.model, ids, eos_id, context, sampling, self._stop)
+        else:
+            ids = self.tokenizer.encode(self._text(prompt), add_special_tokens=False).ids
+            continued = continuation(self.model, ids, eos_id, context, sampling)
+        return str(self.tokenizer.decode(continued))
 
     def _text(self, prompt: Any) -> str:
         if isinstance(prompt, str):

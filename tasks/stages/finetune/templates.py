@@ -119,7 +119,8 @@ class ImportedTemplate:
         if whole.generated is not None:
             begin = len(self._prompt(conversation, dialogue.first)) if dialogue.first else 0
             return [_segments(whole.text, [(first, end) for first, end in whole.generated if first >= begin])]
-        spans, texts = [], []
+        spans: list[tuple[int, int]] = []
+        texts: list[Segments] = []
         for number in dialogue.learned:
             until, begin, end = self._response(conversation, number)
             if whole.text.startswith(until[:end]):
@@ -184,7 +185,8 @@ def _check_content(text: str, conversation: Conversation, number: int) -> None:
 
 
 def _segments(text: str, spans: list[tuple[int, int]]) -> Segments:
-    segments, at = [], 0
+    segments: Segments = []
+    at = 0
     for begin, end in spans:
         segments += [(text[at:begin], False), (text[begin:end], True)]
         at = end

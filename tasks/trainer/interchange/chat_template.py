@@ -203,7 +203,9 @@ def _without_marks(text: str) -> Rendered:
     """Returns a text without the marks of `{% generation %}`, and what was between them."""
     if _BEGIN not in text:
         return Rendered(text, None)
-    spans, begin, kept, length = [], 0, [], 0
+    spans: list[tuple[int, int]] = []
+    kept: list[str] = []
+    begin = length = 0
     for piece in re.split(f"([{_BEGIN}{_END}])", text):
         if piece == _BEGIN:
             begin = length
