@@ -22,14 +22,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.pipelining.stage import InferenceMode
+from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.tensor import DTensor, debug
 from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -114,7 +115,7 @@ def counted(run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ran
                 if layout.pipeline > 1:
                     pipeline = Pipeline(chunks, mesh, run, seq_len)
                     # The vote on whether all ranks know the shapes would read a number that no rank has sent.
-                    pipeline.schedule._warmup_p2p = _agreed  # type: ignore[method-assign]
+                    pipeline.schedule._warmup_p2p = _agreed  # type: ignore[method-assign,assignment]
                     pipeline.backward(microbatches)
                 else:
                     (model,) = chunks
@@ -122,7 +123,7 @@ def counted(run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ran
             state = {
                 "weights": sum(local(parameter).nbytes for parameter in parameters.values()),
                 "moments": sum(local(tensor).nbytes for tensor in optimizer.state().values()),
-                "gradients": sum(local(parameter.grad).nbytes for parameter in parameters.values()),
+                "gradients": sum(local(cast(Tensor, parameter.grad)).nbytes for parameter in parameters.values()),
             }
     memory = {**state, "others": storages.peak - sum(state.values())}
     return Counts(memory, dict(collectives.calls), dict(collectives.sizes), time.perf_counter() - started)
@@ -152,7 +153,8 @@ def fake_group(rank: int, world: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-        debug._clear_sharding_prop_cache()  # it has the names of groups
+        # The cache has the names of groups.
+        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         clear_redistribute_planner_cache()
 
 
@@ -188,11 +190,11 @@ class _FusedNorm(torch.autograd.Function):
         return root * (scaled - x * root.square() * along), (grads[0] * x * root).flatten(0, -2).sum(0), None
 
 
-class Storages(TorchDispatchMode):
+class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sums the bytes of the storages that are alive."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.alive, self.peak = 0, 0
         self._patches = ExitStack()
         self._is_paused = False
@@ -227,11 +229,11 @@ class Storages(TorchDispatchMode):
         patches = (torch.UntypedStorage, "resize_", resized), (ShardingPropagator, propagate.__name__, propagated)
         for owner, name, replacement in patches:
             self._patches.enter_context(mock.patch.object(owner, name, replacement))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        super().__exit__(*exc)
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
         self._patches.close()
 
     def _add(self, storage: torch.UntypedStorage) -> None:
@@ -253,11 +255,11 @@ class Storages(TorchDispatchMode):
         self.alive -= self._sizes.pop(key)
 
 
-class Collectives(TorchDispatchMode):
+class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts collectives, and the bytes of their largest buffer, by dimension and kind."""
 
     def __init__(self, mesh: Mesh) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
         names = {tuple(dist.get_process_group_ranks(mesh.group(name))): name for name in DIMENSIONS}
@@ -281,7 +283,7 @@ class Collectives(TorchDispatchMode):
         """Returns the dimension whose group is among the arguments of a collective, as an object or by name."""
         for leaf in leaves:
             if isinstance(leaf, str) and leaf not in ("sum", "max", "avg"):
-                group = dist.distributed_c10d._resolve_process_group(leaf)
+                group = cast(Any, c10d)._resolve_process_group(leaf)
             elif isinstance(leaf, torch.ScriptObject):
                 group = dist.ProcessGroup.unbox(leaf)
             else:

@@ -140,7 +140,7 @@ def _split_embedding(embedding: nn.Embedding, mesh: DeviceMesh) -> None:
         )
         return summed.to_local()
 
-    embedding.forward = forward  # type: ignore[method-assign]
+    cast(Any, embedding).forward = forward
 
 
 def _sharded_loss(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
@@ -233,7 +233,8 @@ def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
     # With compression, gradients are summed over replicas after the last microbatch, and not by FSDP.
     over = mesh.states["state"] if run.compression else mesh.state
     # A tied head uses the embedding again, so the two are gathered with the model as a whole.
-    ends = [] if model.config.tie_embeddings else [part for part in (model.embedding, model.head) if part is not None]
+    candidates: tuple[nn.Module | None, ...] = () if model.config.tie_embeddings else (model.embedding, model.head)
+    ends = [part for part in candidates if part is not None]
     for part in (*ends, *model.layers.values(), model):
         fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)
         assert isinstance(part, FSDPModule)
@@ -254,10 +255,10 @@ def _gather_for_loss(model: Transformer, head: nn.Module) -> None:
     def of_head(hidden: Tensor, labels: Tensor, tokens: int) -> Tensor:
         return loss(hidden, cast(Tensor, head.weight), labels, tokens)
 
-    head.loss = of_head  # type: ignore[assignment]
+    cast(Any, head).loss = of_head
     register_fsdp_forward_method(head, "loss")
+    model.head_loss = partial(_loss_of_head, head)
 
-    def gathered(hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
-        return cast(Tensor, head.loss(hidden, labels, tokens))  # type: ignore[operator]
 
-    model.head_loss = gathered  # type: ignore[assignment]
+def _loss_of_head(head: nn.Module, hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
+    return cast(Tensor, cast(Any, head).loss(hidden, labels, tokens))
