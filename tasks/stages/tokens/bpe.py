@@ -117,7 +117,8 @@ def load(artifact: Artifact) -> Tokenizer:
 
 def eos_of(artifact: Artifact, tokenizer: Tokenizer) -> int:
     """Returns the id of the end-of-text token of an artifact's tokenizer."""
-    eos: int = tokenizer.token_to_id(json.loads(artifact.read(TOKENIZER_CONFIG))["eos_token"])
+    eos = tokenizer.token_to_id(json.loads(artifact.read(TOKENIZER_CONFIG))["eos_token"])
+    assert eos is not None
     return eos
 
 

@@ -195,7 +195,8 @@ class CopyStream:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        is_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if is_gpu else None  # type: ignore[no-untyped-call]
 
     def mark(self) -> torch.cuda.Event | None:
         """Returns the end of the work that the loop has queued; the loop calls it when the state has changed."""
