@@ -49,7 +49,8 @@ class TextModel:
         self._stop: set[int] = set()
         if JINJA in record:
             self._chat = ChatTemplate(record, (folder / TOKENIZER).read_text(encoding="utf-8"))
-            self._stop = {self.tokenizer.token_to_id(token) for token in record["stop"]}
+            found = (self.tokenizer.token_to_id(token) for token in record["stop"])
+            self._stop = {token for token in found if token is not None}
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[str]:
         """Returns one continuation per prompt.

@@ -146,7 +146,7 @@ class Pipeline:
             group: all ranks, over gloo.
         """
         x, last = part.tokens, self.degree * len(self.chunks) - 1
-        starts, longest = part.bounds
+        starts, longest = part.bounds.starts, part.bounds.longest
         for index in range(last + 1):
             if index % self.degree != self.mesh.at("pipeline"):
                 continue
