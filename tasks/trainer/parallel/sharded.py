@@ -36,7 +36,7 @@ from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
-from tasks.trainer.parallel.fit import check_fit, memory_per_rank
+from tasks.trainer.parallel.fit import check_fit, layout_warnings, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
 from tasks.trainer.parallel.ranks import Ranks, build_sum, checkpoint_group
@@ -77,6 +77,8 @@ class Sharded:
         nodes = ranks.world // ranks.local_world
         check_fit(layout, run, vocab_size, seq_len, nodes, ranks.local_world)
         if ranks.rank == 0:
+            for warning in layout_warnings(layout, nodes, ranks.local_world):
+                log.warning("%s", warning)
             shape, gpu = ModelShape.of(run.model, vocab_size), ranks.device.type == "cuda"
             _log_memory(
                 tuning_memory_per_rank(layout, run, tuning, shape, gpu=gpu)
