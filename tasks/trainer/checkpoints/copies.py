@@ -6,6 +6,11 @@ log files}. A folder without a marker is ignored. The lines of earlier steps are
 
 A spread checkpoint is copied by all nodes into one folder, whose name all derive from its `state.json`. Every node
 copies the files on its disk, and node 0 writes the marker when all files are there.
+
+Hand-over of spread checkpoints from the ranks to the stage on their node, which copies them.
+
+The first rank of each disk links the files of a checkpoint in the run's folder, so that they outlive the checkpoint;
+the stage removes the links when it has copied them: `copying/<index of the location>/step-<n>/`.
 """
 
 import json
@@ -21,10 +26,37 @@ from tasks.core.errors import InputError, SluiceError, StoreError, TransientErro
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.handover import hand_over, handed_over, links_of
 from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_lines, install, lines_of
 from tasks.trainer.checkpoints.sources import CopySource, fetch_file
 from tasks.trainer.place import CopyPolicy
+
+FOLDER = "copying"
+
+
+def hand_over(run: Path, location: int, here: Path) -> Path:
+    """Links the folder of a checkpoint for a location, in place of an earlier link; returns the folder of the links."""
+    links = links_of(run, location)
+    unfinished, final = links / f".{here.name}", links / here.name
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(here, unfinished, copy_function=os.link)
+    shutil.rmtree(final, ignore_errors=True)
+    return unfinished.rename(final)
+
+
+def handed_over(run: Path, location: int) -> list[int]:
+    """Returns the steps whose files the stage on this node has yet to copy to a location, ascending."""
+    return checkpoint.steps_at(links_of(run, location))
+
+
+def links_of(run: Path, location: int) -> Path:
+    """Returns the folder with the links for a location."""
+    return run / FOLDER / str(location)
+
+
+def clear(run: Path) -> None:
+    """Removes the links of an earlier start."""
+    shutil.rmtree(run / FOLDER, ignore_errors=True)
+
 
 PATIENCE_S = 600.0
 """Seconds that node 0 waits for the files of other nodes, from the end of its own copy."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.trainer.checkpoints import checkpoint, handover
+from tasks.trainer.checkpoints import checkpoint, copies
 from tasks.trainer.checkpoints.copies import Copier, CopyLocation, OtherNodesLate
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestone
@@ -379,14 +379,14 @@ def specs_of(locations: Sequence[CopyLocation]) -> tuple[CopySpec, ...]:
 
 def hand_over_milestones(run: Path, copiers: Sequence[Copier], steps: Sequence[int]) -> None:
     """Hands over the files of spread milestones that an earlier start has not copied; removes its other links."""
-    handover.clear(run)
+    copies.clear(run)
     for step in steps:
         here = run / "checkpoints" / checkpoint.name_of(step)
         with suppress(InputError):  # there is none, or it is damaged
             if checkpoint.missing(here):
                 for number, copier in enumerate(copiers):
                     if copier.location.required:
-                        handover.hand_over(run, number, here)
+                        copies.hand_over(run, number, here)
 
 
 def copy_locations(output: Output, run: Path, settings: CheckpointLocations, nodes: int) -> list[CopyLocation]:

@@ -24,8 +24,8 @@ import torch.distributed as dist
 
 from tasks.core.errors import StoreError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.copies import hand_over, handed_over
 from tasks.trainer.checkpoints.disks import Disk
-from tasks.trainer.checkpoints.handover import hand_over, handed_over
 from tasks.trainer.config import CopySpec
 from tasks.trainer.launch.failure import RESUMES, disk_fault
 from tasks.trainer.parallel.ranks import Ranks, checkpoint_group

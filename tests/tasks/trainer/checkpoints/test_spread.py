@@ -13,9 +13,8 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.copies import OtherNodesLate
+from tasks.trainer.checkpoints.copies import OtherNodesLate, handed_over
 from tasks.trainer.checkpoints.disks import Disk
-from tasks.trainer.checkpoints.handover import handed_over
 from tasks.trainer.checkpoints.node_copies import NodeCopies
 from tasks.trainer.checkpoints.recovery import FOLDER, Recovery
 from tasks.trainer.checkpoints.saving import Saver
