@@ -35,9 +35,8 @@ from benchmarks.harness import RESULTS, parser, store
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Kernel, sdpa_mask
-from tasks.trainer.model.flex import flex
+from tasks.trainer.model.flex import activate_flash, flex, varlen
 from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
-from tasks.trainer.model.varlen import activate_flash, varlen
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded

@@ -99,7 +99,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
 
         _report(f"flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
         return flex
-    from tasks.trainer.model.varlen import activate_flash, varlen
+    from tasks.trainer.model.flex import activate_flash, varlen
 
     _report(f"varlen with {activate_flash(device)}: on SM {major}.{minor}")
     return varlen
