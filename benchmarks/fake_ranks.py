@@ -42,7 +42,7 @@ from benchmarks.harness import keep, parser
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Bounds
-from tasks.trainer.model.flex import varlen
+from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
 from tasks.trainer.optim import build_optimizer, local
 from tasks.trainer.parallel.fit import memory_of_rank

@@ -35,7 +35,7 @@ from benchmarks.harness import RESULTS, parser, store
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.attention import Kernel, sdpa_mask
-from tasks.trainer.model.flex import activate_flash, flex, varlen
+from tasks.trainer.model.kernels import activate_flash, flex, varlen
 from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.parallel.ranks import Ranks

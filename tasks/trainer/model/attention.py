@@ -95,11 +95,11 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
     }
     # Imported here, because they import torch._dynamo, which takes a second or two that CPU runs do not need.
     if any(reasons.values()):
-        from tasks.trainer.model.flex import flex
+        from tasks.trainer.model.kernels import flex
 
         _report(f"flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
         return flex
-    from tasks.trainer.model.flex import activate_flash, varlen
+    from tasks.trainer.model.kernels import activate_flash, varlen
 
     _report(f"varlen with {activate_flash(device)}: on SM {major}.{minor}")
     return varlen

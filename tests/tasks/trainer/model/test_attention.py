@@ -13,7 +13,7 @@ from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model import attention
 from tasks.trainer.model.attention import MIN_DOCUMENTS, Bounds, Kernel, best_kernel, document_mask, sdpa_mask
-from tasks.trainer.model.flex import BLOCK, block_mask, flex, varlen
+from tasks.trainer.model.kernels import BLOCK, block_mask, flex, varlen
 from tasks.trainer.model.transformer import build
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
@@ -123,7 +123,7 @@ def by_document(
 
 
 def test_varlen_packs_and_unpacks_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.trainer.model.flex.varlen_attn", by_document)
+    monkeypatch.setattr("tasks.trainer.model.kernels.varlen_attn", by_document)
     documents = packed()
     q, k, v = heads_of(documents)
     wanted = sdpa_mask(documents)(q, k, v)

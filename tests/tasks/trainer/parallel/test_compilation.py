@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Bounds
-from tasks.trainer.model.flex import varlen
+from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.transformer import TransformerBlock
 from tasks.trainer.parallel import compilation
 from tasks.trainer.parallel.compilation import Decision, compile_layers, decide

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.trainer.config import LoraConfig
-from tasks.trainer.model.flex import varlen
+from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
@@ -90,7 +90,7 @@ def test_microbatches_are_computed_without_a_read(
     reads: Callable[[Callable[[], object]], int],
     layout: Layout | None,
 ) -> None:
-    monkeypatch.setattr("tasks.trainer.model.flex.varlen_attn", masked)
+    monkeypatch.setattr("tasks.trainer.model.kernels.varlen_attn", masked)
     run = config(tie=True)
     model: Replicated | Sharded = Replicated(run, VOCABULARY, alone)
     if layout:
@@ -111,7 +111,7 @@ def test_microbatches_of_preferences_are_computed_without_a_read(
     reads: Callable[[Callable[[], object]], int],
     has_adapters: bool,
 ) -> None:
-    monkeypatch.setattr("tasks.trainer.model.flex.varlen_attn", masked)
+    monkeypatch.setattr("tasks.trainer.model.kernels.varlen_attn", masked)
     run = config(tie=True)
     lora = LoraConfig(rank=2) if has_adapters else None
     policy = filled(build(run.model, VOCABULARY, 0), lora, loss="dpo")
