@@ -19,9 +19,15 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.tokens.exposure import origin_of
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.evaluation.comparison import Contender, compare, compare_responses
+from tasks.trainer.evaluation.comparison import (
+    Contender,
+    compare,
+    compare_responses,
+    learned_documents,
+    limited,
+    unlearned_texts,
+)
 from tasks.trainer.evaluation.items import files_of
-from tasks.trainer.evaluation.tuned import learned_documents, limited, unlearned_texts
 
 VERSION = 1
 BASE, TUNED = "base", "tuned"

@@ -26,8 +26,10 @@ from tasks.trainer.evaluation.comparison import (
     Contender,
     compare,
     compare_responses,
+    learned_documents,
+    limited,
+    unlearned_texts,
 )
-from tasks.trainer.evaluation.tuned import learned_documents, limited, unlearned_texts
 
 __all__ = ["VERSION", "external", "run"]
 

@@ -10,12 +10,14 @@ UTF-8 bytes of the same text. Tasks are compared by the metric for models of the
 Writes `documents/<label>.<source>.parquet` {id, bytes, bits}, `examples/<label>.parquet` {example, bytes, bits,
 rejected_bits} and the items of tasks (`scoring`), each as one part. Parts that are committed already are not scored
 again, and a model without parts to score is not loaded.
+
+What fine-tuned models are compared on: held-out text that no example was made from, in a context of both models.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -28,11 +30,13 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.stage import Output
 from tasks.formats.documents.examples import PREFERENCES, Examples, LearnedText
+from tasks.formats.tokens.exposure import origin_of
+from tasks.formats.tokens.shard import HELDOUT as SPLIT
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
@@ -394,3 +398,56 @@ def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
             loss = F.cross_entropy(logits, labels, reduction="none").double().sum()
             bits[number] = float(loss) / math.log(2)
     return bits
+
+
+def limited(contender: Contender, context: int, folder: Path) -> Contender:
+    """Returns a model whose context is limited to a number of tokens."""
+    content = json.loads(contender.description.read_text()) | {"seq_len": context}
+    path = folder / contender.label / model_file.FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return replace(contender, description=path)
+
+
+def learned_documents(examples: Artifact) -> set[str]:
+    """Returns the ids of the documents with learned chunks."""
+    ids: set[str] = set()
+
+    def collect(rows: pa.Table) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        ids.update(rows.column("id").to_pylist())
+        return np.zeros(rows.num_rows, np.bool_)
+
+    Examples(examples).where(collect)
+    return ids
+
+
+def unlearned_texts(
+    tuned: Artifact, tokenizer: Artifact, max_tokens: int, learned: set[str]
+) -> tuple[dict[str, list[HeldoutText]], int]:
+    """Returns the held-out documents without learned ones, by source, and the number of learned ones.
+
+    They are those of the pretraining that a fine-tuned model, or its base, began from; none if its shards are gone.
+    """
+    shards = _shards(tuned)
+    if shards is None or not any(shards.n_documents(source, SPLIT) for source in shards.sources):
+        return {}, 0
+    all_texts = texts_of(shards, tokenizer.read(TOKENIZER).decode(), max_tokens)
+    texts = {
+        source: [document for document in documents if document.uid.hex() not in learned]
+        for source, documents in all_texts.items()
+    }
+    left_out = sum(map(len, all_texts.values())) - sum(map(len, texts.values()))
+    return {source: documents for source, documents in texts.items() if documents}, left_out
+
+
+def _shards(model: Artifact) -> ShardSet | None:
+    """Opens the shards of the original pretraining; None if they, or a model in between, are missing."""
+    checkpoint: Artifact | None = model
+    while checkpoint:
+        ref = next((ref for ref in checkpoint.record.inputs if ref.role == "shards"), None)
+        if ref:
+            artifact = Artifact.find(checkpoint.store, ArtifactId.parse(ref.address))
+            unchanged = artifact is not None and artifact.record.content == ref.content
+            return ShardSet.open(artifact) if artifact and unchanged else None
+        checkpoint = origin_of(checkpoint)
+    return None
