@@ -7,10 +7,9 @@ log files}. A folder without a marker is ignored. The lines of earlier steps are
 A spread checkpoint is copied by all nodes into one folder, whose name all derive from its `state.json`. Every node
 copies the files on its disk, and node 0 writes the marker when all files are there.
 
-Hand-over of spread checkpoints from the ranks to the stage on their node, which copies them.
-
-The first rank of each disk links the files of a checkpoint in the run's folder, so that they outlive the checkpoint;
-the stage removes the links when it has copied them: `copying/<index of the location>/step-<n>/`.
+The ranks hand spread checkpoints over to the stage on their node: the first rank of each disk links the files of a
+checkpoint in the run's folder, so that they outlive the checkpoint, and the stage removes the links when it has copied
+them: `copying/<index of the location>/step-<n>/`.
 """
 
 import json
@@ -30,7 +29,7 @@ from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_li
 from tasks.trainer.checkpoints.sources import CopySource, fetch_file
 from tasks.trainer.place import CopyPolicy
 
-FOLDER = "copying"
+_LINKS = "copying"
 
 
 def hand_over(run: Path, location: int, here: Path) -> Path:
@@ -50,12 +49,12 @@ def handed_over(run: Path, location: int) -> list[int]:
 
 def links_of(run: Path, location: int) -> Path:
     """Returns the folder with the links for a location."""
-    return run / FOLDER / str(location)
+    return run / _LINKS / str(location)
 
 
-def clear(run: Path) -> None:
+def clear_links(run: Path) -> None:
     """Removes the links of an earlier start."""
-    shutil.rmtree(run / FOLDER, ignore_errors=True)
+    shutil.rmtree(run / _LINKS, ignore_errors=True)
 
 
 PATIENCE_S = 600.0
@@ -270,7 +269,7 @@ class Copier:
     """Copies checkpoints to one location in a background thread, one at a time.
 
     Each location has its own thread, so a file system that hangs blocks only its own copies. The thread reads hard
-    links to the checkpoint's files (`handover`), because the ranks delete old checkpoints.
+    links to the checkpoint's files (`hand_over`), because the ranks delete old checkpoints.
 
     Args:
         location: target of the copies.

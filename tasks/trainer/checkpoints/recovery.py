@@ -379,7 +379,7 @@ def specs_of(locations: Sequence[CopyLocation]) -> tuple[CopySpec, ...]:
 
 def hand_over_milestones(run: Path, copiers: Sequence[Copier], steps: Sequence[int]) -> None:
     """Hands over the files of spread milestones that an earlier start has not copied; removes its other links."""
-    copies.clear(run)
+    copies.clear_links(run)
     for step in steps:
         here = run / "checkpoints" / checkpoint.name_of(step)
         with suppress(InputError):  # there is none, or it is damaged

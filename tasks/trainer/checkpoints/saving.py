@@ -8,7 +8,7 @@ it. A disk without space for it ends the run, even if other locations have room:
 reads only here.
 
 If the checkpoint is spread over disks, every disk has a folder with its files and the same state. All nodes then copy
-the same steps: the first rank of each disk hands them over to the stage on its node (`handover`), unless a node is
+the same steps: the first rank of each disk hands them over to the stage on its node (`hand_over`), unless a node is
 still copying an earlier one.
 """
 

@@ -11,7 +11,7 @@ Writes `documents/<label>.<source>.parquet` {id, bytes, bits}, `examples/<label>
 rejected_bits} and the items of tasks (`scoring`), each as one part. Parts that are committed already are not scored
 again, and a model without parts to score is not loaded.
 
-What fine-tuned models are compared on: held-out text that no example was made from, in a context of both models.
+Fine-tuned models are compared on held-out text that no example was made from, in a context of both models.
 """
 
 import json

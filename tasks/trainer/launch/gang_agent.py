@@ -5,10 +5,9 @@ that rank 0, which writes, could be on any node. Here rank = node * ranks per no
 ranks on all nodes are stopped, every agent publishes the exit code of its ranks, and all agents derive the same
 decision from the codes: an exit code, or another attempt.
 
-Connections of the agents of a gang to that of node 0, which show within a second that an agent has ended.
-
-The kernel closes the connections of a process that ends for any reason. A node that leaves says so first. A machine
-that vanishes closes nothing; its heartbeats end.
+Every agent has a connection to that of node 0, which shows within a second that an agent has ended: the kernel closes
+the connections of a process that ends for any reason. A node that leaves says so first. A machine that vanishes closes
+nothing; its heartbeats end.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Attention by FlexAttention (He et al. 2024, arXiv 2412.05496): a kernel that skips masked blocks.
+"""The attention kernels of GPUs (`attention` chooses between them and the reference).
 
-On a GPU the kernel is compiled. On a CPU torch has only an uncompiled forward pass.
-
-Variable-length flash attention over concatenated documents (Dao 2023, arXiv 2307.08691); GPUs only.
+`varlen`: variable-length flash attention over concatenated documents (Dao 2023, arXiv 2307.08691); GPUs only.
+`flex`: FlexAttention (He et al. 2024, arXiv 2412.05496), which skips masked blocks; on a GPU it is compiled, and on a
+CPU torch has only an uncompiled forward pass.
 """
 
 import inspect
