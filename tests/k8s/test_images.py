@@ -206,6 +206,8 @@ files = ["/data/instructions.jsonl"]
 [finetune]
 base = "placed/checkpoint@dev"
 steps = 10
+[promote_tuned]
+enabled = true
 """
 
 
@@ -220,7 +222,16 @@ def test_every_stage_that_needs_torch_runs_in_an_image_with_torch(recipes, dag_b
     }
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, cwd=ROOT)
     elsewhere = set(done.stdout.split()) - in_pods
-    assert in_pods == {"canary", "train", "evaluate", "compare", "finetune", "evaluate_tuned"}
+    assert in_pods == {
+        "canary",
+        "confirm",
+        "train",
+        "evaluate",
+        "compare",
+        "finetune",
+        "evaluate_tuned",
+        "compare_tuned",
+    }
     assert ("torch" in closure(wanted("airflow"))) == bool(elsewhere), elsewhere
 
 

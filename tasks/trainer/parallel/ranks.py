@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -141,7 +142,7 @@ class Ranks:
         if self.world == 1:
             return
         for group in list(_world.pg_map):
-            if group.group_name not in _checkpoint_groups:
+            if group not in _checkpoint_groups:
                 _set_pg_timeout(timedelta(seconds=timeouts_here().step_s), group)
 
 
@@ -149,11 +150,12 @@ def checkpoint_group() -> dist.ProcessGroup:
     """Returns a new gloo group of all ranks, which wait in it for the slowest disk; all ranks must call this."""
     timeout = timedelta(seconds=timeouts_here().checkpoint_s)
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
-    _checkpoint_groups.add(group.group_name)
+    _checkpoint_groups.add(group)
     return group
 
 
-_checkpoint_groups: set[str] = set()
+# Names of groups repeat in a process that trains more than once.
+_checkpoint_groups: "WeakSet[dist.ProcessGroup]" = WeakSet()
 
 
 def _start_timeout() -> timedelta:

@@ -114,7 +114,9 @@ def test_other_nodes_of_a_gang_do_nothing_for_an_adopted_artifact(
 ) -> None:
     recipe, _ = first
     joined: list[str] = []
-    monkeypatch.setattr("tasks.stages.train.stage.join", lambda config, inputs: joined.append(str(config.steps)))
+    monkeypatch.setattr(
+        "tasks.stages.train.stage.join", lambda config, inputs, output: joined.append(str(config.steps))
+    )
     version = f"gang-{first_node}"
     if first_node:
         run_stage(recipe, "train", version=version, source_version="1", tracking=TrackingContext("", recipe.name))

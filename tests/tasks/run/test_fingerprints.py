@@ -39,7 +39,7 @@ BEFORE = {
     "finalist": "54c521d741cd9cc6",
     "confirm": "50377c245bd1e46a",
     "decide": "f4c7d00bf417e65a",
-    "estimate": "46a0a5e1a9bac75b",
+    "estimate": "5786a56835901f4d",
     "train": "13e3389e21916738",
     "reconcile": "731931eb889c50ab",
     "evaluate": "1f7bcca59b49bd97",

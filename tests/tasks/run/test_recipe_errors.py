@@ -42,7 +42,7 @@ limits.c4 = { min_sentences = 7 }
 weights = { code = 0.5, web = 0.4 }
 
 [canary]
-seeds = [0]
+seeds = [0, 0]
 current = { web = 0.5, cod = 0.5 }
 
 [train]
@@ -68,7 +68,7 @@ without quotes.
 consolidate.limits: settings for c4 (min_sentences = 7, by default 5), which is not in use: name it in \
 consolidate.filters, or take them out (--set consolidate.limits.c4={}).
 tokenizer.weights: the weights sum to 0.9, not to 1: divide each by 0.9, which gives code = 0.55556, web = 0.44444.
-canary.seeds: name at least two different seeds: one run cannot distinguish a better mixture from chance.
+canary.seeds: name at least one seed, and none twice.
 train: batch_size 5 must be a multiple of microbatch 4.
 train: 700 milestones do not fit into 600 steps.
 place.workers: Input should be a valid integer (got True). Write a whole number, without quotes.

@@ -292,19 +292,19 @@ def test_chunks_for_examples_come_from_the_recipe_or_a_named_artifact() -> None:
     assert "chunks are not preferences" in refused({"examples": {"chunks": named, "kind": "preferences"}})
 
 
-def test_a_fine_tuning_refuses_a_sharded_model_and_several_nodes() -> None:
+def test_a_fine_tuning_has_shards_but_no_other_parallelism_of_matrices_and_layers() -> None:
     tuned = {"finetune.base": "demo/checkpoint@1", "examples.files": ["/rows.jsonl"]}
-    shared = {"shard": 2, "tensor": 2, "recompute": "full"}
+    shared = {"shard": 2, "recompute": "full"}
     text = json.loads(DEMO.override(tuned).text)
-    text["place"]["train"]["layout"] = {"replicate": 2}
-    assert "finetune" in Recipe.from_text(json.dumps(text)).dags, "that is what a fine-tuning does"
-    text["place"]["train"]["layout"] |= shared
+    text["place"]["train"]["layout"] = shared
+    assert "finetune" in Recipe.from_text(json.dumps(text)).dags
+    text["place"]["train"]["layout"] |= {"tensor": 2, "pipeline": 2}
     with pytest.raises(RecipeError) as caught:
         Recipe.from_text(json.dumps(text))
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
-        f"place.train.layout.{name}" for name in ("shard", "tensor", "recompute")
+        f"place.train.layout.{name}" for name in ("tensor", "pipeline")
     ]
-    assert "has the whole model on each rank of one node" in str(caught.value)
+    assert "a fine-tuning has no tensor parallelism: use shard and replicate" in str(caught.value)
     text["finetune"]["base"] = ""
     assert Recipe.from_text(json.dumps(text)).place.train.layout.shard == 2, "a training may"
 

@@ -103,7 +103,7 @@ def test_the_bounds_have_the_start_of_each_document_and_the_longest_length(made:
     batches = batches_of(made, tmp_path)
     for step in range(4):
         batch = batches.batch(step)
-        starts, longest = batch.bounds
+        starts, longest = batch.bounds.starts, batch.bounds.longest
         rows = batch.documents + 1000 * torch.arange(4)[:, None]
         lengths = [len(list(group)) for _, group in itertools.groupby(rows.flatten().tolist())]
         edges = [0, *itertools.accumulate(lengths)]

@@ -118,7 +118,8 @@ def test_flash_attention_needs_few_graphs_for_all_numbers_and_lengths_of_documen
     angles = torch.empty(2, 1, 256, 16, device=nowhere)
     for count in (1, 2, 4, 8, 16, 64, 128, 255, 3, 1):
         documents = np.arange(256)[None].repeat(2, 0) * count // 256
-        starts, longest = Bounds.of(documents)
-        attend = varlen(torch.from_numpy(documents).to(nowhere), None, Bounds(starts.to(nowhere), longest))
+        bounds = Bounds.of(documents)
+        bounds = bounds._replace(starts=bounds.starts.to(nowhere))
+        attend = varlen(torch.from_numpy(documents).to(nowhere), None, bounds)
         assert layer(x, angles, angles, attend).shape == x.shape
     assert counters["stats"]["unique_graphs"] <= 3

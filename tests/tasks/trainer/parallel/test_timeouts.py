@@ -35,6 +35,24 @@ def rank(number: int, port: int) -> None:
     os._exit(0 if (before[0], before[2], after) == (50, 90, [7, 7, 90]) else 1)
 
 
+def later_run(number: int, port: int, later_port: int) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(number), "WORLD_SIZE": "2"}
+    os.environ[TIMEOUTS_VARIABLE] = Timeouts(start_s=50, step_s=7, checkpoint_s=90).model_dump_json()
+    with Ranks.from_environment():
+        checkpoint_group()
+    os.environ["MASTER_PORT"] = str(later_port)
+    with Ranks.from_environment() as ranks:
+        groups = [None, dist.new_group(), dist.new_group()]
+        ranks.end_start()
+        after = [timeout_of(group).total_seconds() for group in groups]
+    os._exit(0 if after == [7, 7, 7] else 1)
+
+
+def test_groups_of_a_later_run_with_the_names_of_earlier_ones_have_their_own_timeouts() -> None:
+    ports = free_port(), free_port()
+    assert forked(later_run, [(0, *ports), (1, *ports)]) == [0, 0]
+
+
 def test_groups_have_the_timeout_of_the_start_and_then_of_a_step_and_those_of_checkpoints_keep_theirs() -> None:
     port = free_port()
     assert forked(rank, [(0, port), (1, port)]) == [0, 0]
