@@ -127,9 +127,10 @@ def test_the_pages_are_accessible_in_both_themes_and_widths_and_load_nothing_fro
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     said, outside = [], []
-    tab = page.context.new_page()
-    tab.emulate_media(color_scheme=theme)
-    tab.set_viewport_size({"width": width, "height": 900})
+    context = page.context.browser.new_context(
+        storage_state=page.context.storage_state(), color_scheme=theme, viewport={"width": width, "height": 900}
+    )
+    tab = context.new_page()
     tab.on("console", lambda message: said.append(message.text))
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("request", lambda request: outside.append(request.url))
@@ -143,4 +144,4 @@ def test_the_pages_are_accessible_in_both_themes_and_widths_and_load_nothing_fro
         assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == [], path
     assert said == []
     assert [url for url in outside if not url.startswith((base, "data:"))] == []
-    tab.close()
+    context.close()

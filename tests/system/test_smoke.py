@@ -37,8 +37,9 @@ def test_the_funnel_accounts_for_every_capture(stack, smoke) -> None:
 
 
 def test_the_canary_sets_the_mixture_and_the_model_learns_from_it(stack, smoke) -> None:
-    mixture = stack.artifact("smoke/mixture").record
-    assert any(ref.address.startswith("smoke/canary/") for ref in mixture.inputs)
+    assert "smoke/finalist@dev" in {ref.address for ref in stack.artifact("smoke/mixture").record.inputs}
+    finalist = stack.artifact("smoke/finalist").record
+    assert any(ref.address.startswith("smoke/canary/") for ref in finalist.inputs)
     assert "smoke/mixture@dev" in {ref.address for ref in stack.artifact("smoke/checkpoint").record.inputs}
     scores = json.loads(stack.artifact("smoke/scores").read("scores.json"))
     assert 0 < scores["bpb"] < 8
