@@ -63,7 +63,7 @@ def test_a_rendered_page_over_the_size_limit_is_dropped(render):
     from tasks.stages.crawl.render.stage import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
-        render(site, "<script>document.write('x'.repeat(3e6))</script>", max_dom_bytes=1 << 20)
+        render(site, "<script>document.write('x'.repeat(3e6))</script>", max_dom_bytes=1 << 20, timeout_s=60.0)
     assert caught.value.reason == "render_too_large"
 
 
