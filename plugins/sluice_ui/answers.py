@@ -4,10 +4,24 @@ Computes the answers from the store, as the shell does; every document and step 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from fastapi import Form, Query
+from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
+from sluice_ui.access import (
+    RECIPE_NAME,
+    VERSION_NAME,
+    AnyVersion,
+    At,
+    Name,
+    User,
+    VersionName,
+    readable,
+    respond,
+    router,
+)
 from sluice_ui.frame import ROOT, Address, Version, badge, link, page
 from tasks.core.errors import InputError
 from tasks.run.recipe import Recipe
@@ -165,3 +179,44 @@ def _spans(found: "Explanation", of: Version) -> list[list[object]]:
         for span in found.spans
         for document in span.documents
     ]
+
+
+routes = router()
+
+
+@routes.get("/trace")
+def trace_page(
+    recipe: Name, version: VersionName, user: User, at: At, what: Annotated[str, Query(max_length=4000)] = ""
+) -> HTMLResponse:
+    """Trace of a page, a document or a training step."""
+    return respond(lambda: trace(readable(recipe, user), version, what, at))
+
+
+@routes.get("/explain")
+def explain_form(recipe: Name, version: VersionName, user: User, at: At) -> HTMLResponse:
+    """The form of an explanation."""
+    return respond(lambda: explain(readable(recipe, user), version, "", at))
+
+
+@routes.post("/explain")
+def explain_page(
+    recipe: Annotated[str, Form(pattern=f"^{RECIPE_NAME}$", max_length=100)],
+    version: Annotated[str, Form(pattern=f"^{VERSION_NAME}$", max_length=100)],
+    user: User,
+    at: At,
+    text: Annotated[str, Form()] = "",
+) -> HTMLResponse:
+    """Pages and training steps of a text. Uses POST because the text may be too long for a URL; changes nothing."""
+    return respond(lambda: explain(readable(recipe, user), version, text, at))
+
+
+@routes.get("/why")
+def why_page(
+    recipe: Name,
+    user: User,
+    at: At,
+    version: AnyVersion = "",
+    url: Annotated[str, Query(max_length=4000)] = "",
+) -> HTMLResponse:
+    """Reasons why a URL is or is not crawled: in one cycle, or according to the newest artifacts."""
+    return respond(lambda: why(readable(recipe, user), version, url, at))

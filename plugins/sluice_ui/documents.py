@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
 from sluice_ui.frame import ROOT, Address, Version, badge, link, page
 from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactId
@@ -110,3 +112,12 @@ def _shown(row: Mapping[str, Any], of: Version) -> dict[str, object]:
         "text": text[:EXCERPT],
         "more": max(0, len(text) - EXCERPT),
     }
+
+
+routes = router()
+
+
+@routes.get("/corpus")
+def corpus_page(recipe: Name, version: VersionName, user: User, at: At) -> HTMLResponse:
+    """Documents of a corpus."""
+    return respond(lambda: corpus(readable(recipe, user), version, at))

@@ -5,8 +5,10 @@ Reads the index of the store and the records of the versions that are shown.
 
 from collections.abc import Mapping, Sequence
 
+from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from sluice_ui.access import At, User, readable_recipes, respond, router
 from sluice_ui.frame import ROOT, Address, Version, link, moment, page, sparkline
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -115,3 +117,12 @@ def _champion(store: Store, recipe: str, newest: Sequence[str]) -> Markup | None
 
 def _version_link(recipe: str, version: str) -> Markup:
     return link(version, f"{ROOT}/recipe/{recipe}", version=version)
+
+
+routes = router()
+
+
+@routes.get("/")
+def recipes_page(user: User, at: At) -> HTMLResponse:
+    """All recipes that the user may see."""
+    return respond(lambda: recipes(readable_recipes(user), at))

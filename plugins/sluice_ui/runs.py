@@ -3,7 +3,13 @@
 Reads the XComs that operators store for the link to their artifact (`operators.links.ArtifactLink`).
 """
 
-from sluice_ui.frame import ROOT, Address
+from typing import Annotated
+
+from fastapi import Query
+from fastapi.responses import RedirectResponse
+
+from sluice_ui.access import User, readable, router
+from sluice_ui.frame import HEADERS, ROOT, Address
 
 LINK = "link_artifact"
 """XCom key of the path of a task's artifact on this server."""
@@ -38,3 +44,19 @@ def _artifact(dag: str, run: str, task: str, map_index: int) -> str:
         rows = session.scalars(XComModel.get_many(run_id=run, key=LINK, dag_ids=dag, **of_task))
         paths = (XComModel.deserialize_value(row) for row in rows)
         return next((path for path in paths if isinstance(path, str) and path.startswith(f"{ROOT}/artifact/")), "")
+
+
+routes = router()
+
+
+@routes.get("/airflow")
+def of_airflow(
+    user: User,
+    dag: Annotated[str, Query(max_length=250)],
+    run: Annotated[str, Query(max_length=250)] = "",
+    task: Annotated[str, Query(max_length=250)] = "",
+    map_index: Annotated[str, Query(max_length=20)] = "",
+) -> RedirectResponse:
+    """The page of a DAG, a run or a task, for the tabs in Airflow."""
+    readable(dag.partition(".")[0], user)
+    return RedirectResponse(page_of(dag, run, task, map_index), headers=HEADERS)

@@ -9,7 +9,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastapi.responses import HTMLResponse
+
 from sluice_ui import charts
+from sluice_ui.access import AnyVersion, At, User, readable, respond, router
 from sluice_ui.frame import (
     ROOT,
     Address,
@@ -23,6 +26,7 @@ from sluice_ui.frame import (
     page,
     size,
 )
+from sluice_ui.recipes import versions
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.ledger import changed
@@ -36,7 +40,7 @@ Kinds = Mapping[str, Artifact]
 """Artifacts of a version by kind."""
 
 
-def version(recipe: Recipe, name: str, at: Address) -> str:
+def overview(recipe: Recipe, name: str, at: Address) -> str:
     """Returns the page of a version: figures, warnings, funnel, loss, scores, mixture, artifacts.
 
     Raises:
@@ -244,3 +248,19 @@ def _crawl(kinds: Kinds) -> list[list[object]]:
          round(one.record.rows_out / max(_seconds(one), 1e-9), 1)]
         for _, one in segments
     ]  # fmt: skip
+
+
+routes = router()
+
+
+@routes.get("/recipe/{recipe}")
+def recipe_page(recipe: str, user: User, at: At, version: AnyVersion = "") -> HTMLResponse:
+    """One version of a recipe, or all its versions."""
+    found = readable(recipe, user)
+    return respond(lambda: overview(found, version, at) if version else versions(found, at))
+
+
+@routes.get("/artifact/{address:path}")
+def artifact_page(address: str, user: User, at: At) -> HTMLResponse:
+    """One artifact, by name@version."""
+    return respond(lambda: artifact(readable(address.partition("/")[0], user), address, at))
