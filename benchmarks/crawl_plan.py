@@ -266,7 +266,7 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str, str]]:
     yield "logs, index, links", f"{plan.pages * (plan.log_bytes + plan.link_bytes) / 1e12:,.1f} TB", ""
     yield "crawl DB, one generation", f"{db_tb:,.2f} TB", "at the end"
     kept = plan.cycles * db_tb / 2
-    yield "crawl DB, all generations", f"{kept:,.1f} TB", "unless `prune` removes old ones"
+    yield "crawl DB, all generations", f"{kept:,.1f} TB", "unless `gc` removes old ones"
     link_tb = per_cycle * plan.link_bytes / 1e12
     yield "links read by all updates of a cycle", f"{parts * link_tb:,.1f} TB", f"{link_tb * 1e3:,.0f} GB by each"
     yield "link files opened by one update", f"{files:,.0f}", "all of the cycle, for the rows of one partition"

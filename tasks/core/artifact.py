@@ -2,9 +2,14 @@
 
 An artifact is a folder `<store>/<name>/<version>/` with its data and its record, `.artifact.json`. The record is
 written last and exactly once: an artifact without a record does not exist. Reads records and the files that they list.
+
+Files that nothing needs any more can be removed: their records stay, so that lineage is complete and no stage runs
+again, and `.removed.json` beside the record has the time and the reason.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -20,6 +25,7 @@ from tasks.core.store import Store
 parquet.leave_out_pandas()  # here, because every process of a stage reads or writes artifacts
 
 RECORD = ".artifact.json"
+REMOVED = ".removed.json"
 
 
 @dataclass(frozen=True, order=True)
@@ -115,6 +121,13 @@ class ArtifactRecord(Config):
     adopted_from: str = ""
 
 
+class Removal(Config):
+    """Content of `.removed.json`: the time of the removal, and its reason."""
+
+    at: datetime
+    why: str
+
+
 class ArtifactFolder:
     """Read access to the files of an artifact by path, for workers. Picklable.
 
@@ -135,20 +148,52 @@ class ArtifactFolder:
         self.only = only
 
     def open(self, path: str) -> BinaryIO:
-        """Opens one file of the artifact for reading; raises FileNotFoundError."""
-        return self.store.open(self._inside(path))
+        """Opens one file of the artifact for reading.
+
+        Raises:
+            FileNotFoundError: the artifact has no such file.
+            InputError: its files have been removed; also raised by the other methods that read files.
+        """
+        with self._naming_removal():
+            return self.store.open(self._inside(path))
 
     def read(self, path: str) -> bytes:
         """Returns the bytes of one file of the artifact."""
-        return self.store.read(self._inside(path))
+        with self._naming_removal():
+            return self.store.read(self._inside(path))
 
     def local(self, path: str) -> str:
         """Returns the path of a local file with the content of `path` (see `Store.local`)."""
-        return self.store.local(self._inside(path))
+        with self._naming_removal():
+            local = self.store.local(self._inside(path))
+            if self.store.is_local and not os.path.exists(local):
+                raise FileNotFoundError(local)
+            return local
 
     def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
         """Reads a Parquet file of the artifact: all columns or some, all rows or those that pass `filters`."""
         return parquet.read(self.local(path), columns, filters)
+
+    def removal(self) -> "Removal | None":
+        """Returns when and why the files were removed; None if they were not."""
+        try:
+            return Removal.model_validate_json(self.store.read(f"{self.path}/{REMOVED}"))
+        except FileNotFoundError:
+            return None
+
+    @contextlib.contextmanager
+    def _naming_removal(self) -> Iterator[None]:
+        """Raises InputError instead of FileNotFoundError if the files have been removed."""
+        try:
+            yield
+        except FileNotFoundError:
+            if removal := self.removal():
+                name, _, version = self.path.rpartition("/")
+                raise InputError(
+                    f"the files of {name}@{version} were removed on {removal.at:%Y-%m-%d %H:%M} ({removal.why})",
+                    "use a version whose files exist, or make a new one",
+                ) from None
+            raise
 
     def _inside(self, path: str) -> str:
         if self.only and not path.startswith(self.only):
@@ -259,6 +304,28 @@ class Artifact(ArtifactFolder):
         """Removes the artifact. The record is removed first, so that no record lists files that do not exist."""
         self.store.remove(f"{self.address.path}/{RECORD}")
         self.store.remove(self.address.path)
+
+    def remove_files(self, why: str, at: datetime) -> None:
+        """Removes the files and keeps the record; may be repeated after a kill.
+
+        Raises:
+            ValueError: the files are those of another artifact, from which this one was adopted.
+        """
+        if self.record.adopted_from:
+            raise ValueError(f"{self.address} has no files of its own: they are those of {self.record.adopted_from}")
+        if self.removal() is None:
+            with self.store.write(f"{self.path}/{REMOVED}") as file:
+                file.write(Removal(at=at, why=why).model_dump_json().encode())
+        for path in self._in_order_of_removal():
+            self.store.remove(f"{self.path}/{path}")
+
+    def removal_is_unfinished(self) -> bool:
+        """Returns whether files are left of an artifact whose removal was begun."""
+        files = self._in_order_of_removal()
+        return bool(files) and self.store.exists(f"{self.path}/{files[-1]}")
+
+    def _in_order_of_removal(self) -> list[str]:
+        return sorted(entry.path for part in self.parts for entry in part.files)
 
     def verify(self) -> list[str]:
         """Hashes every file again; returns the paths that are missing or differ from the record."""

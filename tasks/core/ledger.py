@@ -111,10 +111,11 @@ def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
     the time they were finished.
     """
     artifacts = versions_of(store, name, but=but)
-    return max(artifacts, key=_newness, default=None)
+    return max(artifacts, key=newness, default=None)
 
 
-def _newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
+def newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
+    """Returns the sort key of `newest`."""
     return artifact.record.metrics.get(VERSIONS, 0.0), artifact.record.finished, artifact.address
 
 

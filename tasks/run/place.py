@@ -172,6 +172,25 @@ class AlertsPlace(Config):
     `alert`, `artifact`, `dag_id`, `task_id` and `run_id`."""
 
 
+class Retention(Config):
+    """Removal of the files of old versions (`tasks.run.retention`)."""
+
+    versions: int = Field(default=3, ge=1)
+    """Newest versions whose files are all kept, including those that are not complete."""
+
+    warc_months: int | None = Field(default=None, ge=0)
+    """Months of 30 days for which captures are kept; None: always. Those of registered models are always kept."""
+
+    grace_days: float = Field(default=7, ge=0)
+    """Days between the listing of unneeded files and their removal."""
+
+    schedule: str | None = None
+    """Cron expression of the DAG `<recipe>.retention`; None: only on request."""
+
+    remove: bool = False
+    """Whether the DAG removes files; false: it only lists them."""
+
+
 class Place(Config):
     """Store, servers and executors of a recipe's runs."""
 
@@ -193,6 +212,9 @@ class Place(Config):
     dask: DaskPlace = DaskPlace()
     train: TrainPlace = TrainPlace()
     alerts: AlertsPlace = AlertsPlace()
+    retention: Retention | None = None
+    """None: the recipe has no DAG `retention`; `python -m tasks gc` has the defaults."""
+
     kubernetes: KubernetesPlace | None = None
 
 

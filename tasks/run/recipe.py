@@ -130,8 +130,9 @@ class Recipe(_Sections):
 
     @property
     def dags(self) -> tuple[str, ...]:
-        """All DAGs of the recipe: its parts, then its operations on existing artifacts."""
-        return (*self.parts, *(dag for dag in OPERATIONS if self.stages(dag)))
+        """All DAGs of the recipe: its parts, its operations on existing artifacts, and the removal of old files."""
+        retention = ("retention",) if self.place.retention else ()
+        return (*self.parts, *(dag for dag in OPERATIONS if self.stages(dag)), *retention)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":

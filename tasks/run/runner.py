@@ -245,12 +245,13 @@ def logging_to_stderr() -> Iterator[None]:
 def artifacts_at_source(
     store: Store, recipe: Recipe, resolved: ResolvedStage, source_version: str | None
 ) -> list[Artifact]:
-    """Returns the artifacts of this kind at the source version; none for a stage that reads the web."""
+    """Returns the artifacts of the kind at the source version that have files; none for a stage that reads the web."""
     if not source_version or resolved.spec.reads_web:
         return []
     try:
         kind = resolved.address.name.removeprefix(f"{recipe.name}/")
-        return artifacts_of_version(store, recipe.name, kind, source_version)
+        found = artifacts_of_version(store, recipe.name, kind, source_version)
+        return [artifact for artifact in found if artifact.removal() is None]
     except InputError as error:
         log.warning("[%s] not adopted: %s", resolved.address, error)
         return []

@@ -43,7 +43,6 @@ AddCommand = Callable[[str, str, StoreCommand], argparse.ArgumentParser]
 
 _HOSTS = 20
 _ROWS = 20
-_GENERATIONS = 2
 _SLUICE = "sluice"
 
 _REQUEST_FIELDS = ("urls", "domains", "documents", "lift")
@@ -159,6 +158,14 @@ def add_lookup_commands(add: AddCommand) -> None:
     plan.add_argument("--json", action="store_true", help="print JSON")
     audit = add("audit", "list all takedowns, and check that current artifacts contain none", _audit)
     audit.add_argument("--json", action="store_true", help="print JSON")
+    gc = add("gc", "files of old versions that nothing needs; without --remove, only list them", _gc)
+    gc.add_argument("--keep", type=int, metavar="N", help="newest versions to keep in full; default: the recipe's")
+    gc.add_argument("--grace-days", type=float, help="days between listing and removal; default: the recipe's")
+    gc.add_argument(
+        "--drop", action="append", default=[], metavar="VERSION", help="do not protect the models of this version"
+    )
+    gc.add_argument("--remove", action="store_true", help="remove what has been listed for the days of grace")
+    gc.add_argument("--json", action="store_true", help="print JSON")
     ledger = add("ledger", "list artifacts, or show one with its inputs and users", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
 
@@ -301,6 +308,19 @@ def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int
     return 0 if answer.absent else 1
 
 
+def _gc(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.core.config import parse
+    from tasks.run.place import Retention
+    from tasks.run.retention import collect, survey
+
+    given = {"versions": options.keep, "grace_days": options.grace_days}
+    settings = (recipe.place.retention or Retention()).model_dump()
+    settings |= {name: value for name, value in given.items() if value is not None}
+    policy = parse(Retention, {name: value for name, value in settings.items() if value is not None}, "gc")
+    answer = (collect if options.remove else survey)(store, recipe.name, policy, drop=options.drop)
+    _print(answer.to_json(), options.json, answer.text)
+
+
 def _ledger(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.core.ledger import Ledger
 
@@ -387,13 +407,6 @@ def add_crawl_commands(add: AddCommand) -> None:
     )
     why.add_argument("--json", action="store_true", help="print JSON; an array for several URLs")
     _add_crawldb(add("crawldb", "contents of the crawl DB: counts of URLs, or the URLs themselves", _crawldb))
-    prune = add("prune", "remove old generations of the crawl DB; without --remove, only list them", _prune)
-    prune.add_argument(
-        "--keep", type=int, default=_GENERATIONS, help=f"newest generations to keep; default: {_GENERATIONS}"
-    )
-    prune.add_argument("--older-than", type=int, default=0, metavar="DAYS", help="keep younger generations")
-    prune.add_argument("--remove", action="store_true", help="remove the files")
-    prune.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_crawldb(command: argparse.ArgumentParser) -> None:
@@ -445,29 +458,6 @@ def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> N
     limit = max(1, options.limit)
     answer = query(store, recipe.name, partitions, filters, top=top, limit=limit, version=options.version)
     _print(answer, options.json, lambda: render(answer))
-
-
-def _prune(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from datetime import timedelta
-
-    from tasks.stages.crawl.storage import crawldb
-
-    rule = f"--keep {options.keep} --older-than {options.older_than}"
-    generations = crawldb.generations(store, recipe.name, options.keep, timedelta(days=options.older_than))
-    rows: list[dict[str, Any]] = []
-    verb = "removed" if options.remove else "would be removed"
-    for generation in generations:
-        is_removed = bool(options.remove and not generation.keep_reason)
-        if is_removed:
-            crawldb.remove(generation, rule)
-        row = {"version": generation.version, "finished": generation.finished, "bytes": generation.bytes}
-        rows.append({**row, "stays": generation.keep_reason, "removed": is_removed})
-    lines = (
-        f"{row['version']}  {row['finished']:%Y-%m-%d %H:%M}  {row['bytes'] / 1e6:,.1f} MB  "
-        + (f"stays: {row['stays']}" if row["stays"] else verb)
-        for row in rows
-    )
-    _print(rows, options.json, lambda: "\n".join(lines) or f"{recipe.name} has no crawl DB in {store.root}")
 
 
 def _lines(arguments: Iterable[str]) -> Iterator[str]:

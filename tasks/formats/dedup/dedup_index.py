@@ -44,7 +44,8 @@ KIND = "dedup_index"
 ROLE = "index"
 """Role in which a stage reads the index of the previous version."""
 FILE = "index.json"
-_PART_ROLE = "part_of_index"
+PART_ROLE = "part_of_index"
+"""Role of the earlier indexes whose parts an index has."""
 
 TEXT = np.dtype([("key", "<u8"), ("low", "<u8"), ("row_id", "<u8")])
 """A non-empty document, keyed by the two halves of the hash of its text."""
@@ -258,7 +259,7 @@ def index_refs(store: Store, parts: Sequence[IndexPart], own: ArtifactId) -> tup
     """Returns references to the earlier indexes that hold parts of an index, for its record."""
     addresses = sorted({part.artifact for part in parts} - {str(own)})
     artifacts = [Artifact.open_at(store, ArtifactId.parse(address)) for address in addresses]
-    return tuple(artifact.ref(_PART_ROLE) for artifact in artifacts)
+    return tuple(artifact.ref(PART_ROLE) for artifact in artifacts)
 
 
 def _part_folder(artifact: Artifact, part: IndexPart) -> ArtifactFolder:

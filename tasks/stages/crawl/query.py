@@ -100,8 +100,6 @@ def query(
             f"no crawl DB of {recipe}{f'@{version}' if version else ''} is in {store.root}",
             "wait until a cycle is complete, or name another version",
         )
-    for database in databases:
-        crawldb.require(database)
     now = now or datetime.now(UTC)
     with tempfile.TemporaryDirectory() as scratch, duck.connect(scratch) as connection:
         _attach(connection, databases, filters.hosts)

@@ -126,8 +126,6 @@ class Sources:
             if self._version and not artifacts:
                 cycle = f"{self._recipe}@{self._version}"
                 raise InputError(f"no cycle {cycle} is in {self._store.root}", "name another version, or none")
-            if "crawldb" in artifacts:
-                crawldb.require(artifacts["crawldb"])
             self._opened[name] = artifacts
         return self._opened[name]
 

@@ -9,33 +9,21 @@ partitions current at once. The status names are those of Apache Nutch. Files of
 - `edges.parquet` (EDGES): links between hosts
 - `known.bloom` (KnownUrls): a Bloom filter of the keys
 
-Old generations that are no longer read can be removed (`generations`, `remove`): the files of `crawldb/p<n>` are
-deleted and their records kept, so that lineage stays complete and no stage runs again. `.pruned.json` beside each
-record has the time and the reason.
+Only the newest generation is read again, and the one that an unfinished cycle began from: `tasks.run.retention`
+removes the files of the others.
 """
 
-import json
 import operator
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 from rbloom import Bloom
-
-from tasks.core.artifact import RECORD, Artifact, ArtifactId
-from tasks.core.errors import InputError
-from tasks.core.ledger import newest, versions_of
-from tasks.core.store import Store
 
 URLS_FILE = "urls.parquet"
 HOSTS_FILE = "hosts.parquet"
 ROBOTS_FILE = "robots.parquet"
 EDGES_FILE = "edges.parquet"
 KNOWN_FILE = "known.bloom"
-
-MARK = ".pruned.json"
 
 UNFETCHED = "db_unfetched"
 FETCHED = "db_fetched"
@@ -162,124 +150,3 @@ class KnownUrls:
         known.capacity = int.from_bytes(data[:_LENGTH])
         known._bloom = Bloom.load_bytes(data[_LENGTH:], operator.index)
         return known
-
-
-@dataclass(frozen=True)
-class Generation:
-    """The crawl DB of one cycle.
-
-    Attributes:
-        version: version of the cycle.
-        finished: time at which the last partition was written.
-        bytes: size of its files.
-        databases: artifacts of its partitions.
-        keep_reason: the reason why it must be kept, or "".
-    """
-
-    version: str
-    finished: datetime
-    bytes: int
-    databases: tuple[Artifact, ...]
-    keep_reason: str
-
-
-def generations(
-    store: Store, recipe: str, keep: int, older_than: timedelta, now: datetime | None = None
-) -> list[Generation]:
-    """Returns the generations whose files exist, newest first, with the reason for each that must be kept.
-
-    Kept are the newest `keep`, those younger than `older_than`, and those that a later cycle may read: the one that the
-    next cycle starts from, those of incomplete cycles, and those that incomplete cycles started from.
-
-    Raises:
-        InputError: `keep` is below 1, or a record cannot be read.
-    """
-    if keep < 1:
-        raise InputError("--keep is below 1", "keep at least one: the next cycle starts from the newest generation")
-    now = now or datetime.now(UTC)
-    required = _required(store, recipe)
-    candidates = []
-    for version, databases in _by_version(store, recipe).items():
-        existing = [database for database in databases if store.exists(_last_file(database))]
-        if existing:
-            finished = max(database.record.finished for database in databases)
-            size = sum(database.record.bytes for database in existing)
-            candidates.append((finished, version, size, tuple(databases)))
-    candidates.sort(reverse=True)
-    rows = []
-    for rank, (finished, version, size, partitions) in enumerate(candidates):
-        reason = next((required[database.address] for database in partitions if database.address in required), "")
-        if not reason and rank < keep:
-            reason = f"one of the newest {keep}"
-        if not reason and now - finished < older_than:
-            reason = f"younger than {older_than.days} days"
-        rows.append(Generation(version, finished, size, partitions, reason))
-    return rows
-
-
-def remove(generation: Generation, why: str) -> None:
-    """Removes the files of a generation. It can be repeated after a kill.
-
-    Raises:
-        ValueError: the generation must be kept.
-    """
-    if generation.keep_reason:
-        raise ValueError(f"{generation.version} must be kept: {generation.keep_reason}")
-    for database in generation.databases:
-        with database.store.write(_marker(database)) as file:
-            file.write(json.dumps({"at": datetime.now(UTC).isoformat(), "why": why}).encode())
-        for path in database.files():
-            database.store.remove(f"{database.path}/{path}")
-
-
-def require(database: Artifact) -> None:
-    """Raises InputError if the files of a crawl DB have been removed."""
-    if database.store.exists(_marker(database)):
-        when = json.loads(database.store.read(_marker(database)))["at"][:16]
-        raise InputError(f"the files of {database.address} were removed on {when} (prune)", "use a newer version")
-
-
-def _last_file(database: Artifact) -> str:
-    """Returns the path of the file that is removed last."""
-    return f"{database.path}/{database.files()[-1]}"
-
-
-def _marker(database: Artifact) -> str:
-    return f"{database.path}/{MARK}"
-
-
-def _by_version(store: Store, recipe: str) -> dict[str, list[Artifact]]:
-    by_version: dict[str, list[Artifact]] = {}
-    for member in store.folders(f"{recipe}/{_CRAWLDB}"):
-        for database in versions_of(store, f"{recipe}/{_CRAWLDB}/{member}"):
-            by_version.setdefault(database.address.version, []).append(database)
-    return by_version
-
-
-def _required(store: Store, recipe: str) -> dict[ArtifactId, str]:
-    """Returns the crawl DBs that a later cycle may read, with the reason."""
-    complete = newest(store, f"{recipe}/{_COMPLETE}")
-    required = dict.fromkeys(
-        _databases_read_by([complete] if complete else [], recipe), "the next cycle begins from it"
-    )
-    members = (*store.folders(f"{recipe}/fetchlist"), *store.folders(f"{recipe}/{_CRAWLDB}"))
-    lists = [f"{recipe}/ranks", *(f"{recipe}/fetchlist/{member}" for member in dict.fromkeys(members))]
-    databases = [f"{recipe}/{_CRAWLDB}/{member}" for member in dict.fromkeys(members)]
-    for version in store.folders(f"{recipe}/seeds"):
-        if store.exists(f"{recipe}/{_COMPLETE}/{version}/{RECORD}"):
-            continue
-        begun_from = _databases_read_by(_existing(store, lists, version), recipe)
-        required |= dict.fromkeys(begun_from, f"{version} began from it and is not complete")
-        required |= {database.address: "its cycle is not complete" for database in _existing(store, databases, version)}
-    return required
-
-
-def _existing(store: Store, names: Iterable[str], version: str) -> list[Artifact]:
-    """Returns the artifacts with these names that exist at a version."""
-    return list(filter(None, (Artifact.find(store, ArtifactId(name, version)) for name in names)))
-
-
-def _databases_read_by(artifacts: Iterable[Artifact], recipe: str) -> list[ArtifactId]:
-    inputs = (ref for artifact in artifacts for ref in artifact.record.inputs if "@" in ref.address)
-    refs = (ArtifactId.parse(ref.address) for ref in inputs)
-    return [address for address in refs if address.name.startswith(f"{recipe}/{_CRAWLDB}/")]

@@ -62,7 +62,7 @@ def view(
     schema: pa.Schema | None = None,
 ) -> None:
     """Creates the view `name` over Parquet files of artifacts, or over an empty table of `schema` if there are none."""
-    paths = [quoted(artifact.store.local(f"{artifact.path}/{path}")) for artifact, path in files]
+    paths = [quoted(artifact.local(path)) for artifact, path in files]
     if paths:
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{', '.join(paths)}])")
     elif schema is not None:

@@ -5,19 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
 
-from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.run import shell
+from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
+from tasks.run.retention import collect, survey
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.storage import crawldb
 from tests.tasks.stages.crawl.site import Site
 
 RECIPE = """
@@ -150,65 +148,28 @@ def aged(crawled, tmp_path):
     return recipe, open_store(recipe)
 
 
-def keep_reasons(store, keep=1, days=0, now=None):
-    result = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
-    return {one.version: one.keep_reason for one in result}
-
-
-def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, crawled, capsys):
+def test_old_crawl_dbs_are_removed_except_those_a_later_cycle_reads(aged, crawled, capsys):
     recipe, store = aged
     cycle(recipe, "slow", last="generate")
     for version in ("c2", "c3"):
         cycle(recipe, version)
-    needed = {"c3": "the next cycle begins from it", "c1": "slow began from it and is not complete"}
-    assert keep_reasons(store) == {**needed, "c2": ""}
-    assert keep_reasons(store, keep=2) == {**needed, "c2": "one of the newest 2"}
-    assert keep_reasons(store, days=3) == {**needed, "c2": "younger than 3 days"}
-    assert keep_reasons(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c2"] == ""
-    with pytest.raises(InputError, match="--keep is below 1"):
-        keep_reasons(store, keep=0)
-    ask = ["prune", "--recipe", str(store.root.removesuffix("store")) + "asked.toml", "--keep", "1"]
-    assert shell.main(ask) == 0
-    assert "would be removed" in capsys.readouterr().out
-    assert store.exists("asked/crawldb/p0/c2/urls.parquet")
-    assert shell.main([*ask, "--remove", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert [(row["version"], row["removed"]) for row in result] == [("c3", False), ("c2", True), ("c1", False)]
+    policy = Retention(versions=1, grace_days=0)
+    needed = {one.artifact: one.needed for one in survey(store, "asked", policy).holdings}
+    databases = {version: needed[f"asked/crawldb/p0@{version}"] for version in ("c1", "c2", "c3")}
+    assert databases == {"c1": "slow began from it", "c2": "c3 began from it", "c3": "one of the newest 1 versions"}
+    cycle(recipe, "c4")
+    removed = collect(store, "asked", policy).removed
+    assert {one.partition("@")[2] for one in removed if "crawldb" in one} == {"c2"}
+    assert not [one for one in removed if "segment" in one]  # captures are kept
     left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
-    assert {path.rpartition("/")[2] for path in left} == {".artifact.json", crawldb.MARK}
-    assert keep_reasons(store) == needed
+    assert {path.rpartition("/")[2] for path in left} == {".artifact.json", ".removed.json"}
     # Lineage is complete, no stage of that cycle runs again, and cycles that started from others continue.
     assert not Ledger(store).drift("asked/warc@c2")
-    assert run_stage(recipe, "fetch", version="c3", member="p0", tracking=TrackingContext("", "asked")).skipped
+    assert run_stage(recipe, "fetch", version="c2", member="p0", tracking=TrackingContext("", "asked")).skipped
     run_stage(recipe, "fetch", version="slow", member="p0", tracking=TrackingContext("", "asked"))
-    cycle(recipe, "c4", last="update")
-    assert keep_reasons(store)["c4"] == "its cycle is not complete"
-    assert keep_reasons(store)["c3"] == "c4 began from it and is not complete"
-    with pytest.raises(InputError, match=r"files of asked/crawldb/p0@c2 were removed on .* \(prune\)"):
-        crawldb.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c2")))
-    assert shell.main(["crawldb", *ask[1:3], "--version", "c2"]) == 2
-    assert shell.main(["why", *ask[1:3], "--version", "c2", f"http://a.localhost:{crawled[1]}/1"]) == 2
-
-
-def test_a_killed_prune_is_finished_by_the_next_one(aged, monkeypatch):
-    recipe, store = aged
-    cycle(recipe, "c2")
-    (_, old) = crawldb.generations(store, "asked", 1, timedelta())
-    removed = []
-
-    def dying(path):
-        if len(removed) == 2:
-            raise KeyboardInterrupt
-        removed.append(path)
-        type(store).remove(store, path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(old.databases[0].store, "remove", dying)
-        with pytest.raises(KeyboardInterrupt):
-            crawldb.remove(old, "test")
-    (_, again) = crawldb.generations(store, "asked", 1, timedelta())
-    assert again.version == "c1"
-    crawldb.remove(again, "test")
-    assert list(keep_reasons(store)) == ["c2"]
-    with pytest.raises(ValueError, match="c2 must be kept"):
-        crawldb.remove(crawldb.generations(store, "asked", 1, timedelta())[0], "test")
+    cycle(recipe, "c5")
+    file = str(store.root.removesuffix("store")) + "asked.toml"
+    capsys.readouterr()
+    assert shell.main(["crawldb", "--recipe", file, "--version", "c2"]) == 2
+    assert "files of asked/crawldb/p0@c2 were removed on" in capsys.readouterr().err
+    assert shell.main(["why", "--recipe", file, "--version", "c2", f"http://a.localhost:{crawled[1]}/1"]) == 2

@@ -1,0 +1,365 @@
+"""Retention: which files of a recipe are still needed, and the removal of the others.
+
+Reads the records of all artifacts of the store, and `.retention/<recipe>.json`, which has the time at which each
+artifact was first listed as unneeded. Removal deletes files and keeps records (`Artifact.remove_files`), so lineage
+stays complete, no stage runs again, and whoever reads a removed file learns when and why it was removed.
+
+Needed are
+
+- the newest versions, with everything that their artifacts were made from, and the inputs from the version before;
+- what the next version will read: the newest crawl DB, dedup index, mixture, champion;
+- crawl cycles that are not complete, because a cleared task may continue them;
+- every registered model, with everything that its trace shows;
+- takedowns, captures by their age, and what artifacts of other recipes were made from.
+
+What an artifact read from the version before it is not needed to read or to trace the artifact.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.core.ledger import Ledger, newness
+from tasks.core.store import Store
+from tasks.core.version_index import VersionIndex
+from tasks.formats.dedup import dedup_index
+from tasks.formats.dedup.dedup_index import DedupIndex
+from tasks.formats.documents.tombstones import TAKEDOWN
+from tasks.run.catalogue import PARTS, STAGES
+from tasks.run.place import Retention
+from tasks.run.result import Json
+
+FOLDER = ".retention"
+MODELS = ("model", "tuned_model")
+"""Kinds of registered models."""
+CAPTURES = "segment"
+CRAWL = "crawl"
+_CRAWL_STATE = ("crawldb", "fetchlist", "ranks", "seeds")
+"""Kinds that a crawl works with. No trace shows them."""
+_MONTH = timedelta(days=30)
+_NEWEST = "one of the newest"
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The files of one artifact.
+
+    Attributes:
+        artifact: its id.
+        bytes: size of the files.
+        finished: time at which the artifact was made.
+        needed: why the files are needed; "" if they are not.
+        listed: time at which they were first listed as unneeded; None if they are needed, or are listed now.
+        due: whether they have been listed for the whole grace period.
+    """
+
+    artifact: str
+    bytes: int
+    finished: datetime
+    needed: str
+    listed: datetime | None
+    due: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The files of a recipe at one time, and what the policy does with them.
+
+    Attributes:
+        recipe: name of the recipe.
+        policy: the settings.
+        holdings: the files of every artifact that has its own, oldest first.
+        removed: ids of the artifacts whose files this run has removed.
+    """
+
+    recipe: str
+    policy: Retention
+    holdings: list[Holding]
+    removed: list[str]
+
+    @property
+    def unneeded(self) -> list[Holding]:
+        """Files that nothing needs."""
+        return [one for one in self.holdings if not one.needed]
+
+    def to_json(self) -> Json:
+        """Returns the fields as JSON values."""
+        return {**asdict(self), "policy": self.policy.model_dump(mode="json"), "bytes": self.bytes()}
+
+    def bytes(self) -> dict[str, int]:
+        """Returns the sizes of the needed files, the unneeded ones, and those among them that are due."""
+        return {
+            "needed": sum(one.bytes for one in self.holdings if one.needed),
+            "unneeded": sum(one.bytes for one in self.unneeded),
+            "due": sum(one.bytes for one in self.unneeded if one.due),
+        }
+
+    def text(self) -> str:
+        """Returns the survey as text: sizes by the reason why files are needed, the unneeded ones, and a forecast."""
+        sizes: dict[str, int] = {}
+        for one in self.holdings:
+            if one.needed:
+                sizes[one.needed] = sizes.get(one.needed, 0) + one.bytes
+        lines = [f"{_mb(size)}  {reason}" for reason, size in sorted(sizes.items(), key=lambda item: -item[1])]
+        lines.append(f"{_mb(self.bytes()['needed'])}  needed")
+        lines += ["", *(self._line(one) for one in self.unneeded)] if self.unneeded else ["", "nothing is unneeded"]
+        if self.unneeded:
+            lines.append(f"{_mb(self.bytes()['unneeded'])}  unneeded")
+        if forecast := self._forecast():
+            lines += ["", forecast]
+        return "\n".join(lines)
+
+    def _line(self, one: Holding) -> str:
+        grace = timedelta(days=self.policy.grace_days)
+        if one.artifact in self.removed:
+            state = "removed"
+        elif one.due:
+            state = "to be removed"
+        else:
+            state = f"to be removed from {(one.listed or datetime.now(UTC)) + grace:%Y-%m-%d} on"
+        return f"{_mb(one.bytes)}  {one.artifact}  {state}"
+
+    def _forecast(self) -> str:
+        """Returns what a further version adds, by the versions that are kept in full; "" without one."""
+        by_version: dict[str, int] = {}
+        for one in self.holdings:
+            if one.needed.startswith(_NEWEST):
+                version = ArtifactId.parse(one.artifact).version
+                by_version[version] = by_version.get(version, 0) + one.bytes
+        if not by_version:
+            return ""
+        mean = sum(by_version.values()) / len(by_version)
+        return (
+            f"A version adds {_mb(mean).strip()} on average. With the last {self.policy.versions} in full these take "
+            f"{_mb(mean * self.policy.versions).strip()}; every registered model keeps its share of a version."
+        )
+
+
+def survey(
+    store: Store, recipe: str, policy: Retention, now: datetime | None = None, drop: Collection[str] = ()
+) -> Survey:
+    """Returns which files of a recipe are needed and why; changes nothing.
+
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        policy: `[place.retention]`.
+        now: the time; default: the current time.
+        drop: versions whose models and unfinished work are not protected.
+
+    Raises:
+        InputError: a version of `drop` does not exist, or has the champion.
+    """
+    now = now or datetime.now(UTC)
+    records = _Records(store, recipe)
+    _check_dropped(records, drop)
+    needed = records.needed(policy, now, drop)
+    listed = _listed(store, recipe)
+    grace = timedelta(days=policy.grace_days)
+    holdings = []
+    for artifact in records.own:
+        address, record = str(artifact.address), artifact.record
+        if record.adopted_from or not record.bytes or (artifact.removal() and not artifact.removal_is_unfinished()):
+            continue
+        since = listed.get(address) if address not in needed else None
+        due = address not in needed and now - (since or now) >= grace
+        holdings.append(Holding(address, record.bytes, record.finished, needed.get(address, ""), since, due))
+    return Survey(recipe, policy, holdings, [])
+
+
+def collect(
+    store: Store, recipe: str, policy: Retention, now: datetime | None = None, drop: Collection[str] = ()
+) -> Survey:
+    """Removes the files that have been listed for the whole grace period, and lists those that are unneeded now.
+
+    A run that was killed is completed by the next one. Arguments and errors are those of `survey`.
+    """
+    now = now or datetime.now(UTC)
+    found = survey(store, recipe, policy, now, drop)
+    listed = {one.artifact: (one.listed or now).isoformat() for one in found.unneeded}
+    with store.write(_state(recipe)) as file:  # before the removal: what is removed has been listed
+        file.write(json.dumps(listed, indent=1, sort_keys=True).encode())
+    removed = []
+    for one in found.unneeded:
+        if one.due:
+            artifact = Artifact.open_at(store, ArtifactId.parse(one.artifact))
+            artifact.remove_files(f"no longer needed since {listed[one.artifact][:10]}", now)
+            removed.append(one.artifact)
+    return Survey(recipe, policy, found.holdings, removed)
+
+
+def _state(recipe: str) -> str:
+    return f"{FOLDER}/{recipe}.json"
+
+
+def _listed(store: Store, recipe: str) -> dict[str, datetime]:
+    try:
+        content = json.loads(store.read(_state(recipe)))
+    except FileNotFoundError:
+        return {}
+    return {address: datetime.fromisoformat(time) for address, time in content.items()}
+
+
+def _check_dropped(records: "_Records", drop: Collection[str]) -> None:
+    for version in sorted(set(drop) - {artifact.address.version for artifact in records.own}):
+        raise InputError(
+            f"{records.recipe} has no version {version}", "name versions that `python -m tasks ledger` lists"
+        )
+    for champion in records.champions() if drop else ():
+        if champion.version in drop:
+            raise InputError(f"{champion} is the champion", "promote another model first")
+
+
+Inputs = Callable[[Artifact], list[str]]
+"""The artifacts whose files are needed with those of an artifact."""
+
+
+@dataclass(frozen=True)
+class _Root:
+    """Artifacts that are needed for a reason, with what they were made from as far as `inputs` returns it."""
+
+    addresses: Sequence[str]
+    reason: str
+    inputs: Inputs
+
+
+class _Records:
+    """The records of a store, as far as they matter for one recipe.
+
+    Args:
+        store: the store.
+        recipe: name of the recipe.
+    """
+
+    def __init__(self, store: Store, recipe: str) -> None:
+        self.recipe = recipe
+        self.artifacts = {str(artifact.address): artifact for artifact in Ledger(store)}
+        self.own = [artifact for artifact in self.artifacts.values() if artifact.address.name.startswith(f"{recipe}/")]
+        self.versions = VersionIndex(store, recipe).versions()
+
+    def needed(self, policy: Retention, now: datetime, drop: Collection[str]) -> dict[str, str]:
+        """Returns the ids of all artifacts whose files are needed, with the first reason that applies."""
+        needed: dict[str, str] = {}
+        for root in self._roots(policy, now, drop):
+            visited: set[str] = set()
+            front = list(root.addresses)
+            while front:
+                address = front.pop()
+                if address in visited or address not in self.artifacts:
+                    continue
+                visited.add(address)
+                artifact = self.artifacts[address]
+                for one in (address, *_parts_of_index(artifact)):
+                    needed.setdefault(one, root.reason)
+                front += root.inputs(artifact)
+        return needed
+
+    def champions(self) -> Iterator[ArtifactId]:
+        """Yields the models that the newest decisions name."""
+        for kind in ("champion", "tuned_champion"):
+            if newest := self._newest(kind):
+                yield ArtifactId.parse(json.loads(newest.read("champion.json"))["champion"]["artifact"])
+
+    def _roots(self, policy: Retention, now: datetime, drop: Collection[str]) -> Iterator[_Root]:
+        yield _Root(self._of_kinds(TAKEDOWN), "a takedown", _alone)
+        yield from self._versions(policy.versions, drop)
+        yield _Root(list(self._next_inputs()), "the next version begins from it", _alone)
+        for model in self._of_kinds(*MODELS):
+            if ArtifactId.parse(model).version not in drop:
+                yield _Root([model], f"the trace of {model}", _traced)
+        captures = [self.artifacts[address] for address in self._of_kinds(CAPTURES)]
+        if policy.warc_months is not None:
+            limit = now - policy.warc_months * _MONTH
+            captures = [capture for capture in captures if capture.record.finished > limit]
+        kept = "" if policy.warc_months is None else f" for {policy.warc_months} months"
+        yield _Root([str(capture.address) for capture in captures], f"captures are kept{kept}", _alone)
+        for address, artifact in self.artifacts.items():
+            if not artifact.address.name.startswith(f"{self.recipe}/"):
+                yield _Root(_made_from(artifact), f"{address} was made from it", _made_from)
+
+    def _of_kinds(self, *kinds: str) -> list[str]:
+        return [str(artifact.address) for artifact in self.own if _kind(str(artifact.address)) in kinds]
+
+    def _newest(self, kind: str) -> Artifact | None:
+        name = f"{self.recipe}/{kind}"
+        return max((one for one in self.own if one.address.name == name), key=newness, default=None)
+
+    def _versions(self, most: int, drop: Collection[str]) -> Iterator[_Root]:
+        """Yields the newest versions and the crawl cycles that are not complete, with what they began from."""
+        parts: dict[str, list[Artifact]] = {}
+        for artifact in filter(_is_part, self.own):
+            parts.setdefault(artifact.address.version, []).append(artifact)
+        begun = [version for version in self.versions if version in parts and version not in drop]
+        for rank, version in enumerate(begun):
+            if rank < most or self._is_unfinished_cycle(parts[version], version):
+                reason = f"{_NEWEST} {most} versions" if rank < most else f"{version} is not complete"
+                yield _Root([str(artifact.address) for artifact in parts[version]], reason, _made_from)
+                previous = [address for artifact in parts[version] for address in _previous(artifact)]
+                yield _Root(previous, f"{version} began from it", _alone)
+
+    def _is_unfinished_cycle(self, parts: Sequence[Artifact], version: str) -> bool:
+        """Returns whether a crawl cycle has begun and not ended: a cleared task may continue it."""
+        stages = [STAGES.get(artifact.record.stage) for artifact in parts]
+        has_begun = any(stage and stage.dag == CRAWL for stage in stages)
+        return has_begun and f"{self.recipe}/{PARTS[CRAWL]}@{version}" not in self.artifacts
+
+    def _next_inputs(self) -> Iterator[str]:
+        """Yields what the next version will read from the newest complete one (`lineage.previous_inputs`)."""
+        for previous in (previous for stage in STAGES.values() for previous in stage.previous.values()):
+            if completed := self._newest(previous.completed_by):
+                name = f"{self.recipe}/{previous.kind.removesuffix('/*')}"
+                yield f"{name}@{completed.address.version}"
+                inputs = (ref.address for ref in completed.record.inputs)
+                yield from (address for address in inputs if address.startswith((f"{name}/", f"{name}@")))
+
+
+def _is_part(artifact: Artifact) -> bool:
+    """Returns whether an artifact belongs to a version, unlike a request such as a takedown."""
+    stage = STAGES.get(artifact.record.stage)
+    return stage is None or stage.dag in PARTS
+
+
+def _alone(_artifact: Artifact) -> list[str]:
+    """Returns nothing: the files of an artifact without those that it was made from."""
+    return []
+
+
+def _made_from(artifact: Artifact) -> list[str]:
+    """Returns the artifacts that an artifact was made from, without `_previous` and `_parts_of_index`."""
+    left_out = set(_previous(artifact))
+    record = artifact.record
+    files = [record.adopted_from] if record.adopted_from else []
+    refs = (ref for ref in record.inputs if ref.role != dedup_index.PART_ROLE)
+    return [*(ref.address for ref in refs if ref.address not in left_out), *files]
+
+
+def _previous(artifact: Artifact) -> list[str]:
+    """Returns the artifacts of the version before that an artifact was made from."""
+    stage = STAGES.get(artifact.record.stage)
+    return [ref.address for ref in artifact.record.inputs if stage and ref.role in stage.previous]
+
+
+def _traced(artifact: Artifact) -> list[str]:
+    """Returns what of `_made_from` a trace can show."""
+    return [address for address in _made_from(artifact) if _kind(address) not in _CRAWL_STATE]
+
+
+def _parts_of_index(artifact: Artifact) -> list[str]:
+    """Returns the artifacts with the parts and the texts of a dedup index, which it needs without their own inputs."""
+    if _kind(str(artifact.address)) != dedup_index.KIND or artifact.removal():
+        return []
+    manifest = DedupIndex.open(artifact).manifest
+    return [*(part.artifact for part in manifest.parts), *(origin.artifact for origin in manifest.origins)]
+
+
+def _kind(address: str) -> str:
+    """Returns the kind in an address, without member: "segment" for "demo/segment/p0@dev"; "" for a file outside."""
+    name, at_sign, _ = address.partition("@")
+    return name.split("/")[1] if at_sign and "/" in name else ""
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:>12,.1f} MB"
