@@ -111,6 +111,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     export.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf", "adapter"))
     export.add_argument("out", help="the folder to create")
     export.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
+    dossier = add("dossier", "what a model was trained on, for an auditor: a folder of pages and JSON", _dossier)
+    dossier.add_argument("out", help="the folder to create")
+    dossier.add_argument("--provider", default="", help="name of the provider")
+    dossier.add_argument("--contact", default="", help="address for questions and complaints")
+    dossier.add_argument("--small-firm", action="store_true", help="name 5 %% of the domains, at most 1,000, not 10 %%")
+    dossier.add_argument("--traces", type=int, default=20, help="random documents to trace; default: 20")
+    dossier.add_argument("--seed", type=int, default=0, help="of their choice")
     importing = add("import-model", "publish a Hugging Face model folder as checkpoint and tokenizer", _import_model)
     importing.add_argument(
         "source", help="a folder with config.json, safetensors files and tokenizer.json, its URL, or hf://owner/name"
@@ -291,6 +298,15 @@ def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
 
     request = (store, recipe.name, options.version or recipe.version, options.format, options.out)
     print(export_model(*request, tuned=options.tuned) if options.format in MODEL_FORMATS else export(*request))
+
+
+def _dossier(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.dossier.dossier import write_dossier
+    from tasks.run.dossier.summary import Statement
+
+    statement = Statement(options.provider, options.contact, options.small_firm)
+    version = options.version or recipe.version
+    print(write_dossier(store, recipe.name, version, options.out, statement, options.traces, options.seed).text())
 
 
 def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

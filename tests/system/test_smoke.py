@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tasks.demo.drive import CHAIN
+from tasks.run.dossier.dossier import write_dossier
+from tasks.run.dossier.summary import Statement
 from tasks.run.trace.explain import explain
 from tasks.run.trace.trace import trace, trace_step
 from tasks.trainer.serve import TextModel
@@ -70,3 +72,24 @@ def test_a_continuation_of_a_training_page_is_explained_by_that_page_and_its_ste
     assert url in pages, found["spans"][0]
     assert step in pages[url]["steps"]
     assert pages[url]["first_checkpoint"] > step
+
+
+def test_the_dossier_of_the_run_counts_its_documents_and_opens_without_a_network(stack, smoke, tmp_path) -> None:
+    store = stack.artifact("smoke/documents").store
+    written = write_dossier(store, "smoke", "dev", str(tmp_path / "dossier"), Statement("Ann"), traces=100)
+    summary, domains = (json.loads((written.folder / name).read_text()) for name in ("summary.json", "domains.json"))
+    documents = stack.artifact("smoke/documents")
+    kept = [
+        row for path in documents.files("kept/") for row in documents.table(path, ["id", "url", "source"]).to_pylist()
+    ]
+    web = [row for row in kept if row["source"] == "web"]
+    crawled = summary["sources"]["crawled"]
+    assert (summary["general"]["documents"], crawled["documents"]) == (len(kept), len(web))
+    assert crawled["crawler"] == stack.artifact("smoke/warc").record.config["user_agent"]
+    assert sum(row["documents"] for row in domains) == len(web)
+    assert {row["id"] for row in json.loads((written.folder / "traces.json").read_text())} <= {
+        row["id"] for row in kept
+    }
+    for row in domains:
+        assert trace(store, "smoke", "dev", f"domain:{row['domain']}").to_json()["count"] == row["documents"]
+    assert not re.search(r"<(script|link|img)|@import|url\(", (written.folder / "index.html").read_text())

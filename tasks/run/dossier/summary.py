@@ -1,0 +1,162 @@
+"""The public summary of training content, in the structure of the template of the European Commission.
+
+Source of the structure: C(2025) 8311 of 5 December 2025, the template for the summary that article 53(1)(d) of
+Regulation (EU) 2024/1689 requires. Sections and fields have its order; the words are ours. What only the provider knows
+is None unless it is given, and the page says which option states it. Reads records and counts (`corpus`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.core.artifact import Artifact
+from tasks.run.dossier.corpus import WEB, Corpus
+from tasks.run.result import Json
+from tasks.run.trace.cards import disallowed_fetches
+
+SIZES = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trillion tokens"))
+"""Classes of the size of text in the template, with their upper limits."""
+LARGEST = "more than 10 trillion tokens"
+SHARE, SMALL_SHARE, SMALL_MOST = 0.10, 0.05, 1_000
+"""Shares of the crawled domains to name, the largest first: for a small firm 5 %, or 1,000 if that is less."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What only the provider knows.
+
+    Attributes:
+        provider: name of the provider.
+        contact: address for questions and complaints.
+        small: whether the provider is a small or medium-sized firm.
+    """
+
+    provider: str = ""
+    contact: str = ""
+    small: bool = False
+
+
+def summary(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: Statement) -> Json:
+    """Returns the summary of the model that a lineage (`lineage.chain`) ends with."""
+    return {
+        "template": "C(2025) 8311",
+        "general": _general(artifacts, corpus, statement),
+        "sources": {
+            "public_datasets": [],
+            "private_datasets": {"licensed": [], "other": []},
+            "crawled": _crawled(artifacts, corpus, statement),
+            "user_data": None,
+            "synthetic": None,
+            "other": _files(artifacts, corpus),
+        },
+        "processing": _processing(artifacts),
+    }
+
+
+def most_domains(domains: int, small: bool) -> int:
+    """Returns the number of domains to name.
+
+    >>> most_domains(95, False), most_domains(95, True), most_domains(100_000, True)
+    (10, 5, 1000)
+    """
+    share = SMALL_SHARE if small else SHARE
+    count = -(-domains * round(share * 100) // 100)
+    return min(count, SMALL_MOST) if small else count
+
+
+def _general(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: Statement) -> Json:
+    checkpoint, shards = artifacts["checkpoint"], artifacts["shards"]
+    tokens = int(shards.record.metrics["tokens"])
+    total = corpus.total
+    origin = checkpoint.record.config.get("init_from")
+    return {
+        "provider": statement.provider or None,
+        "contact": statement.contact or None,
+        "model": str(checkpoint.address),
+        "derived_from": origin or None,
+        "placed_on_market": None,
+        "modality": "text",
+        "size": next((name for limit, name in SIZES if tokens < limit), LARGEST),
+        "tokens": tokens,
+        "documents": total.documents,
+        "bytes": total.bytes,
+        "latest_acquisition": total.last.date().isoformat() if total.last else None,
+        "continues_to_learn": False,
+        "languages": [
+            {"language": name, "documents": count.documents, "bytes": count.bytes}
+            for name, count in sorted(corpus.languages.items(), key=lambda item: (-item[1].bytes, item[0]))
+        ],
+    }
+
+
+def _crawled(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: Statement) -> Json | None:
+    warc = artifacts.get("warc")
+    count = corpus.sources.get(WEB)
+    if count is None:
+        return None
+    most = most_domains(len(corpus.domains), statement.small)
+    return {
+        **(_crawler(warc.record.config) if warc else {"crawler": None, "contact": None, "behavior": []}),
+        "first_fetch": count.first.date().isoformat() if count.first else None,
+        "last_fetch": count.last.date().isoformat() if count.last else None,
+        "documents": count.documents,
+        "bytes": count.bytes,
+        "domains": len(corpus.domains),
+        "rule": "the largest 5 %, at most 1,000" if statement.small else "the largest 10 %",
+        "largest_domains": [
+            {"domain": name, "documents": one.documents, "bytes": one.bytes}
+            for name, one in corpus.largest_domains(most)
+        ],
+    }
+
+
+def _crawler(settings: Mapping[str, Any]) -> dict[str, Json]:
+    """Returns name, contact and behavior of the crawler, by the settings of a crawl."""
+    return {
+        "crawler": settings["user_agent"],
+        "contact": settings["contact"] or None,
+        "behavior": [
+            "obeys robots.txt (RFC 9309), noindex and the delays of sites",
+            f"waits at least {settings['delay_s']:g} s between two requests to a host",
+            f"honors opt-outs from training stated by: {', '.join(settings['ai_optouts']) or 'none'}",
+            "solves no captchas, and passes no paywall or login form",
+        ],
+    }
+
+
+def _files(artifacts: Mapping[str, Artifact], corpus: Corpus) -> list[Json]:
+    """Returns the sources that are files: their name, kind and path as the recipe states them, and counts."""
+    extracted = artifacts.get("extracted")
+    stated = {one["name"]: one for one in extracted.record.config.get("files", ())} if extracted else {}
+    return [
+        {
+            "name": name,
+            "kind": stated.get(name, {}).get("kind"),
+            "path": stated.get(name, {}).get("path"),
+            "documents": count.documents,
+            "bytes": count.bytes,
+        }
+        for name, count in sorted(corpus.sources.items())
+        if name != WEB
+    ]
+
+
+def _processing(artifacts: Mapping[str, Artifact]) -> Json:
+    documents = artifacts["documents"].record
+    refused: dict[str, Any] = disallowed_fetches(artifacts["warc"]) if "warc" in artifacts else {}
+    contamination = artifacts.get("contamination")
+    return {
+        "reservations": {"fetches_that_ended_because_of_one": refused},
+        "filters": list(documents.config.get("filters", ())),
+        "rejected": documents.rejected,
+        "personal_data": {
+            "masked": bool(documents.config.get("mask_pii")),
+            "places": int(documents.metrics.get("pii_masked", 0)),
+        },
+        "evaluation_sets": None
+        if contamination is None
+        else {
+            "sets": [one["name"] for one in contamination.record.config.get("sets", ())],
+            "documents_with_items": int(contamination.record.metrics["contaminated"]),
+        },
+    }
