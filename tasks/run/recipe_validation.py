@@ -19,6 +19,7 @@ from tasks.stages.chunks import ChunksConfig
 from tasks.stages.classifiers import ClassifiersConfig
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract import parser
 from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
 from tasks.stages.finetune import ExamplesConfig
@@ -27,7 +28,7 @@ from tasks.stages.registry import PromoteConfig
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
-from tasks.trainer.config import OptimConfig, TrainConfig
+from tasks.trainer.config import EARLIER, OptimConfig, TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.tuning.config import FinetuneConfig
 
@@ -39,7 +40,8 @@ READ: Mapping[str, tuple[str, ...]] = {
     "annotate": ("use", "settings"),
     "consolidate": ("filters", "limits", "sources", "trusted", "gold", "mask_pii"),
     "tokenizer": ("weights",),
-    "encode": ("columns", "token_files"),
+    "dedup_index": ("enabled",),
+    "encode": ("columns", "token_files", "accumulate"),
     "chunks": ("enabled", "code_sources"),
     "spans": ("enabled",),
     "repeats": ("enabled",),
@@ -72,6 +74,7 @@ class Sections:
     annotate: AnnotateConfig | None = None
     consolidate: ConsolidateConfig | None = None
     tokenizer: TokenizerConfig | None = None
+    dedup_index: DedupIndexConfig | None = None
     encode: EncodeConfig | None = None
     chunks: ChunksConfig | None = None
     spans: SpansConfig | None = None
@@ -93,6 +96,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         misplaced_limits,
         _filtered_sources,
         _pack_columns,
+        _accumulated,
         _repeats,
         _mixture,
         _warmup,
@@ -132,6 +136,13 @@ def _pack_columns(sections: Sections) -> Iterator[str]:
     if by not in columns:
         names = ", ".join(columns)
         yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or choose from {names}'
+
+
+def _accumulated(sections: Sections) -> Iterator[str]:
+    """Checks that accumulated shards get only documents that no earlier version has published."""
+    encode, index = sections.encode, sections.dedup_index
+    if encode and encode.accumulate and index and not index.enabled:
+        yield "encode.accumulate: the documents of a version must be new in it: set [dedup_index] enabled = true"
 
 
 def _repeats(sections: Sections) -> Iterator[str]:
@@ -432,4 +443,4 @@ def _mixture_names(sections: Sections) -> Iterator[tuple[str, str]]:
         if sections.train.anneal:
             yield from (("train.anneal.mixture", name) for name in sections.train.anneal.mixture)
         if sections.train.replay:
-            yield from (("train.replay.old", name) for name in sections.train.replay.old)
+            yield from (("train.replay.old", name) for name in sections.train.replay.old if name != EARLIER)

@@ -28,6 +28,7 @@ from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.documents.tombstones import TAKEDOWN
+from tasks.formats.tokens.origins import accumulates, read_origins
 from tasks.run.catalogue import PARTS, STAGES
 from tasks.run.place import Retention
 from tasks.run.result import Json
@@ -333,7 +334,14 @@ def _made_from(artifact: Artifact) -> list[str]:
     record = artifact.record
     files = [record.adopted_from] if record.adopted_from else []
     refs = (ref for ref in record.inputs if ref.role != dedup_index.PART_ROLE)
-    return [*(ref.address for ref in refs if ref.address not in left_out), *files]
+    return [*(ref.address for ref in refs if ref.address not in left_out), *files, *_documents_of(artifact)]
+
+
+def _documents_of(artifact: Artifact) -> list[str]:
+    """Returns the documents of earlier versions whose tokens accumulated shards have; traces show them."""
+    if _kind(str(artifact.address)) != "shards" or not accumulates(artifact) or artifact.removal():
+        return []
+    return sorted({origin.documents for origin in read_origins(artifact).values()})
 
 
 def _previous(artifact: Artifact) -> list[str]:

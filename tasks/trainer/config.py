@@ -196,14 +196,20 @@ class AnnealConfig(Config):
         return weights
 
 
+EARLIER = "earlier"
+"""In `ReplayConfig.old`: all months before the newest one."""
+
+
 class ReplayConfig(Config):
     """Replay: the share of every batch that repeats data of earlier runs."""
 
     share: float = Field(ge=0.001, le=0.999)
     """Share of the sequences of every batch, in both stages, that is drawn from the old sources."""
     old: tuple[str, ...] = Field(min_length=1)
-    """The old sources; every other source is new. Within the old and within the new sources, the ratio of the weights
-    is kept. If the mixture gives none of them a weight, they are weighted by their number of sequences."""
+    """The old sources; every other source is new. With `[pack] by = "fetched_at"`, "earlier" stands for all months
+    before the newest one, and documents without a time; in the first month there are none. Within the old and within
+    the new sources, the ratio of the weights is kept. If the mixture gives none of them a weight, they are weighted by
+    their number of sequences."""
 
 
 class HeldoutConfig(Config):

@@ -8,6 +8,7 @@ a folder. Shards of training text are not fetched: ranks read the ranges that th
 import json
 import logging
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,16 +19,18 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.formats.tokens.exposure import INITIAL
+from tasks.formats.tokens.labels import UNKNOWN
 from tasks.formats.tokens.mixture import Anneal, Mixture, grid_weights, repetitions, replay_weights
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
+from tasks.trainer.config import EARLIER, ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
 from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 
 log = logging.getLogger("sluice.train")
+_MONTH = re.compile(r"\d{4}-\d{2}")
 USEFUL_EPOCHS = 4.0
 """Epochs up to which repeated text is about as useful as new text (see `TrainConfig.repetition_cap`)."""
 KINDS = {"sft": "instructions", "dpo": "preferences"}
@@ -188,18 +191,36 @@ def _over(mixture: Mapping[str, float], sequences: Mapping[str, int], field: str
 def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float]:
     if config.replay is None:
         return dict(weights)
-    for source in config.replay.old:
+    old = _before_newest(sequences) if config.replay.old == (EARLIER,) else config.replay.old
+    for source in old:
         if source not in sequences:
             raise RecipeError(
                 f'[train] replay.old, among the sources with a whole sequence: no source is called "{source}"',
                 nearest(source, sequences),
             )
-    if set(config.replay.old) >= set(sequences):
+    if set(old) >= set(sequences):
         raise RecipeError(
             "[train] replay.old names every source, so that none is new",
             "leave out the new ones, or [train] replay",
         )
-    return replay_weights(weights, sequences, config.replay.old, config.replay.share)
+    # Without old sources there is nothing to replay: the first month.
+    return replay_weights(weights, sequences, old, config.replay.share) if old else dict(weights)
+
+
+def _before_newest(sequences: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns the months before the newest one and, if there are any, documents without a time.
+
+    Raises:
+        RecipeError: a source is neither a month nor `unknown`.
+    """
+    months = [source for source in sorted(sequences) if _MONTH.fullmatch(source)]
+    if other := [source for source in sorted(sequences) if source not in months and source != UNKNOWN]:
+        raise RecipeError(
+            f'[train] replay.old = ["{EARLIER}"]: the source "{other[0]}" is not a month',
+            'set [pack] by = "fetched_at" and [encode] columns = ["fetched_at"], or name the old sources',
+        )
+    old = months[:-1]
+    return (*old, *(source for source in sequences if source == UNKNOWN)) if old else ()
 
 
 def _check_repetition(

@@ -127,15 +127,20 @@ class DocumentIndex:
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        documents = [part for part in artifact.parts if any(f.path == _table_path(part.name) for f in part.files)]
+        documents = [part for part in artifact.parts if any(f.path == table_path(part.name) for f in part.files)]
         self._artifact = artifact
         self._parts = [_IndexPart(record) for record in documents]
         self._keys = KeyIndex(artifact)
-        paths = [path for part in self._parts for path in (_table_path(part.name), f"{FOLDER}/{part.name}-urls.bin")]
+        paths = [path for part in self._parts for path in (table_path(part.name), f"{FOLDER}/{part.name}-urls.bin")]
         self._reader = RangeReader(artifact, paths)
         self._part_of = {shard: number for number, part in enumerate(self._parts) for shard in part.shards}
         self._shard_number = {shard: number for number, shard in enumerate(sorted(self._part_of))}
         self._shards = RangeReader(artifact, [f"{SHARDS}/{shard}.arrow" for shard in self._shard_number])
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts of documents, sorted; `entries` yields a table for each."""
+        return tuple(part.name for part in self._parts)
 
     def by_url(self, url: str) -> list[IndexEntry]:
         """Returns the documents captured from a URL, sorted by id: one for each distinct content."""
@@ -242,5 +247,6 @@ class DocumentIndex:
         return self._part_of[shard]
 
 
-def _table_path(part: str) -> str:
+def table_path(part: str) -> str:
+    """Returns the path of the records (DOCUMENT) of a part."""
     return f"{FOLDER}/{part}-documents.bin"

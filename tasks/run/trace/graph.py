@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import group_refs
 from tasks.core.store import Store
@@ -24,6 +24,7 @@ from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS,
 from tasks.formats.documents.key_index import PART_KEYS_FOLDER, KeyIndex
 from tasks.formats.tokens.exposure import origin_of, origin_ref, unrecorded
 from tasks.formats.tokens.index import DocumentIndex, IndexEntry
+from tasks.formats.tokens.origins import Origin, accumulates, read_origins
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
@@ -262,11 +263,35 @@ class LineageReader:
             sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)),
         )
 
+    @cached_property
+    def _origins(self) -> dict[str, Origin]:
+        shards = self.artifacts.get("shards")
+        return read_origins(shards) if shards and accumulates(shards) else {}
+
+    @cached_property
+    def _earlier(self) -> dict[str, dict[str, Artifact]]:
+        """The lineages of the documents of earlier versions in the shards, by the address of the documents."""
+        store, own = self.artifacts["shards"].store, self.artifacts.get("documents")
+        addresses = {origin.documents for origin in self._origins.values()} - {str(own.address) if own else ""}
+        found = {address: Artifact.find(store, ArtifactId.parse(address)) for address in sorted(addresses)}
+        return {address: lineage.chain_of(documents) if documents else {} for address, documents in found.items()}
+
+    def _made_from(self, part: str) -> tuple[dict[str, Artifact], str]:
+        """Returns the artifacts that a part of the shards or of the documents was made from, and its part of them."""
+        origin = self._origins.get(part)
+        if origin is None:
+            return self.artifacts, part
+        return self._earlier.get(origin.documents, self.artifacts), origin.part
+
     def _rows_of(
         self, kind: str, folder: str, part: str, doc_id: str, columns: list[str], key: str = "id"
     ) -> list[dict[str, Any]]:
-        """Returns the rows of one document in its part; [] if the artifact or the part does not exist."""
-        artifact = self.artifacts.get(kind)
+        """Returns the rows of one document in its part; [] if the artifact or the part does not exist.
+
+        The part is one of the shards, which may be of an earlier version, or one of the documents.
+        """
+        artifacts, part = self._made_from(part)
+        artifact = artifacts.get(kind)
         path = f"{folder}/{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
             return []
@@ -291,7 +316,7 @@ class LineageReader:
         """Returns the layout of the kept text of a document; None if it has none."""
         uid = entry.uid.hex()
         layouts = self._rows_of("extracted", "layout", entry.part, uid, ["layout"])
-        if not layouts or "documents" not in self.artifacts:
+        if not layouts:
             return None
         extracted = self._rows_of("extracted", "documents", entry.part, uid, ["text"])
         kept = self._rows_of("documents", "kept", entry.part, uid, ["text"])

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from tasks.core.config import Config, duplicates, require_absolute
-from tasks.core.stage_spec import Input, StageSpec, Takedowns
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
 
@@ -77,6 +77,10 @@ class EncodeConfig(Config):
     `tier`, `language`, `host`, `fetched_at` (as a month, "2026-11") or `metadata.<field>`. Each value is a name (see
     `tasks.formats.tokens.labels`)."""
 
+    accumulate: bool = Field(default=False, exclude_if=lambda accumulates: not accumulates)
+    """Adds the new documents to the shards of the version before, whose tokenizer and tokens are taken over unchanged.
+    For a corpus that grows from version to version, with `[dedup_index]`. False: the shards have the documents of their
+    own version only."""
     token_files: tuple[TokenFiles, ...] = ()
     """Additional sources of tokenized documents, which bypass filters and deduplication."""
 
@@ -106,6 +110,10 @@ class PackConfig(Config):
     document are packed like separate documents."""
 
 
+_EARLIER = {
+    "earlier": PreviousInput("shards", completed_by="plan", accumulates=True, when="encode.accumulate"),
+}
+"""The shards of the version before."""
 _KEPT = Input("documents", files=("kept/",))
 """Rejected documents do not affect the tokens."""
 
@@ -117,6 +125,7 @@ STAGES = (
         config=TokenizerConfig,
         module="bpe",
         inputs={"documents": _KEPT},
+        previous=_EARLIER,
     ),
     StageSpec(
         "encode",
@@ -125,6 +134,8 @@ STAGES = (
         config=EncodeConfig,
         module="encode",
         inputs={"documents": _KEPT, "tokenizer": Input("tokenizer")},
+        previous=_EARLIER,
+        decided_by="tokenizer",
     ),
     StageSpec(
         "pack",

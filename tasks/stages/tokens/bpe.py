@@ -1,6 +1,7 @@
 """Stage tokenizer: kept documents -> a byte-level BPE tokenizer, trained or imported, and its fertility.
 
-Reads `documents` (kept/) and, if the recipe names one, the file of a tokenizer (see `token_import`); writes
+Reads `documents` (kept/) and, if the recipe names one, the file of a tokenizer (see `token_import`), or with
+`[encode] accumulate` the tokenizer of the version before (`earlier`); writes
 `tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token), `chat_template.jinja` if there
 is one beside the file, and `fertility.json`: tokens per word and bytes per token of the sample, by language and by
 source. Words are those of `tasks.formats.documents.text.words`; for languages without spaces between words, bytes per
@@ -26,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -73,7 +74,9 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         return _report(output)
     documents = inputs["documents"]
     sample = draw(documents, engine, config)
-    if config.file:
+    if "earlier" in inputs:
+        content, chat_template, settings = _of_earlier(inputs["earlier"])
+    elif config.file:
         content = token_import.read(config.file, config.end_of_text)
         chat_template, settings = token_import.read_beside(config.file, config.end_of_text)
     else:
@@ -81,7 +84,7 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         content = train((document.text for document in sample), config).to_str(pretty=True)
     tokenizer = ReferenceEncoder(content).tokenizer
     size = tokenizer.get_vocab_size()
-    if size < config.vocab_size and not config.file:
+    if size < config.vocab_size and not config.file and "earlier" not in inputs:
         log.warning(
             "the sample gives %d of the %d requested entries: it is too small or too uniform", size, config.vocab_size
         )
@@ -102,6 +105,14 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         for name, value in fertility_metrics(fertility).items():
             part.metric(name, value)
     return _report(output)
+
+
+def _of_earlier(shards: Artifact) -> tuple[str, str, dict[str, Any]]:
+    """Returns tokenizer, chat template ("" for none) and settings of the shards of an earlier version."""
+    address = next(ref.address for ref in shards.record.inputs if ref.role == "tokenizer")
+    tokenizer = Artifact.open_at(shards.store, ArtifactId.parse(address))
+    chat_template = tokenizer.read(CHAT_TEMPLATE).decode() if tokenizer.files(CHAT_TEMPLATE) else ""
+    return tokenizer.read(TOKENIZER).decode(), chat_template, json.loads(tokenizer.read(TOKENIZER_CONFIG))
 
 
 def _report(output: Output) -> Report:

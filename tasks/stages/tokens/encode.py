@@ -5,6 +5,10 @@ Reads `documents` (kept/), `tokenizer` and the token files of the recipe; writes
 `index/` and `keys/` (the location of each document, see `index` and `key_index`), `fertility/<part>.json` and
 `fertility.json` (see `bpe`; for the documents of a part with the lowest hashes, up to 1/64 of its bytes or 128 KiB).
 
+With `accumulate`, the parts of the version before (`earlier`) are taken over, in front of the new ones, whose names
+begin with the number of their version; `origins.json` has, for each part, the documents that it was made from
+(`formats.tokens.origins`).
+
 The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees the
 ends of texts. It counts in n_tokens but not in n_bytes.
 """
@@ -13,10 +17,10 @@ import itertools
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +28,23 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draws
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat, column_of, label_values
+from tasks.formats.tokens.origins import (
+    EncodedDocuments,
+    Origin,
+    part_name,
+    read_origins,
+    versions_in,
+    write_origins,
+)
+from tasks.formats.tokens.shard import FOLDER as SHARDS
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat, column_of, label_values, part_number
 from tasks.stages.tokens import EncodeConfig, token_import
 from tasks.stages.tokens.bpe import (
     FERTILITY,
@@ -81,6 +94,8 @@ class _EncodeJob:
     heldout_below: dict[str, int]
     heldout_share: int
     """The same limit for a source without documents."""
+    earlier: EncodedDocuments | None
+    """The documents of the version before, which are not encoded again."""
 
 
 def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -91,9 +106,14 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
     fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact))
     below = thresholds(documents, paths, engine, config)
     share = round(config.heldout_share * 2**64)
-    job = _EncodeJob(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below, share)
+    earlier = inputs.get("earlier")
+    before = EncodedDocuments(earlier.folder, tuple(sorted(read_origins(earlier)))) if earlier else None
+    job = _EncodeJob(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below, share, before)
     specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
     specs += _imports(config, len(paths))
+    origins: dict[str, Origin] = {}
+    if config.accumulate:
+        specs, origins = _accumulated(earlier, documents, specs)
     records = output.map_parts(engine, partial(_make_part, job), specs)
     totals: dict[str, float] = defaultdict(float)
     for record in records:
@@ -102,7 +122,7 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
     if not totals.get("tokens"):
         raise InputError(f"{documents.address} has no kept document to encode", "see its funnel for the reasons")
     key_index.merge(output, engine, records)
-    table = _fertility(output, [record.name for record in records])
+    table = _fertility(output, [record.name for record in records], origins)
     for source in sorted(job.heldout_below):
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
@@ -127,13 +147,44 @@ def _imports(config: EncodeConfig, first: int) -> list[PartSpec]:
     return [PartSpec(f"tokens-{at:05d}-of-{count:05d}", (first + at, file)) for at, file in enumerate(files)]
 
 
-def _fertility(output: Output, parts: list[str]) -> dict[str, Any]:
-    """Sums the counts of all parts, and writes the table."""
+def _accumulated(
+    earlier: Artifact | None, documents: Artifact, new: Sequence[PartSpec]
+) -> tuple[list[PartSpec], dict[str, Origin]]:
+    """Returns the parts of the version before and the new ones, in name order, and the origin of each.
+
+    The new parts get names and shard numbers that no earlier part has.
+    """
+    origins = read_origins(earlier) if earlier else {}
+    carried = [record for record in earlier.parts if record.name in origins] if earlier else []
+    files = [file.path for record in carried for file in record.files if file.path.startswith(f"{SHARDS}/")]
+    numbers = [part_number(path.removesuffix(".arrow")) for path in files]
+    first, version = max(numbers, default=-1) + 1, versions_in(origins) + 1
+    specs = [PartSpec(record.name, _Carried(earlier.folder, record)) for record in carried if earlier]
+    for spec in new:
+        index, source = spec.payload
+        name = part_name(version, spec.name)
+        specs.append(PartSpec(name, (first + index, source)))
+        origins[name] = Origin(documents=str(documents.address), part=spec.name)
+    return sorted(specs, key=lambda spec: spec.name), origins
+
+
+class _Carried(NamedTuple):
+    """A part of the version before."""
+
+    folder: ArtifactFolder
+    record: PartRecord
+
+
+def _fertility(output: Output, parts: list[str], origins: dict[str, Origin]) -> dict[str, Any]:
+    """Sums the counts of all parts, and writes the table and, if there are any, the origins of the parts."""
     folder = ArtifactFolder(output.store, output.address, output.address.path)
     table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
     if _SUMMARY not in output.committed:
-        with output.part(_SUMMARY, conserved=False) as part, part.file(FERTILITY) as file:
-            file.write(json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
+        with output.part(_SUMMARY, conserved=False) as part:
+            with part.file(FERTILITY) as file:
+                file.write(json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
+            if origins:
+                write_origins(part, origins)
     return table
 
 
@@ -174,7 +225,10 @@ def _stem(path: str) -> str:
     return path.removeprefix(KEPT).removesuffix(".parquet")
 
 
-def _make_part(job: _EncodeJob, part: Part, payload: tuple[int, str | TokenSource]) -> None:
+def _make_part(job: _EncodeJob, part: Part, payload: "tuple[int, str | TokenSource] | _Carried") -> None:
+    if isinstance(payload, _Carried):
+        part.carry(payload.folder, payload.record)
+        return
     index, source = payload
     if isinstance(source, str):
         _encode_part(job, part, index, source)
@@ -193,7 +247,11 @@ def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSou
         unknown = [label(None, "")] * len(documents)
         uids, urls = [document.uid for document in documents], [document.url for document in documents]
         table = documents_table(uids, urls, tokens, n_bytes, dict.fromkeys(job.columns, unknown))
-        is_heldout = pa.array([draw < below for draw in heldout_draws(uid.hex() for uid in uids)])
+        table = _new(job, part, [uid.hex() for uid in uids], table)
+        is_heldout = pa.array(
+            [draw < below for draw in heldout_draws(uid.hex() for uid in table.column("doc_uid").to_pylist())],
+            pa.bool_(),
+        )
         writer.add(table.filter(is_heldout), token_source.source, HELDOUT)
         writer.add(table.filter(pc.invert(is_heldout)), token_source.source, TRAIN)
     writer.close()
@@ -201,9 +259,20 @@ def _import_part(job: _EncodeJob, part: Part, index: int, token_source: TokenSou
         file.write(json.dumps(FertilityCounts().sums, sort_keys=True).encode())
 
 
+def _new(job: _EncodeJob, part: Part, ids: list[str], table: pa.Table) -> pa.Table:
+    """Returns the rows whose documents, given by their ids, no earlier version has encoded; counts the others."""
+    if job.earlier is None:
+        return table
+    is_known = job.earlier.contain(ids)
+    if known := int(is_known.sum()):
+        part.reject("encoded_before", known)
+    return table.filter(pa.array(~is_known))
+
+
 def _encode_part(job: _EncodeJob, part: Part, index: int, path: str) -> None:
     table = _read(job, path)
     part.count_in(table.num_rows)
+    table = _new(job, part, table.column("id").to_pylist(), table)
     encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
     sample = _Sample.of(table)
     texts = table.column("text")

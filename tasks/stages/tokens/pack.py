@@ -1,6 +1,7 @@
 """Stage pack: token shards -> a plan, the document slices of each sequence.
 
-Reads `shards` and the takedowns in force (`takedowns`), whose documents have no slices; writes `plan/` (see
+Reads `shards` and the takedowns in force (`takedowns`), whose documents have no slices; nor have those of accumulated
+shards whose page a later version has captured again. Writes `plan/` (see
 `formats.tokens.plan`) and its `checksums/`. A new sequence length rewrites 20 bytes per slice and no tokens. Sources
 with more than 2**28 tokens are packed in independent parts, on any worker.
 
@@ -14,7 +15,7 @@ longer than a sequence, and pads the sequences.
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.marks import Rows, withheld_rows
+from tasks.formats.tokens.origins import superseded_rows
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
 from tasks.formats.tokens.repeats import read_repeated_runs, remaining_runs
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
@@ -38,6 +40,8 @@ from tasks.stages.tokens import PackConfig
 VERSION = 3
 SUMMARY_PART = "summary.json"  # no source has a dot in its name
 _PART_TOKENS = 2**28
+SUPERSEDED = "superseded"
+"""Reason of documents whose page a later version has captured again."""
 
 _COUNTS = (
     "sequences",
@@ -147,8 +151,11 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     shards = ShardSet.open(inputs["shards"])
     jobs = [job for source, names in _contents(shards, config.by).items() for job in _jobs(source, names, _PART_TOKENS)]
     specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
-    withheld = withheld_rows(inputs["shards"], tombstones_of(inputs))
-    records = output.map_parts(engine, partial(_pack, shards, config, withheld, _repeats(config, inputs)), specs)
+    left_out = {
+        TAKEDOWN: withheld_rows(inputs["shards"], tombstones_of(inputs)),
+        SUPERSEDED: superseded_rows(inputs["shards"]),
+    }
+    records = output.map_parts(engine, partial(_pack, shards, config, left_out, _repeats(config, inputs)), specs)
     metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
     counts = [metrics[spec.name] for spec in specs]
     if not any(count["sequences"] for count in counts):
@@ -207,11 +214,20 @@ def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_PackJo
 
 
 def _pack(
-    shards: ShardSet, config: PackConfig, withheld: Rows, repeats: ArtifactFolder | None, part: Part, job: _PackJob
+    shards: ShardSet,
+    config: PackConfig,
+    left_out: Mapping[str, Rows],
+    repeats: ArtifactFolder | None,
+    part: Part,
+    job: _PackJob,
 ) -> None:
-    all_documents = _documents(shards, job, config.by)
-    is_kept = _not_withheld(shards, all_documents, withheld)
-    documents = Documents(*(column[is_kept] for column in all_documents))
+    documents = _documents(shards, job, config.by)
+    part.count_in(len(documents.row))
+    for reason, rows in left_out.items():
+        is_kept = _is_in_none(shards, documents, rows)
+        documents = Documents(*(column[is_kept] for column in documents))
+        if count := int(np.count_nonzero(~is_kept)):
+            part.reject(reason, count)
     if repeats:
         documents = _exclude_repeats(shards, repeats, documents, job, part)
     packed = METHODS[config.method](documents, config.seq_len)
@@ -222,10 +238,7 @@ def _pack(
             ) as file:
                 write_array(file, values)
     used, split = _count_used(packed)
-    part.count_in(len(is_kept))
     part.count_out(used)
-    if taken_down := int(np.count_nonzero(~is_kept)):
-        part.reject(TAKEDOWN, taken_down)
     if unused := len(np.unique(_keys(documents.shard, documents.row))) - used:
         part.reject("incomplete_last_sequence", unused)
     tokens = int(packed.slices["length"].sum())
@@ -288,11 +301,11 @@ def _rows_with(column: pa.DictionaryArray, value: str) -> NDArray[np.int64]:
     return np.flatnonzero(column.indices.to_numpy() == column.dictionary.index(value).as_py())
 
 
-def _not_withheld(shards: ShardSet, documents: Documents, withheld: Rows) -> NDArray[np.bool_]:
-    """Returns a mask of the documents that are not withheld, shape (documents,)."""
+def _is_in_none(shards: ShardSet, documents: Documents, rows_by_shard: Rows) -> NDArray[np.bool_]:
+    """Returns a mask of the documents that are not among some rows, shape (documents,)."""
     mask = np.ones(len(documents.row), dtype=bool)
-    numbers = _numbers(shards) if withheld else {}
-    for name, rows in withheld.items():
+    numbers = _numbers(shards) if rows_by_shard else {}
+    for name, rows in rows_by_shard.items():
         mask &= (documents.shard != numbers[name]) | ~np.isin(documents.row, rows)
     return mask
 

@@ -1,0 +1,128 @@
+"""Origins of token shards that accumulate versions: from which documents each part was made.
+
+Reads and writes `origins.json` of an encoding: part -> {documents, part}, the artifact and the part of it. Only shards
+with `[encode] accumulate` have it. The names of their parts begin with the number of the version that made them, from 1
+on, so that no two versions have a part of the same name.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.config import Config
+from tasks.core.errors import InputError
+from tasks.core.part import Part
+from tasks.formats.documents.text import hashes64
+from tasks.formats.tokens.index import DOCUMENT, DocumentIndex, table_path
+from tasks.formats.tokens.marks import rows_by_shard
+
+FILE = "origins.json"
+_PREFIX = "v"
+
+
+class Origin(Config):
+    """The documents of one part: the address of their artifact, and the name of its part."""
+
+    documents: str
+    part: str
+
+
+Origins = Mapping[str, Origin]
+"""Origin of each part of documents, by the name of the part of the shards."""
+
+
+def part_name(version: int, name: str) -> str:
+    """Returns the name of a part of the shards.
+
+    >>> part_name(2, "part-00000-of-00004")
+    'v00002-part-00000-of-00004'
+    """
+    return f"{_PREFIX}{version:05d}-{name}"
+
+
+def version_of(part: str) -> int:
+    """Returns the number of the version that made a part.
+
+    >>> version_of("v00002-part-00000-of-00004")
+    2
+    """
+    return int(part.removeprefix(_PREFIX).partition("-")[0])
+
+
+def versions_in(origins: Origins) -> int:
+    """Returns the number of versions in accumulated shards; 0 without parts."""
+    return max(map(version_of, origins), default=0)
+
+
+@dataclass(frozen=True)
+class EncodedDocuments:
+    """The documents in accumulated shards. Picklable.
+
+    Args:
+        folder: folder of the shards.
+        parts: names of their parts of documents.
+    """
+
+    folder: ArtifactFolder
+    parts: tuple[str, ...]
+
+    def contain(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Returns which documents, by ids of 32 hex digits, the shards have, shape (ids,); reads one part at a time."""
+        wanted = np.frombuffer(bytes.fromhex("".join(ids)), "V16")
+        found = np.zeros(len(wanted), bool)
+        for part in self.parts:
+            found |= np.isin(wanted, np.fromfile(self.folder.local(table_path(part)), DOCUMENT)["uid"])
+        return found
+
+
+def write_origins(part: Part, origins: Origins) -> None:
+    """Writes FILE."""
+    content = {name: origin.model_dump() for name, origin in origins.items()}
+    with part.file(FILE) as file:
+        file.write(json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def accumulates(shards: Artifact) -> bool:
+    """Returns whether shards have the documents of several versions."""
+    return FILE in shards.files(FILE)
+
+
+def read_origins(shards: Artifact) -> dict[str, Origin]:
+    """Returns the origins of accumulated shards.
+
+    Raises:
+        InputError: the shards do not accumulate.
+    """
+    if not accumulates(shards):
+        raise InputError(
+            f"{shards.address} was made without [encode] accumulate, so that its parts cannot be taken over",
+            "begin with a version that accumulates under another recipe name, or remove the setting",
+        )
+    return {name: Origin.model_validate(origin) for name, origin in json.loads(shards.read(FILE)).items()}
+
+
+def superseded_rows(shards: Artifact) -> dict[str, NDArray[np.int64]]:
+    """Returns the rows whose URL a later version has encoded again, by shard, ascending.
+
+    A page that has changed is a new document; the earlier one is no longer trained on.
+    """
+    if not accumulates(shards):
+        return {}
+    index = DocumentIndex(shards)
+    newest: dict[int, int] = {}
+    keys = []
+    for part, table in zip(index.parts, index.entries(), strict=True):
+        hashes, version = np.array(hashes64("url:", table.column("url").to_pylist()), np.uint64), version_of(part)
+        keys.append(hashes)
+        newest.update(dict.fromkeys(hashes.tolist(), version))  # parts are in the order of their versions
+    found = []
+    for part, table, hashes in zip(index.parts, index.entries(), keys, strict=True):
+        version = version_of(part)
+        is_old = pa.array([newest[key] > version for key in hashes.tolist()], pa.bool_())
+        found.append(table.filter(is_old))
+    return rows_by_shard(pa.concat_tables(found)) if found else {}
