@@ -193,6 +193,13 @@ def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
     )
 
 
+def check_recorded(existing: Artifact, identity: str) -> None:
+    """Raises DriftError if the artifact of a command has another fingerprint than its settings and inputs give now."""
+    if existing.record.fingerprint != identity:
+        cause = f"{existing.address} exists, and was made with other settings or inputs"
+        raise DriftError(cause, "give another --version, or delete the artifact")
+
+
 def _with_recorded_files(record: ArtifactRecord, resolved: ResolvedStage) -> list[InputRef]:
     """Returns the inputs of `resolved`, with the files outside the store as `record` read them.
 
@@ -247,15 +254,11 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
             continue
         path = f"{stage.section}.{field}"
         if not isinstance(value, str):
-            artifacts[role] = [_open_named(store, path, ArtifactId.parse(id_), own) for id_ in value]
+            artifacts[role] = [named_artifact(store, path, id_, own) for id_ in value]
             continue
-        if is_address(value):
-            artifacts[role] = _imported(store, path, value)
-            continue
-        address = ArtifactId.parse(value)
-        if address.version != PREVIOUS:
-            artifacts[role] = _open_named(store, path, address, own)
-        elif previous := _find_previous(store, role, address.name, own):
+        if is_address(value) or ArtifactId.parse(value).version != PREVIOUS:
+            artifacts[role] = named_artifact(store, path, value, own)
+        elif previous := _find_previous(store, role, ArtifactId.parse(value).name, own):
             artifacts[role] = previous
     return artifacts
 
@@ -274,16 +277,26 @@ def _setting(config: Config, path: str) -> Any:
     return value
 
 
-def _imported(store: Store, field: str, address: str) -> Artifact:
-    from tasks.run.import_model import imported_model
+def named_artifact(store: Store, field: str, name: str, own: ArtifactId | None = None) -> Artifact:
+    """Opens an artifact by its id, or a model from elsewhere by its address.
 
-    try:
-        return imported_model(store, address)
-    except InputError as error:
-        raise InputError(f"{field}: {error.cause}", error.remedy) from None
+    Args:
+        store: store of the artifacts.
+        field: what names it, for messages.
+        name: the id, or the address.
+        own: id of the artifact that the run makes, which cannot be its input.
 
+    Raises:
+        InputError, SluiceError: see `named_inputs`.
+    """
+    if is_address(name):
+        from tasks.run.import_model import imported_model
 
-def _open_named(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:
+        try:
+            return imported_model(store, name)
+        except InputError as error:
+            raise InputError(f"{field}: {error.cause}", error.remedy) from None
+    address = ArtifactId.parse(name)
     if address == own:
         raise InputError(
             f"{field}: {address} is the artifact that this run would make",
