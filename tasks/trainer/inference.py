@@ -7,6 +7,7 @@ decodes greedily; `Scorer` computes likelihoods and greedy answers for evaluatio
 `Scorer` follows the rules of lm-eval 0.4.13 (`lm_eval/api/model.py`, `lm_eval/models/huggingface.py`), so that the
 numbers agree: white space at the end of a prompt is tokenized with the answer; prompt and answer are tokenized together
 and split after the number of tokens that the prompt has alone; a prompt that is too long is truncated from the left.
+A token across the end of the prompt ("=-") stays whole; lm-eval puts the prompt's own last token ("=") in its place.
 End-of-text precedes the prompt, as it precedes every document in training; before a prompt of a model from elsewhere
 are the tokens that its own tokenizer puts there.
 """
