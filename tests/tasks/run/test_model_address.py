@@ -15,6 +15,7 @@ from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.ledger import versions_of
 from tasks.core.store import Store
 from tasks.formats.tokens.exposure import BASE, INITIAL, origin_ref
+from tasks.run import import_model as import_command
 from tasks.run.export import export_model
 from tasks.run.import_model import import_model, imported_model
 from tasks.run.recipe import Recipe, find_recipe
@@ -168,6 +169,23 @@ def test_the_command_and_a_recipe_import_the_same_checkpoint(bench: Bench, hub: 
     found = imported_model(bench.store, f"{HUB}@v1")
     by_hand = import_model(bench.store, "pot", "1", f"{HUB}@{COMMIT}").checkpoint
     assert (found.record.content, found.record.fingerprint) == (by_hand.record.content, by_hand.record.fingerprint)
+
+
+def test_two_runs_that_import_a_model_at_once_end_with_one_checkpoint(
+    bench: Bench, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = list[Artifact]()
+    write = import_command._write_checkpoint
+
+    def overtaken(*arguments: Any) -> None:
+        with monkeypatch.context() as context:
+            context.setattr(import_command, "_write_checkpoint", write)
+            others.append(imported_model(bench.store, str(model)))
+        write(*arguments)
+
+    monkeypatch.setattr(import_command, "_write_checkpoint", overtaken)
+    assert imported_model(bench.store, str(model)).record == others[0].record
+    assert others[0].verify() == []
 
 
 def test_a_training_starts_from_an_address(tmp_path: Path, model: Path) -> None:
