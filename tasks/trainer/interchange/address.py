@@ -53,6 +53,9 @@ def hub_model(address: str) -> HubModel:
 
 def check_address(address: str) -> None:
     """Raises InputError for an address that no model can have, or that would show a password in records."""
+    if address.endswith(".gguf"):
+        remedy = "convert it with transformers (`from_pretrained(folder, gguf_file=…)`, then `save_pretrained`)"
+        raise InputError(f"{address} is a GGUF file, and not a Hugging Face folder", remedy)
     protocol, _, rest = address.partition("://")
     if protocol == HUB and rest:
         hub_model(address)

@@ -232,6 +232,7 @@ def test_a_recipe_with_an_address_is_checked_without_a_network(setting: str, mon
     for address, said in {
         "hf://ink": r"hf://ink is not a model of the hub. Write hf://owner/name",
         "https://me:secret@h/pot": r"https://…: the URL has credentials or a query",
+        "/data/pot.gguf": r"pot.gguf is a GGUF file, and not a Hugging Face folder. Convert it with transformers",
         "models/pot": r"<recipe>/checkpoint@<version>.*; a model from elsewhere is a folder, its URL, or hf://",
     }.items():
         with pytest.raises(RecipeError, match=said):
