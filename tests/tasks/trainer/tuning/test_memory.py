@@ -34,21 +34,12 @@ NF4 = {"lora": {"rank": 8, "base": "nf4"}}
 M_MMAP_THRESHOLD = -3
 
 
-def write_base(path: Path, model: ModelConfig, vocab_size: int) -> None:
-    torch.set_num_threads(1)
-    save_file(build(model, vocab_size, 0).state_dict(), path)
-    os._exit(0)
-
-
 def spec_of(folder: Path, model: ModelConfig, vocab_size: int, seq_len: int, tuning: dict[str, Any]) -> TrainSpec:
-    """The spec of a fine-tuning from a random base, which is written to a file.
-
-    A process of its own writes it: memory that the tests' process has held would be in the ranks that it forks.
-    """
+    """The spec of a fine-tuning from a random base, which is written to a file."""
     folder.mkdir(exist_ok=True)
     path = folder / "model.safetensors"
     if not path.exists():
-        assert forked(write_base, [(path, model, vocab_size)], 600) == [0]
+        save_file(build(model, vocab_size, 0).state_dict(), path)
     return TrainSpec(
         run=TrainConfig(model=model, batch_size=4, microbatch=2),
         weights={},
