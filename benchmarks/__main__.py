@@ -70,6 +70,15 @@ def _lm_eval(result: dict[str, Any]) -> str:
     return f"log-likelihoods within {apart:.0e}, {texts['equal_texts']} of {texts['items']} texts equal"
 
 
+def _imported_model(result: dict[str, Any]) -> str:
+    (row,) = (row for row in result["tuned"]["rows"] if row["name"] == "responses")
+    texts = result["texts"]
+    return (
+        f"{texts['equal_answers']} of {texts['answers']} greedy answers equal; held-out chunks {row['first']:.2f} to "
+        f"{row['second']:.2f} bits per byte in {result['tuned']['steps']} steps"
+    )
+
+
 def _explain(result: dict[str, Any]) -> str:
     size = result["sizes"][len(result["sizes"]) // 2]
     tokens = f"{size['tokens'] / 1e6:,.0f} M tokens"
@@ -325,6 +334,12 @@ BENCHMARKS = (
         "exports lm_eval MODEL EVALS",
         "Scores of tasks against those of lm-eval and its own model class",
         _lm_eval,
+    ),
+    Benchmark(
+        "imported_model",
+        "imported_model EVALS",
+        "SmolLM2-135M-Instruct from PyPI: import, answers, scores beside lm-eval, and LoRA on PDF manuals",
+        _imported_model,
     ),
     Benchmark(
         "generation",

@@ -28,7 +28,7 @@ FORM = {
         type=["null", "string"],
         maxLength=300,
         title="Base",
-        description='Model to begin from, such as "demo/checkpoint@2026.10" or "demo/finetuned@sft".',
+        description='Model to begin from: "demo/checkpoint@2026.10", "demo/finetuned@sft", "hf://owner/name@revision".',
     ),
     "finetune.loss": Param(
         None, type=["null", "string"], enum=[None, "sft", "dpo"], title="Method", description="sft: instructions; dpo."

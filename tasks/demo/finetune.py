@@ -16,8 +16,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.digest import sha256_of
-from tasks.core.errors import DriftError, InputError
+from tasks.core.errors import InputError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.demo import stack
@@ -29,17 +28,16 @@ from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of, unrecorded
-from tasks.run.import_model import import_model
+from tasks.run.import_model import imported_model
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.trace.text import render_tuned
 from tasks.run.trace.trace import PageTrace, trace
+from tasks.trainer.interchange.address import is_address
 
 RECIPE = "manuals"
 BASES = ("demo", "smoke")
 """Recipes whose newest model may be the base, in order of preference; the last one is run if none has a model."""
 
-IMPORTED = "imported"
-"""Recipe under whose name a model folder is published."""
 _IMPORTED = {"finetune.steps": 100, "finetune.optim.lr": 5e-4, "examples.date": "2026-01-01"}
 """Settings for an imported base, which is larger than those of the demo, and better trained."""
 
@@ -91,14 +89,14 @@ def finetune(home: Home, base: str) -> None:
 
     Args:
         home: folders and services of the demo.
-        base: "demo/checkpoint@dev", or a Hugging Face model folder or URL, which is imported; "": the newest of BASES.
+        base: "demo/checkpoint@dev", or the address of a model, which is imported; "": the newest of BASES.
 
     Raises:
         SluiceError: a service does not start, the base does not exist, or a task failed; one line that names the log.
     """
     recipe, store = find_recipe(RECIPE), Store(home.store)
     manuals = write_manuals(home.root / RECIPE)
-    imported = import_base(store, base) if "://" in base or (Path(base).expanduser().is_dir() and base) else None
+    imported = imported_model(store, base) if is_address(base) or (base and Path(base).is_dir()) else None
     stack.up(home)
     with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
         if base:
@@ -114,25 +112,6 @@ def finetune(home: Home, base: str) -> None:
     for line in tuning_report(RunArtifacts(store, RECIPE, request.version), len(manuals), dag_runs):
         print(line)
     print(f"\n{stack.addresses(home)}\nStop everything: make down")
-
-
-def import_base(store: Store, source: str) -> Artifact:
-    """Returns the checkpoint of a model folder or URL, which is imported under a version with its name.
-
-    Raises:
-        InputError: it cannot be imported, or has changed since it was.
-    """
-    source = source if "://" in source else str(Path(source).expanduser().absolute())
-    name = re.sub(r"[^A-Za-z0-9]+", "-", source.rstrip("/").rpartition("/")[2]).strip("-").lower()
-    version = f"{name or 'model'}-{sha256_of(source.encode())[:6]}"
-    try:
-        return import_model(store, IMPORTED, version, source).checkpoint
-    except DriftError as error:
-        raise InputError(
-            f"{error.cause}: {source} has changed since it was imported",
-            f"import it with: python -m tasks import-model {source} --recipe {IMPORTED} --version OTHER; and then "
-            f"BASE={IMPORTED}/checkpoint@OTHER",
-        ) from None
 
 
 def _newest_base(store: Store) -> Artifact | None:

@@ -7,6 +7,8 @@ files of a training without steps: `checkpoints/step-00000000/model.safetensors`
 `import.json` {name, license, revision, architecture, sha256 by file, dtypes of the tensors that were not fp32}, which
 marks it as imported. Records list every file of the folder that was read, with its sha256.
 
+A model that a recipe names by its address becomes artifacts of the recipe `imported` (`imported_model`).
+
 The export (`tasks.run.export`) is the inverse.
 """
 
@@ -21,7 +23,7 @@ from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
-from tasks.core.config import Config, canonical_json
+from tasks.core.config import Config, canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import DriftError, InputError
 from tasks.core.stage import Output, Part, Report
@@ -37,24 +39,26 @@ from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
-    STATED,
     TOKENIZER,
     TOKENIZER_CONFIG,
     FolderModel,
+    read_files,
     read_json,
     read_model,
     read_origin,
     read_tensors,
-    weight_files,
 )
-from tasks.trainer.interchange.model_source import ModelFiles, model_files
-from tasks.trainer.interchange.weights import INDEX, StoredTensor, write_fp32
+from tasks.trainer.interchange.model_source import ModelFiles, identify, model_files
+from tasks.trainer.interchange.weights import StoredTensor, write_fp32
 from tasks.trainer.model.model_file import FILE, describe
 
 log = logging.getLogger("sluice.import")
 
 COMMAND, VERSION = "import-model", 2
 """Stage and version in the records, and in the fingerprints."""
+
+IMPORTED = "imported"
+"""Recipe under whose name models are published that other recipes name by their address."""
 
 Write = Callable[[Output], None]
 """Writes the parts of an artifact that are not committed yet."""
@@ -110,12 +114,31 @@ def import_model(store: Store, recipe: str, version: str, source: str) -> Import
         return _import(store, recipe, version, files)
 
 
+def imported_model(store: Store, address: str) -> Artifact:
+    """Returns the checkpoint of a model outside the store, which is imported unless its content has been before.
+
+    Its version has the last name of the address and a hash of what the source is now: the commit of a model of the hub,
+    the bytes of a folder's files, the state of those of a URL. So a source that has changed is another checkpoint, and
+    artifacts made from the earlier one are refused as out of date. Processes that import the same model at once end
+    with one checkpoint.
+
+    Raises:
+        SluiceError: see `import_model`.
+    """
+    identity = identify(address)
+    version = f"{identity.label}-{sha256_of_json([VERSION, identity.content])[:12]}"
+    if found := Artifact.find(store, ArtifactId(f"{IMPORTED}/checkpoint", version)):
+        return found
+    log.info("%s is imported as %s/checkpoint@%s", identity.address, IMPORTED, version)
+    return import_model(store, IMPORTED, version, identity.address).checkpoint
+
+
 def _import(store: Store, recipe: str, version: str, source: ModelFiles) -> ImportedModel:
     path = source.folder
     model = read_model(path)
     tensors = read_tensors(path, model)
     tokenizer = read_tokenizer(path, model)
-    refs = {name: _ref(source, name) for name in _files(path)}
+    refs = {name: _ref(source, name) for name in read_files(path)}
     vocabulary = _publish(
         store,
         ArtifactId(f"{recipe}/tokenizer", version),
@@ -257,13 +280,6 @@ def _end_of_text(folder: Path, model: FolderModel, vocabulary: Mapping[str, int]
             "the model was trained with the token %s before a text: here, %s is before every text", begin, token
         )
     return token
-
-
-def _files(folder: Path) -> list[str]:
-    """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
-    weights = [path.name for path in weight_files(folder)]
-    stated = [name for name in (*STATED, INDEX, CHAT_TEMPLATE, GENERATION_CONFIG) if (folder / name).is_file()]
-    return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *stated})
 
 
 def _ref(source: ModelFiles, name: str) -> InputRef:

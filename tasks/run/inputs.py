@@ -2,7 +2,8 @@
 
 Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store. Inputs are:
 artifacts of the version or its source version, artifacts of the previous version, artifacts whose ids are in settings
-(such as `init_from`), takedowns in force, files outside the store, and code with its own versions.
+(such as `init_from`), takedowns in force, files outside the store, and code with its own versions. A model that a
+setting names by its address outside the store is imported first.
 
 In an id in settings, the version `previous` is the newest other version that existed when the run began. Takedowns of
 all versions are inputs, but only their tombstones are part of fingerprints: an artifact made before a takedown differs
@@ -34,6 +35,7 @@ from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import ArtifactsByRole, artifact_of_version, previous_inputs
 from tasks.run.recipe import Recipe
 from tasks.trainer.checkpoints.fence import first_attempt
+from tasks.trainer.interchange.address import is_address
 from tasks.trainer.tuning.config import FinetuneConfig
 
 log = logging.getLogger("sluice.runner")
@@ -191,6 +193,13 @@ def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
     )
 
 
+def check_recorded(existing: Artifact, identity: str) -> None:
+    """Raises DriftError if the artifact of a command has another fingerprint than its settings and inputs give now."""
+    if existing.record.fingerprint != identity:
+        cause = f"{existing.address} exists, and was made with other settings or inputs"
+        raise DriftError(cause, "give another --version, or delete the artifact")
+
+
 def _with_recorded_files(record: ArtifactRecord, resolved: ResolvedStage) -> list[InputRef]:
     """Returns the inputs of `resolved`, with the files outside the store as `record` read them.
 
@@ -214,6 +223,9 @@ def _difference(record: ArtifactRecord, resolved: ResolvedStage) -> str:
         if recorded.get((ref.role, ref.address)) != ref.identity:
             if resolved.spec.takedowns and ref.role == resolved.spec.takedowns.role:
                 return f"the takedown {ref.address} came into force after it was made"
+            address = str(_setting(resolved.config, resolved.spec.named_inputs.get(ref.role, "")))
+            if is_address(address):
+                return f"{address}, its input {ref.role}, has changed, and is now {ref.address}"
             return f"its input {ref.role} ({ref.address}) has changed"
     return "its inputs have changed"
 
@@ -224,6 +236,8 @@ PREVIOUS = "previous"
 def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId) -> ArtifactsByRole:
     """Returns the artifacts whose ids are in the settings of a stage; roles without an id are left out.
 
+    A model that a setting names by its address outside the store is imported, unless it has been before.
+
     Args:
         store: store of the artifacts.
         stage: the stage that reads them.
@@ -231,7 +245,8 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
         own: id of the artifact that it writes.
 
     Raises:
-        InputError: an artifact does not exist, or is the one that the stage writes.
+        InputError: an artifact does not exist, or is the one that the stage writes; a model cannot be imported.
+        SluiceError: see `imported_model`.
     """
     artifacts: ArtifactsByRole = {}
     for role, field in stage.named_inputs.items():
@@ -239,30 +254,49 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
             continue
         path = f"{stage.section}.{field}"
         if not isinstance(value, str):
-            artifacts[role] = [_open_named(store, path, ArtifactId.parse(id_), own) for id_ in value]
+            artifacts[role] = [named_artifact(store, path, id_, own) for id_ in value]
             continue
-        address = ArtifactId.parse(value)
-        if address.version != PREVIOUS:
-            artifacts[role] = _open_named(store, path, address, own)
-        elif previous := _find_previous(store, role, address.name, own):
+        if is_address(value) or ArtifactId.parse(value).version != PREVIOUS:
+            artifacts[role] = named_artifact(store, path, value, own)
+        elif previous := _find_previous(store, role, ArtifactId.parse(value).name, own):
             artifacts[role] = previous
     return artifacts
 
 
 def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
     """Returns the roles with the version `previous`, whose artifact is chosen when the run begins."""
-    return [role for role, field in stage.named_inputs.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
+    names = {role: str(_setting(config, field)) for role, field in stage.named_inputs.items()}
+    return [role for role, name in names.items() if name.endswith(f"@{PREVIOUS}") and not is_address(name)]
 
 
 def _setting(config: Config, path: str) -> Any:
-    """Returns the setting at a dotted path; "" if a section on the path is missing."""
-    value: Any = config
+    """Returns the setting at a dotted path; "" without a path, or if a section on the path is missing."""
+    value: Any = config if path else ""
     for step in path.split("."):
         value = "" if value in (None, "") else getattr(value, step)
     return value
 
 
-def _open_named(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:
+def named_artifact(store: Store, field: str, name: str, own: ArtifactId | None = None) -> Artifact:
+    """Opens an artifact by its id, or a model from elsewhere by its address.
+
+    Args:
+        store: store of the artifacts.
+        field: what names it, for messages.
+        name: the id, or the address.
+        own: id of the artifact that the run makes, which cannot be its input.
+
+    Raises:
+        InputError, SluiceError: see `named_inputs`.
+    """
+    if is_address(name):
+        from tasks.run.import_model import imported_model
+
+        try:
+            return imported_model(store, name)
+        except InputError as error:
+            raise InputError(f"{field}: {error.cause}", error.remedy) from None
+    address = ArtifactId.parse(name)
     if address == own:
         raise InputError(
             f"{field}: {address} is the artifact that this run would make",

@@ -122,6 +122,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     importing.add_argument(
         "source", help="a folder with config.json, safetensors files and tokenizer.json, its URL, or hf://owner/name"
     )
+    evaluating = add("evaluate-model", "score a model from elsewhere on the recipe's tasks", _evaluate_model)
+    evaluating.add_argument("model", help="a folder, its URL, hf://owner/name@revision, or the id of an artifact")
     what_if = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
     what_if.add_argument("--source-version", default="", help="version from which inputs missing at --version are read")
     what_if.add_argument(
@@ -313,6 +315,12 @@ def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace)
     from tasks.run.import_model import import_model
 
     print(import_model(store, recipe.name, options.version or recipe.version, options.source).text())
+
+
+def _evaluate_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.evaluate_model import evaluate_model
+
+    print(evaluate_model(store, recipe, options.version or recipe.version, options.model).table)
 
 
 def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 """
 
 import re
-import shlex
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -17,27 +16,12 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config, Problems
 from tasks.core.errors import RecipeError
 from tasks.formats.tokens.mixture import Anneal, check_weights
+from tasks.trainer.interchange.address import check_model_name
 from tasks.trainer.place import CHECK_EVERY, Layout
 
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def import_hint(source: str) -> str:
-    """Returns how a folder, URL or model of the hub that a recipe names becomes a checkpoint; "" for another text.
-
-    >>> import_hint("hf://ink/Pot-1B@main").partition(",")[0]
-    '; import it first: python -m tasks import-model hf://ink/Pot-1B@main --recipe R --version pot-1b'
-    """
-    if "://" not in source and not source.startswith(("/", ".", "~")):
-        return ""
-    name = source.partition("@")[0].rstrip("/").rpartition("/")[2].lower()
-    version = re.sub(r"[^a-z0-9._-]", "-", name).strip("-._") or "imported"
-    return (
-        f"; import it first: python -m tasks import-model {shlex.quote(source)} --recipe R --version {version}, where "
-        f'R is the name of a recipe, and write "R/checkpoint@{version}" here'
-    )
 
 
 class LinearRope(Config):
@@ -265,8 +249,8 @@ class TrainConfig(Config):
     init_from: str = Field(default="", exclude_if=lambda name: not name)
     """Checkpoint whose last weights are the initial weights ("demo/checkpoint@2026.10"), of the same model and
     tokenizer. "demo/checkpoint@previous" is the newest other version when the run started; if there is none, the
-    weights are random. Optimizer, steps and learning rate start from scratch, with the warm-up. Empty: random
-    weights."""
+    weights are random. A model from elsewhere ("hf://owner/name@revision", a folder, its URL) is imported first.
+    Optimizer, steps and learning rate start from scratch, with the warm-up. Empty: random weights."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of sequences."""
     checkpoint_every: int = Field(default=100, ge=1)
@@ -293,9 +277,8 @@ class TrainConfig(Config):
     @field_validator("init_from")
     @classmethod
     def _checkpoint(cls, name: str) -> str:
-        if name and not _CHECKPOINT.fullmatch(name):
-            form = 'the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"'
-            raise ValueError(f"{form}{import_hint(name)}")
+        form = 'the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"'
+        check_model_name(name, _CHECKPOINT, form)
         return name
 
     @field_validator("mixture")

@@ -7,7 +7,9 @@ decodes greedily; `Scorer` computes likelihoods and greedy answers for evaluatio
 `Scorer` follows the rules of lm-eval 0.4.13 (`lm_eval/api/model.py`, `lm_eval/models/huggingface.py`), so that the
 numbers agree: white space at the end of a prompt is tokenized with the answer; prompt and answer are tokenized together
 and split after the number of tokens that the prompt has alone; a prompt that is too long is truncated from the left.
-End-of-text precedes the prompt, as it precedes every document in training.
+A token across the end of the prompt ("=-") stays whole; lm-eval puts the prompt's own last token ("=") in its place.
+End-of-text precedes the prompt, as it precedes every document in training; before a prompt of a model from elsewhere
+are the tokens that its own tokenizer puts there.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -177,7 +179,7 @@ def continuation(
 
 
 class ScoringRequest(NamedTuple):
-    """Tokens of a prompt, preceded by end-of-text, and of the answer that follows it."""
+    """Tokens of a prompt, with those before it, and of the answer that follows it."""
 
     prompt: list[int]
     answer: list[int]
@@ -200,6 +202,7 @@ class Scorer:
         eos_id: end-of-text.
         context: maximum number of tokens the model reads.
         batch_tokens: tokens per forward pass, including padding; a longer sequence is a separate batch.
+        start: tokens before a prompt; None: end-of-text. An empty prompt has end-of-text if there are none.
     """
 
     model: Transformer
@@ -207,6 +210,7 @@ class Scorer:
     eos_id: int
     context: int
     batch_tokens: int
+    start: tuple[int, ...] | None = None
 
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text, without end-of-text."""
@@ -217,7 +221,12 @@ class Scorer:
         stripped = prompt.rstrip()
         whole = self.encode(prompt + answer)
         split = len(self.encode(stripped)) if stripped else 0
-        return self.checked(ScoringRequest([self.eos_id, *whole[:split]], whole[split:]))
+        return self.checked(ScoringRequest(self._begun(whole[:split]), whole[split:]))
+
+    def _begun(self, prompt: list[int]) -> list[int]:
+        """Returns a prompt with the tokens before it."""
+        start = (self.eos_id,) if self.start is None else self.start
+        return [*start, *prompt] or [self.eos_id]
 
     def checked(self, request: ScoringRequest) -> ScoringRequest:
         """Returns the request; raises InputError if its answer has no tokens or more than fit into the context."""
@@ -255,7 +264,7 @@ class Scorer:
         if room < 1:
             cause = f"{max_new_tokens} new tokens leave no room for a prompt in a context of {self.context}"
             raise InputError(cause, "lower max_new_tokens")
-        prefixes = [[self.eos_id, *self.encode(prompt)][-room:] for prompt in prompts]
+        prefixes = [self._begun(self.encode(prompt))[-room:] for prompt in prompts]
         results: dict[int, str] = {}
         for batch in row_batches([len(tokens) + max_new_tokens for tokens in prefixes], self.batch_tokens):
             texts = self._continue_greedily([prefixes[number] for number in batch], max_new_tokens, stop)

@@ -16,6 +16,17 @@ def test_a_recipe_with_only_fine_tuning_has_no_dag_with_an_asset(recipes, dag_ba
     assert sorted(bag.dags) == ["alone.finetune", "alone.takedown"]
 
 
+def test_a_base_from_elsewhere_is_parsed_without_a_network(recipes, dag_bag, monkeypatch):
+    monkeypatch.setattr("socket.socket.connect", lambda *_: 1 / 0)
+    text = FINETUNE.replace("one/checkpoint@previous", "hf://ink/pot@main")
+    recipes("alone", text=f'name = "alone"\n{text}')
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    dag = bag.dags["alone.finetune"]
+    dag.params.update({"finetune.base": "hf://ink/pot@v2"})
+    dag.params.validate()
+
+
 def test_only_a_recipe_with_examples_has_the_finetune_dag(recipes, dag_bag):
     recipes("one", FINETUNE)
     recipes("two")

@@ -11,7 +11,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.pages import model_card, table
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.tokens.exposure import IMPORT, Exposure, checkpoint_exposure, origin_refs, unrecorded
+from tasks.formats.tokens.exposure import IMPORT, Exposure, checkpoint_exposure, origin_ref, origin_refs, unrecorded
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.stages.consolidate.funnel import STEPS, totals
 
@@ -155,8 +155,8 @@ def _training(checkpoint: Artifact, run: Mapping[str, Any], model: Mapping[str, 
         f"- optimizer: {optimizer}",
         f"- precision: {settings.get('precision', 'fp32')}; the weights here are fp32",
     ]
-    if began := settings.get("init_from"):
-        lines.append(f"- the weights began as those of {began}")
+    if began := origin_ref(checkpoint):
+        lines.append(f"- the weights began as those of {began.address}")
     return lines
 
 

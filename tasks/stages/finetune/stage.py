@@ -15,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError, SupersededError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.examples import Examples
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.exposure import tokenizer_of, unrecorded
 from tasks.formats.tokens.readings import recipes_of, withheld_examples
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.fence import Fence
@@ -61,6 +63,7 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
     examples = inputs["examples"]
+    _check_template(examples, inputs["base"])
     notice = TakedownNotice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
     notice.update()
     monitor = Monitor(output, spec, known_faults)
@@ -99,6 +102,22 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
     all_metrics = {**report.metrics, **speed, **monitor.counts()}
     return replace(report, metrics=all_metrics, note=f"{report.note}; {initial_note}", inputs=notice.refs())
+
+
+def _check_template(examples: Artifact, base: Artifact) -> None:
+    """Raises InputError if the base is an imported model whose tokenizer has changed since the examples were made.
+
+    With another chat template, the same `tokenizer.json` makes other examples.
+    """
+    theirs = tokenizer_of(base) if unrecorded(base) else None
+    used = next((ref for ref in examples.record.inputs if ref.role == "tokenizer"), None)
+    if theirs is None or used is None or used.address.partition("@")[0] != theirs.address.name:
+        return
+    if used.content != theirs.record.content:
+        raise InputError(
+            f"{examples.address} was made with {used.address}, and the base {base.address} has {theirs.address}",
+            "give the run another version, so that its examples are made for this base",
+        )
 
 
 def _checked_metrics(output: Output, spec: TrainSpec) -> list[dict[str, Any]]:

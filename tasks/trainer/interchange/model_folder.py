@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.huggingface import QWEN3_HEAD, llama_name
 from tasks.trainer.interchange.weights import DTYPES, INDEX, WEIGHTS, StoredTensor, tensors_in
 
@@ -225,6 +226,13 @@ def weight_files(folder: Path) -> list[Path]:
         if not (folder / name).is_file():
             raise InputError(f"{folder / INDEX} lists {name}, which is not in the folder", "download the whole folder")
     return [folder / name for name in names]
+
+
+def read_files(folder: Path) -> list[str]:
+    """Returns the names of the files of a folder that are imported or state the origin of the model, sorted."""
+    weights = [path.name for path in weight_files(folder)]
+    optional = [name for name in (*STATED, INDEX, CHAT_TEMPLATE, GENERATION_CONFIG) if (folder / name).is_file()]
+    return sorted({CONFIG, TOKENIZER, TOKENIZER_CONFIG, *weights, *optional})
 
 
 def indexed_files(folder: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """The files of a model to import, from a local folder, an object store, a web server, or the Hugging Face hub.
 
-`model_files` makes them available as a local folder:
+`identify` states what a source is now, without its weights. `model_files` makes the files available as a local folder:
 
 a folder, or file://…       as it is.
 hf://owner/name[@revision]  a snapshot in the hub's cache (`HF_HOME`), filled by `huggingface_hub`; the revision is
@@ -31,9 +31,11 @@ from typing import Any
 import fsspec
 
 from tasks.core import cache
+from tasks.core.config import sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.core.remote import connect, protocol_of, translate
+from tasks.trainer.interchange.address import HUB, HubModel, check_address, hub_model
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
 from tasks.trainer.interchange.model_folder import (
     CONFIG,
@@ -42,13 +44,12 @@ from tasks.trainer.interchange.model_folder import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     indexed_files,
+    read_files,
     read_model,
 )
 from tasks.trainer.interchange.weights import INDEX, WEIGHTS
 
 log = logging.getLogger("sluice.import")
-HUB = "hf"
-_HUB_MODEL = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@\s]+))?/?")
 _WEB = ("http", "https")
 _RANGE = 32 << 20
 """Bytes of a request."""
@@ -79,6 +80,83 @@ class ModelFiles:
     sha256: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class SourceIdentity:
+    """What a source is at one time.
+
+    Attributes:
+        address: of the source; that of the hub ends with the commit.
+        content: changes with every file that an import reads: the commit; the names and digests of a folder's files; or
+            the names, sizes and versions (ETag, or time of the last change) that the server of a URL states.
+    """
+
+    address: str
+    content: str
+
+    @property
+    def label(self) -> str:
+        """The last name in the address, as part of a version: "smollm2-135m"."""
+        name = self.address.partition("://")[2] or self.address
+        last = name.partition("@")[0].rstrip("/").rpartition("/")[2].lower()
+        return re.sub(r"[^a-z0-9]+", "-", last).strip("-") or "model"
+
+
+def identify(source: str) -> SourceIdentity:
+    """Returns what a source is now. A model of the hub with a commit needs no request; other sources are asked.
+
+    Raises:
+        InputError: the source lacks a file, or is not a source.
+        StoreError, TransientError: its store, server or hub does not answer or refuses.
+    """
+    check_address(source)
+    protocol = protocol_of(source)
+    if protocol == HUB:
+        model = hub_model(source)
+        commit = model.revision if model.is_pinned else str(_hub_info(source, model).sha)
+        return SourceIdentity(f"hf://{model.name}@{commit}", commit)
+    if protocol == "file":
+        folder = _local_folder(source)
+        digests = {name: _digest(folder / name) for name in read_files(folder)}
+        return SourceIdentity(str(folder), sha256_of_json(digests))
+    url = source.rstrip("/")
+    return SourceIdentity(url, sha256_of_json([url, _listing(url)]))
+
+
+def _local_folder(source: str) -> Path:
+    return Path(source.partition("://")[2] if "://" in source else source).expanduser().absolute()
+
+
+def _digest(path: Path) -> str:
+    try:
+        return sha256_of_file(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})", _REMEDY) from None
+
+
+def _listing(url: str) -> dict[str, list[Any]]:
+    """Returns size and version of the files of a URL that an import reads, by name; raises InputError without one."""
+    file_system, root = _connect(url)
+    stated: dict[str, list[Any]] = {}
+
+    def find(name: str) -> bool:
+        with _store_errors(f"{url}/{name}"):
+            info = _info(file_system, f"{root}/{name}", url, name)
+        if info is not None:
+            stated[name] = [info.get("size"), _version(info)]
+        return info is not None
+
+    if not find(CONFIG):
+        raise InputError(f"{url} has no {CONFIG}", _REMEDY)
+    for name in (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG, *STATED):
+        find(name)
+    if not find(WEIGHTS) and find(INDEX):
+        with _store_errors(f"{url}/{INDEX}"):
+            weights = json.loads(file_system.cat_file(f"{root}/{INDEX}")).get("weight_map", {}).values()
+        for name in sorted(set(map(str, weights))):
+            find(name)
+    return stated
+
+
 @contextmanager
 def model_files(source: str) -> Iterator[ModelFiles]:
     """Yields the files of a source; copies of a URL are removed after a clean exit.
@@ -87,11 +165,12 @@ def model_files(source: str) -> Iterator[ModelFiles]:
         InputError: the source lacks a file, is not a source, or has a model that Sluice cannot compute.
         StoreError, TransientError: its store, server or hub does not answer or refuses.
     """
+    check_address(source)
     protocol = protocol_of(source)
     if protocol == HUB:
         yield _from_hub(source)
     elif protocol == "file":
-        path = Path(source.partition("://")[2] if "://" in source else source).expanduser().absolute()
+        path = _local_folder(source)
         yield ModelFiles(path, str(path))
     else:
         with _url_copies(source) as files:
@@ -117,16 +196,22 @@ def _fetch_model(folder: Path, fetch: Fetch, address: str) -> None:
             require(name)
 
 
+def _hub_info(source: str, model: HubModel) -> Any:
+    """Returns what the hub states about a model: its commit, and its files with their hashes."""
+    from huggingface_hub import HfApi
+
+    with _hub_errors(source):
+        api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+        return api.model_info(model.name, revision=model.revision or None, files_metadata=True)
+
+
 def _from_hub(source: str) -> ModelFiles:
     """Returns the snapshot of a model of the hub."""
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import hf_hub_download
 
-    match = _HUB_MODEL.fullmatch(source)
-    if match is None:
-        raise InputError(f"{source} is not a model of the hub", "write hf://owner/name, or hf://owner/name@revision")
-    name, endpoint = match["name"], os.environ.get("HF_ENDPOINT") or None
-    with _hub_errors(source):
-        info = HfApi(endpoint=endpoint).model_info(name, revision=match["revision"], files_metadata=True)
+    model = hub_model(source)
+    name, endpoint = model.name, os.environ.get("HF_ENDPOINT") or None
+    info = _hub_info(source, model)
     commit = str(info.sha)
     address, stated = f"hf://{name}@{commit}", {file.rfilename: file for file in info.siblings or ()}
     verified: dict[str, str] = {}
@@ -190,9 +275,6 @@ def _hub_errors(source: str) -> Iterator[None]:
 def _url_copies(url: str) -> Iterator[ModelFiles]:
     """Yields copies of the files of a URL, which are removed after a clean exit; one process at a time has them."""
     url = url.rstrip("/")
-    address = url.partition("://")[2]
-    if "@" in address.partition("/")[0] or "?" in address:
-        raise InputError(f"{protocol_of(url)}://…: the URL has credentials or a query", "set them in the environment")
     file_system, root = _connect(url)
     folder = cache.folder() / "models" / hashlib.sha256(url.encode()).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,13 +298,10 @@ def _copy(file_system: Any, root: str, folder: Path, url: str, name: str) -> boo
     path, where = f"{root}/{name}", f"{url}/{name}"
     copy, begun, marker = folder / name, folder / f".{name}.part", folder / f".{name}.version"
     with _store_errors(where):
-        try:
-            info = file_system.info(path)
-        except FileNotFoundError as error:
-            if error.__cause__ is not None and name == CONFIG:  # a web server that does not answer
-                raise InputError(f"{url} has no {name}, or does not answer ({error.__cause__})", _REMEDY) from None
+        info = _info(file_system, path, url, name)
+        if info is None:
             return False
-        size, version = info.get("size"), next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+        size, version = info.get("size"), _version(info)
         state = json.dumps([size, version])
         is_same = bool(version) and marker.is_file() and marker.read_text() == state
         if is_same and copy.is_file():
@@ -241,6 +320,22 @@ def _copy(file_system: Any, root: str, folder: Path, url: str, name: str) -> boo
         raise TransientError(f"{arrived:,} of {size:,} bytes of {where} arrived")
     os.replace(begun, copy)
     return True
+
+
+def _info(file_system: Any, path: str, url: str, name: str) -> dict[str, Any] | None:
+    """Returns what the server of a URL states about a file; None if there is none."""
+    try:
+        info: dict[str, Any] = file_system.info(path)
+        return info
+    except FileNotFoundError as error:
+        if error.__cause__ is not None and name == CONFIG:  # a web server that does not answer
+            raise InputError(f"{url} has no {name}, or does not answer ({error.__cause__})", _REMEDY) from None
+        return None
+
+
+def _version(info: Mapping[str, Any]) -> str:
+    """Returns the version of a file; "" if its server states none."""
+    return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
 
 
 def _reads_ranges(file_system: Any, path: str) -> bool:

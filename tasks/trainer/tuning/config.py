@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config
-from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec, import_hint
+from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig, TuningSpec
+from tasks.trainer.interchange.address import check_model_name
 from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -20,7 +21,8 @@ class FinetuneConfig(Config):
 
     base: str = ""
     """Base model: "demo/checkpoint@2026.10", or "demo/finetuned@sft" of an earlier fine-tuning;
-    "demo/checkpoint@previous" is the newest one when the run started."""
+    "demo/checkpoint@previous" is the newest one when the run started. A model from elsewhere is the path or URL of a
+    Hugging Face model folder, or "hf://owner/name@revision"; it is imported first."""
     loss: Literal["sft", "dpo"] = "sft"
     """`sft`: cross-entropy of the responses, from instructions. `dpo`: direct preference optimization, from
     preferences."""
@@ -50,9 +52,7 @@ class FinetuneConfig(Config):
     @field_validator("base")
     @classmethod
     def _address(cls, name: str) -> str:
-        if name and not _BASE.fullmatch(name):
-            form = "a base is <recipe>/checkpoint@<version> or <recipe>/finetuned@<version>"
-            raise ValueError(f"{form}{import_hint(name)}")
+        check_model_name(name, _BASE, "a base is <recipe>/checkpoint@<version> or <recipe>/finetuned@<version>")
         return name
 
     @model_validator(mode="after")

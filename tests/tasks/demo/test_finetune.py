@@ -1,17 +1,14 @@
 """The fine-tuning demo without its services: generated manuals are extracted correctly, and the report of a run."""
 
-import re
 from pathlib import Path
 
-import pytest
-
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.demo.finetune import Base, import_base, manual, tuning_report, write_manuals
+from tasks.demo.finetune import Base, manual, tuning_report, write_manuals
 from tasks.demo.home import Home, Ports
 from tasks.demo.report import RunArtifacts
 from tasks.formats.pdf.document import read_pdf
+from tasks.run.import_model import imported_model
 from tasks.run.recipe import find_recipe
 from tasks.stages.tokens.token_import import read_beside as chat_template_beside
 from tests.tasks.run.tunings import Tunings, tunings
@@ -67,17 +64,16 @@ def test_a_run_starts_from_the_base_with_its_tokenizer_and_the_manuals_of_the_st
 
 def test_a_model_folder_is_imported_and_tuned_in_its_own_template(tmp_path: Path) -> None:
     folder, store = write_chat_folder(tmp_path / "Small Model", "Qwen 2.5"), Store(str(tmp_path / "store"))
-    base = import_base(store, str(folder))
-    assert re.fullmatch(r"imported/checkpoint@small-model-[0-9a-f]{6}", str(base.address))
-    assert import_base(store, f"{folder}/").record == base.record
+    base = imported_model(store, str(folder))
+    assert imported_model(store, f"{folder}/").record == base.record
     request = Base.of(base).request(Home(tmp_path, Ports(1, 2, 3, 4)))
     recipe = find_recipe("manuals").override(request.overrides)
     assert request.version == f"imported-{base.address.version}"
     assert (recipe.tokenizer.end_of_text, recipe.finetune.optim.lr) == ("<|im_end|>", 5e-4)
     assert chat_template_beside(recipe.tokenizer.file, "<|im_end|>")[0] == FAMILIES["Qwen 2.5"].jinja
     (folder / "README.md").write_text("changed")
-    with pytest.raises(InputError, match=r"Small Model has changed since .*BASE=imported/checkpoint@OTHER"):
-        import_base(store, str(folder))
+    other = Base.of(imported_model(store, str(folder))).request(Home(tmp_path, Ports(1, 2, 3, 4)))
+    assert other.version != request.version, "another model is another run"
 
 
 def test_the_report_names_scores_a_question_and_the_box_of_its_page(tunings: Tunings) -> None:

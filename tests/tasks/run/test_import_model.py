@@ -12,13 +12,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import DriftError, InputError, RecipeError
+from tasks.core.errors import DriftError, InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.run import import_model as command
 from tasks.run.export import export_model
 from tasks.run.import_model import import_model, read_tokenizer
-from tasks.run.recipe import find_recipe
 from tasks.run.shell import main
 from tasks.run.trace.audit import audit
 from tasks.run.trace.cards import card
@@ -260,19 +259,6 @@ def test_a_model_of_the_hub_is_recorded_with_its_commit(tmp_path: Path, monkeypa
     local = import_model(made.checkpoint.store, "smol", "2", str(folder)).checkpoint
     weights = "checkpoints/step-00000000/model.safetensors"
     assert checkpoint.read(weights) == local.read(weights)
-
-
-@pytest.mark.parametrize("setting", ["train.init_from", "finetune.base"])
-@pytest.mark.parametrize(
-    ("source", "version"),
-    [("hf://ink/Pot-1B@main", "pot-1b"), ("'/data/models/Pot v1/'", "pot-v1"), ("s3://b/pot", "pot")],
-)
-def test_a_recipe_that_names_a_source_is_refused_with_the_command_that_imports_it(
-    setting: str, source: str, version: str
-) -> None:
-    said = f'import-model {source} --recipe R --version {version}, where R is .* write "R/checkpoint@{version}"'
-    with pytest.raises(RecipeError, match=said):
-        find_recipe("smoke").override({setting: source.strip("'")})
 
 
 def tokenizer(folder: Path) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 NAME, COMMIT = "ink/pot", "0123456789abcdef0123456789abcdef01234567"
-REVISIONS = ("main", "v1", COMMIT)
+REVISIONS = ("main", "v1")
 
 
 class Request(NamedTuple):
@@ -34,6 +34,7 @@ class HubServer(ThreadingHTTPServer):
         requests: all requests, in order.
         cut: called with method, path and range; whether the response ends after half of its body.
         ranges: whether requests for a part of a file are answered with this part.
+        commit: of the branch `main` and the tag `v1`.
         refused: status of all responses of the hub; 0: it answers. 403 is sent as for a gated model.
     """
 
@@ -44,6 +45,7 @@ class HubServer(ThreadingHTTPServer):
         self.folder, self.requests = folder, list[Request]()
         self.cut: Callable[[Request], bool] = lambda request: False
         self.refused = 0
+        self.commit = COMMIT
         self.ranges = True
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -83,11 +85,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif "/".join(parts[:2]) != NAME and "/".join(parts[2:4]) != NAME:
             self._send(404, b"", {"X-Error-Code": "RepoNotFound"})
         elif parts[0] == "api":
-            known = len(parts) == 4 or "/".join(parts[5:]) in REVISIONS
+            known = len(parts) == 4 or "/".join(parts[5:]) in (*REVISIONS, self.server.commit)
             content = json.dumps(self._info()).encode()
             self._send(*((200, content, {}) if known else (404, b"", {"X-Error-Code": "RevisionNotFound"})))
         else:
-            self._send_file(request, self.server.folder / parts[-1], {"X-Repo-Commit": COMMIT})
+            self._send_file(request, self.server.folder / parts[-1], {"X-Repo-Commit": self.server.commit})
 
     def _info(self) -> dict[str, Any]:
         siblings = []
@@ -97,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             if path.suffix == ".safetensors":
                 entry["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
             siblings.append(entry)
-        return {"_id": "0", "id": NAME, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+        return {"_id": "0", "id": NAME, "sha": self.server.commit, "siblings": siblings, "tags": [], "private": False}
 
     def _send_file(self, request: Request, path: Path, headers: dict[str, str]) -> None:
         if not path.is_file():
