@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Decision(NamedTuple):
-    """Whether to compile, and why."""
+    """Whether something is done, and why."""
 
-    compiled: bool
+    on: bool
     reason: str
 
 
@@ -47,22 +47,23 @@ def decide(setting: bool | None, device: torch.device) -> Decision:
     return Decision(True, "on a GPU")
 
 
-def compile_layers(layers: Iterable[nn.Module], setting: bool | None, device: torch.device) -> None:
-    """Compiles layers in place if `decide` says so, and logs its decision.
+def compile_layers(layers: Iterable[nn.Module], setting: bool | None, device: torch.device) -> Decision:
+    """Compiles layers in place if `decide` says so; logs its decision, and returns it.
 
     A part that cannot be compiled is an error: it would divide the graph, and the layer would run slower without
     anyone noticing.
     """
     decision = decide(setting, device)
     _report(decision)
-    if not decision.compiled:
-        return
+    if not decision.on:
+        return decision
     torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
     for layer in layers:
         layer.compile(backend=BACKEND, fullgraph=True)
+    return decision
 
 
 @cache
 def _report(decision: Decision) -> None:
     """Logs a decision once, also if a rank has several chunks of the model."""
-    log.info("layers are %s: %s", "compiled" if decision.compiled else "not compiled", decision.reason)
+    log.info("layers are %s: %s", "compiled" if decision.on else "not compiled", decision.reason)
