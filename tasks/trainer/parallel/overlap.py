@@ -12,7 +12,7 @@ import logging
 import warnings
 from functools import cache
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -96,7 +96,7 @@ def _connected(mesh: Mesh) -> bool:
 def gather_ahead(model: Transformer) -> None:
     """Makes FSDP gather the weights of each module of a sharded decoder before the one before it computes."""
     parts = (model.embedding, *model.layers.values(), model.head)
-    modules: list[FSDPModule] = [part for part in parts if isinstance(part, FSDPModule)]
+    modules = [cast(FSDPModule, part) for part in parts if isinstance(part, FSDPModule)]
     assert isinstance(model, FSDPModule)
     forward: list[FSDPModule] = [model, *modules]
     for this, following in pairwise(forward):

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,7 +23,7 @@ from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.launch import launcher
+from tasks.trainer.launch import gang_agent, launcher
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
@@ -129,6 +131,28 @@ def test_a_vanished_node_ends_the_others_with_a_restart_exit_code(made: Made, tm
         process.send_signal(signal.SIGKILL)
     assert codes(nodes[:1]) == [1]
     assert "lost node 1 of the gang" in str(explain(1, tmp_path / "0"))
+
+
+def test_ranks_that_wait_for_others_are_killed_soon_after_a_node_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_agent, "WIND_DOWN_S", 1e9)
+    monkeypatch.setattr(gang_agent, "LOST_S", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    waits = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    monkeypatch.setattr(gang_agent._Node, "_start", lambda self, local, attempt: subprocess.Popen(waits))
+    gone: Any = SimpleNamespace(
+        gang=Gang(3, 0, "localhost", 1),
+        peers=[1, 2],
+        lost=[2],
+        results={},
+        begin=lambda attempt: None,
+        post=lambda result: None,
+    )
+    node = gang_agent._Node(tmp_path / "spec.json", tmp_path, 2, gone)
+    assert node.run(0) == 1
+    assert [rank.returncode for rank in node.ranks] == [-signal.SIGKILL] * 2
+    assert "lost node 2 of the gang" in str(explain(1, tmp_path))
 
 
 def test_a_node_of_a_finished_run_exits_at_once(
