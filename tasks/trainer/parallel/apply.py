@@ -100,7 +100,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     for layer in model.layers.values():
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
-    compiled = compile_layers(model.layers.values(), layout.compile, mesh.device)
+    compiled = compile_layers(model.layers.values(), layout, mesh.device)
     _shard(model, mesh, run)
     overlap = overlap_of(mesh, run, compiled)
     if overlap.weights.on:
