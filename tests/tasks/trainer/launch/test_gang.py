@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +73,21 @@ def steps_done(run: Path) -> int:
     return len(read_metrics(run / METRICS))
 
 
+STARTED: "list[subprocess.Popen[bytes]]" = []
+
+
+@pytest.fixture(autouse=True)
+def no_agent_outlives_its_test() -> Iterator[None]:
+    """Kills what a failed test leaves: an agent of an endless run, and its ranks."""
+    yield
+    for agent in STARTED:
+        if agent.poll() is None:
+            for process in (*psutil.Process(agent.pid).children(), agent):
+                process.kill()
+            agent.wait()
+    STARTED.clear()
+
+
 def agents(
     made: Made, folder: Path, *settings: dict[str, object], layout: Layout | None = None
 ) -> "list[subprocess.Popen[bytes]]":
@@ -85,6 +101,7 @@ def agents(
         path.write_text(canonical_json(spec))
         environment = {**os.environ, **place, NODE: str(node)}
         started.append(subprocess.Popen(training_command(str(path), 1), stdin=subprocess.DEVNULL, env=environment))
+    STARTED.extend(started)
     return started
 
 
