@@ -156,7 +156,7 @@ def test_ranks_that_wait_for_others_are_killed_soon_after_a_node_is_lost(
     monkeypatch.setattr(gang_agent, "WIND_DOWN_S", 1e9)
     monkeypatch.setattr(gang_agent, "LOST_S", 0.0)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    waits = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    waits = [sys.executable, "-c", "import time; time.sleep(20)"]
     monkeypatch.setattr(gang_agent._Node, "_start", lambda self, local, attempt: subprocess.Popen(waits))
     gone: Any = SimpleNamespace(
         gang=Gang(3, 0, "localhost", 1),
