@@ -120,7 +120,7 @@ def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
     resume = f"test/checkpoint/dev/{FOLDER}"
     # The record of a checkpoint: files without it belong to an unfinished upload and are ignored.
     record = re.compile(rf"{resume}/step-(\d{{8}})\.json")
-    until(lambda: any(int(match[1]) > 40 for match in map(record.fullmatch, Store(store).list(resume)) if match))
+    until(lambda: any(int(match[1]) > 40 for match in map(record.fullmatch, Store(store).list(resume)) if match), 300)
     pods[0].kill()
     code, said = ended(pods)[1]
     assert code == 1
@@ -143,7 +143,7 @@ def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
 
 def test_a_vanished_node_ends_the_others_with_a_restart_exit_code(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
-    until(lambda: steps_done(tmp_path / "0") > 3)
+    until(lambda: steps_done(tmp_path / "0") > 3, 300)
     for process in (nodes[1], *psutil.Process(nodes[1].pid).children()):
         process.send_signal(signal.SIGKILL)
     assert codes(nodes[:1]) == [1]
@@ -233,7 +233,7 @@ def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch
 def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 80, "checkpoint_every": 20}
     nodes = agents(made, tmp_path, settings, settings)
-    until(lambda: steps_done(tmp_path / "0") > 30)
+    until(lambda: steps_done(tmp_path / "0") > 30, 300)
     (rank,) = psutil.Process(nodes[1].pid).children()
     rank.send_signal(signal.SIGKILL)
     assert codes(nodes) == [0, 0]
@@ -268,7 +268,7 @@ def test_nodes_that_share_a_replica_resume_with_the_result_of_one_rank_when_one_
 @pytest.mark.soak
 def test_a_node_that_gets_sigterm_stops_the_gang_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
-    until(lambda: steps_done(tmp_path / "0") > 3)
+    until(lambda: steps_done(tmp_path / "0") > 3, 300)
     nodes[1].terminate()
     assert codes(nodes) == [143, 143]
     assert checkpoint.steps_at(tmp_path / "0" / "checkpoints") == [steps_done(tmp_path / "0")]
