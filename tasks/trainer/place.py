@@ -53,6 +53,8 @@ class Layout(Config):
     compile: bool | None = None
     """Whether layers are compiled, which takes a minute at the start of a run; None: on GPUs with a compiler
     (`parallel.compilation`)."""
+    async_tensor: bool = True
+    """Whether collectives of `tensor` overlap with the products next to them, where they can (`parallel.overlap`)."""
 
     @property
     def ranks(self) -> int:

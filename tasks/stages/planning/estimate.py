@@ -23,7 +23,7 @@ from tasks.trainer.planning.tables import number, plan_text
 
 log = logging.getLogger("sluice.estimate")
 
-VERSION = 2
+VERSION = 3
 
 
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -13,6 +13,7 @@ nothing; its heartbeats end.
 import contextlib
 import json
 import logging
+import math
 import os
 import selectors
 import signal
@@ -129,6 +130,9 @@ LEAVE_S = 10.0
 _STORE_TIMEOUT = timedelta(seconds=60)
 WIND_DOWN_S = 20.0
 """Seconds that a rank may continue after another has failed, because it may be writing a checkpoint."""
+LOST_S = 3.0
+"""The same after a node is lost. A rank that waits for another than those of the lost node sees no broken connection,
+and would continue for all of `WIND_DOWN_S`; a checkpoint that is spread over nodes cannot be completed."""
 PRECEDENCE = (2, 143, 137)
 """Exit codes of a node that become the exit code of all nodes, in order of precedence, before other failures."""
 _POLL_S = 0.1
@@ -312,8 +316,8 @@ def _await_all(gang: Gang, store: TCPStore, deadline: float) -> None:
 def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Iterable[int]) -> int:
     """Runs the ranks of this node until they end; returns the exit code, which is the same on all nodes of the gang.
 
-    If a node is lost, the gang ends with exit code 1, usually within seconds (at most `PEER_TIMEOUT_S` +
-    `WIND_DOWN_S`), and the supervisor of the nodes restarts all of them.
+    If a node is lost, the gang ends with exit code 1, within five seconds if its agent ended and else within
+    `PEER_TIMEOUT_S` more, and the supervisor of the nodes restarts all of them.
     """
     log.info("node %d of %d, %d ranks each; node 0 is %s:%d", gang.node, gang.nodes, nproc, gang.address, gang.port)
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
@@ -369,19 +373,21 @@ class _Node:
 
     def _wait(self) -> int:
         """Waits until all ranks have ended; returns the exit code with the highest precedence."""
-        deadline = None
+        deadline = math.inf
         while any(rank.poll() is None for rank in self.ranks):
-            ended = [rank.returncode for rank in self.ranks if rank.returncode]
-            if deadline is None and (ended or self._failures_elsewhere()):
-                deadline = time.monotonic() + WIND_DOWN_S
-            if deadline is not None and time.monotonic() > deadline:
+            ended, now = [rank.returncode for rank in self.ranks if rank.returncode], time.monotonic()
+            if self._missing():
+                deadline = min(deadline, now + LOST_S)
+            elif ended or self._failed_elsewhere():
+                deadline = min(deadline, now + WIND_DOWN_S)
+            if now > deadline:
                 self._signal(signal.SIGKILL)  # the resulting exit codes are ignored
                 return decisive_code([1, *map(_code, ended)])
             time.sleep(_POLL_S)
         return decisive_code(_code(rank.returncode) for rank in self.ranks)
 
-    def _failures_elsewhere(self) -> list[int]:
-        return [result.code for result in self.heartbeats.results.values() if result.code] or self._missing()
+    def _failed_elsewhere(self) -> bool:
+        return any(result.code for result in self.heartbeats.results.values())
 
     def _missing(self) -> list[int]:
         """Returns the lost nodes that have not published a result."""

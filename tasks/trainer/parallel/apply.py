@@ -1,4 +1,4 @@
-"""Applies parallelism to a model: context and tensor parallelism, fp8, recomputation, FSDP.
+"""Applies parallelism to a model: context and tensor parallelism, fp8, recomputation, FSDP, overlap.
 
 The order matters: context before tensor parallelism; both and fp8 before recomputation and compilation, which wrap the
 result; FSDP last. As in OLMo-core and torchtitan, FSDP is also applied at degree 1, so that mixed precision has a
@@ -33,6 +33,7 @@ from tasks.trainer.model.transformer import Recompute, Transformer, TransformerB
 from tasks.trainer.parallel.compilation import compile_layers
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
+from tasks.trainer.parallel.overlap import gather_ahead, make_tensor_asynchronous, overlap_of
 
 POSITIONS, HEADS = 1, 2
 """The dimension of [batch, positions, width] that is split between pairs of matrices, and of [batch, positions, heads,
@@ -99,8 +100,13 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     for layer in model.layers.values():
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
-    compile_layers(model.layers.values(), layout.compile, mesh.device)
+    compiled = compile_layers(model.layers.values(), layout, mesh.device)
     _shard(model, mesh, run)
+    overlap = overlap_of(mesh, run, compiled)
+    if overlap.weights.on:
+        gather_ahead(model)
+    if overlap.tensor.on:
+        make_tensor_asynchronous(mesh)
 
 
 def compute_dtype(run: TrainConfig) -> torch.dtype | None:

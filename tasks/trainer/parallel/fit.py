@@ -39,6 +39,7 @@ def layout_reasons(
         *_batch_reasons(layout, run),
         *_tensor_reasons(layout, run.model, vocab_size, seq_len),
         *_pipeline_reasons(layout, run),
+        *(compile_reasons(layout) if layout.compile else ()),
     ]
 
 
@@ -106,8 +107,8 @@ def memory_of_rank(
     state = {
         "weights": FP32 * own / sharded,
         "moments": _moments(shape, run) / shape.weights["total"] * own / sharded,
-        "gradients": FP32 * own / (1 if whole_gradients else sharded),
     }
+    gradients = FP32 * own / (1 if whole_gradients else sharded)
     hidden = width * tokens * shape.dim / layout.tensor
     received = microbatches * layout.chunks_per_rank * hidden * ((stage > 0) + (not last)) if layout.pipeline > 1 else 0
     kept = tokens * stored(layers_in_flight(run, layout, layers, stage)) + received
@@ -117,6 +118,7 @@ def memory_of_rank(
     rest = FP32 * shape.weights["embedding"] / layout.tensor * follows
     summed = 0.0 if whole_gradients else FP32 * max(layer, matrix * last)
     in_layer = {
+        "gradients": gradients,
         "gathered": width * (2 * layer if layout.zero == 3 else own) * copied,
         "reduced": width * layer + max(rest, summed),
         "activations": kept + tokens * _recomputed(run, shape, layout, width, seq_len, gpu),
@@ -125,6 +127,7 @@ def memory_of_rank(
     if not last:
         return _whole_bytes(state | in_layer)
     in_loss = {
+        "gradients": gradients if microbatches > 1 else 0.0,  # the first loss is before all gradients
         "gathered": width * (2 * matrix if layout.zero == 3 else own) * copied,
         "reduced": rest,
         "activations": kept,
@@ -206,6 +209,14 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
             + ("a multiple is needed" if layout.schedule == "interleaved" else "as many are needed")
         )
     return reasons
+
+
+def compile_reasons(layout: Layout) -> list[str]:
+    """Returns why layers cannot be compiled in a layout; none if they can."""
+    # Its compiler saves the device mesh, among the inputs that are kept for the backward pass, as if it were a tensor.
+    if layout.tensor > 1 and layout.recompute == "full":
+        return ['torch 2.13 cannot compile layers with tensor > 1 and recompute = "full" ("selective" it can)']
+    return []
 
 
 def chunks_of_rank(layers: int, layout: Layout, stage: int) -> list[range]:

@@ -23,6 +23,7 @@ class Mesh:
     """All five dimensions."""
     states: DeviceMesh
     """[replicate, pipeline, state, tensor]; the state is sharded over both `shard` and `context`."""
+    ranks_per_node: int
 
     @classmethod
     def of(cls, layout: Layout, ranks: Ranks) -> "Mesh":
@@ -35,6 +36,7 @@ class Mesh:
             ranks.device,
             init_device_mesh(device, sizes, mesh_dim_names=DIMENSIONS),
             init_device_mesh(device, merged, mesh_dim_names=("replicate", "pipeline", "state", "tensor")),
+            ranks.local_world,
         )
 
     @property

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -139,30 +140,21 @@ def estimate(
         tuning: settings of a fine-tuning; `run` then has those of its loop, and `shape` is that of the base.
     """
     ranks = plan.gpus or (layout.ranks if layout else ranks)
-    measured = before.mfu(plan.peak) if before else None
-    mfu = measured or plan.mfu
-    tokens = run.steps * run.batch_size * seq_len
-    per_token = tuning_flops_per_token(tuning, shape, seq_len) if tuning else flops_per_token(shape, seq_len)
-    flops = tokens * per_token
-    seconds = flops / (plan.peak * mfu * ranks)
-    saving = _checkpoints(plan, run, shape, ranks, seconds, tuning)
-    total = shape.weights["total"]
-    model: ModelEstimate = {"parameters": total, "matmul_weights": shape.matmul_weights, "seq_len": seq_len}
-    if tuning:
-        model["trained"] = trained_weights(tuning.lora, shape)
-    wall = seconds * (1 + saving["lost_share"])
+    work = _work(plan, run, shape, seq_len, ranks, before, tuning)
+    saving = _checkpoints(plan, run, shape, ranks, work.seconds, tuning)
+    wall = work.seconds * (1 + saving["lost_share"])
     found: RunEstimate = {
-        "model": model,
+        "model": _model(shape, seq_len, tuning),
         "time": {
             "gpu": plan.gpu,
             "gpus": ranks,
-            "tokens": tokens,
-            "flops_per_token": per_token,
-            "flops": flops,
-            "mfu": mfu,
-            "mfu_from": before_name if measured else FROM_PLAN,
-            "tokens_per_s": tokens / seconds,
-            "step_seconds": seconds,
+            "tokens": work.tokens,
+            "flops_per_token": work.flops_per_token,
+            "flops": work.flops,
+            "mfu": work.mfu,
+            "mfu_from": before_name if work.is_measured else FROM_PLAN,
+            "tokens_per_s": work.tokens / work.seconds,
+            "step_seconds": work.seconds,
             "wall_seconds": wall,
             "gpu_days": wall * ranks / DAY,
         },
@@ -171,9 +163,47 @@ def estimate(
         "cost": cost(plan, wall * ranks / HOUR),
     }
     if layout and plan.gpu != "CPU" and tuning is None:
-        compute = flops / run.steps / (plan.peak * mfu * ranks)
-        found["communication"] = _communication(plan, run, shape, seq_len, layout, ranks_per_node, compute)
+        step = work.seconds / run.steps
+        found["communication"] = _communication(plan, run, shape, seq_len, layout, ranks_per_node, step)
     return found
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Work of a run, and the seconds of its steps at an MFU that an earlier run has measured, or else the plan's."""
+
+    tokens: int
+    flops_per_token: float
+    mfu: float
+    is_measured: bool
+    seconds: float
+
+    @property
+    def flops(self) -> float:
+        return self.tokens * self.flops_per_token
+
+
+def _work(
+    plan: PlanConfig,
+    run: TrainConfig,
+    shape: ModelShape,
+    seq_len: int,
+    ranks: int,
+    before: RunPerformance | None,
+    tuning: TuningSpec | None,
+) -> _Work:
+    measured = before.mfu(plan.peak) if before else None
+    mfu, tokens = measured or plan.mfu, run.steps * run.batch_size * seq_len
+    per_token = tuning_flops_per_token(tuning, shape, seq_len) if tuning else flops_per_token(shape, seq_len)
+    return _Work(tokens, per_token, mfu, bool(measured), tokens * per_token / (plan.peak * mfu * ranks))
+
+
+def _model(shape: ModelShape, seq_len: int, tuning: TuningSpec | None) -> ModelEstimate:
+    total, matrices = shape.weights["total"], shape.matmul_weights
+    model: ModelEstimate = {"parameters": total, "matmul_weights": matrices, "seq_len": seq_len}
+    if tuning:
+        model["trained"] = trained_weights(tuning.lora, shape)
+    return model
 
 
 def _communication(

@@ -39,7 +39,7 @@ BEFORE = {
     "finalist": "54c521d741cd9cc6",
     "confirm": "50377c245bd1e46a",
     "decide": "f4c7d00bf417e65a",
-    "estimate": "5786a56835901f4d",
+    "estimate": "3a0a4f44e55a10d7",
     "train": "13e3389e21916738",
     "reconcile": "731931eb889c50ab",
     "evaluate": "1f7bcca59b49bd97",

@@ -7,7 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,7 +24,7 @@ from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.launch import launcher
+from tasks.trainer.launch import gang_agent, launcher
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
@@ -70,6 +73,21 @@ def steps_done(run: Path) -> int:
     return len(read_metrics(run / METRICS))
 
 
+STARTED: "list[subprocess.Popen[bytes]]" = []
+
+
+@pytest.fixture(autouse=True)
+def no_agent_outlives_its_test() -> Iterator[None]:
+    """Kills what a failed test leaves: an agent of an endless run, and its ranks."""
+    yield
+    for agent in STARTED:
+        if agent.poll() is None:
+            for process in (*psutil.Process(agent.pid).children(), agent):
+                process.kill()
+            agent.wait()
+    STARTED.clear()
+
+
 def agents(
     made: Made, folder: Path, *settings: dict[str, object], layout: Layout | None = None
 ) -> "list[subprocess.Popen[bytes]]":
@@ -83,6 +101,7 @@ def agents(
         path.write_text(canonical_json(spec))
         environment = {**os.environ, **place, NODE: str(node)}
         started.append(subprocess.Popen(training_command(str(path), 1), stdin=subprocess.DEVNULL, env=environment))
+    STARTED.extend(started)
     return started
 
 
@@ -101,7 +120,7 @@ def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
     resume = f"test/checkpoint/dev/{FOLDER}"
     # The record of a checkpoint: files without it belong to an unfinished upload and are ignored.
     record = re.compile(rf"{resume}/step-(\d{{8}})\.json")
-    until(lambda: any(int(match[1]) > 40 for match in map(record.fullmatch, Store(store).list(resume)) if match))
+    until(lambda: any(int(match[1]) > 40 for match in map(record.fullmatch, Store(store).list(resume)) if match), 300)
     pods[0].kill()
     code, said = ended(pods)[1]
     assert code == 1
@@ -124,11 +143,33 @@ def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
 
 def test_a_vanished_node_ends_the_others_with_a_restart_exit_code(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
-    until(lambda: steps_done(tmp_path / "0") > 3)
+    until(lambda: steps_done(tmp_path / "0") > 3, 300)
     for process in (nodes[1], *psutil.Process(nodes[1].pid).children()):
         process.send_signal(signal.SIGKILL)
     assert codes(nodes[:1]) == [1]
     assert "lost node 1 of the gang" in str(explain(1, tmp_path / "0"))
+
+
+def test_ranks_that_wait_for_others_are_killed_soon_after_a_node_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_agent, "WIND_DOWN_S", 1e9)
+    monkeypatch.setattr(gang_agent, "LOST_S", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    waits = [sys.executable, "-c", "import time; time.sleep(20)"]
+    monkeypatch.setattr(gang_agent._Node, "_start", lambda self, local, attempt: subprocess.Popen(waits))
+    gone: Any = SimpleNamespace(
+        gang=Gang(3, 0, "localhost", 1),
+        peers=[1, 2],
+        lost=[2],
+        results={},
+        begin=lambda attempt: None,
+        post=lambda result: None,
+    )
+    node = gang_agent._Node(tmp_path / "spec.json", tmp_path, 2, gone)
+    assert node.run(0) == 1
+    assert [rank.returncode for rank in node.ranks] == [-signal.SIGKILL] * 2
+    assert "lost node 2 of the gang" in str(explain(1, tmp_path))
 
 
 def test_a_node_of_a_finished_run_exits_at_once(
@@ -192,7 +233,7 @@ def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch
 def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 80, "checkpoint_every": 20}
     nodes = agents(made, tmp_path, settings, settings)
-    until(lambda: steps_done(tmp_path / "0") > 30)
+    until(lambda: steps_done(tmp_path / "0") > 30, 300)
     (rank,) = psutil.Process(nodes[1].pid).children()
     rank.send_signal(signal.SIGKILL)
     assert codes(nodes) == [0, 0]
@@ -227,7 +268,7 @@ def test_nodes_that_share_a_replica_resume_with_the_result_of_one_rank_when_one_
 @pytest.mark.soak
 def test_a_node_that_gets_sigterm_stops_the_gang_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
-    until(lambda: steps_done(tmp_path / "0") > 3)
+    until(lambda: steps_done(tmp_path / "0") > 3, 300)
     nodes[1].terminate()
     assert codes(nodes) == [143, 143]
     assert checkpoint.steps_at(tmp_path / "0" / "checkpoints") == [steps_done(tmp_path / "0")]

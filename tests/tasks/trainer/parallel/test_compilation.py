@@ -25,31 +25,40 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("setting", "device", "triton", "compiler", "expected"),
+    ("layout", "device", "triton", "compiler", "expected"),
     [
-        (None, CPU, True, "gcc", Decision(False, "on a CPU it takes longer than it saves")),
-        (None, GPU, True, "gcc", Decision(True, "on a GPU")),
+        ({}, CPU, True, "gcc", Decision(False, "on a CPU it takes longer than it saves")),
+        ({}, GPU, True, "gcc", Decision(True, "on a GPU")),
         (
-            None,
+            {},
             GPU,
             False,
             "gcc",
             Decision(False, "the package triton is missing: install torch with its dependencies"),
         ),
         (
-            None,
+            {},
             GPU,
             True,
             None,
             Decision(False, "triton calls a C compiler, and there is none: install gcc, or set CC"),
         ),
-        (False, GPU, True, "gcc", Decision(False, "compile = false in [place.train.layout]")),
-        (True, CPU, False, None, Decision(True, "compile = true in [place.train.layout]")),
+        (
+            {"tensor": 2, "recompute": "full"},
+            GPU,
+            True,
+            "gcc",
+            Decision(
+                False, 'torch 2.13 cannot compile layers with tensor > 1 and recompute = "full" ("selective" it can)'
+            ),
+        ),
+        ({"compile": False}, GPU, True, "gcc", Decision(False, "compile = false in [place.train.layout]")),
+        ({"compile": True}, CPU, False, None, Decision(True, "compile = true in [place.train.layout]")),
     ],
 )
 def test_layers_are_compiled_by_default_on_a_gpu_with_a_compiler(
     monkeypatch: pytest.MonkeyPatch,
-    setting: bool | None,
+    layout: dict[str, Any],
     device: torch.device,
     triton: bool,
     compiler: str | None,
@@ -58,7 +67,7 @@ def test_layers_are_compiled_by_default_on_a_gpu_with_a_compiler(
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(compilation.importlib.util, "find_spec", lambda name: object() if triton else None)
     monkeypatch.setattr(compilation.shutil, "which", lambda name: name if name == compiler else None)
-    assert decide(setting, device) == expected
+    assert decide(Layout(**layout), device) == expected
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +122,7 @@ def test_flash_attention_needs_few_graphs_for_all_numbers_and_lengths_of_documen
     # The kernel runs only on a GPU; tensors without data show which graphs it is in.
     nowhere = torch.device("meta")
     layer = TransformerBlock(ModelConfig(layers=1, dim=128, heads=4, kv_heads=2)).to(nowhere, torch.bfloat16)
-    compile_layers([layer], True, nowhere)
+    compile_layers([layer], Layout(compile=True), nowhere)
     x = torch.empty(2, 256, 128, device=nowhere, dtype=torch.bfloat16)
     angles = torch.empty(2, 1, 256, 16, device=nowhere)
     for count in (1, 2, 4, 8, 16, 64, 128, 255, 3, 1):

@@ -213,6 +213,7 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
         ({"tensor": 4}, {}, "tensor = 4 does not divide kv_heads = 2"),
         ({"context": 4}, {"seq_len": 36}, "2 x context = 8 does not divide seq_len = 36"),
         ({"pipeline": 4}, {"tie": True}, "tie_embeddings"),
+        ({"tensor": 2, "shard": 2, "recompute": "full", "compile": True}, {}, "cannot compile layers with tensor > 1"),
         ({"pipeline": 4, "schedule": "interleaved"}, {}, "4 layers cannot be 8 chunks"),
         ({"pipeline": 4}, {"batch_size": 2, "microbatch": 1}, "2 microbatches per data-parallel rank"),
     ],
