@@ -38,10 +38,10 @@ of a run, so that measurements outweigh it."""
 _LOW, _HIGH = -9.0, 3.0
 """Bounds of these logarithms: without, a flat response drives the exponent to 0 and a worth to infinity."""
 _STEPS, _DAMPING = 60, 1e-3
-_RIDGES = 10.0 ** np.arange(-7, 0)
+_RIDGES = 10.0 ** np.arange(-6, 0)
 """Penalties of the log-linear form's slopes that are tried, per run."""
 _FLOORS = (0.0, 0.5, 0.7, 0.8, 0.9)
-"""Values of c that are tried, as shares of the lowest measurement."""
+"""Values of c that are tried, as shares of the lowest measurement; only 0 for at most two runs per feature."""
 
 
 class Mixtures(NamedTuple):
@@ -119,7 +119,9 @@ class LogLinear:
 
 def fit_log_linear(measured: Measured) -> LogLinear:
     """Fits log-linear curves, each with the floor and the ridge penalty of its smallest leave-one-out error."""
-    tried = [_ridge(measured, floor, ridge) for floor in _FLOORS for ridge in _RIDGES]
+    features = measured.content.shape[1]
+    floors = _FLOORS if measured.bpb.shape[1] > 2 * features else _FLOORS[:1]
+    tried = [_ridge(measured, floor, ridge) for floor in floors for ridge in _RIDGES]
     errors = np.stack([error for error, _ in tried])
     best = errors.argmin(0)
     parts = [

