@@ -8,8 +8,8 @@ FOLDER/<domain>.jsonl.zst, and measures held-out bits per byte by domain. A run 
 weight says, and the domains differ in size by a factor of 40, so that the smallest ones are repeated many times.
 The mixtures are corners and midpoints of edges of the simplex, drawn 15 % of the way to its center (with the center,
 the D-optimal design of a quadratic response), and samples of Dirichlet distributions of different concentrations; some
-are repeated with other seeds, for the noise. A second cycle of fewer mixtures has runs of half the length. Every run is
-an artifact, so that after a kill only the unfinished run is repeated. Writes `responses.json`; ten minutes of a core.
+are repeated with other seeds, for the noise. Every run is an artifact, so that after a kill only the unfinished
+run is repeated. Writes `responses.json`; ten minutes of a core.
 
 `forms` fits every form of the response to a random part of the mixtures, and ranks the other ones: Spearman's
 correlation on the mean bits per byte of the domains, mean over the splits. Also of the form that `fit` chooses from the
@@ -22,7 +22,7 @@ import hashlib
 import importlib
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -67,10 +67,9 @@ HELD_OUT = 0.45
 PIECE = 1_500
 """Characters of each document that are used: many short documents, so that the split is even."""
 VOCABULARY, SEQ_LEN, BATCH = 1_024, 64, 8
-STEPS = {"long": 80, "short": 40}
-"""Steps of the runs of each cycle."""
-SAMPLED, SHORT = 40, 12
-"""Sampled mixtures, and mixtures of the cycle of short runs."""
+STEPS = 80
+MIXTURES, SAMPLED = 60, 40
+"""Number of mixtures; samples that are drawn, of which the first ones complete this number."""
 REPEATED = (1, 12, 20)
 """Numbers of the mixtures that are trained with all seeds."""
 SEEDS = (0, 1, 2)
@@ -81,14 +80,13 @@ INCLUDED = {"batch_size", "model", "optim", "heldout_tokens"}
 class Run(NamedTuple):
     """A run of the data set."""
 
-    cycle: str
     arm: int
     seed: int
 
 
-def config(steps: int) -> CanaryConfig:
+def config() -> CanaryConfig:
     return CanaryConfig(
-        steps=steps,
+        steps=STEPS,
         batch_size=BATCH,
         microbatch=BATCH,
         model=ModelConfig(layers=2, dim=128, heads=4, kv_heads=2),
@@ -110,18 +108,23 @@ def mixtures() -> list[dict[str, float]]:
     sampled = np.stack([rng.dirichlet(count * one * middle) for one in spread])
     designed = (1 - CENTERED) * np.concatenate([corners, edges]) + CENTERED * center
     rows = np.concatenate([[natural, center], designed, sampled])
-    return [grid_weights(dict(zip(names, row.tolist(), strict=True))) for row in rows]
+    return [grid_weights(dict(zip(names, row.tolist(), strict=True))) for row in rows[:MIXTURES]]
 
 
-def runs(arms: int) -> Iterator[Run]:
-    """Yields the runs: all mixtures, the repeated ones with other seeds, and the short ones."""
-    yield from (Run("long", arm, 0) for arm in range(arms))
-    yield from (Run("long", arm, seed) for seed in SEEDS[1:] for arm in REPEATED)
-    yield from (Run("short", arm, 0) for arm in np.linspace(0, arms - 1, SHORT).astype(int).tolist())
+def runs() -> list[Run]:
+    """Returns the runs: all mixtures, and the repeated ones with other seeds."""
+    return [
+        *(Run(arm, SEEDS[0]) for arm in range(MIXTURES)),
+        *(Run(arm, seed) for arm in REPEATED for seed in SEEDS[1:]),
+    ]
 
 
 def made(kind: str, module: str, config: Config, member: str = "", **inputs: Artifact) -> Artifact:
-    """Returns the artifact of a stage, which runs unless it has, with these settings and inputs."""
+    """Returns the artifact of a stage, which runs unless it has.
+
+    Raises:
+        RuntimeError: it has, with other settings or inputs.
+    """
     stage, store = importlib.import_module(module), Store(str(FOLDER))
     address = ArtifactId(f"responses/{kind}" + (f"/{member}" if member else ""), "dev")
     refs = [
@@ -129,8 +132,9 @@ def made(kind: str, module: str, config: Config, member: str = "", **inputs: Art
         for role, one in sorted(inputs.items())
     ]
     identity = fingerprint(module, stage.VERSION, member, config, refs)
-    existing = Artifact.find(store, address)
-    if existing and existing.record.fingerprint == identity:
+    if existing := Artifact.find(store, address):
+        if existing.record.fingerprint != identity:
+            raise RuntimeError(f"{address} has other settings or inputs: delete {FOLDER}")
         return existing
     output = Output(store, address, identity, member=member)
     report = stage.run(config, Inputs(dict(inputs)), output, Engine())
@@ -196,11 +200,11 @@ def arms(weights: list[dict[str, float]]) -> Artifact:
 
 def measured(run: Run, designed: Artifact, shards: Artifact, plan: Artifact) -> dict[str, Any]:
     """Returns a row of the data set, from a run that is trained unless it has been."""
-    settings = config(STEPS[run.cycle])
+    settings = config()
     member = f"arm-{run.arm}-seed-{run.seed}"
     with patch("tasks.stages.canary.run.train_local", train_here):
         inputs = {"arms": designed, "shards": shards, "plan": plan}
-        trained = made(f"canary-{run.cycle}", "tasks.stages.canary.run", settings, member, **inputs)
+        trained = made("canary", "tasks.stages.canary.run", settings, member, **inputs)
     result = json.loads(trained.read(RESULT))
     epochs = repetitions(result["weights"], Plan.open(plan).sequences, settings.steps * BATCH)
     rounded = {source: round(times, 4) for source, times in epochs.items()}
@@ -210,10 +214,9 @@ def measured(run: Run, designed: Artifact, shards: Artifact, plan: Artifact) -> 
 def make(given: argparse.Namespace) -> None:
     """Trains the runs, and keeps them."""
     shards, plan = tokens(given.data)
-    weights = mixtures()
-    designed = arms(weights)
+    designed = arms(mixtures())
     rows = []
-    for run in runs(len(weights)):
+    for run in runs():
         rows.append(measured(run, designed, shards, plan))
         print(run, f"{np.mean(list(rows[-1]['bpb'].values())):.4f}", flush=True)
     recipe = {
@@ -223,26 +226,31 @@ def make(given: argparse.Namespace) -> None:
         "vocabulary": VOCABULARY,
         "seq_len": SEQ_LEN,
         "steps": STEPS,
-        "canary": config(STEPS["long"]).model_dump(
-            mode="json", include={"batch_size", "model", "optim", "heldout_tokens"}
-        ),
+        "canary": config().model_dump(mode="json", include={"batch_size", "model", "optim", "heldout_tokens"}),
     }
     keep("responses", {"recipe": recipe, "runs": rows})
 
 
 class Kept(NamedTuple):
-    """The data set as arrays; `epochs` is the number of times that a run with weight 1 reads each source."""
+    """The data set as arrays.
+
+    Attributes:
+        sources: the domains.
+        weights: shape (n, sources).
+        bpb: shape (n, sources).
+        epochs: number of times that a run with weight 1 reads each source, shape (sources,).
+        arms: number of the mixture of each run, shape (n,).
+    """
 
     sources: list[str]
     weights: Floats
     bpb: Floats
     epochs: Floats
-    cycles: NDArray[np.int64]
     arms: NDArray[np.int64]
 
     def rows(self, which: NDArray[np.generic]) -> "Kept":
         """Returns some of the runs."""
-        return Kept(self.sources, *(column[which] for column in self[1:]))
+        return self._replace(weights=self.weights[which], bpb=self.bpb[which], arms=self.arms[which])
 
     def fit(self, forms: Collection[str] = FORMS, **more: Any) -> Response:
         """Returns the response of the mean over the domains."""
@@ -250,16 +258,15 @@ class Kept(NamedTuple):
         return fit(self.weights, self.bpb, goal, epochs=self.epochs, forms=forms, **more)
 
 
-def kept(*cycles: str) -> Kept:
-    """Returns the runs of some cycles of the data set; the last one named is the current one."""
+def kept() -> Kept:
+    """Returns the runs that are kept."""
     data = last("responses")
-    rows = [row for row in data["runs"] if row["cycle"] in cycles]
-    sources, sequences = sorted(BYTES), data["recipe"]["sequences"]
+    recipe, rows = data["recipe"], data["runs"]
+    sources = sorted(BYTES)
     weights, bpb = (np.array([[row[key][source] for source in sources] for row in rows]) for key in ("weights", "bpb"))
-    read = np.array([data["recipe"]["steps"][row["cycle"]] * data["recipe"]["canary"]["batch_size"] for row in rows])
-    epochs = read[:, None] / np.array([sequences[source] for source in sources])
-    numbers = np.array([cycles.index(row["cycle"]) for row in rows])
-    return Kept(sources, weights, bpb, epochs, numbers, np.array([row["arm"] for row in rows]))
+    sequences = np.array([recipe["sequences"][source] for source in sources])
+    epochs = recipe["steps"] * recipe["canary"]["batch_size"] / sequences
+    return Kept(sources, weights, bpb, epochs, np.array([row["arm"] for row in rows]))
 
 
 def split(runs: Kept, share: float, seed: int) -> tuple[Kept, Kept]:
@@ -289,7 +296,7 @@ def ranked(some: Kept, others: Kept) -> dict[str, float]:
 
 def forms(given: argparse.Namespace) -> None:
     """Judges the forms on the data set, and keeps the figures."""
-    runs = kept("long")
+    runs = kept()
     judged = {
         form: {
             name: round(float(getattr(one, name)), 4) for name in ("rank_agreement", "accuracy", "optimism", "error")
