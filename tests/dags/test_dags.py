@@ -52,7 +52,7 @@ def test_recipes_for_other_places_differ_from_the_demo_only_in_their_place(dag_b
         operators |= {f"{name}.{task.task_id}": task.task_type for name, dag in bag.dags.items() for task in dag.tasks}
     assert operators["s3.pretrain.train"] == operators["s3.pretrain.evaluate"] == "StageOperator"
     assert operators["cluster.pretrain.train"] == "JobSetOperator"
-    assert operators["cluster.pretrain.evaluate"] == operators["cluster.canary.canary"] == "GpuPodOperator"
+    assert operators["cluster.pretrain.evaluate"] == operators["cluster.canary.round_1.canary"] == "GpuPodOperator"
     dask = {kind for name, kind in operators.items() if name.startswith("cluster.corpus")}
     assert {"DaskSetupOperator", "DaskTeardownOperator"} <= dask
     demo = Recipe.load(ROOT / "dags" / "recipes" / "demo.toml")

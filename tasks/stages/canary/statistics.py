@@ -14,6 +14,11 @@ interval is Student's, with one degree of freedom less than seeds, and needs no 
 probability that a cycle of equal arms promotes one is at most (1 - confidence) / 2. `python -m benchmarks.canaries`
 simulates both rules, and prints their power.
 
+Signal and noise. A source votes in the target only if its bits per byte tell mixtures apart: the variance between the
+arms' means, beyond what noise adds to it, over the variance between repeats (runs that differ only in their seeds or
+their data). Few repeats do not determine that ratio, so a source loses its vote only if the upper limit of its interval
+is below the floor (Heineman et al. 2025, "Signal and Noise", arXiv 2508.13144).
+
 Response of bits per byte to the mixture. Two forms are fitted to each source, and the one with the smaller
 leave-one-out error is kept:
 
@@ -35,7 +40,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, minimize
-from scipy.special import stdtrit
+from scipy.special import fdtri, stdtrit
 from scipy.stats import spearmanr
 
 Floats = NDArray[np.float64]
@@ -43,6 +48,7 @@ Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
 """log(bpb) of one source, shape (n,), for weights of shape (n, sources)."""
 
+_SIGNAL_CONFIDENCE = 0.9
 _EPSILON = 1e-3
 _USUAL_EXPONENT, _USUAL_WORTH = 0.1, 0.05
 
@@ -100,6 +106,51 @@ def confirm(differences: Floats, confidence: float) -> tuple[float, float]:
     return middle - float(reach), middle + float(reach)
 
 
+@dataclass(frozen=True)
+class Signal:
+    """How well the held-out text of one source tells mixtures apart.
+
+    Attributes:
+        between: standard deviation of the arms' means, bits per byte.
+        noise: standard deviation of one run among repeats, bits per byte.
+        ratio: signal-to-noise ratio: variance between the arms beyond the noise, over that of the noise; None if the
+            noise is 0.
+        upper: upper limit of the ratio (90 % one-sided); None if the noise is 0.
+        votes: whether the source votes in the target.
+    """
+
+    between: float
+    noise: float
+    ratio: float | None
+    upper: float | None
+    votes: bool
+
+
+def signals(bpb: Floats, again: Floats, floor: float) -> list[Signal]:
+    """Returns signal and noise of each source, by a one-way analysis of variance.
+
+    Args:
+        bpb: bits per byte, shape (arms, seeds, sources); arm 0 is the current mixture.
+        again: that of the current mixture with other data, shape (seeds, sources).
+        floor: of the ratio; with 0, or fewer than two arms, all sources vote.
+    """
+    arms, seeds, sources = bpb.shape
+    # Seeds are common to all arms: what remains beside the effects of arm and seed is noise.
+    residual = bpb - bpb.mean(1, keepdims=True) - bpb.mean(0, keepdims=True) + bpb.mean((0, 1))
+    freedom = seeds + (arms - 1) * (seeds - 1)
+    within = (((bpb[0] - again) ** 2).sum(0) / 2 + (residual**2).sum((0, 1))) / freedom
+    between = bpb.mean(1).var(0, ddof=1) if arms > 1 else np.zeros(sources)
+    lowest = float(fdtri(arms - 1, freedom, 1 - _SIGNAL_CONFIDENCE)) if arms > 1 else 1.0
+    found = []
+    for source in range(sources):
+        total, noise = float(between[source]), float(within[source])
+        ratio = max(0.0, total / noise - 1 / seeds) if noise else None
+        upper = max(0.0, (total * seeds / noise / lowest - 1) / seeds) if noise else None
+        votes = arms < 2 or not floor or (total > 0 if upper is None else upper >= floor)
+        found.append(Signal(total**0.5, noise**0.5, ratio, upper, votes))
+    return found
+
+
 def regressions(
     bpb: Floats, current: Floats, sources: Sequence[str], guarded: Collection[str], guard_share: float
 ) -> dict[str, float]:
@@ -131,12 +182,22 @@ class Response:
     forms: tuple[str, ...]
     worth: tuple[Floats | None, ...]
     left_out: Floats
+    measured: Floats
     rank_agreement: float | None
 
     def predict(self, weights: Floats) -> Floats:
         """Returns the target's bits per byte, shape (n,), for weights of shape (n, sources)."""
         values: Floats = np.exp(np.stack([curve(weights) for curve in self.curves], axis=1)) @ self.target
         return values
+
+    def predict_sources(self, weights: Floats) -> Floats:
+        """Returns the bits per byte of each source, shape (n, sources), for weights of shape (n, sources)."""
+        return np.asarray(np.exp(np.stack([curve(weights) for curve in self.curves], axis=1)))
+
+    def samples(self, weights: Floats, draws: int, rng: np.random.Generator) -> Floats:
+        """Returns draws of the target's bits per byte, shape (draws, n), for weights of shape (n, sources)."""
+        error = float((self.left_out - self.predict(self.measured)).std())
+        return np.asarray(self.predict(weights) + rng.normal(0, error, (draws, len(weights))))
 
     def best(self, limits: Floats) -> Floats:
         """Returns the weights that minimize the predicted target, shape (sources,).
@@ -184,6 +245,7 @@ def fit(weights: Floats, bpb: Floats, sources: Sequence[str], target: Mapping[st
         forms=tuple(choice.form for choice in choices),
         worth=tuple(choice.curve.worth if isinstance(choice.curve, Power) else None for choice in choices),
         left_out=left_out,
+        measured=weights,
         rank_agreement=agreement if np.isfinite(agreement) else None,
     )
 
