@@ -8,8 +8,7 @@
 | next | `pretrain` starts automatically |
 
 A round is skipped if an earlier one was sure enough, or the budget is spent. The best mixture is trained again with
-fresh seeds, beside the current one, and promoted only if the interval of these paired differences excludes 0. If no arm
-looks better than the current mixture, `confirm` is skipped.
+fresh seeds, beside the current one, and promoted only if the interval of these paired differences excludes 0.
 With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published.
 """
 
@@ -32,37 +31,24 @@ def small_runs(recipe, stage: str):
 
 
 for recipe in recipes_for("canary"):
-    settings = dag_settings(
-        recipe,
-        "canary",
-        __doc__,
-        schedule=[asset(recipe.name, "tokens")],
-        form=FORM,
-    )
+    settings = dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")], form=FORM)
     with DAG(**settings):
-        finalist = MembersOperator(task_id="finalist", recipe=recipe.name, stage="finalist", trigger_rule="none_failed")
-        before = None
+        # Skipped runs of a round, after the cycle has stopped, do not skip the tasks after them.
+        always = {"recipe": recipe.name, "trigger_rule": "none_failed"}
+        finalist = MembersOperator(task_id="finalist", stage="finalist", **always)
+        after = []
         for number in range(1, recipe.canary.rounds + 1):
             with TaskGroup(f"round_{number}"):
-                # Skipped runs of an earlier round, which had stopped, do not skip this task.
-                arms = MembersOperator(
-                    task_id="arms",
-                    recipe=recipe.name,
-                    stage="arms",
-                    member=f"round-{number}",
-                    trigger_rule="none_failed",
-                )
-                last = small_runs(recipe, "canary").expand(member=arms.output)
-            if before:
-                before >> arms
-            before = last
+                arms = MembersOperator(task_id="arms", stage="arms", member=f"round-{number}", **always)
+                canary = small_runs(recipe, "canary").expand(member=arms.output)
+            after >> arms
+            after = [canary]
         confirm = small_runs(recipe, "confirm").expand(member=finalist.output)
-        # Without a finalist, `confirm` has no members and is skipped.
-        decide = StageOperator(task_id="decide", recipe=recipe.name, stage="decide", trigger_rule="none_failed")
+        decide = StageOperator(task_id="decide", stage="decide", **always)
         gate = CanaryGate(
             task_id="gate", recipe=recipe.name, decided=decide.output, outlets=[asset(recipe.name, "mixture")]
         )
-        before >> finalist
+        canary >> finalist
         confirm >> decide >> gate
         if recipe.place.ask_human:
             approve = ReportApproval(

@@ -64,6 +64,11 @@ class CanaryConfig(Config):
     """Maximum Kullback-Leibler divergence of a chosen or proposed mixture from the natural one, in nats."""
     budget: BudgetConfig = BudgetConfig()
     """The most that a cycle may cost."""
+    reuse: bool = True
+    """Whether the sources of the previous decision keep their ratios if only new sources were added; the cycle then has
+    a quarter of the arms."""
+    forms: tuple[Literal["log-linear", "power", "exposures"], ...] = ("log-linear", "power", "exposures")
+    """Forms of the response, of which the one is kept that predicts arms best that it has not seen."""
     anchors: tuple[Literal["natural", "uniform", "drop_one"], ...] = ("natural", "uniform")
     """Mixtures in every cycle: natural, uniform, and the current one without each of its sources in turn."""
     spread: tuple[float, float] = (0.5, 5.0)

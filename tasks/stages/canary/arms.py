@@ -10,6 +10,10 @@ mixture has changed since; else the recipe's, else the natural one. `arm-0-again
 the A/A arm. The other arms of the first round are the proposal of the previous cycle, the anchors, and mixtures that
 determine the response best (`design`). A later round has the proposal of the response to all rounds before it, and
 further mixtures around it.
+
+If the previous cycle decided on other sources and new ones were added, its sources keep the ratios of its decision, as
+one group (`design.Space`), and the cycle has a quarter of the arms: only the shares of the group and of the new sources
+are varied.
 """
 
 import json
@@ -25,7 +29,7 @@ from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig, design
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.design import Region
+from tasks.stages.canary.design import Space
 from tasks.stages.canary.screening import Arm, Screening
 
 VERSION = 3
@@ -97,11 +101,19 @@ def targets(config: CanaryConfig, summary: Mapping[str, Mapping[str, int]]) -> d
     return Mixture(weights=config.target).over(measurable, "[canary] target").weights
 
 
-def region_of(config: CanaryConfig, sequences: Mapping[str, int]) -> Region:
-    """Returns the feasible mixtures of sources with these numbers of sequences, sorted by source."""
-    counts = np.array([sequences[source] for source in sorted(sequences)], dtype=np.float64)
-    upper = np.minimum(1.0, config.repetition_cap * counts / (config.steps * config.batch_size))
-    return Region(counts / counts.sum(), upper, config.max_kl)
+def space_of(config: CanaryConfig, sequences: Mapping[str, int], kept: Mapping[str, float]) -> Space:
+    """Returns the mixtures of sources with these numbers of sequences; see `design.Space.of` for `kept`."""
+    return Space.of(sequences, config.steps * config.batch_size, config.repetition_cap, config.max_kl, kept)
+
+
+def kept_ratios(
+    config: CanaryConfig, sequences: Mapping[str, int], previous: Mapping[str, Any] | None
+) -> dict[str, float]:
+    """Returns the ratios that sources of the previous decision keep; {} if no source was added to at least two."""
+    if not config.reuse or previous is None or not set(sequences) - set(previous["weights"]):
+        return {}
+    weights = {source: weight for source, weight in previous["weights"].items() if source in sequences}
+    return grid_weights(weights) if sum(weight > 0 for weight in weights.values()) > 1 else {}
 
 
 def first(
@@ -115,10 +127,12 @@ def first(
     """Returns a cycle with its first round; see `choose`. Raises RecipeError if the budget is too small."""
     seeds = len(config.seeds)
     cost.require(3 * seeds)
+    kept = kept_ratios(config, sequences, None if overridden else previous)
     arms = choose(config, sequences, previous, overridden=overridden)[: cost.affordable(0) // seeds]
     names = [arm["arm"] for arm in arms]
+    about = {"sequences": dict(sequences), "kept": kept, "most_arms": _quarter(config) if kept else None}
     return {
-        "registered": {"sequences": dict(sequences), "rules": rules(config, cost), "settings": _settings(config)},
+        "registered": {**about, "rules": rules(config, cost), "settings": _settings(config)},
         "arms": arms,
         "results": [],
         "rounds": [{"round": 1, "arms": names, "probability": None, "proposed": None, "stopped": None}],
@@ -146,8 +160,10 @@ def following(config: CanaryConfig, cycle: Cycle, results: Sequence[Mapping[str,
     lead, proposal = screening.lead, screening.proposal
     row["probability"] = lead and lead.probability
     if proposal is not None:
-        row["proposed"] = grid_weights(dict(zip(screening.sources, proposal.tolist(), strict=True)))
+        row["proposed"] = screening.space.mixture(proposal)
     room = min(config.arms, cost.affordable(len(cycle["results"])) // len(config.seeds))
+    if (most := cycle["registered"]["most_arms"]) is not None:
+        room = min(room, most - len(cycle["arms"]))
     row["stopped"] = _stop(config, row["probability"], room, number)
     added = [] if row["stopped"] else _further(config, cycle, row["proposed"], room, number)
     if not added:
@@ -164,8 +180,9 @@ def with_results(cycle: Cycle, results: Sequence[Mapping[str, Any]]) -> Cycle:
 
 def screening_of(config: CanaryConfig, cycle: Cycle) -> Screening:
     """Returns the screening of a cycle with the results of all its rounds."""
-    region = region_of(config, cycle["registered"]["sequences"])
-    return Screening.of(config, cycle["arms"], cycle["results"], region)
+    registered = cycle["registered"]
+    space = space_of(config, registered["sequences"], registered["kept"])
+    return Screening.of(config, cycle["arms"], cycle["results"], space)
 
 
 def _stop(config: CanaryConfig, probability: float | None, room: int, number: int) -> str | None:
@@ -176,7 +193,7 @@ def _stop(config: CanaryConfig, probability: float | None, room: int, number: in
         )
     if not config.arms:
         return f"no round {number}: [canary] arms = 0"
-    return None if room else f"no round {number}: the budget is spent"
+    return None if room > 0 else f"no round {number}: the budget is spent"
 
 
 def _further(
@@ -187,10 +204,15 @@ def _further(
     known = len(arms)
     if proposed and not _is_duplicate(proposed, arms):
         arms.append({"arm": _next_name(arms), "kind": PROPOSED, "weights": dict(proposed)})
-    sequences = cycle["registered"]["sequences"]
-    center = proposed or grid_weights(sequences)
-    arms += _chosen(config, sequences, center, arms, room - (len(arms) - known), config.sample_seed + number)
+    space = space_of(config, cycle["registered"]["sequences"], cycle["registered"]["kept"])
+    center = space.shares(proposed) if proposed else space.region.natural
+    arms += _chosen(config, space, center, arms, room - (len(arms) - known), config.sample_seed + number)
     return arms[known:]
+
+
+def _quarter(config: CanaryConfig) -> int:
+    """Returns the arms of a cycle in which sources keep their ratios: a quarter of those of a whole one, at least 6."""
+    return max(6, (2 + len(config.anchors) + config.rounds * config.arms) // 4)
 
 
 def _next_name(arms: Sequence[Arm]) -> str:
@@ -217,18 +239,23 @@ def choose(
         InputError: too few mixtures are feasible.
     """
     natural = grid_weights(sequences)
+    kept = kept_ratios(config, sequences, None if overridden else previous)
+    space = space_of(config, sequences, kept)
     current = _current(config, sequences, natural, None if overridden else previous)
     _check_repetition(config, current, sequences)
     arms: list[Arm] = [
         {"arm": "arm-0", "kind": CURRENT, "weights": current},
         {"arm": "arm-0-again", "kind": AGAIN, "weights": current, "again": True},
     ]
-    for kind, weights in (*_proposed(sequences, previous), *_anchors(config, current, natural)):
+    others = () if kept else (*_proposed(sequences, previous), *_anchors(config, current, natural))
+    for kind, weights in others:
         if _fits(config, weights, sequences) and not _is_duplicate(weights, arms):
             arms.append({"arm": _next_name(arms), "kind": kind, "weights": weights})
     if len(sequences) > 1:
-        chosen = _chosen(config, sequences, natural, arms, config.arms, config.sample_seed)
-        if len(chosen) < config.arms:
+        # Of a quarter, half of the arms are for later rounds.
+        count = min(config.arms, _quarter(config) // 2) if kept else config.arms
+        chosen = _chosen(config, space, space.region.natural, arms, count, config.sample_seed)
+        if len(chosen) < count:
             raise InputError(
                 f"no further mixture of {', '.join(sequences)} satisfies [canary] repetition_cap = "
                 f"{config.repetition_cap:g} and max_kl = {config.max_kl:g}",
@@ -239,22 +266,15 @@ def choose(
 
 
 def _chosen(
-    config: CanaryConfig,
-    sequences: Mapping[str, int],
-    center: Mapping[str, float],
-    arms: Sequence[Arm],
-    count: int,
-    seed: int,
+    config: CanaryConfig, space: Space, center: design.Floats, arms: Sequence[Arm], count: int, seed: int
 ) -> list[Arm]:
-    """Returns up to `count` further arms among candidates around `center`."""
-    sources = sorted(sequences)
-    existing = np.array([[arm["weights"][source] for source in sources] for arm in arms])
-    around = np.array([center[source] for source in sources])
-    found = design.candidates(region_of(config, sequences), around, config.spread, _CANDIDATES, seed)
+    """Returns up to `count` further arms among candidates with shares around `center`."""
+    existing = np.array([space.shares(arm["weights"]) for arm in arms])
+    found = design.candidates(space.region, center, config.spread, _CANDIDATES, seed)
     chosen: list[Arm] = []
     for index in design.d_optimal(found, existing, min(len(found), 4 * count)):
-        weights = grid_weights(dict(zip(sources, found[index].tolist(), strict=True)))
-        if len(chosen) < count and _fits(config, weights, sequences) and not _is_duplicate(weights, [*arms, *chosen]):
+        weights = space.mixture(found[index])
+        if len(chosen) < count and not _is_duplicate(weights, [*arms, *chosen]):
             chosen.append({"arm": _next_name([*arms, *chosen]), "kind": SAMPLED, "weights": weights})
     return chosen
 

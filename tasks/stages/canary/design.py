@@ -7,12 +7,18 @@ response is an extrapolation, and the large run would repeat small sources.
 New mixtures are chosen among candidates one by one, each the one that increases the determinant of the information
 matrix most (D-optimal, greedy). The matrix is that of a response linear in the weights and in their logarithms, which
 has the curvature of every form that is fitted: linear terms alone would put all mixtures into the corners.
+
+After a source is added to a corpus, the sources of the finished cycle keep their ratios: together they count as one
+source, a group, whose share is varied with those of the new sources (mixture reuse, Olmix).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.formats.tokens.mixture import GRID, grid_weights
 
 Floats = NDArray[np.float64]
 
@@ -55,6 +61,74 @@ class Region:
             fits = self.contains((middle * self.natural + (1 - middle) * weights)[None])[0]
             low, high = (low, middle) if fits else (middle, high)
         return np.asarray(high * self.natural + (1 - high) * weights)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The mixtures among which a cycle looks for the best: shares of groups of sources.
+
+    Attributes:
+        sources: names, sorted.
+        group: number of the group of each source; without kept ratios, every source is a group.
+        ratios: share of each source in its group, shape (sources,).
+        region: feasible shares of the groups.
+        epochs: number of times that a run of one group alone reads it, shape (groups,).
+    """
+
+    sources: tuple[str, ...]
+    group: tuple[int, ...]
+    ratios: Floats
+    region: Region
+    epochs: Floats
+
+    @classmethod
+    def of(
+        cls, sequences: Mapping[str, int], samples: int, cap: float, max_kl: float, kept: Mapping[str, float]
+    ) -> "Space":
+        """Returns the mixtures of sources with these numbers of sequences.
+
+        Args:
+            sequences: by source, all above 0.
+            samples: sequences that a run reads.
+            cap: maximum number of epochs of a source.
+            max_kl: see `Region`.
+            kept: ratios of the sources that form one group; {}: none do.
+        """
+        sources = tuple(sorted(sequences))
+        alone = [source for source in sources if source not in kept]
+        numbers = {source: index + bool(kept) for index, source in enumerate(alone)}
+        group = tuple(numbers.get(source, 0) for source in sources)
+        ratios = np.array([kept.get(source, 1.0) for source in sources])
+        counts = np.array([sequences[source] for source in sources], dtype=np.float64)
+        epochs = samples / counts
+        groups = max(group) + 1
+        upper = np.ones(groups)
+        # A weight that is rounded to the grid must not exceed the cap.
+        np.minimum.at(upper, list(group), cap / np.maximum(epochs * ratios, 1e-12) - 1 / GRID)
+        natural = _sums(group, counts) / counts.sum()
+        return cls(sources, group, ratios, Region(natural, upper, max_kl), _sums(group, epochs * ratios))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each group: that of its source, or of all of them."""
+        groups: dict[int, list[str]] = {}
+        for source, number in zip(self.sources, self.group, strict=True):
+            groups.setdefault(number, []).append(source)
+        return tuple(" + ".join(groups[number]) for number in sorted(groups))
+
+    def shares(self, weights: Mapping[str, float]) -> Floats:
+        """Returns the share of each group in a mixture, shape (groups,)."""
+        return _sums(self.group, np.array([weights.get(source, 0.0) for source in self.sources]))
+
+    def mixture(self, shares: Floats) -> dict[str, float]:
+        """Returns the mixture with these shares of the groups."""
+        weights = shares[list(self.group)] * self.ratios
+        return grid_weights(dict(zip(self.sources, weights.tolist(), strict=True)))
+
+
+def _sums(group: tuple[int, ...], values: Floats) -> Floats:
+    """Returns the sum of the values of each group."""
+    return np.bincount(group, values).astype(np.float64)
 
 
 def candidates(region: Region, center: Floats, spread: tuple[float, float], count: int, seed: int) -> Floats:

@@ -18,7 +18,6 @@ import numpy as np
 
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import grid_weights
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import ARMS, CYCLE, PROPOSED, RESULT, Cycle, screening_of, with_results
@@ -135,20 +134,24 @@ def _response(found: Screening) -> dict[str, Any] | None:
     response, proposal = found.response, found.proposal
     if response is None or proposal is None:
         return None
-    agreement = response.rank_agreement
-    predicted = response.predict(proposal[None])
-    worth = zip(found.sources, response.worth, strict=True)
+    judged = response.judgements[response.form]
+    left_out = judged.predicted.reshape(len(found.arms), -1).mean(1).tolist()
+    worth = None if response.worth is None else np.round(response.worth, 4).tolist()
     return {
-        "rank_agreement": None if agreement is None else round(agreement, 4),
+        "form": response.form,
+        "rank_agreement": None if response.rank_agreement is None else round(response.rank_agreement, 4),
+        "accuracy": round(judged.accuracy, 4),
+        "error": round(judged.error, 6),
+        "optimism": round(response.optimism, 6),
         "selects": found.selects,
-        "proposed_weights": grid_weights(dict(zip(found.sources, proposal.tolist(), strict=True))),
-        "proposed_bpb": round(float(predicted[0]), 6),
-        "forms": dict(zip(found.sources, response.forms, strict=True)),
-        "worth": {
-            source: None if row is None else dict(zip(found.sources, np.round(row, 4).tolist(), strict=True))
-            for source, row in worth
+        "proposed_weights": found.space.mixture(proposal),
+        "proposed_bpb": round(float(response.predict(proposal[None])[0]), 6),
+        "worth": worth
+        and {
+            source: dict(zip(found.space.names, row, strict=True))
+            for source, row in zip(found.sources, worth, strict=True)
         },
-        "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(found.arms, response.left_out, strict=True)},
+        "left_out_bpb": {arm["arm"]: round(x, 6) for arm, x in zip(found.arms, left_out, strict=True)},
     }
 
 

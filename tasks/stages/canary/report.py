@@ -200,37 +200,39 @@ def _verdict(row: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
 def _fit(decision: Mapping[str, Any]) -> list[str]:
     fit = decision["response"]
     if fit is None:
-        return [
-            "No response is fitted: there are too few arms or sources, or the arms weight another column than the "
-            "source, by which they are measured."
-        ]
+        return ["No response is fitted: there are fewer than three arms or two sources, or no source votes."]
     weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(fit["proposed_weights"].items()))
     agreement = fit["rank_agreement"]
     ranks = "is not defined" if agreement is None else f"is {agreement:.2f}"
+    used = "selects the finalist" if fit["selects"] else "does not select the finalist: the measurements do"
     return [
         "## Response",
         "",
-        f"A fit of log(bpb) over the weights proposes {weights}, predicting {fit['proposed_bpb']:.4f} bits per byte. "
-        f"The rank correlation of its leave-one-out predictions with the measurements {ranks}. "
-        "It is evidence, not a decision: only a mixture that was trained with fresh seeds can be promoted.",
-        *_worth(fit["worth"]),
+        f"A fit of the bits per byte over the weights (form: {fit['form']}) proposes {weights}, predicting "
+        f"{fit['proposed_bpb']:.4f} bits per byte. The rank correlation of its predictions with the measurements, each "
+        f"arm left out in turn, {ranks}; {fit['accuracy']:.0%} of pairs are ordered as measured, and the arms that it "
+        f"puts first are worse than predicted by {fit['optimism']:+.4f}. It {used}. It is evidence, not a decision: "
+        "only a mixture that was trained with fresh seeds can be promoted.",
+        *_worth(fit["worth"] or {}),
     ]
 
 
-def _worth(worth: dict[str, dict[str, float] | None]) -> list[str]:
-    """Returns the table of the worth of tokens of one source for another; empty if no source has the power form."""
-    rows = {source: row for source, row in sorted(worth.items()) if row is not None}
-    if not rows:
+def _worth(worth: dict[str, dict[str, float]]) -> list[str]:
+    """Returns the table of the worth of tokens of one source for another; empty in a form without it."""
+    if not worth:
         return []
-    sources = sorted(worth)
+    columns = list(next(iter(worth.values())))
     lines = [
         "",
         "What a token of each column is worth for predicting the source of the row, in tokens of its own:",
         "",
-        _row(["for", *sources]),
-        _row(["---"] * (len(sources) + 1)),
+        _row(["for", *columns]),
+        _row(["---"] * (len(columns) + 1)),
     ]
-    return [*lines, *(_row([source, *(f"{row[other]:.3f}" for other in sources)]) for source, row in rows.items())]
+    return [
+        *lines,
+        *(_row([source, *(f"{row[name]:.3f}" for name in columns)]) for source, row in sorted(worth.items())),
+    ]
 
 
 def _row(cells: list[str]) -> str:

@@ -167,6 +167,11 @@ class Response:
         values: Floats = self._target(weights, None)[0]
         return values
 
+    def predict_sources(self, weights: Floats) -> Floats:
+        """Returns the bits per byte of each measured source, shape (n, measured), for weights of shape (n, sources)."""
+        values: Floats = self._sources(weights, None)[0]
+        return values
+
     def samples(self, weights: Floats, draws: int, rng: np.random.Generator) -> Floats:
         """Returns the target's bits per byte in drawn responses, shape (draws, n); see the module.
 
@@ -184,9 +189,13 @@ class Response:
         return self._target(weights, parameters)
 
     def _target(self, weights: Floats, parameters: Sequence[Floats] | None) -> Floats:
+        values: Floats = self._sources(weights, parameters) @ self.target
+        return values
+
+    def _sources(self, weights: Floats, parameters: Sequence[Floats] | None) -> Floats:
         current = np.full(len(weights), len(self.fitted.offsets) - 1)
         mixtures = Mixtures(weights, weights * self.epochs)
-        values: Floats = np.exp(self.fitted.log_bpb(mixtures, current, parameters)) @ self.target
+        values: Floats = np.exp(self.fitted.log_bpb(mixtures, current, parameters))
         return values
 
     def best(self, lower: Floats, upper: Floats) -> Floats:

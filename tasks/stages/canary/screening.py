@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.mixture import grid_weights
 from tasks.stages.canary import CanaryConfig, statistics
-from tasks.stages.canary.design import Floats, Region
-from tasks.stages.canary.statistics import Response, Signal
+from tasks.stages.canary.design import Floats, Space
+from tasks.stages.canary.response import Response, fit
+from tasks.stages.canary.statistics import Signal
 
 Arm = dict[str, Any]
 """An arm, as in `arms.json`: arm (its name), kind, weights; and, if they differ from those of a plain run: again (other
@@ -53,7 +53,7 @@ class Screening:
         sources: sources that have held-out text.
         bpb: bits per byte, shape (arms, seeds, sources).
         again: that of the A/A arm, shape (seeds, sources).
-        region: the feasible mixtures, by the sources of the arms.
+        space: the mixtures among which the cycle looks.
     """
 
     config: CanaryConfig
@@ -61,17 +61,17 @@ class Screening:
     sources: Sequence[str]
     bpb: Floats
     again: Floats
-    region: Region
+    space: Space
 
     @classmethod
     def of(
-        cls, config: CanaryConfig, arms: Sequence[Arm], results: Sequence[Mapping[str, Any]], region: Region
+        cls, config: CanaryConfig, arms: Sequence[Arm], results: Sequence[Mapping[str, Any]], space: Space
     ) -> "Screening":
         """Collects the results of all rounds; raises InputError if one is missing or has other weights than its arm."""
         sources, bpb = bpb_of(arms, config.seeds, results)
         again = next(index for index, arm in enumerate(arms) if arm.get("again"))
         rest = [index for index in range(len(arms)) if index != again]
-        return cls(config, [arms[index] for index in rest], sources, bpb[rest], bpb[again], region)
+        return cls(config, [arms[index] for index in rest], sources, bpb[rest], bpb[again], space)
 
     @cached_property
     def signals(self) -> dict[str, Signal]:
@@ -108,47 +108,54 @@ class Screening:
         return statistics.regressions(bpb, current, self.sources, guarded, self.config.guard_share)
 
     @cached_property
-    def weights(self) -> Floats:
-        """Weights of the arms, shape (arms, sources)."""
-        return np.array([[arm["weights"].get(source, 0.0) for source in self.sources] for arm in self.arms])
+    def shares(self) -> Floats:
+        """Shares of the groups in the arms, shape (arms, groups)."""
+        return np.array([self.space.shares(arm["weights"]) for arm in self.arms])
 
     @cached_property
     def response(self) -> Response | None:
-        """The response of the target to the mixture.
-
-        None for too few arms or sources, or if the arms weight another column (`[pack] by`) than the source, by which
-        they are measured.
-        """
-        measured = sorted(self.arms[0]["weights"]) == list(self.sources)
-        if len(self.arms) < 3 or len(self.sources) < 2 or not measured or not self.target:
+        """The response of the target to the shares of the groups; None for too few arms or groups."""
+        if len(self.arms) < 3 or self.shares.shape[1] < 2 or not self.target:
             return None
-        return statistics.fit(self.weights, self.bpb.mean(1), self.sources, self.target)
+        count = len(self.config.seeds)
+        number = dict(zip(self.space.sources, self.space.group, strict=True))
+        return fit(
+            np.repeat(self.shares, count, axis=0),
+            self.bpb.reshape(-1, len(self.sources)),
+            self.goal,
+            # Arms that weight another column (`[pack] by`) are measured by source nevertheless.
+            own=[number.get(source) for source in self.sources],
+            epochs=self.space.epochs,
+            forms=self.config.forms,
+        )
 
     @property
     def selects(self) -> bool:
         """Whether the response ranks arms that it has not seen well enough to select a mixture.
 
-        With up to two arms for each source, a rank correlation says little.
+        With up to two arms for each group, a rank correlation says little.
         """
         agreement = self.response.rank_agreement if self.response else None
-        return agreement is not None and agreement >= _USEFUL and len(self.arms) > 2 * len(self.sources)
+        return agreement is not None and agreement >= _USEFUL and len(self.arms) > 2 * self.shares.shape[1]
 
     @cached_property
     def proposal(self) -> Floats | None:
-        """The feasible weights with the lowest predicted target, shape (sources,); None without a response.
+        """The feasible shares with the lowest predicted target, shape (groups,); None without a response.
 
         Moved towards the current mixture until no guarded source is predicted to become too much worse.
         """
         if self.response is None:
             return None
-        best = self.region.nearest(self.response.best(np.minimum(self.region.upper, 1.0)))
-        current = self.weights[0]
-        for step in range(_GUARD_STEPS + 1):
+        upper = self.space.region.upper
+        best = self.space.region.nearest(self.response.best(np.zeros_like(upper), upper))
+        current = mixed = self.shares[0]
+        for step in range(_GUARD_STEPS):
             mixed = best + (current - best) * step / _GUARD_STEPS
             predicted = self.response.predict_sources(np.stack([mixed, current]))
             if not self._worse(predicted[0], predicted[1]):
                 break
-        rounded: Floats = np.round(mixed, 3)
+            mixed = current
+        rounded = np.round(mixed, 3)
         return np.asarray(rounded / rounded.sum())
 
     @cached_property
@@ -156,36 +163,28 @@ class Screening:
         """The best mixture that regresses on no guarded source; None if none is lower than the current one."""
         if not self.target:
             return None
-        if not self.selects:
+        if self.response is None or self.proposal is None or not self.selects:
             excluded = {index for index, worse in enumerate(self.regressions) if worse}
             best = statistics.finalist(self.scores, excluded)
-            if best is None:
-                return None
-            arm = self.arms[best]
-            return Lead(
-                arm["weights"], arm["arm"], self._probability(self.weights[best]), float(self.scores[best].mean())
-            )
-        assert self.response is not None
-        assert self.proposal is not None
-        predicted = self.response.predict(np.concatenate([self.weights, self.proposal[None]]))
+            return None if best is None else self._lead_of(best, float(self.scores[best].mean()))
+        predicted = self.response.predict(np.concatenate([self.shares, self.proposal[None]]))
         order = np.argsort(np.round(predicted, 9), kind="stable").tolist()
-        allowed = [index for index in order if index == len(self.arms) or not self.regressions[index]]
-        if predicted[allowed[0]] >= predicted[0]:
-            return None
-        if allowed[0] == len(self.arms):
-            mixture = grid_weights(dict(zip(self.sources, self.proposal.tolist(), strict=True)))
-            return Lead(mixture, "", self._probability(self.proposal), float(predicted[-1]))
-        arm = self.arms[allowed[0]]
-        return Lead(
-            arm["weights"], arm["arm"], self._probability(self.weights[allowed[0]]), float(predicted[allowed[0]])
-        )
+        first = next(index for index in order if index == len(self.arms) or not self.regressions[index])
+        return self._lead_of(first, float(predicted[first])) if predicted[first] < predicted[0] else None
 
-    def _probability(self, weights: Floats) -> float | None:
-        """Returns the probability that weights are lower than the current mixture, by the response."""
+    def _lead_of(self, index: int, bpb: float) -> Lead:
+        """Returns the lead of an arm; after the last one comes the proposal."""
+        if index < len(self.arms):
+            arm = self.arms[index]
+            return Lead(arm["weights"], arm["arm"], self._probability(self.shares[index]), bpb)
+        assert self.proposal is not None
+        return Lead(self.space.mixture(self.proposal), "", self._probability(self.proposal), bpb)
+
+    def _probability(self, shares: Floats) -> float | None:
+        """Returns the probability that shares are lower than the current mixture, by the response."""
         if self.response is None:
             return None
-        pair = np.stack([weights, self.weights[0]])
-        drawn = self.response.samples(pair, _DRAWS, np.random.default_rng(0))
+        drawn = self.response.samples(np.stack([shares, self.shares[0]]), _DRAWS, np.random.default_rng(0))
         return float((drawn[:, 0] < drawn[:, 1]).mean())
 
 

@@ -89,7 +89,7 @@ def test_a_cycle_starts_from_the_decision_and_proposal_of_the_previous_one() -> 
         "weights": {"web": 0.4, "code": 0.4, "gone": 0.2},
         "response": {"proposed_weights": {"web": 0.3, "code": 0.7, "gone": 0.0}},
     }
-    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous)
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0, reuse=False), PLENTY, previous)
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.5, "web": 0.5}
     assert (arms[2]["kind"], arms[2]["weights"]) == ("proposed", {"books": 0.0, "code": 0.7, "web": 0.3})
     nothing_left = {"weights": {"gone": 1.0}, "response": None}

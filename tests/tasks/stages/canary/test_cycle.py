@@ -54,7 +54,9 @@ def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Art
     ]
     both = {"plan": made.plan, "finalist": finalist, "confirmations": fresh}
     mixture = run_stage_in(folder, "tasks.stages.canary.decide", config(), both, kind="mixture")
-    again = run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member="round-1-arm-0-seed-3", kind="other")
+    again = run_stage_in(
+        folder, "tasks.stages.canary.run", config(), inputs, member="round-1-arm-0-seed-3", kind="other"
+    )
     return runs, fresh, mixture, again
 
 

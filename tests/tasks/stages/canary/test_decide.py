@@ -51,7 +51,11 @@ def decided(config: CanaryConfig, rows: list[dict], arms: list[dict] = ARMS) -> 
     cost = CycleCost(config, 256, 32)
     again = {"arm": "arm-0-again", "kind": "A/A", "weights": arms[0]["weights"], "again": True}
     cycle = {
-        "registered": {"sequences": dict.fromkeys(arms[0]["weights"], 1_000_000), "rules": rules(config, cost)},
+        "registered": {
+            "sequences": dict.fromkeys(arms[0]["weights"], 1_000_000),
+            "kept": {},
+            "rules": rules(config, cost),
+        },
         "arms": [arms[0], again, *arms[1:]],
         "results": [row for row in rows if row["seed"] in config.seeds and not row["arm"].endswith("low-lr")],
         "rounds": [{"round": 1, "arms": [arm["arm"] for arm in arms], "probability": None, "stopped": None}],
@@ -163,13 +167,12 @@ def test_the_report_has_a_row_per_arm_and_the_picture_is_a_png() -> None:
     assert figure(decision)[:4] == b"\x89PNG"
 
 
-def test_arms_by_another_column_are_compared_without_a_response_surface() -> None:
+def test_arms_by_another_column_have_a_response_measured_by_source() -> None:
     tiers = [{**arm, "weights": {"gold": arm["weights"]["code"], "silver": arm["weights"]["web"]}} for arm in ARMS]
     decision = decided(CONFIG.model_copy(update={"target": {"web": 1.0}}), results([0, 0, 0.1, 0], arms=tiers), tiers)
     assert decision["promoted"]
     assert decision["weights"] == {"gold": 0.8, "silver": 0.2}
-    assert decision["response"] is None
-    assert "or the arms weight another column than the source" in markdown(decision)
+    assert set(decision["response"]["proposed_weights"]) == {"gold", "silver"}
     assert figure(decision)
 
 
