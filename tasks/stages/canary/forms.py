@@ -15,14 +15,17 @@ concave functions. So a target with positive weights has one minimum.
 
 Instead of names of sources, the features can be their content: w becomes `w @ content`, with the share of each topic or
 language in each source.
+
+Curves of many sources and folds are fitted at once: a batch has the runs in common, and each its own measurements and
+weights, which are 0 for runs that are left out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 Floats = NDArray[np.float64]
 
@@ -34,10 +37,11 @@ _PRIOR = 3e-3
 of a run, so that measurements outweigh it."""
 _LOW, _HIGH = -9.0, 3.0
 """Bounds of these logarithms: without, a flat response drives the exponent to 0 and a worth to infinity."""
-_RIDGES = 10.0 ** np.arange(-7, 0)
+_STEPS, _DAMPING = 60, 1e-3
+_RIDGES = 10.0 ** np.arange(-6, 0)
 """Penalties of the log-linear form's slopes that are tried, per run."""
 _FLOORS = (0.0, 0.5, 0.7, 0.8, 0.9)
-"""Values of c that are tried, as shares of the lowest measurement."""
+"""Values of c that are tried, as shares of the lowest measurement; only 0 for at most two runs per feature."""
 
 
 class Mixtures(NamedTuple):
@@ -51,16 +55,30 @@ class Mixtures(NamedTuple):
     weights: Floats
     epochs: Floats
 
-    def rows(self, which: NDArray[np.generic]) -> "Mixtures":
-        """Returns some of the runs."""
-        return Mixtures(self.weights[which], self.epochs[which])
+
+class Measured(NamedTuple):
+    """What a batch of curves is fitted to.
+
+    Attributes:
+        mixtures: of the n runs.
+        bpb: shape (batch, n).
+        importance: weight of each run, shape (batch, n).
+        content: share of each feature in each source, shape (sources, features).
+        own: for each curve the number of the feature that is its source; None if there is none.
+    """
+
+    mixtures: Mixtures
+    bpb: Floats
+    importance: Floats
+    content: Floats
+    own: Sequence[int | None]
 
 
-class Curve(Protocol):
-    """A fitted form.
+class Curves(Protocol):
+    """A batch of fitted curves of one form.
 
-    `parameters` has shape (p,). `gain` is their change with the errors of the runs in log(bpb), and with a standard
-    normal deviation of each penalty: shape (p, n + penalties). `floor` is a lower bound of bpb.
+    `parameters` has shape (batch, p). `gain` is their change with the errors of the runs in log(bpb), and with a
+    standard normal deviation of each penalty: shape (batch, p, n + penalties).
     """
 
     @property
@@ -68,8 +86,8 @@ class Curve(Protocol):
     @property
     def gain(self) -> Floats: ...  # noqa: D102
 
-    def __call__(self, mixtures: Mixtures, parameters: Floats) -> Floats:
-        """Returns log(bpb) of shape (draws, n), for parameters of shape (draws, p)."""
+    def log_bpb(self, mixtures: Mixtures, parameters: Floats) -> Floats:
+        """Returns log(bpb), shape (..., batch, n), for parameters of shape (..., batch, p)."""
         ...
 
     def within(self, parameters: Floats) -> Floats:
@@ -79,110 +97,114 @@ class Curve(Protocol):
 
 @dataclass(frozen=True)
 class LogLinear:
-    """The log-linear form; `parameters` are the level at `center` and a slope per feature."""
+    """Log-linear curves; the parameters are the level at `center` and a slope per feature."""
 
-    floor: float
+    floor: Floats
     center: Floats
     content: Floats
     parameters: Floats
     gain: Floats
 
-    def __call__(self, mixtures: Mixtures, parameters: Floats) -> Floats:
-        """See `Curve`."""
-        centered = mixtures.weights @ self.content - self.center
-        values: Floats = np.log(self.floor + np.exp(parameters[:, :1] + parameters[:, 1:] @ centered.T))
+    def log_bpb(self, mixtures: Mixtures, parameters: Floats) -> Floats:
+        """See `Curves`."""
+        centered = mixtures.weights @ self.content - self.center[:, None]
+        linear = parameters[..., :1] + np.einsum("bnf,...bf->...bn", centered, parameters[..., 1:])
+        values: Floats = np.log(self.floor[:, None] + np.exp(linear))
         return values
 
     def within(self, parameters: Floats) -> Floats:
-        """See `Curve`; there are no bounds."""
+        """See `Curves`; there are no bounds."""
         return parameters
 
 
-def fit_log_linear(mixtures: Mixtures, bpb: Floats, importance: Floats, content: Floats) -> LogLinear:
-    """Fits the log-linear form with the floor and the ridge penalty of the smallest leave-one-out error.
+def fit_log_linear(measured: Measured) -> LogLinear:
+    """Fits log-linear curves, each with the floor and the ridge penalty of its smallest leave-one-out error."""
+    features = measured.content.shape[1]
+    floors = _FLOORS if measured.bpb.shape[1] > 2 * features else _FLOORS[:1]
+    tried = [_ridge(measured, floor, ridge) for floor in floors for ridge in _RIDGES]
+    errors = np.stack([error for error, _ in tried])
+    best = errors.argmin(0)
+    parts = [
+        np.stack([getattr(tried[choice][1], name)[index] for index, choice in enumerate(best)])
+        for name in ("floor", "center", "parameters", "gain")
+    ]
+    return LogLinear(parts[0], parts[1], measured.content, parts[2], parts[3])
 
-    Args:
-        mixtures: of the n runs.
-        bpb: of one measured source, shape (n,).
-        importance: weight of each run, shape (n,).
-        content: share of each feature in each source, shape (sources, features).
-    """
-    features = mixtures.weights @ content
-    best: tuple[float, LogLinear] | None = None
-    for floor in np.array(_FLOORS) * bpb.min():
-        # An error of log(bpb) is 1 / scale times as large in y.
-        y, scale = np.log(bpb - floor), (bpb - floor) / bpb
-        weight = importance * scale**2
-        total, center = weight.sum(), weight @ features / weight.sum()
-        x, level = features - center, weight @ y / total
-        values, vectors = np.linalg.eigh(x.T @ (weight[:, None] * x))
-        for ridge in _RIDGES * total:
-            inverse = vectors / (np.maximum(values, 0) + ridge) @ vectors.T
-            slopes = inverse @ (x.T @ (weight * (y - level)))
-            leverage = weight * (1 / total + np.einsum("nf,fg,ng->n", x, inverse, x))
-            left_out = scale * (y - level - x @ slopes) / np.maximum(1 - leverage, 1e-3)
-            error = float(importance @ left_out**2)
-            if best is None or error < best[0]:
-                of_runs = np.vstack([np.ones(len(y)) / total, inverse @ x.T]) * (importance * scale)
-                spread = np.sqrt(error / importance.sum() * ridge)
-                of_penalties = np.vstack([np.zeros((1, len(slopes))), inverse * spread])
-                parameters = np.concatenate([[level], slopes])
-                gain = np.hstack([of_runs, of_penalties])
-                best = (error, LogLinear(float(floor), center, content, parameters, gain))
-    assert best is not None
-    return best[1]
+
+def _ridge(measured: Measured, floor_share: float, penalty: float) -> tuple[Floats, LogLinear]:
+    """Returns squared leave-one-out errors of log(bpb), shape (batch,), and the curves."""
+    bpb, importance = measured.bpb, measured.importance
+    floor = floor_share * np.where(importance > 0, bpb, np.inf).min(1)
+    # An error of log(bpb) is 1 / scale times as large in y.
+    above = np.maximum(bpb - floor[:, None], 1e-6)
+    y, scale = np.log(above), above / bpb
+    weight = importance * scale**2
+    total = weight.sum(1)
+    features = measured.mixtures.weights @ measured.content
+    center = weight @ features / total[:, None]
+    x, level = features - center[:, None], (weight * y).sum(1) / total
+    x_turned = x.transpose(0, 2, 1)
+    ridge = penalty * total
+    inverse = np.linalg.inv(x_turned @ (weight[:, :, None] * x) + ridge[:, None, None] * np.eye(x.shape[2]))
+    of_y = inverse @ (x_turned * weight[:, None])
+    slopes = (of_y @ (y - level[:, None])[:, :, None])[:, :, 0]
+    residual = y - level[:, None] - (x @ slopes[:, :, None])[:, :, 0]
+    leverage = weight / total[:, None] + np.einsum("bnf,bfn->bn", x, of_y)
+    error = (importance * (scale * residual / np.maximum(1 - leverage, 1e-3)) ** 2).sum(1)
+    of_runs = np.concatenate([(weight / total[:, None])[:, None], of_y], axis=1) / scale[:, None]
+    # The penalty is a prior of this variance: that of the errors over the penalty.
+    spread = np.sqrt(error / importance.sum(1) * ridge)[:, None, None] * inverse
+    of_penalties = np.concatenate([np.zeros_like(spread[:, :1]), spread], axis=1)
+    parameters = np.concatenate([level[:, None], slopes], axis=1)
+    return error, LogLinear(floor, center, measured.content, parameters, np.concatenate([of_runs, of_penalties], 2))
 
 
 @dataclass(frozen=True)
 class Power:
-    """The power form; with `repeats`, over effective shares.
+    """Power curves; with `repeats`, over effective shares.
 
-    `parameters` are the level and the logarithms of the exponent, of the worth of each feature except `own`, whose
-    worth is 1, and with `repeats` of R.
+    The parameters are the level and the logarithms of the exponent, of the worth of each feature (0 for the own one),
+    and of R.
     """
 
-    own: int | None
     content: Floats
     repeats: bool
     parameters: Floats
     gain: Floats
 
-    def __call__(self, mixtures: Mixtures, parameters: Floats) -> Floats:
-        """See `Curve`."""
-        share = self._features(mixtures, parameters) @ self.worth(parameters)[:, :, None]
-        values: Floats = parameters[:, :1] - np.exp(parameters[:, 1:2]) * np.log(share[:, :, 0] + _EPSILON)
+    def log_bpb(self, mixtures: Mixtures, parameters: Floats) -> Floats:
+        """See `Curves`."""
+        share = (self._features(mixtures, parameters) @ np.exp(parameters[..., 2:-1, None]))[..., 0] + _EPSILON
+        values: Floats = parameters[..., :1] - np.exp(parameters[..., 1:2]) * np.log(share)
         return values
 
     def within(self, parameters: Floats) -> Floats:
-        """See `Curve`."""
+        """See `Curves`."""
         return np.concatenate([parameters[..., :1], np.clip(parameters[..., 1:], _LOW, _HIGH)], axis=-1)
 
-    def worth(self, parameters: Floats) -> Floats:
-        """Returns the worth of each feature, shape (draws, features)."""
-        end = parameters.shape[1] - self.repeats
-        worth = np.exp(parameters[:, 2:end])
-        return worth if self.own is None else np.insert(worth, self.own, 1.0, axis=1)
+    @property
+    def worth(self) -> Floats:
+        """Worth of each feature, shape (batch, features), in tokens of the own one."""
+        return np.exp(self.parameters[:, 2:-1])
 
     def _features(self, mixtures: Mixtures, parameters: Floats) -> Floats:
-        """Returns the effective shares of the features, shape (draws or 1, n, features)."""
+        """Returns the effective shares of the features, shape (..., batch, n, features), or (n, features)."""
         if not self.repeats:
-            return (mixtures.weights @ self.content)[None]
-        return effective(mixtures, np.exp(parameters[:, -1])[:, None, None]) @ self.content
+            return mixtures.weights @ self.content
+        return effective(mixtures, np.exp(parameters[..., -1])[..., None, None]) @ self.content
 
-    def slopes(self, mixtures: Mixtures) -> Floats:
-        """Returns the derivatives of log(bpb) by the parameters, shape (n, p)."""
-        one = self.parameters[None]
-        features, worth, exponent = self._features(mixtures, one)[0], self.worth(one)[0], np.exp(self.parameters[1])
-        share = features @ worth + _EPSILON
-        by_worth = -exponent * features * worth / share[:, None]
-        if self.own is not None:
-            by_worth = np.delete(by_worth, self.own, axis=1)
-        columns = [np.ones((len(share), 1)), -exponent * np.log(share)[:, None], by_worth]
+    def slopes(self, mixtures: Mixtures, parameters: Floats) -> Floats:
+        """Returns the derivatives of log(bpb) by the parameters, shape (batch, n, p)."""
+        step = 1e-6
+        features, worth = self._features(mixtures, parameters), np.exp(parameters[:, None, 2:-1])
+        share = (features @ worth.transpose(0, 2, 1)) + _EPSILON
+        exponent = np.exp(parameters[:, 1])[:, None, None]
+        by_repeats = np.zeros_like(share)
         if self.repeats:
-            step = 1e-6
-            ahead = effective(mixtures, np.exp(self.parameters[-1] + step)) @ self.content
-            columns.append((-exponent * ((ahead - features) @ worth) / step / share)[:, None])
-        return np.hstack(columns)
+            ahead = self._features(mixtures, parameters + np.eye(parameters.shape[1])[-1] * step)
+            by_repeats = -exponent * ((ahead - features) / step @ worth.transpose(0, 2, 1)) / share
+        columns = [np.ones_like(share), -exponent * np.log(share), -exponent * features * worth / share, by_repeats]
+        return np.concatenate(columns, axis=2)
 
 
 def effective(mixtures: Mixtures, repeats: Floats | float) -> Floats:
@@ -190,47 +212,72 @@ def effective(mixtures: Mixtures, repeats: Floats | float) -> Floats:
 
     Args:
         mixtures: of n runs.
-        repeats: R, the number of repetitions of text in which their value falls to 1 / e; broadcast.
+        repeats: R, the number of repetitions of a text in which their value falls to 1 / e; broadcast.
     """
-    more = np.maximum(mixtures.epochs - 1, 0)
-    worth = np.minimum(mixtures.epochs, 1) + repeats * -np.expm1(-more / repeats)
-    values: Floats = mixtures.weights * worth / np.maximum(mixtures.epochs, 1e-12)
+    epochs = np.maximum(mixtures.epochs, 1)
+    values: Floats = mixtures.weights * (1 - repeats * np.expm1((1 - epochs) / repeats)) / epochs
     return values
 
 
-def fit_power(
-    mixtures: Mixtures, bpb: Floats, importance: Floats, content: Floats, own: int | None, *, repeats: bool = False
-) -> Power:
-    """Fits the power form by penalized least squares.
+def fit_power(measured: Measured, *, repeats: bool = False) -> Power:
+    """Fits power curves by penalized least squares (Levenberg-Marquardt); with `repeats`, over effective shares."""
+    batch, features = len(measured.bpb), measured.content.shape[1]
+    prior = np.full((batch, features + 3), np.log(_USUAL_WORTH))
+    prior[:, 1], prior[:, -1] = np.log(_USUAL_EXPONENT), np.log(_USUAL_REPEATS)
+    penalty = np.full_like(prior, _PRIOR)
+    penalty[:, 0] = 0
+    free = np.ones_like(prior)
+    free[:, -1] = repeats
+    for index, own in enumerate(measured.own):
+        if own is None:
+            prior[index, 2:-1] = np.log(_USUAL_WORTH_OF_CONTENT)
+        else:
+            prior[index, 2 + own], free[index, 2 + own] = 0.0, 0.0
+    y = np.log(measured.bpb)
+    prior[:, 0] = (measured.importance * y).sum(1) / measured.importance.sum(1)
+    form = Power(measured.content, repeats, prior, np.empty((0, 0, 0)))
+    parameters = _least_squares(form, measured, y, prior, penalty, free)
+    normal, slopes = _normal(form, measured, parameters, penalty, free)
+    inverse = np.linalg.inv(normal) * free[:, :, None] * free[:, None]
+    of_runs = inverse @ (slopes * measured.importance[:, :, None]).transpose(0, 2, 1)
+    return Power(
+        measured.content, repeats, parameters, np.concatenate([of_runs, inverse * penalty[:, None] ** 2], axis=2)
+    )
 
-    Args:
-        mixtures: of the n runs.
-        bpb: of one measured source, shape (n,).
-        importance: weight of each run, shape (n,).
-        content: share of each feature in each source, shape (sources, features).
-        own: number of the feature that is the measured source; None if there is none.
-        repeats: over effective shares.
-    """
-    y, root = np.log(bpb), np.sqrt(importance)
-    usual = [_USUAL_WORTH_OF_CONTENT if own is None else _USUAL_WORTH] * (content.shape[1] - (own is not None))
-    prior = np.log([_USUAL_EXPONENT, *usual, *([_USUAL_REPEATS] if repeats else [])])
-    penalties = _PRIOR * np.eye(len(prior) + 1)[1:]
 
-    def at(parameters: Floats) -> Power:
-        return Power(own, content, repeats, parameters, np.empty((0, 0)))
+def _normal(
+    form: Power, measured: Measured, parameters: Floats, penalty: Floats, free: Floats
+) -> tuple[Floats, Floats]:
+    """Returns the matrix of the normal equations, shape (batch, p, p), and the slopes of the free parameters."""
+    slopes = form.slopes(measured.mixtures, parameters) * free[:, None]
+    weighted = slopes * measured.importance[:, :, None]
+    diagonal = penalty**2 + (free == 0)
+    return slopes.transpose(0, 2, 1) @ weighted + diagonal[:, None] * np.eye(diagonal.shape[1]), slopes
 
-    def errors(parameters: Floats) -> Floats:
-        return np.concatenate(
-            [root * (at(parameters)(mixtures, parameters[None])[0] - y), penalties @ parameters - _PRIOR * prior]
-        )
 
-    def slopes(parameters: Floats) -> Floats:
-        return np.vstack([root[:, None] * at(parameters).slopes(mixtures), penalties])
+def _least_squares(form: Power, measured: Measured, y: Floats, prior: Floats, penalty: Floats, free: Floats) -> Floats:
+    """Returns the parameters of the smallest sum of squared errors and penalties, from the prior on."""
 
-    start = np.concatenate([[y.mean()], prior])
-    low, high = np.full(len(start), _LOW), np.full(len(start), _HIGH)
-    low[0], high[0] = -np.inf, np.inf
-    parameters = least_squares(errors, start, slopes, bounds=(low, high), max_nfev=100).x
-    inverse = np.linalg.pinv(slopes(parameters))
-    gain = np.hstack([inverse[:, : len(y)] * root, inverse[:, len(y) :] * _PRIOR])
-    return Power(own, content, repeats, parameters, gain)
+    def errors(parameters: Floats) -> tuple[Floats, Floats]:
+        residual = y - form.log_bpb(measured.mixtures, parameters)
+        away = penalty * (parameters - prior)
+        return residual, (measured.importance * residual**2).sum(1) + (away**2).sum(1)
+
+    parameters, damping = prior, np.full(len(y), _DAMPING)
+    residual, cost = errors(parameters)
+    for _ in range(_STEPS):
+        normal, slopes = _normal(form, measured, parameters, penalty, free)
+        downhill = ((measured.importance * residual)[:, None] @ slopes)[:, 0] - penalty**2 * (parameters - prior)
+        diagonal = np.einsum("bpp->bp", normal)
+        damped = normal + (damping[:, None] * diagonal)[:, None] * np.eye(diagonal.shape[1])
+        step = np.linalg.solve(damped, (downhill * free)[:, :, None])[:, :, 0]
+        tried = form.within(parameters + step)
+        residual_there, cost_there = errors(tried)
+        better = cost_there < cost
+        done = np.abs(cost - cost_there) <= 1e-9 * cost
+        parameters = np.where(better[:, None], tried, parameters)
+        residual, cost = np.where(better[:, None], residual_there, residual), np.where(better, cost_there, cost)
+        damping = np.where(better, damping / 5, damping * 5)
+        if done.all():
+            break
+    return parameters

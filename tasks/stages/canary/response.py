@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
-from tasks.stages.canary.forms import Curve, Floats, Mixtures, Power, fit_log_linear, fit_power
+from tasks.stages.canary.forms import Curves, Floats, Measured, Mixtures, Power, fit_log_linear, fit_power
 
 Integers = NDArray[np.int64]
 
@@ -74,38 +74,26 @@ class _Runs:
     """Measurements of n runs; see `fit`. `cycles` are numbers from 0, and `groups` the number of each run's mixture."""
 
     mixtures: Mixtures
-    bpb: Floats
+    log_bpb: Floats
     importance: Floats
-    cycles: Integers
-    groups: Integers
-
-    def rows(self, which: NDArray[np.bool_]) -> "_Runs":
-        rest = (self.bpb[which], self.importance[which], self.cycles[which], self.groups[which])
-        return _Runs(self.mixtures.rows(which), *rest)
-
-
-@dataclass(frozen=True)
-class _Sources:
-    """What the measured sources share: features of the sources, and the feature that is each measured source."""
-
     content: Floats
     own: tuple[int | None, ...]
+    cycles: Integers
+    groups: Integers
 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A curve for each measured source, and the offset and slope of each cycle, shape (cycles, measured)."""
+    """A batch of curves, and the offset and slope of each cycle, shape (batch, cycles)."""
 
-    curves: tuple[Curve, ...]
+    curves: Curves
     offsets: Floats
     slopes: Floats
 
-    def log_bpb(self, mixtures: Mixtures, cycles: Integers, parameters: Sequence[Floats] | None = None) -> Floats:
-        """Returns log(bpb), shape (draws, n, measured), of mixtures in their cycles; without parameters, one draw."""
-        if parameters is None:
-            parameters = [curve.parameters[None] for curve in self.curves]
-        shared = [curve(mixtures, theirs) for curve, theirs in zip(self.curves, parameters, strict=True)]
-        values: Floats = self.offsets[cycles] + self.slopes[cycles] * np.stack(shared, axis=-1)
+    def log_bpb(self, mixtures: Mixtures, cycles: Integers, parameters: Floats | None = None) -> Floats:
+        """Returns log(bpb), shape (..., batch, n), of mixtures in their cycles; without parameters, the fitted ones."""
+        shared = self.curves.log_bpb(mixtures, self.curves.parameters if parameters is None else parameters)
+        values: Floats = self.offsets[:, cycles] + self.slopes[:, cycles] * shared
         return values
 
 
@@ -120,7 +108,7 @@ class Judgement:
         accuracy: share of pairs of these mixtures that are ordered as measured.
         optimism: mean of measured minus predicted target in the fifth of these mixtures that is predicted to be best.
         error: root of the mean squared difference over these mixtures, in bits per byte.
-        residuals: log(bpb) measured minus predicted, in units of the curve, shape (n, measured sources).
+        residuals: log(bpb) measured minus predicted, in units of the curve, shape (measured sources, n).
     """
 
     predicted: Floats
@@ -164,13 +152,11 @@ class Response:
 
     def predict(self, weights: Floats) -> Floats:
         """Returns the target's bits per byte, shape (n,), for weights of shape (n, sources)."""
-        values: Floats = self._target(weights, None)[0]
-        return values
+        return self._target(weights, None)
 
     def predict_sources(self, weights: Floats) -> Floats:
         """Returns the bits per byte of each measured source, shape (n, measured), for weights of shape (n, sources)."""
-        values: Floats = self._sources(weights, None)[0]
-        return values
+        return self._sources(weights, None).T
 
     def samples(self, weights: Floats, draws: int, rng: np.random.Generator) -> Floats:
         """Returns the target's bits per byte in drawn responses, shape (draws, n); see the module.
@@ -180,22 +166,21 @@ class Response:
             draws: number of responses.
             rng: source of the draws; equal states give equal samples.
         """
+        curves, residuals = self.fitted.curves, self.judgements[self.form].residuals
         signs = rng.normal(size=(draws, int(self.groups.max()) + 1))[:, self.groups]
-        parameters = []
-        for curve, residuals in zip(self.fitted.curves, self.judgements[self.form].residuals.T, strict=True):
-            penalties = rng.normal(size=(draws, curve.gain.shape[1] - len(residuals)))
-            errors = np.concatenate([signs * residuals, penalties], axis=1)
-            parameters.append(curve.within(curve.parameters + errors @ curve.gain.T))
-        return self._target(weights, parameters)
+        penalties = rng.normal(size=(draws, len(residuals), curves.gain.shape[2] - residuals.shape[1]))
+        errors = np.concatenate([signs[:, None] * residuals, penalties], axis=2)
+        drawn = curves.parameters + np.einsum("bpe,dbe->dbp", curves.gain, errors)
+        return self._target(weights, curves.within(drawn))
 
-    def _target(self, weights: Floats, parameters: Sequence[Floats] | None) -> Floats:
-        values: Floats = self._sources(weights, parameters) @ self.target
+    def _target(self, weights: Floats, parameters: Floats | None) -> Floats:
+        values: Floats = np.einsum("m,...mn->...n", self.target, self._sources(weights, parameters))
         return values
 
-    def _sources(self, weights: Floats, parameters: Sequence[Floats] | None) -> Floats:
-        current = np.full(len(weights), len(self.fitted.offsets) - 1)
-        mixtures = Mixtures(weights, weights * self.epochs)
-        values: Floats = np.exp(self.fitted.log_bpb(mixtures, current, parameters))
+    def _sources(self, weights: Floats, parameters: Floats | None) -> Floats:
+        """Returns bits per byte, shape (..., measured, n)."""
+        current = np.full(len(weights), self.fitted.offsets.shape[1] - 1)
+        values: Floats = np.exp(self.fitted.log_bpb(Mixtures(weights, weights * self.epochs), current, parameters))
         return values
 
     def best(self, lower: Floats, upper: Floats) -> Floats:
@@ -238,8 +223,7 @@ class Response:
 
         None in the log-linear form.
         """
-        rows = [curve.worth(curve.parameters[None])[0] for curve in self.fitted.curves if isinstance(curve, Power)]
-        return np.stack(rows) if rows else None
+        return self.fitted.curves.worth if isinstance(self.fitted.curves, Power) else None
 
 
 def fit(
@@ -273,18 +257,19 @@ def fit(
     count = weights.shape[1]
     if own is None:
         own = range(count) if content is None and bpb.shape[1] == count else [None] * bpb.shape[1]
-    sources = _Sources(np.eye(count) if content is None else content, tuple(own))
     full = np.broadcast_to(np.zeros(count) if epochs is None else epochs, weights.shape)
     runs = _Runs(
         Mixtures(weights, weights * full),
-        bpb,
+        np.log(bpb.T),
         np.ones(len(bpb)) if importance is None else importance,
+        np.eye(count) if content is None else content,
+        tuple(own),
         np.zeros(len(bpb), np.int64) if cycles is None else np.unique(cycles, return_inverse=True)[1],
         np.unique(np.round(weights, 6), axis=0, return_inverse=True)[1].reshape(-1),
     )
-    judgements = {form: _judge(form, runs, sources, target) for form in FORMS if form in forms}
+    judgements = {form: _judge(form, runs, target) for form in FORMS if form in forms}
     form = _chosen(judgements)
-    return Response(form, target, judgements, _fit_form(form, runs, sources), runs.groups, full[-1])
+    return Response(form, target, judgements, _fit_form(form, runs, runs.importance[None]), runs.groups, full[-1])
 
 
 def _chosen(judgements: Mapping[str, Judgement]) -> str:
@@ -294,17 +279,15 @@ def _chosen(judgements: Mapping[str, Judgement]) -> str:
     return min(close, key=lambda form: judgements[form].error)
 
 
-def _judge(form: str, runs: _Runs, sources: _Sources, target: Floats) -> Judgement:
+def _judge(form: str, runs: _Runs, target: Floats) -> Judgement:
     """Returns the judgement of a form: every fold of mixtures is predicted by a fit to the others."""
-    count = int(runs.groups.max()) + 1
-    folds = np.random.default_rng(0).permutation(count) % min(count, _FOLDS)
-    predicted, residuals = np.empty_like(runs.bpb), np.empty_like(runs.bpb)
-    for fold in range(folds.max() + 1):
-        held = folds[runs.groups] == fold
-        rest, fitted = runs.rows(held), _fit_form(form, runs.rows(~held), sources)
-        predicted[held] = fitted.log_bpb(rest.mixtures, rest.cycles)[0]
-        residuals[held] = (np.log(rest.bpb) - predicted[held]) / fitted.slopes[rest.cycles]
-    targets = np.exp(predicted) @ target, runs.bpb @ target
+    count, measured = int(runs.groups.max()) + 1, len(runs.log_bpb)
+    fold = (np.random.default_rng(0).permutation(count) % min(count, _FOLDS))[runs.groups]
+    fitted = _fit_form(form, runs, runs.importance * (fold != np.arange(fold.max() + 1)[:, None]))
+    by_fold = fitted.log_bpb(runs.mixtures, runs.cycles).reshape(-1, measured, len(fold))
+    slopes = fitted.slopes[:, runs.cycles].reshape(by_fold.shape)
+    predicted, slope = (values[fold, :, np.arange(len(fold))].T for values in (by_fold, slopes))
+    targets = target @ np.exp(predicted), target @ np.exp(runs.log_bpb)
     current = runs.cycles == runs.cycles.max()
     ours, real = (_by_mixture(values[current], runs.groups[current]) for values in targets)
     agreement = float(spearmanr(ours, real).statistic) if min(np.ptp(ours), np.ptp(real)) > 0 else np.nan
@@ -316,7 +299,7 @@ def _judge(form: str, runs: _Runs, sources: _Sources, target: Floats) -> Judgeme
         accuracy=decision_accuracy(ours, real),
         optimism=float((real - ours)[first].mean()),
         error=float(np.sqrt(((real - ours) ** 2).mean())),
-        residuals=residuals,
+        residuals=(runs.log_bpb - predicted) / slope,
     )
 
 
@@ -327,40 +310,40 @@ def _by_mixture(values: Floats, groups: Integers) -> Floats:
     return means
 
 
-def _fit_form(form: str, runs: _Runs, sources: _Sources) -> _Fitted:
-    """Fits curves, and offsets and slopes of the cycles, in turn; the cycle with the most weight is the curves' own."""
-    shape = (int(runs.cycles.max()) + 1, runs.bpb.shape[1])
-    offsets, slopes = np.zeros(shape), np.ones(shape)
-    present = np.unique(runs.cycles)
+def _fit_form(form: str, runs: _Runs, importance: Floats) -> _Fitted:
+    """Fits curves, and offsets and slopes of the cycles, in turn; the cycle with the most weight is the curves' own.
+
+    Args:
+        form: of `FORMS`.
+        runs: all runs.
+        importance: of the runs in each fold, shape (folds, n). The batch has all measured sources of the first fold,
+            then those of the second, and so on.
+    """
+    measured = len(runs.log_bpb)
+    y, weight = np.tile(runs.log_bpb, (len(importance), 1)), np.repeat(importance, measured, axis=0)
+    own, count = runs.own * len(importance), int(runs.cycles.max()) + 1
+    offsets, slopes = np.zeros((len(y), count)), np.ones((len(y), count))
     first = int(np.argmax(np.bincount(runs.cycles, runs.importance)))
-    y = np.log(runs.bpb)
-    curves: tuple[Curve, ...] = ()
-    for _ in range(_ROUNDS if len(present) > 1 else 1):
-        shared = np.exp((y - offsets[runs.cycles]) / slopes[runs.cycles])
-        weight = runs.importance[:, None] * slopes[runs.cycles] ** 2
-        curves = tuple(
-            _fit_curve(form, runs.mixtures, shared[:, index], weight[:, index], sources.content, own)
-            for index, own in enumerate(sources.own)
-        )
-        one = np.stack([curve(runs.mixtures, curve.parameters[None])[0] for curve in curves], axis=1)
-        for cycle in present[present != first]:
-            rows = runs.cycles == cycle
-            offsets[cycle], slopes[cycle] = _line(one[rows], y[rows], runs.importance[rows, None])
+    curves = _fit_curves(form, Measured(runs.mixtures, np.exp(y), weight, runs.content, own))
+    for _ in range(_ROUNDS if count > 1 else 0):
+        shared = curves.log_bpb(runs.mixtures, curves.parameters)
+        for cycle in set(range(count)) - {first}:
+            offsets[:, cycle], slopes[:, cycle] = _line(shared, y, weight * (runs.cycles == cycle))
+        slope = slopes[:, runs.cycles]
+        aligned = np.exp((y - offsets[:, runs.cycles]) / slope)
+        curves = _fit_curves(form, Measured(runs.mixtures, aligned, weight * slope**2, runs.content, own))
     return _Fitted(curves, offsets, slopes)
 
 
-def _fit_curve(
-    form: str, mixtures: Mixtures, bpb: Floats, importance: Floats, content: Floats, own: int | None
-) -> Curve:
-    if form == "log-linear":
-        return fit_log_linear(mixtures, bpb, importance, content)
-    return fit_power(mixtures, bpb, importance, content, own, repeats=form == "exposures")
+def _fit_curves(form: str, measured: Measured) -> Curves:
+    return fit_log_linear(measured) if form == "log-linear" else fit_power(measured, repeats=form == "exposures")
 
 
-def _line(x: Floats, y: Floats, importance: Floats) -> tuple[Floats, Floats]:
-    """Returns offset and slope of y over x, shape (measured,) each; the slope is held at 1 where x hardly varies."""
-    total = importance.sum(0)
-    mean_x, mean_y = (importance * x).sum(0) / total, (importance * y).sum(0) / total
-    both = (importance * (x - mean_x) * (y - mean_y)).sum(0) + _SLOPE_PRIOR
-    slope = np.clip(both / ((importance * (x - mean_x) ** 2).sum(0) + _SLOPE_PRIOR), *_SLOPES)
+def _line(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Returns offset and slope of y over x, shape (batch,); the slope is held at 1 where x hardly varies."""
+    total = np.maximum(weight.sum(1), 1e-12)
+    mean_x, mean_y = (weight * x).sum(1) / total, (weight * y).sum(1) / total
+    away = x - mean_x[:, None]
+    both = (weight * away * (y - mean_y[:, None])).sum(1) + _SLOPE_PRIOR
+    slope = np.clip(both / ((weight * away**2).sum(1) + _SLOPE_PRIOR), *_SLOPES)
     return mean_y - slope * mean_x, slope
