@@ -72,9 +72,9 @@ def test_a_later_round_trains_the_proposal_of_the_response_and_further_mixtures(
 
 
 def test_no_further_round_starts_once_the_best_mixture_is_surely_lower() -> None:
-    config = CONFIG.model_copy(update={"sure": 0.8})
+    config = CONFIG.model_copy(update={"arms": 9, "forms": ("power",)})
     cycle = two_rounds(config)
-    assert cycle["rounds"][1]["probability"] > 0.8
+    assert cycle["rounds"][1]["probability"] > 0.95
     assert cycle["rounds"][1]["arms"] == []
     assert "lower than the current one with a probability of" in cycle["rounds"][1]["stopped"]
     again = following(config, cycle, [], cost_of(config))
