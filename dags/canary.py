@@ -9,7 +9,8 @@
 
 A round is skipped if an earlier one was sure enough, or the budget is spent. The best mixture is trained again with
 fresh seeds, beside the current one, and promoted only if the interval of these paired differences excludes 0.
-With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published.
+With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published; `approve_within_h`
+hours without an answer are a rejection.
 """
 
 from airflow.sdk import DAG, TaskGroup
@@ -45,16 +46,15 @@ for recipe in recipes_for("canary"):
             after = [canary]
         confirm = small_runs(recipe, "confirm").expand(member=finalist.output)
         decide = StageOperator(task_id="decide", stage="decide", **always)
-        gate = CanaryGate(
-            task_id="gate", recipe=recipe.name, decided=decide.output, outlets=[asset(recipe.name, "mixture")]
-        )
+        decision = {"recipe": recipe.name, "decided": decide.output}
+        gate = CanaryGate(task_id="gate", outlets=[asset(recipe.name, "mixture")], **decision)
         canary >> finalist
         confirm >> decide >> gate
         if recipe.place.ask_human:
             approve = ReportApproval(
                 task_id="approve",
                 subject=f"{recipe.name}: may the large model be trained on this mixture?",
-                recipe=recipe.name,
-                decided=decide.output,
+                within_h=recipe.place.approve_within_h,
+                **decision,
             )
             decide >> approve >> gate
