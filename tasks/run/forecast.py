@@ -260,7 +260,7 @@ def _canary_cost(recipe: Recipe) -> list[str]:
     if not recipe.has(STAGES["arms"]):
         return []
     cost = CycleCost(recipe.of(CanaryConfig), recipe.of(TokenizerConfig).vocab_size, recipe.of(PackConfig).seq_len)
-    return [f"Canaries, at most: {cost.text(cost.most)}."]
+    return [f"Canaries, at most: {cost.text(cost.most())}."]
 
 
 def _tuning_plan(recipe: Recipe, store: Store, version: str) -> TrainingPlan:

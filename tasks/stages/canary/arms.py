@@ -39,7 +39,7 @@ RESULT = "result.json"
 """File of the result of each member."""
 
 CURRENT = "current"
-AGAIN = "A/A"
+REPEATED = "A/A"
 SAMPLED = "sampled"
 PROPOSED = "proposed"
 _CANDIDATES = 4_000
@@ -110,7 +110,7 @@ def kept_ratios(
     config: CanaryConfig, sequences: Mapping[str, int], previous: Mapping[str, Any] | None
 ) -> dict[str, float]:
     """Returns the ratios that sources of the previous decision keep; {} if no source was added to at least two."""
-    if not config.reuse or previous is None or not set(sequences) - set(previous["weights"]):
+    if not (config.reuse and config.arms) or previous is None or not set(sequences) - set(previous["weights"]):
         return {}
     weights = {source: weight for source, weight in previous["weights"].items() if source in sequences}
     return grid_weights(weights) if sum(weight > 0 for weight in weights.values()) > 1 else {}
@@ -132,7 +132,7 @@ def first(
     names = [arm["arm"] for arm in arms]
     about = {"sequences": dict(sequences), "kept": kept, "most_arms": _quarter(config) if kept else None}
     return {
-        "registered": {**about, "rules": rules(config, cost), "settings": _settings(config)},
+        "registered": {**about, "rules": rules(config, cost, len(arms)), "settings": _settings(config)},
         "arms": arms,
         "results": [],
         "rounds": [{"round": 1, "arms": names, "probability": None, "proposed": None, "stopped": None}],
@@ -245,7 +245,7 @@ def choose(
     _check_repetition(config, current, sequences)
     arms: list[Arm] = [
         {"arm": "arm-0", "kind": CURRENT, "weights": current},
-        {"arm": "arm-0-again", "kind": AGAIN, "weights": current, "again": True},
+        {"arm": "arm-0-again", "kind": REPEATED, "weights": current, "again": True},
     ]
     others = () if kept else (*_proposed(sequences, previous), *_anchors(config, current, natural))
     for kind, weights in others:
@@ -352,8 +352,14 @@ def _settings(config: CanaryConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: CanaryConfig, cost: CycleCost) -> list[str]:
-    """Returns the rules of a cycle as sentences, which `cycle.json` states before the first run."""
+def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
+    """Returns the rules of a cycle as sentences, which `cycle.json` states before the first run.
+
+    Args:
+        config: settings of the cycle.
+        cost: of the cycle.
+        arms: number of arms of the first round.
+    """
     share = (1 - config.confidence) / 2
     lines = [
         f"At most {config.rounds} rounds; none follows if the best mixture is lower than the current one with a "
@@ -371,4 +377,4 @@ def rules(config: CanaryConfig, cost: CycleCost) -> list[str]:
             f"A source votes in the target unless its signal-to-noise ratio is surely below {config.signal_floor:g}."
         )
     budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
-    return [*lines, f"Cost of the longest cycle: {cost.text(cost.most)}; {budget}."]
+    return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]

@@ -96,10 +96,14 @@ class CycleCost:
             f"{budget.price_per_gpu_hour:g} an hour"
         )
 
-    @property
-    def most(self) -> float:
-        """Runs of a cycle in which every round runs and a finalist is confirmed; at most the budget."""
+    def most(self, first: int = 0) -> float:
+        """Returns the runs of a cycle in which every round runs and a finalist is confirmed; at most the budget.
+
+        Args:
+            first: arms of the first round; 0: by the settings, with one arm for each kind of anchors.
+        """
         config = self.config
-        screening = (2 + len(config.anchors) + config.rounds * config.arms) * len(config.seeds)
+        first = first or 2 + len(config.anchors) + config.arms
+        screening = (first + (config.rounds - 1) * config.arms) * len(config.seeds)
         confirming = (3 + 2 * config.lr_check) * config.confirmations * self.confirming
         return min(self.limit, screening + confirming)

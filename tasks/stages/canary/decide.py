@@ -18,7 +18,7 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig, statistics
-from tasks.stages.canary.arms import ARMS, RESULT
+from tasks.stages.canary.arms import ARMS, REPEATED, RESULT
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.finalist import SCREENING, seeds_of
 from tasks.stages.canary.report import figure, markdown, shares
@@ -169,7 +169,7 @@ def _reason(
 
 
 def _nothing_to_confirm(screening: Mapping[str, Any]) -> str:
-    others = [row for row in screening["arms"][1:] if row["kind"] != "A/A"]
+    others = [row for row in screening["arms"][1:] if row["kind"] != REPEATED]
     if not others:
         return "there was no other arm"
     if not screening["target"]:

@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.stages.canary.arms import REPEATED
+
 _DPI = 110
 
 
@@ -44,7 +46,7 @@ def _plain(decision: Mapping[str, Any]) -> list[str]:
 
 
 def _certainty(decision: Mapping[str, Any]) -> str:
-    again = next(row for row in decision["arms"] if row["kind"] == "A/A")
+    again = next(row for row in decision["arms"] if row["kind"] == REPEATED)
     same = f"The same mixture with other data was {again['difference']:+.4f} bits per byte from it in the screening"
     confirmed, checks = decision["confirmation"], decision["checks"]
     if not confirmed:

@@ -54,7 +54,7 @@ def decided(config: CanaryConfig, rows: list[dict], arms: list[dict] = ARMS) -> 
         "registered": {
             "sequences": dict.fromkeys(arms[0]["weights"], 1_000_000),
             "kept": {},
-            "rules": rules(config, cost),
+            "rules": rules(config, cost, 5),
         },
         "arms": [arms[0], again, *arms[1:]],
         "results": [row for row in rows if row["seed"] in config.seeds and not row["arm"].endswith("low-lr")],
