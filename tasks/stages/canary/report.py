@@ -108,8 +108,11 @@ def _confirmed(decision: Mapping[str, Any]) -> list[str]:
         _row([str(seed), *(f"{column[seed]:+.4f}" if seed in column else "" for column in columns.values())])
         for seed in confirmed["seeds"]
     ]
+    weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(confirmed["weights"].items()))
     return [
         "## Confirmation",
+        "",
+        f"{confirmed['arm']} ({confirmed['kind']}) has the weights {weights}.",
         "",
         f"{decision['current']} and {confirmed['arm']} with the same fresh seeds: lower by "
         f"{confirmed['difference']:+.4f}, {decision['confidence']:.0%} interval {low:+.4f} to {high:+.4f} bits "

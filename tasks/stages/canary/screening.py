@@ -156,7 +156,7 @@ class Screening:
                 break
             mixed = current
         rounded = np.round(mixed, 3)
-        return np.asarray(rounded / rounded.sum())
+        return self.space.region.nearest(np.asarray(rounded / rounded.sum()))
 
     @cached_property
     def lead(self) -> Lead | None:

@@ -8,9 +8,10 @@ import pytest
 from benchmarks.canaries import World, cycle_in
 from tasks.core.errors import RecipeError
 from tasks.stages.canary import BudgetConfig, CanaryConfig
-from tasks.stages.canary.arms import choose, first, following, space_of
+from tasks.stages.canary.arms import choose, first, following, screening_of, space_of, with_results
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.design import Region, candidates, d_optimal, features
+from tasks.stages.canary.report import figure, markdown
 from tasks.trainer.config import ModelConfig
 
 CONFIG = CanaryConfig(
@@ -97,6 +98,27 @@ def test_a_cycle_never_costs_more_than_its_budget(runs: int) -> None:
     decision = cycle_in(WORLD, config)
     assert runs - 3 <= decision["runs"] <= runs
     assert "the budget is spent" in json.dumps(decision["rounds"])
+    assert "the budget is spent" in markdown(decision)
+
+
+def test_the_proposal_of_the_response_is_confirmed_even_if_no_arm_had_its_weights() -> None:
+    decision = cycle_in(World.planted(3, 5), CONFIG.model_copy(update={"arms": 9, "forms": ("power",)}))
+    confirmed = decision["confirmation"]
+    assert (decision["promoted"], confirmed["kind"]) == (True, "proposed")
+    assert confirmed["arm"] not in {arm["arm"] for arm in decision["arms"]}
+    assert decision["weights"] == confirmed["weights"] == decision["response"]["proposed_weights"]
+    assert f"{confirmed['arm']} (proposed) has the weights s0 " in markdown(decision)
+    assert figure(decision)[:4] == b"\x89PNG"
+
+
+def test_the_target_of_the_response_is_that_of_its_sources() -> None:
+    config = CONFIG.model_copy(update={"target": {"s0": 0.25, "s2": 0.75}})
+    cost = cost_of(config)
+    cycle = first(config, WORLD.sequences, cost)
+    cycle = with_results(cycle, [WORLD.run(arm, 0) for arm in cycle["arms"]])
+    response = (screening := screening_of(config, cycle)).response
+    weights = screening.shares
+    assert response.predict_sources(weights) @ np.array([0.25, 0.0, 0.75]) == pytest.approx(response.predict(weights))
 
 
 def test_a_budget_below_the_least_cycle_is_refused_before_the_first_run() -> None:
