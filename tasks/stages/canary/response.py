@@ -154,6 +154,10 @@ class Response:
         """Returns the target's bits per byte, shape (n,), for weights of shape (n, sources)."""
         return self._target(weights, None)
 
+    def predict_sources(self, weights: Floats) -> Floats:
+        """Returns the bits per byte of each measured source, shape (n, measured), for weights of shape (n, sources)."""
+        return self._sources(weights, None).T
+
     def samples(self, weights: Floats, draws: int, rng: np.random.Generator) -> Floats:
         """Returns the target's bits per byte in drawn responses, shape (draws, n); see the module.
 
@@ -170,9 +174,13 @@ class Response:
         return self._target(weights, curves.within(drawn))
 
     def _target(self, weights: Floats, parameters: Floats | None) -> Floats:
+        values: Floats = np.einsum("m,...mn->...n", self.target, self._sources(weights, parameters))
+        return values
+
+    def _sources(self, weights: Floats, parameters: Floats | None) -> Floats:
+        """Returns bits per byte, shape (..., measured, n)."""
         current = np.full(len(weights), self.fitted.offsets.shape[1] - 1)
-        logs = self.fitted.log_bpb(Mixtures(weights, weights * self.epochs), current, parameters)
-        values: Floats = np.einsum("m,...mn->...n", self.target, np.exp(logs))
+        values: Floats = np.exp(self.fitted.log_bpb(Mixtures(weights, weights * self.epochs), current, parameters))
         return values
 
     def best(self, lower: Floats, upper: Floats) -> Floats:
