@@ -1,31 +1,51 @@
-"""How often a canary cycle of equal arms promotes one, and how often it promotes a better one: simulated.
+"""Canary cycles, simulated: how often equal mixtures are promoted, and how near the planted optimum a cycle ends.
 
-    python -m benchmarks.canaries [--cycles N]
+    python -m benchmarks.canaries [--cycles N] [--share S]
 
-A run's score is the effect of its arm, plus that of its seed (paired), plus normal noise of its own; in one arm, or in
-the current mixture, the noise is up to 25 times as large. Every cycle is decided by two rules:
-
-- `confirmed`: the rule of the product (`tasks.stages.canary.statistics`): screening, finalist, fresh seeds.
-- `pooled`: intervals for all arms together, from one variance pooled over the arms, with Dunnett's quantile.
+Five tables. The first two simulate the rule of the confirmation alone, many times; the others run the functions of the
+stages (arms of every round, screening, finalist, confirmation, decision) on planted responses.
 
 `equal`: percentage of cycles that promote an arm although all are equal, by number of arms (with the current mixture),
-seeds of the screening and of the confirmation, and ratio of the noise; nominal are at most 2.5 %. `power`: percentage
-that promote the one better arm, by its advantage in standard deviations of a run, at equal numbers of runs. Writes
-`canaries.json`; takes a minute.
+seeds of the screening and of the confirmation, and noise: in one arm, or in the current mixture, it is up to 25 times
+as large. Rules: `confirmed`, that of the product, and `pooled`, intervals with one variance pooled over the arms and
+Dunnett's quantile. Nominal are at most 2.5 %. `power`: percentage that promote the one better arm, by its advantage in
+standard deviations of a run, at equal numbers of runs.
+
+`again`: the same with the whole loop of the product: equal mixtures of three sources, 2 to 16 arms, 2 to 5 seeds, noise
+ratios 1 to 25. `planted`: cycles of at most 32 screening runs on responses with a known optimum of 3 to 10 sources (a
+power of each source's own text and a little of the others', noise of 0.2 %): L1 distance of the mixture that the cycle
+selects from the optimum; its regret@1, in bits per byte of the target; and whether it is better than the lowest of a
+grid, of a stratified sample (Sobol) and of a random search with as many runs. `added`: a source is added after a
+finished cycle; a cycle that keeps the ratios of the old sources, with a quarter of the runs, against a whole one:
+both decide alike if both keep or both promote, and its mixture is not worse by more than one run's noise.
+
+Writes `canaries.json`.
 """
 
 import argparse
-from itertools import product
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.stats import qmc
 
 from benchmarks.harness import keep, parser
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.arms import first, following, with_results
+from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.decide import decide
+from tasks.stages.canary.finalist import confirming, screen, seeds_of
 from tasks.stages.canary.statistics import Floats, confirm, finalist
 
 CONFIDENCE = 0.95
 SEED_EFFECT = 5.0
 """Standard deviation of a seed's effect on all arms, in those of a run."""
+NOISE = 0.002
+"""Standard deviation of log(bpb) of a run on a planted response."""
+RUNS = 32
+"""The most runs of a screening on a planted response."""
 
 
 def scores(rng: np.random.Generator, effects: Floats, noise: Floats, seeds: int) -> Floats:
@@ -110,16 +130,260 @@ def of_a_better_arm(cycles: int) -> list[dict[str, Any]]:
     return rows
 
 
+@dataclass
+class World:
+    """A planted response: log(bpb) of source i is level_i - exponent_i * log(sum_j worth_ij w_j + 0.01).
+
+    Attributes:
+        sequences: by source.
+        level: shape (sources,).
+        exponent: shape (sources,).
+        worth: shape (sources, sources), 1 on the diagonal.
+        seed: of the noise of its runs.
+        ratio: how many times as noisy the runs of the arm `noisy` are.
+        noisy: name of an arm.
+    """
+
+    sequences: dict[str, int]
+    level: Floats
+    exponent: Floats
+    worth: Floats
+    seed: int
+    ratio: float = 1.0
+    noisy: str = ""
+
+    @classmethod
+    def planted(cls, sources: int, seed: int) -> "World":
+        """Returns a world of some sources; every seed has another optimum."""
+        rng = np.random.default_rng([seed, sources])
+        worth = np.where(rng.random((sources, sources)) < 0.3, rng.uniform(0, 0.2, (sources, sources)), 0.0)
+        np.fill_diagonal(worth, 1.0)
+        counts = np.maximum(rng.dirichlet(np.full(sources, 2.0)), 0.02) * 10_000_000
+        names = [f"s{index}" for index in range(sources)]
+        sequences = dict(zip(names, counts.astype(int).tolist(), strict=True))
+        return cls(sequences, rng.uniform(-0.2, 0.3, sources), rng.uniform(0.05, 0.15, sources), worth, seed)
+
+    def without_the_last(self) -> "World":
+        """Returns the world before its last source was added."""
+        count = len(self.level) - 1
+        sequences = dict(list(self.sequences.items())[:count])
+        return World(
+            sequences, self.level[:count], self.exponent[:count], self.worth[:count, :count], self.seed + 1_000_000
+        )
+
+    def bpb(self, weights: Floats) -> Floats:
+        """Returns the bits per byte of each source without noise, shape (n, sources)."""
+        return np.asarray(np.exp(self.level - self.exponent * np.log(weights @ self.worth.T + 0.01)))
+
+    def target(self, weights: Floats) -> Floats:
+        """Returns the target without noise, shape (n,), for weights of shape (n, sources)."""
+        return np.asarray(self.bpb(weights).mean(1))
+
+    def optimum(self) -> Floats:
+        """Returns the best mixture, shape (sources,); the response is convex."""
+        count = len(self.level)
+        found = minimize(
+            lambda weights: float(self.target(weights[None])[0]),
+            np.full(count, 1 / count),
+            bounds=[(0.0, 1.0)] * count,
+            constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
+            method="SLSQP",
+            options={"ftol": 1e-12, "maxiter": 500},
+        )
+        return np.asarray(found.x / found.x.sum())
+
+    def vector(self, weights: dict[str, float]) -> Floats:
+        """Returns weights by name as an array."""
+        return np.array([weights[source] for source in self.sequences])
+
+    def run(self, arm: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Returns the result of a run: an effect of the seed on all arms, and noise of its own."""
+        names = sorted(self.sequences)
+        order = [list(self.sequences).index(name) for name in names]
+        common = np.random.default_rng([self.seed, seed]).normal(0, SEED_EFFECT * NOISE)
+        noise = NOISE * (self.ratio if arm["arm"] == self.noisy else 1.0)
+        key = [self.seed, seed, *arm["arm"].encode()]
+        own = np.random.default_rng(key).normal(0, noise, len(names))
+        bpb = self.bpb(self.vector(arm["weights"])[None])[0][order] * np.exp(common + own)
+        rounded = {name: round(float(value), 6) for name, value in zip(names, bpb, strict=True)}
+        return {"arm": arm["arm"], "seed": seed, "weights": arm["weights"], "bpb": rounded}
+
+
+def cycle_in(world: World, config: CanaryConfig, previous: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the decision of a whole cycle by the functions of the stages, with the weights it `selected`."""
+    cost = CycleCost(config, vocab_size=4096, seq_len=256)
+    cycle = first(config, world.sequences, cost, previous)
+    for number in range(1, config.rounds + 1):
+        names = cycle["rounds"][-1]["arms"]
+        results = [world.run(arm, seed) for arm in cycle["arms"] if arm["arm"] in names for seed in config.seeds]
+        cycle = following(config, cycle, results, cost) if number < config.rounds else with_results(cycle, results)
+    screening = screen(config, cycle, cost)
+    arms = confirming(config, cycle, screening, cost)
+    fresh = [world.run(arm, seed) for arm in arms for seed in seeds_of(config, arm)]
+    decision = decide(config, screening, arms, fresh, cost)
+    selected = screening["lead"]["weights"] if screening["lead"] else cycle["arms"][0]["weights"]
+    return {**decision, "selected": selected, "screened": len(cycle["results"])}
+
+
+def of_equal_mixtures(cycles: int) -> dict[str, Any]:
+    """Returns the percentage of whole cycles that promote one of equal mixtures of three sources."""
+    settings = list(product((2, 4, 8, 16), (2, 3, 5), ((1, 0), (5, 0), (25, 0), (5, 1), (25, 1))))
+    promoted = withheld = 0
+    for number in range(cycles):
+        arms, seeds, (ratio, noisy) = settings[number % len(settings)]
+        world = World.planted(3, number)
+        world.exponent, world.ratio, world.noisy = np.zeros(3), float(ratio), "arm-1" if noisy else "arm-0"
+        # In two rounds; the current mixture is one of the arms, the A/A arm is not.
+        later = (arms - 1) // 2
+        config = CanaryConfig(
+            anchors=(),
+            arms=arms - 1 - later,
+            rounds=2 if later else 1,
+            seeds=tuple(range(seeds)),
+            confirmations=max(3, seeds),
+            signal_floor=0,
+            guard_share=10,
+            lr_check=False,
+            forms=("log-linear",),
+        )
+        decision = cycle_in(world, config)
+        promoted += decision["promoted"]
+        withheld += "withheld" in decision["reason"]
+    share = round(100 * promoted / cycles, 2)
+    return {"cycles": cycles, "promoted": share, "withheld": round(100 * withheld / cycles, 2)}
+
+
+def planted_config(sources: int) -> CanaryConfig:
+    """Returns settings for at most `RUNS` runs in three rounds: current, A/A and uniform, and nine new arms a round."""
+    return CanaryConfig(
+        anchors=("uniform",),
+        arms=(RUNS - 3) // 3,
+        rounds=3,
+        sure=1.0,
+        max_kl=5.0,
+        guard_share=10,
+        forms=("power",),
+        steps=100,
+        batch_size=16,
+        lr_check=False,
+        confirmations=3,
+        sample_seed=sources,
+    )
+
+
+def grid(sources: int, count: int) -> Floats:
+    """Returns the finest regular grid of mixtures of at most `count` points, with the uniform mixture."""
+    best = np.eye(sources)
+    for parts in range(2, 50):
+        chosen = list(combinations_with_replacement(range(sources), parts))
+        if len(chosen) >= count:
+            break
+        best = np.array([np.bincount(one, minlength=sources) / parts for one in chosen])
+    return np.concatenate([np.full((1, sources), 1 / sources), best])[:count]
+
+
+def rivals(world: World, count: int, seed: int) -> dict[str, float]:
+    """Returns the target, without noise, of the mixture that each other method selects with `count` runs."""
+    sources = len(world.level)
+    rng = np.random.default_rng([seed, 7])
+    cubes = qmc.Sobol(sources, seed=np.random.default_rng([seed, 8])).random(64)[:count]
+    spacings = -np.log(np.clip(cubes, 1e-9, 1))
+    designs = {
+        "grid": grid(sources, count),
+        "stratified": spacings / spacings.sum(1, keepdims=True),
+        "random": rng.dirichlet(np.ones(sources), count),
+    }
+    found = {}
+    for name, design in designs.items():
+        measured = (world.bpb(design) * np.exp(rng.normal(0, NOISE, (len(design), sources)))).mean(1)
+        found[name] = float(world.target(design[[int(measured.argmin())]])[0])
+    return found
+
+
+def of_planted_optima(cycles: int) -> dict[str, Any]:
+    """Returns distance from the optimum, regret and comparisons, by number of sources and over all cycles."""
+    rows = []
+    for number in range(cycles):
+        sources = (3, 4, 6, 8, 10)[number % 5]
+        world = World.planted(sources, number)
+        decision = cycle_in(world, planted_config(sources))
+        selected, optimum = world.vector(decision["selected"]), world.optimum()
+        reached, lowest = (float(world.target(weights[None])[0]) for weights in (selected, optimum))
+        others = rivals(world, decision["screened"], number)
+        rows.append(
+            {
+                "sources": sources,
+                "runs": decision["screened"],
+                "l1": float(np.abs(selected - optimum).sum()),
+                "regret": reached - lowest,
+                "promoted": decision["promoted"],
+                **{f"better_than_{name}": reached < value for name, value in others.items()},
+            }
+        )
+    return {"cycles": cycles, "all": _summary(rows)} | {
+        f"{sources}_sources": _summary([row for row in rows if row["sources"] == sources])
+        for sources in (3, 4, 6, 8, 10)
+        if any(row["sources"] == sources for row in rows)
+    }
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    distances, regrets = [row["l1"] for row in rows], [row["regret"] for row in rows]
+    shares = {key: [row[key] for row in rows] for key in rows[0] if key.startswith("better") or key == "promoted"}
+    return {
+        "most_runs": max(row["runs"] for row in rows),
+        "l1_median": round(float(np.median(distances)), 4),
+        "l1_within_0.10": round(100 * float(np.mean(np.array(distances) <= 0.10)), 1),
+        "l1_90_percent": round(float(np.quantile(distances, 0.9)), 4),
+        "regret_at_1_median": round(float(np.median(regrets)), 6),
+        "regret_at_1_90_percent": round(float(np.quantile(regrets, 0.9)), 6),
+        **{key: round(100 * float(np.mean(values)), 1) for key, values in shares.items()},
+    }
+
+
+def of_added_sources(cases: int) -> dict[str, Any]:
+    """Returns how often a cycle that reuses the old sources' ratios decides as a whole one."""
+    alike, runs, whole_runs, worse = 0, 0, 0, []
+    for number in range(cases):
+        sources = (3, 4, 5, 6)[number % 4]
+        world, config = World.planted(sources, 10_000 + number), planted_config(sources)
+        before = cycle_in(world.without_the_last(), config)
+        reused, whole = (
+            cycle_in(world, config, before),
+            cycle_in(world, config.model_copy(update={"reuse": False}), before),
+        )
+        ours, full = (float(world.target(world.vector(one["weights"])[None])[0]) for one in (reused, whole))
+        worse.append(ours / full - 1)
+        alike += reused["promoted"] == whole["promoted"] and worse[-1] <= NOISE
+        runs, whole_runs = max(runs, reused["screened"]), max(whole_runs, whole["screened"])
+    return {
+        "cases": cases,
+        "alike": round(100 * alike / cases, 1),
+        "most_runs": runs,
+        "whole_runs": whole_runs,
+        "worse_by_median": round(float(np.median(worse)), 5),
+    }
+
+
 def measure(options: argparse.Namespace) -> None:
-    """Simulates both tables, prints and keeps them."""
+    """Simulates all tables, prints and keeps them."""
+    share = options.share
+    tables: dict[str, Any] = {
+        "planted": of_planted_optima(max(5, int(200 * share))),
+        "added": of_added_sources(max(4, int(100 * share))),
+        "again": of_equal_mixtures(max(60, int(2_000 * share))),
+    }
+    for name, table in tables.items():
+        print(name, table, flush=True)
     equal, power = of_equal_arms(options.cycles), of_a_better_arm(options.cycles)
     for row in (*equal, *power):
         print("  ".join(f"{key} {value}" for key, value in row.items()))
     largest = {rule: max(row[rule] for row in equal) for rule in ("confirmed", "pooled")}
-    keep("canaries", {"cycles": options.cycles, "largest": largest, "equal": equal, "power": power})
+    keep("canaries", {"cycles": options.cycles, "largest": largest, **tables, "equal": equal, "power": power})
 
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--cycles", type=int, default=2_000, help="simulated cycles of each row")
+    options.add_argument("--cycles", type=int, default=2_000, help="simulated cycles of each row of equal and power")
+    options.add_argument("--share", type=float, default=1.0, help="share of the cycles of the other tables")
     measure(options.parse_args())

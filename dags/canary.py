@@ -3,16 +3,17 @@
 | | |
 |---|---|
 | reads | the asset `tokens` |
-| writes | `arms`, a `canary` per arm and seed, the `finalist`, a `confirmation` per fresh seed, the asset `mixture` |
+| writes | by round `arms` and a `canary` per arm and seed; the `finalist`, its `confirmation`s; the asset `mixture` |
 | costs | `canary.steps` training steps per arm and seed, and of the confirmation, in the pool `gpu` |
 | next | `pretrain` starts automatically |
 
-The best arm is trained again with fresh seeds, beside the current mixture, and promoted only if the interval of these
-paired differences excludes 0. If no arm looks better than the current mixture, `confirm` is skipped.
-With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published.
+A round is skipped if an earlier one was sure enough, or the budget is spent. The best mixture is trained again with
+fresh seeds, beside the current one, and promoted only if the interval of these paired differences excludes 0.
+With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published; `approve_within_h`
+hours without an answer are a rejection.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup
 
 from operators.forms import dag_settings
 from operators.gate import CanaryGate, ReportApproval
@@ -31,30 +32,29 @@ def small_runs(recipe, stage: str):
 
 
 for recipe in recipes_for("canary"):
-    settings = dag_settings(
-        recipe,
-        "canary",
-        __doc__,
-        schedule=[asset(recipe.name, "tokens")],
-        form=FORM,
-    )
+    settings = dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")], form=FORM)
     with DAG(**settings):
-        arms = MembersOperator(task_id="arms", recipe=recipe.name, stage="arms")
-        canary = small_runs(recipe, "canary").expand(member=arms.output)
-        finalist = MembersOperator(task_id="finalist", recipe=recipe.name, stage="finalist")
+        # Skipped runs of a round, after the cycle has stopped, do not skip the tasks after them.
+        always = {"recipe": recipe.name, "trigger_rule": "none_failed"}
+        finalist = MembersOperator(task_id="finalist", stage="finalist", **always)
+        after = []
+        for number in range(1, recipe.canary.rounds + 1):
+            with TaskGroup(f"round_{number}"):
+                arms = MembersOperator(task_id="arms", stage="arms", member=f"round-{number}", **always)
+                canary = small_runs(recipe, "canary").expand(member=arms.output)
+            after >> arms
+            after = [canary]
         confirm = small_runs(recipe, "confirm").expand(member=finalist.output)
-        # Without a finalist, `confirm` has no members and is skipped.
-        decide = StageOperator(task_id="decide", recipe=recipe.name, stage="decide", trigger_rule="none_failed")
-        gate = CanaryGate(
-            task_id="gate", recipe=recipe.name, decided=decide.output, outlets=[asset(recipe.name, "mixture")]
-        )
+        decide = StageOperator(task_id="decide", stage="decide", **always)
+        decision = {"recipe": recipe.name, "decided": decide.output}
+        gate = CanaryGate(task_id="gate", outlets=[asset(recipe.name, "mixture")], **decision)
         canary >> finalist
         confirm >> decide >> gate
         if recipe.place.ask_human:
             approve = ReportApproval(
                 task_id="approve",
                 subject=f"{recipe.name}: may the large model be trained on this mixture?",
-                recipe=recipe.name,
-                decided=decide.output,
+                within_h=recipe.place.approve_within_h,
+                **decision,
             )
             decide >> approve >> gate

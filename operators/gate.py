@@ -6,6 +6,7 @@ waits for the approval. For a new model it is `comparison`; the stage `promote` 
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -20,18 +21,23 @@ from tasks.run.result import StageResult
 
 
 class ReportApproval(ApprovalOperator):  # type: ignore[misc]
-    """Shows the report of a decision to a person and waits; "Reject" skips the downstream tasks.
+    """Shows the report of a decision to a person and waits; "Reject", or no answer in time, skips the downstream tasks.
 
     Args:
         subject: the question.
         recipe: name of the recipe.
         decided: the XCom of the stage that decided.
         promoted_only: require approval only for a promotion.
+        within_h: hours without an answer that are a rejection; 0 to wait without end.
     """
 
     template_fields: ClassVar[Sequence[str]] = (*ApprovalOperator.template_fields, "recipe", "decided")
 
-    def __init__(self, *, recipe: str, decided: Any, promoted_only: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, recipe: str, decided: Any, promoted_only: bool = False, within_h: float = 0.0, **kwargs: Any
+    ) -> None:
+        if within_h:
+            kwargs |= {"response_timeout": timedelta(hours=within_h), "defaults": self.REJECT}
         super().__init__(**kwargs)
         self.recipe = recipe
         self.decided = decided

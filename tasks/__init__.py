@@ -3,7 +3,7 @@
     seeds -> generate -> fetch[p] -> update -> publish ................ warc
     warc, files -> extract -> annotate -> dedup -> consolidate ........ documents
     documents -> tokenizer -> encode -> pack .......................... shards, plan
-    plan -> arms -> canary[arm x seed] -> decide ...................... mixture
+    plan -> (arms -> canary[arm x seed])[round] -> finalist -> decide .. mixture
     shards, plan, mixture -> train -> evaluate -> register ............ checkpoint, scores
 
 Below the stages: recipe (settings and place), artifact (a committed result and its record), stage (commits by part),

@@ -5,8 +5,9 @@ imports no stage code, because DAG files read it at parse time. The catalogue (`
 declarations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tasks.core.config import Config
 
@@ -24,6 +25,9 @@ class Input:
         group: name of the group (`tasks.core.groups`), if the stage reads one of the groups of `kind`.
         optional: read the input only if the recipe has the stage that makes it.
         when: dotted recipe field; an optional input is read only if this field is true, too.
+        member: returns the member of `kind`, or of `members_of`, that is read, from the stage's own member and its
+            settings; with "" the input is left out. None for artifacts without members.
+        earlier: the artifact was made by an earlier pass through the same stages, so the input does not order them.
         or_of_base: if the recipe has no stage that makes the artifact, read the one that the base model of the
             recipe's fine-tuning was made with; only for the tokenizer.
     """
@@ -34,6 +38,8 @@ class Input:
     group: str = ""
     optional: bool = False
     when: str = ""
+    member: Callable[[str, Any], str] | None = None
+    earlier: bool = False
     or_of_base: bool = False
 
 
@@ -148,6 +154,10 @@ class StageSpec:
         return frozenset({*self.named_inputs, *self.previous})
 
     def input_kinds(self, *, required: bool = False) -> tuple[str, ...]:
-        """Returns the kinds, without members, that it reads from its own version; `required`: without optional ones."""
-        sources = [source for source in self.own_inputs.values() if not (required and source.optional)]
+        """Returns the kinds, without members, that it reads from its own version; `required`: without optional ones.
+
+        Kinds that it reads only from an earlier pass through the same stages are left out.
+        """
+        read = [source for source in self.own_inputs.values() if not source.earlier]
+        sources = [source for source in read if not (required and source.optional)]
         return tuple(dict.fromkeys(source.kind.partition("/")[0] for source in sources))

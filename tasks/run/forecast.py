@@ -25,6 +25,8 @@ from tasks.run.lineage import artifact_of_version
 from tasks.run.recipe import Recipe
 from tasks.run.recipe_validation import all_kinds
 from tasks.run.result import Json
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.cost import CycleCost
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
@@ -59,7 +61,7 @@ class TrainingPlan:
         planned: the estimate.
         compared: planned and real values; [] if the run has not ended.
         omitted: texts in place of the figures of the table that do not apply, by the names of its rows.
-        notes: why figures are left out.
+        notes: what the recipe's canaries cost, and why figures are left out.
     """
 
     planned: RunEstimate
@@ -244,13 +246,21 @@ def _with_omissions(
     recipe: Recipe, store: Store, version: str, planned: RunEstimate, run: Artifact | None
 ) -> TrainingPlan:
     """Returns a plan without figures that do not apply in the place of the recipe, and the comparison with a run."""
-    omitted, notes = implausible(planned), []
+    omitted, notes = implausible(planned), _canary_cost(recipe)
     if _lacks_gpu(recipe):
         rates = RATES if planned["time"]["mfu_from"] == FROM_PLAN else ()
         omitted |= {**dict.fromkeys((*OF_A_GPU, *rates), "-"), "devices": f"{planned['time']['gpus']} x no GPU"}
         notes.append(_without_gpu(recipe.of(PlanConfig).gpu))
     compared, note = _comparison(recipe, store, version, planned, run) if run else ([], "")
     return TrainingPlan(planned, compared, omitted, [*notes, *([note] if note else [])])
+
+
+def _canary_cost(recipe: Recipe) -> list[str]:
+    """Returns a line with the cost of the longest canary cycle of the recipe; [] without canaries."""
+    if not recipe.has(STAGES["arms"]):
+        return []
+    cost = CycleCost(recipe.of(CanaryConfig), recipe.of(TokenizerConfig).vocab_size, recipe.of(PackConfig).seq_len)
+    return [f"Canaries, at most: {cost.text(cost.most())}."]
 
 
 def _tuning_plan(recipe: Recipe, store: Store, version: str) -> TrainingPlan:

@@ -27,7 +27,7 @@ from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 from tasks.core.store import Store, open_outside
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.tokens.exposure import BASE, tokenizer_of
@@ -143,20 +143,27 @@ def _current_inputs(
     wholes: dict[str, Artifact] = {}
     for role, declared in spec.own_inputs.items():
         is_made = recipe.has(MAKERS[declared.kind.partition("/")[0]])
-        if declared.optional and not (is_made and (not declared.when or recipe.field(declared.when))):
+        which = declared.member(member, getattr(recipe, spec.section)) if declared.member else None
+        if which == "" or not _is_read(recipe, declared, is_made):
             continue
+        of = f"/{which}" if which else ""
         if declared.or_of_base and not is_made:
             artifacts[role] = tokenizer_of_base(recipe, store, version)
         elif declared.members_of:
-            members = open_input(declared.members_of).record.members
+            members = open_input(declared.members_of + of).record.members
             artifacts[role] = [open_input(f"{declared.kind}/{name}") for name in members]
         elif declared.group:
             whole = wholes.setdefault(declared.kind, open_input(declared.kind))
             artifacts[role] = group_of(whole, declared.group)
         else:
-            artifact = open_input(declared.kind.replace("*", member))
+            artifact = open_input(declared.kind.replace("*", member) + of)
             artifacts[role] = artifact.restricted_to(declared.files) if declared.files else artifact
     return artifacts, tuple(wholes[kind].ref(kind) for kind in sorted(wholes))
+
+
+def _is_read(recipe: Recipe, declared: Input, is_made: bool) -> bool:
+    """Returns whether an input is required, or optional and both made and wanted."""
+    return not declared.optional or (is_made and (not declared.when or bool(recipe.field(declared.when))))
 
 
 def _as_list(value: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:

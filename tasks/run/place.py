@@ -209,6 +209,9 @@ class Place(Config):
     ask_human: bool = False
     """Whether a person must approve, in the Airflow UI, the mixture before training begins and each new champion."""
 
+    approve_within_h: float = Field(default=0.0, ge=0)
+    """Hours after which a mixture that nobody approved is rejected, so that no training begins with it; 0: never."""
+
     dask: DaskPlace = DaskPlace()
     train: TrainPlace = TrainPlace()
     alerts: AlertsPlace = AlertsPlace()

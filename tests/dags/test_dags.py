@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_recipes_for_other_places_differ_from_the_demo_only_in_their_place(dag_b
         operators |= {f"{name}.{task.task_id}": task.task_type for name, dag in bag.dags.items() for task in dag.tasks}
     assert operators["s3.pretrain.train"] == operators["s3.pretrain.evaluate"] == "StageOperator"
     assert operators["cluster.pretrain.train"] == "JobSetOperator"
-    assert operators["cluster.pretrain.evaluate"] == operators["cluster.canary.canary"] == "GpuPodOperator"
+    assert operators["cluster.pretrain.evaluate"] == operators["cluster.canary.round_1.canary"] == "GpuPodOperator"
     dask = {kind for name, kind in operators.items() if name.startswith("cluster.corpus")}
     assert {"DaskSetupOperator", "DaskTeardownOperator"} <= dask
     demo = Recipe.load(ROOT / "dags" / "recipes" / "demo.toml")
@@ -142,7 +143,28 @@ def test_a_human_approves_the_gate_if_the_recipe_requires_it(recipes, dag_bag):
     recipes("asking", "[place]\nask_human = true\n")
     dag = dag_bag().dags["asking.canary"]
     assert dag.task_dict["gate"].upstream_task_ids == {"decide", "approve"}
-    assert dag.task_dict["approve"].upstream_task_ids == {"decide"}
+    approve = dag.task_dict["approve"]
+    assert (approve.upstream_task_ids, approve.response_timeout, approve.defaults) == ({"decide"}, None, None)
+
+
+def test_a_mixture_that_nobody_approves_in_time_is_rejected(recipes, dag_bag):
+    recipes("late", "[place]\nask_human = true\napprove_within_h = 36\n")
+    approve = dag_bag().dags["late.canary"].task_dict["approve"]
+    assert (approve.response_timeout, approve.defaults) == (timedelta(hours=36), ["Reject"])
+
+
+def test_every_round_waits_for_the_one_before_and_a_skipped_one_skips_nothing(recipes, dag_bag):
+    recipes("rounds", "rounds = 2\n")
+    tasks = dag_bag().dags["rounds.canary"].task_dict
+    upstream = {name: tasks[name].upstream_task_ids for name in ("round_1.arms", "round_2.arms", "finalist", "decide")}
+    assert upstream == {
+        "round_1.arms": set(),
+        "round_2.arms": {"round_1.canary"},
+        "finalist": {"round_2.canary"},
+        "decide": {"confirm"},
+    }
+    assert {tasks[name].trigger_rule for name in upstream} == {"none_failed"}
+    assert "round_3.arms" not in tasks
 
 
 def test_a_human_approves_a_new_champion_if_the_recipe_requires_it(recipes, dag_bag):

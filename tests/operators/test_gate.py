@@ -86,11 +86,11 @@ def test_every_arm_and_seed_is_a_mapped_task(recipes, dag_bag, documents):
     recipes("mapped", "arms = 0\nsteps = 2\nbatch_size = 2\nmicrobatch = 2\n")
     documents("mapped")
     assert str(dag_bag().dags["mapped.tokens"].test().state) == "success"
-    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern="^(canary|finalist|decide|gate)$")
-    members = returned(run, "arms")
+    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern=r"^(.*\.canary|round_2.*|round_3.*|finalist|decide|gate)$")
+    members = returned(run, "round_1.arms")
     assert len(members) >= 2
-    assert all(member.startswith("arm-") for member in members)
-    mapped = [ti for ti in run.get_task_instances() if ti.task_id == "canary"]
+    assert all(member.startswith("round-1-arm-") for member in members)
+    mapped = [ti for ti in run.get_task_instances() if ti.task_id == "round_1.canary"]
     assert sorted(ti.map_index for ti in mapped) == list(range(len(members)))
 
 
@@ -99,19 +99,21 @@ def test_without_a_finalist_nothing_is_confirmed_and_the_decision_is_made(recipe
     documents("kept")
     assert str(dag_bag().dags["kept.tokens"].test().state) == "success"
     tracking = TrackingContext("", "kept")
-    arms = run_stage(find_recipe("kept"), "arms", version="dev", source_version=None, member="", tracking=tracking)
+    recipe = find_recipe("kept")
+    arms = run_stage(recipe, "arms", version="dev", source_version=None, member="round-1", tracking=tracking)
     store = Store(str(tmp_path / "store"))
-    chosen = json.loads(Artifact.find(store, ArtifactId("kept/arms", "dev")).read("arms.json"))
+    chosen = json.loads(Artifact.find(store, ArtifactId("kept/arms/round-1", "dev")).read("arms.json"))
     for member in arms.members:
         name, seed = parse_member(member)
         arm = next(arm for arm in chosen if arm["arm"] == name)
-        bpb = 1.0 if name == "arm-0" else 1.5
+        bpb = 1.0 if name.startswith("arm-0") else 1.5
         output = Output(store, ArtifactId(f"kept/canary/{member}", "dev"), "0" * 64)
         with output.part("result", conserved=False) as part, part.file("result.json") as file:
             file.write(json.dumps({**arm, "seed": seed, "bpb": {"code": bpb, "web": bpb}}).encode())
         commit(output, "canary", 1, Config(), [], Report())
-    run = dag_bag().dags["kept.canary"].test(mark_success_pattern="^canary$")
+    run = dag_bag().dags["kept.canary"].test(mark_success_pattern=r"^round_1\.canary$")
     assert str(run.state) == "success"
-    assert returned(run, "finalist") == []
+    assert returned(run, "finalist") == returned(run, "round_3.arms") == []
+    assert states(run)["round_2.canary"] == states(run)["round_3.canary"] == "skipped"
     assert states(run)["confirm"] == "skipped"
     assert returned(run, "gate")["reason"] == "arm-0 stays: no arm was better in the screening"

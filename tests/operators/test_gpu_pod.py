@@ -179,7 +179,7 @@ def test_a_recipe_with_a_cluster_trains_in_pods_and_others_train_locally(recipes
     assert bag.import_errors == {}
     dags = bag.dags
     assert dags["pods.pretrain"].task_dict["train"].task_type == "GpuPodOperator"
-    assert dags["pods.canary"].task_dict["canary"].task_type == "GpuPodOperator"
+    assert dags["pods.canary"].task_dict["round_1.canary"].task_type == "GpuPodOperator"
     assert dags["here.pretrain"].task_dict["train"].task_type == "StageOperator"
 
 
@@ -188,7 +188,7 @@ def test_several_nodes_train_as_a_gang_and_canaries_in_single_pods(recipes, dag_
     bag = dag_bag()
     assert bag.import_errors == {}
     assert bag.dags["gang.pretrain"].task_dict["train"].task_type == "JobSetOperator"
-    assert bag.dags["gang.canary"].task_dict["canary"].task_type == "GpuPodOperator"
+    assert bag.dags["gang.canary"].task_dict["round_1.canary"].task_type == "GpuPodOperator"
 
 
 def test_a_missing_cluster_description_is_an_import_error(recipes, dag_bag):

@@ -80,7 +80,7 @@ def test_the_next_version_starts_from_the_promoted_mixture(stack, smoke) -> None
             "canary.repetition_cap": 100,
         }
     )
-    arms = one(recipe, "arms", "promoted")
+    arms = one(recipe, "arms", "promoted", "round-1")
     for member in arms.members:
         one(recipe, "canary", "promoted", member)
     for member in one(recipe, "finalist", "promoted").members:
@@ -90,8 +90,8 @@ def test_the_next_version_starts_from_the_promoted_mixture(stack, smoke) -> None
     promoted = json.loads(stack.artifact("smoke/mixture", "promoted").read("mixture.json"))["weights"]
     assert promoted["packages"] > 0.3
 
-    one(recipe.override({"canary.steps": 61}), "arms", "after")
-    arms_after = stack.artifact("smoke/arms", "after")
+    one(recipe.override({"canary.steps": 61}), "arms", "after", "round-1")
+    arms_after = stack.artifact("smoke/arms/round-1", "after")
     assert "smoke/mixture@promoted" in {ref.address for ref in arms_after.record.inputs}
     current, *_ = json.loads(arms_after.read("arms.json"))
     assert current["kind"] == "current"

@@ -17,7 +17,7 @@ from tests.s3_server import SECRET
 
 pytestmark = pytest.mark.soak
 
-KINDS = ["extracted", "attributes", "duplicates", "documents", "tokenizer", "shards", "plan", "arms", "mixture"]
+KINDS = ["extracted", "attributes", "duplicates", "documents", "tokenizer", "shards", "plan", "arms/round-1", "mixture"]
 KINDS += ["checkpoint", "scores"]
 ROOT = "s3://sluice/lake"
 

@@ -1,17 +1,48 @@
 """Canaries: small models trained on candidate mixtures, and the statistical decision between the mixtures.
 
-arms (select the mixtures) -> canary (one small model per mixture and seed) -> finalist (the best mixture, if it looks
-better than the current one) -> confirm (fresh seeds of these two) -> decide (promote, or keep the current one)
+In rounds: arms (select the mixtures of the round) -> canary (one small model per mixture and seed). Then finalist (the
+best mixture, if it looks better than the current one) -> confirm (fresh seeds of these two) -> decide (promote, or keep
+the current one).
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, field_errors
+from tasks.core.config import Config, Problems, field_errors, nearest
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.planning.config import PEAKS
+
+AGAIN = 1_000_000
+"""Added to the seed of the data order in the A/A arm: the current mixture again, with other data."""
+
+
+class BudgetConfig(Config):
+    """The most that a cycle may cost; 0 is no limit. What the confirmation needs is reserved before the first run."""
+
+    runs: float = Field(default=0, ge=0)
+    """Runs of the small model; a run of another size counts by its FLOPs."""
+    gpu_hours: float = Field(default=0, ge=0)
+    """Hours of one GPU, as planned: FLOPs of the runs / (peak rate of `gpu` * `mfu`)."""
+    money: float = Field(default=0, ge=0)
+    """GPU hours times `price_per_gpu_hour`."""
+    gpu: str = "H100"
+    """One of `tasks.trainer.planning.config.PEAKS`."""
+    mfu: float = Field(default=0.2, gt=0, le=1)
+    """Model FLOPs utilization; small models reach less than large ones."""
+    price_per_gpu_hour: float = Field(default=3.0, ge=0)
+    """In any currency. The default is about the on-demand price of an H100 in USD."""
+
+    @field_validator("gpu")
+    @classmethod
+    def _known(cls, gpu: str) -> str:
+        if gpu not in PEAKS:
+            raise ValueError(f'"{gpu}" is unknown: {nearest(gpu, PEAKS)}')
+        return gpu
 
 
 class CanaryConfig(Config):
@@ -21,24 +52,49 @@ class CanaryConfig(Config):
     """The current mixture: share of the sequences of a batch by source; sums to 1. An arm replaces it only if it is
     significantly better. Empty: the natural mixture, each source by its number of sequences. A later cycle starts from
     the decision of the previous one, until this setting changes."""
+    rounds: int = Field(default=3, ge=1, le=9)
+    """The most rounds of screening. A round is skipped if an earlier one was sure enough, or the budget is spent."""
     arms: int = Field(default=4, ge=0)
-    """Mixtures sampled around the natural one, in addition to the current one and the anchors."""
+    """New mixtures of every round, in addition to the current one and the anchors. Those of the first round are chosen
+    to determine the response of the bits per byte best (D-optimal); later rounds begin with its proposal."""
+    sure: float = Field(default=0.95, gt=0.5, le=1)
+    """No further round starts if the best mixture is lower than the current one with more than this probability, by
+    the response fitted to all rounds. 1: all rounds run."""
+    max_kl: float = Field(default=1.0, gt=0)
+    """Maximum Kullback-Leibler divergence of a chosen or proposed mixture from the natural one, in nats."""
+    budget: BudgetConfig = BudgetConfig()
+    """The most that a cycle may cost."""
+    reuse: bool = True
+    """Whether the sources of the previous decision keep their ratios if only new sources were added; the cycle then has
+    a quarter of the arms."""
+    forms: tuple[Literal["log-linear", "power", "exposures"], ...] = ("log-linear", "power", "exposures")
+    """Forms of the response, of which the one is kept that predicts arms best that it has not seen."""
     anchors: tuple[Literal["natural", "uniform", "drop_one"], ...] = ("natural", "uniform")
     """Mixtures in every cycle: natural, uniform, and the current one without each of its sources in turn."""
     spread: tuple[float, float] = (0.5, 5.0)
-    """Range of the concentration of the sampled mixtures: each is Dirichlet(s * sources * natural) with log(s) drawn
-    uniformly between the logarithms of these values. Small values give extreme mixtures."""
+    """Range of the concentration of the candidates, among which the new mixtures are chosen: each candidate is
+    Dirichlet(s * sources * natural) with log(s) drawn uniformly between the logarithms of these values. Small values
+    give extreme mixtures."""
     repetition_cap: float = Field(default=4.0, gt=0)
     """Maximum number of epochs of one source in an arm; beyond four, repetition has little value (Muennighoff et al.
     2023, "Scaling Data-Constrained Language Models")."""
     sample_seed: int = Field(default=0, ge=0)
-    """Seed of the sampled mixtures."""
+    """Seed of the candidates."""
 
     seeds: tuple[int, ...] = (0,)
     """Seeds of the screening: each arm is trained once per seed, which determines initial weights and data order."""
     confirmations: int = Field(default=5, ge=3, le=20)
     """Number of fresh seeds, those after the largest of `seeds`, with which the finalist and the current mixture are
     trained again. Only these runs decide (`statistics`)."""
+    confirm_model: ModelConfig | None = None
+    """The model of the confirmation, if it is to be larger than that of the screening."""
+    lr_check: bool = True
+    """Whether the finalist and the current mixture are also trained at one fifth of the learning rate, with as many of
+    the fresh seeds as the budget allows. Rankings of small models can flip with their learning rate, and a small one
+    ranks as large models do (arXiv 2512.24503): a promotion needs a difference of the same sign there."""
+    signal_floor: float = Field(default=1.0, ge=0)
+    """Sources whose signal-to-noise ratio is below this do not vote in the target: variance between mixtures over the
+    variance between repeats of a mixture. 0: all vote."""
     steps: int = Field(default=120, ge=1)
     """Optimizer steps of each small run."""
     batch_size: int = Field(default=16, ge=1)
@@ -99,17 +155,20 @@ class CanaryConfig(Config):
         first = max(self.seeds) + 1
         return tuple(range(first, first + self.confirmations))
 
-    def training(self, seed: int) -> TrainConfig:
-        """Returns the settings of one small run."""
+    def training(self, seed: int, arm: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:
+        """Returns the settings of one small run of an arm; see `arms` for its fields."""
+        optim = self.optim
+        if lr_share := arm.get("lr_share"):
+            optim = optim.model_copy(update={"lr": optim.lr * lr_share})
         return TrainConfig(
-            model=self.model,
-            optim=self.optim,
+            model=(arm.get("confirms") and self.confirm_model) or self.model,
+            optim=optim,
             steps=self.steps,
             batch_size=self.batch_size,
             microbatch=self.microbatch,
             threads=self.threads,
             init_seed=seed,
-            seed=seed,
+            seed=seed + AGAIN if arm.get("again") else seed,
             checkpoint_every=max(1, self.steps // 4),
             milestones=1,
         )
@@ -117,6 +176,44 @@ class CanaryConfig(Config):
 
 _PLAN = Input("plan", files=("plan/",))
 """Only the content counts: a plan packed again after a takedown of other documents is the same plan."""
+
+
+def round_of(member: str, _: Config) -> str:
+    """Returns the round of a member of `canary`.
+
+    >>> round_of("round-2-arm-3-seed-0", CanaryConfig())
+    'round-2'
+    """
+    return "-".join(member.split("-")[:2])
+
+
+def round_before(member: str, _: Config) -> str:
+    """Returns the round before a round; "" before the first.
+
+    >>> round_before("round-2", CanaryConfig()), round_before("round-1", CanaryConfig())
+    ('round-1', '')
+    """
+    number = int(member.rpartition("-")[2])
+    return f"round-{number - 1}" if number > 1 else ""
+
+
+def last_round(_: str, config: CanaryConfig) -> str:
+    """Returns the last round of a cycle, which ran or was skipped."""
+    return f"round-{config.rounds}"
+
+
+def _small_runs(name: str, output: str, arms: Input) -> StageSpec:
+    return StageSpec(
+        name,
+        dag="canary",
+        output=output,
+        config=CanaryConfig,
+        section="canary",
+        module="run",
+        inputs={"arms": arms, "shards": Input("shards"), "plan": _PLAN},
+        mapped=True,
+    )
+
 
 STAGES = (
     StageSpec(
@@ -126,18 +223,16 @@ STAGES = (
         config=CanaryConfig,
         section="canary",
         module="arms",
-        inputs={"plan": _PLAN},
+        inputs={
+            "plan": _PLAN,
+            "before": Input("arms", member=round_before, earlier=True),
+            "canaries": Input("canary", members_of="arms", member=round_before, earlier=True),
+        },
         previous={"previous": PreviousInput("mixture", completed_by="mixture")},
-    ),
-    StageSpec(
-        "canary",
-        dag="canary",
-        output="canary",
-        config=CanaryConfig,
-        module="run",
-        inputs={"arms": Input("arms"), "shards": Input("shards"), "plan": _PLAN},
+        decided_by="before",
         mapped=True,
     ),
+    _small_runs("canary", "canary", Input("arms", member=round_of)),
     StageSpec(
         "finalist",
         dag="canary",
@@ -145,18 +240,13 @@ STAGES = (
         config=CanaryConfig,
         section="canary",
         module="finalist",
-        inputs={"arms": Input("arms"), "canaries": Input("canary", members_of="arms")},
+        inputs={
+            "plan": _PLAN,
+            "arms": Input("arms", member=last_round),
+            "canaries": Input("canary", members_of="arms", member=last_round),
+        },
     ),
-    StageSpec(
-        "confirm",
-        dag="canary",
-        output="confirmation",
-        config=CanaryConfig,
-        section="canary",
-        module="run",
-        inputs={"arms": Input("finalist"), "shards": Input("shards"), "plan": _PLAN},
-        mapped=True,
-    ),
+    _small_runs("confirm", "confirmation", Input("finalist")),
     StageSpec(
         "decide",
         dag="canary",
@@ -166,6 +256,7 @@ STAGES = (
         module="decide",
         asset="mixture",
         inputs={
+            "plan": _PLAN,
             "finalist": Input("finalist"),
             "confirmations": Input("confirmation", members_of="finalist"),
         },

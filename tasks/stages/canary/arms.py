@@ -1,17 +1,23 @@
-"""Stage arms: selection of the mixtures of a canary cycle.
+"""Stage arms: the mixtures of one round of a canary cycle. Its members are the rounds, "round-<k>".
 
-Reads `plan` (sequences per source) and, if it exists, the `previous` decision; writes `arms.json`, a list of
-{arm, kind, weights}, and returns the members of the mapped stage canary: "arm-<k>-seed-<s>", one per arm and seed.
+Reads `plan` (sequences per source) and, if it exists, the `previous` decision; from the second round on, the round
+`before` it and that round's `canaries`. Writes `arms.json`, the arms of the round (`screening.Arm`), and `cycle.json`:
+{registered: the rules and the budget, written before the first run; arms and results: of all rounds so far; rounds}.
+Returns the members of the mapped stage canary: "round-<k>-arm-<n>-seed-<s>"; none if no further round is needed.
 
 `arm-0` is the current mixture, the control of all comparisons: the decision of the previous cycle, unless the recipe's
-mixture has changed since; else the recipe's, else the natural one. The other arms are the proposal of the previous
-cycle's fit, the anchors, and mixtures sampled from Dirichlet distributions around the natural one, with concentrations
-from 5 (close) to 0.5 (distant), as in RegMix (Liu et al. 2024, arXiv 2407.01492). A sampled mixture that would repeat a
-source more than `repetition_cap` times is drawn again.
+mixture has changed since; else the recipe's, else the natural one. `arm-0-again` is the same mixture with other data,
+the A/A arm. The other arms of the first round are the proposal of the previous cycle, the anchors, and mixtures that
+determine the response best (`design`). A later round has the proposal of the response to all rounds before it, and
+further mixtures around it.
+
+If the previous cycle decided on other sources and new ones were added, its sources keep the ratios of its decision, as
+one group (`design.Space`), and the cycle has a quarter of the arms: only the shares of the group and of the new sources
+are varied.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,50 +27,64 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary import CanaryConfig, design
+from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.design import Space
+from tasks.stages.canary.screening import Arm, Screening
 
-VERSION = 2
+VERSION = 3
 ARMS = "arms.json"
+CYCLE = "cycle.json"
 RESULT = "result.json"
 """File of the result of each member."""
 
 CURRENT = "current"
+REPEATED = "A/A"
 SAMPLED = "sampled"
-_TRIES = 10_000
+PROPOSED = "proposed"
+_CANDIDATES = 4_000
 _SAME = 0.005
 """L1 distance below which two mixtures count as the same arm."""
 
-Arm = dict[str, Any]
+Cycle = dict[str, Any]
+"""Content of `cycle.json`."""
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Selects the arms; raises RecipeError if the current mixture or the target is invalid."""
+    """Selects the arms of a round; raises RecipeError if the current mixture, the target or the budget is invalid."""
     plan = Plan.open(inputs["plan"])
-    targets(config, plan.summary)
-    previous = inputs.get("previous")
-    decision = json.loads(previous.read("mixture.json")) if previous else None
-    overridden = previous is not None and previous.record.config.get("current") != config.current
-    arms = choose(config, {source: plan.sequences[source] for source in plan.sources}, decision, overridden=overridden)
-    if ARMS not in output.committed:
-        with output.part(ARMS, conserved=False) as part, part.file(ARMS) as file:
-            file.write(json.dumps(arms, indent=2, sort_keys=True).encode() + b"\n")
-    members = tuple(f"{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
-    kinds = [arm["kind"] for arm in arms]
-    note = (
-        f"{len(arms)} arms ({', '.join(kinds)}) x {len(config.seeds)} seeds; then, if one looks better, "
-        f"{2 * config.confirmations} runs to confirm it"
-    )
+    cost = CycleCost(config, plan.format.vocab_size, plan.seq_len)
+    if "before" in inputs:
+        results = [json.loads(member.read(RESULT)) for member in inputs.many("canaries")]
+        cycle = following(config, json.loads(inputs["before"].read(CYCLE)), results, cost)
+    else:
+        previous = inputs.get("previous")
+        decision = json.loads(previous.read("mixture.json")) if previous else None
+        overridden = previous is not None and previous.record.config.get("current") != config.current
+        targets(config, plan.summary)
+        sequences = {source: plan.sequences[source] for source in plan.sources}
+        cycle = first(config, sequences, cost, decision, overridden=overridden)
+    this = cycle["rounds"][-1]
+    arms = [arm for arm in cycle["arms"] if arm["arm"] in this["arms"]]
+    if CYCLE not in output.committed:
+        with output.part(CYCLE, conserved=False) as part:
+            for name, content in ((ARMS, arms), (CYCLE, cycle)):
+                with part.file(name) as file:
+                    file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+    members = tuple(f"{output.member}-{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
+    kinds = ", ".join(arm["kind"] for arm in arms)
+    note = this["stopped"] or f"{len(arms)} arms ({kinds}) x {len(config.seeds)} seeds"
     return Report(metrics={"arms": len(arms), "runs": len(members)}, members=members, note=note)
 
 
 def parse_member(member: str) -> tuple[str, int]:
-    """Returns (arm, seed) of a member's name.
+    """Returns (arm, seed) of a member's name, with or without its round.
 
-    >>> parse_member("arm-2-seed-1")
-    ('arm-2', 1)
+    >>> parse_member("arm-2-seed-1"), parse_member("round-1-arm-0-again-seed-4")
+    (('arm-2', 1), ('arm-0-again', 4))
     """
     arm, _, seed = member.rpartition("-seed-")
-    return arm, int(seed)
+    return arm[arm.index("arm-") :], int(seed)
 
 
 def targets(config: CanaryConfig, summary: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
@@ -81,6 +101,124 @@ def targets(config: CanaryConfig, summary: Mapping[str, Mapping[str, int]]) -> d
     return Mixture(weights=config.target).over(measurable, "[canary] target").weights
 
 
+def space_of(config: CanaryConfig, sequences: Mapping[str, int], kept: Mapping[str, float]) -> Space:
+    """Returns the mixtures of sources with these numbers of sequences; see `design.Space.of` for `kept`."""
+    return Space.of(sequences, config.steps * config.batch_size, config.repetition_cap, config.max_kl, kept)
+
+
+def kept_ratios(
+    config: CanaryConfig, sequences: Mapping[str, int], previous: Mapping[str, Any] | None
+) -> dict[str, float]:
+    """Returns the ratios that sources of the previous decision keep; {} if no source was added to at least two."""
+    if not (config.reuse and config.arms) or previous is None or not set(sequences) - set(previous["weights"]):
+        return {}
+    weights = {source: weight for source, weight in previous["weights"].items() if source in sequences}
+    return grid_weights(weights) if sum(weight > 0 for weight in weights.values()) > 1 else {}
+
+
+def first(
+    config: CanaryConfig,
+    sequences: Mapping[str, int],
+    cost: CycleCost,
+    previous: Mapping[str, Any] | None = None,
+    *,
+    overridden: bool = False,
+) -> Cycle:
+    """Returns a cycle with its first round; see `choose`. Raises RecipeError if the budget is too small."""
+    seeds = len(config.seeds)
+    cost.require(3 * seeds)
+    kept = kept_ratios(config, sequences, None if overridden else previous)
+    arms = choose(config, sequences, previous, overridden=overridden)[: cost.affordable(0) // seeds]
+    names = [arm["arm"] for arm in arms]
+    about = {"sequences": dict(sequences), "kept": kept, "most_arms": _quarter(config) if kept else None}
+    return {
+        "registered": {**about, "rules": rules(config, cost, len(arms)), "settings": _settings(config)},
+        "arms": arms,
+        "results": [],
+        "rounds": [{"round": 1, "arms": names, "probability": None, "proposed": None, "stopped": None}],
+    }
+
+
+def following(config: CanaryConfig, cycle: Cycle, results: Sequence[Mapping[str, Any]], cost: CycleCost) -> Cycle:
+    """Returns a cycle with its next round, which has no arms if the cycle has stopped.
+
+    Args:
+        config: settings of the cycle.
+        cycle: the cycle so far.
+        results: content of every `result.json` of its last round.
+        cost: of the cycle.
+
+    Raises:
+        InputError: a result is missing, or has other weights than its arm.
+    """
+    cycle = with_results(cycle, results)
+    number = len(cycle["rounds"]) + 1
+    row: dict[str, Any] = {"round": number, "arms": [], "probability": None, "proposed": None}
+    if stopped := cycle["rounds"][-1]["stopped"]:
+        return {**cycle, "rounds": [*cycle["rounds"], {**row, "stopped": stopped}]}
+    screening = screening_of(config, cycle)
+    lead, proposal = screening.lead, screening.proposal
+    row["probability"] = lead and lead.probability
+    if proposal is not None:
+        row["proposed"] = screening.space.mixture(proposal)
+    room = min(config.arms, cost.affordable(len(cycle["results"])) // len(config.seeds))
+    if (most := cycle["registered"]["most_arms"]) is not None:
+        room = min(room, most - len(cycle["arms"]))
+    row["stopped"] = _stop(config, row["probability"], room, number)
+    added = [] if row["stopped"] else _further(config, cycle, row["proposed"], room, number)
+    if not added:
+        row["stopped"] = row["stopped"] or f"no round {number}: no further mixture is feasible"
+    row["arms"] = [arm["arm"] for arm in added]
+    return {**cycle, "arms": [*cycle["arms"], *added], "rounds": [*cycle["rounds"], row]}
+
+
+def with_results(cycle: Cycle, results: Sequence[Mapping[str, Any]]) -> Cycle:
+    """Returns a cycle with the results of its last round, without their loss curves."""
+    kept = [{key: result[key] for key in ("arm", "seed", "weights", "bpb")} for result in results]
+    return {**cycle, "results": [*cycle["results"], *kept]}
+
+
+def screening_of(config: CanaryConfig, cycle: Cycle) -> Screening:
+    """Returns the screening of a cycle with the results of all its rounds."""
+    registered = cycle["registered"]
+    space = space_of(config, registered["sequences"], registered["kept"])
+    return Screening.of(config, cycle["arms"], cycle["results"], space)
+
+
+def _stop(config: CanaryConfig, probability: float | None, room: int, number: int) -> str | None:
+    if probability is not None and probability > config.sure:
+        return (
+            f"no round {number}: the best mixture is lower than the current one with a probability of "
+            f"{probability:.3f}, above {config.sure:g}"
+        )
+    if not config.arms:
+        return f"no round {number}: [canary] arms = 0"
+    return None if room > 0 else f"no round {number}: the budget is spent"
+
+
+def _further(
+    config: CanaryConfig, cycle: Cycle, proposed: Mapping[str, float] | None, room: int, number: int
+) -> list[Arm]:
+    """Returns the arms of a later round: the proposal, and mixtures around it that determine the response best."""
+    arms: list[Arm] = list(cycle["arms"])
+    known = len(arms)
+    if proposed and not _is_duplicate(proposed, arms):
+        arms.append({"arm": _next_name(arms), "kind": PROPOSED, "weights": dict(proposed)})
+    space = space_of(config, cycle["registered"]["sequences"], cycle["registered"]["kept"])
+    center = space.shares(proposed) if proposed else space.region.natural
+    arms += _chosen(config, space, center, arms, room - (len(arms) - known), config.sample_seed + number)
+    return arms[known:]
+
+
+def _quarter(config: CanaryConfig) -> int:
+    """Returns the arms of a cycle in which sources keep their ratios: a quarter of those of a whole one, at least 6."""
+    return max(6, (2 + len(config.anchors) + config.rounds * config.arms) // 4)
+
+
+def _next_name(arms: Sequence[Arm]) -> str:
+    return f"arm-{sum(not arm.get('again') for arm in arms)}"
+
+
 def choose(
     config: CanaryConfig,
     sequences: Mapping[str, int],
@@ -88,7 +226,7 @@ def choose(
     *,
     overridden: bool = False,
 ) -> list[Arm]:
-    """Returns the arms, the current mixture first; deterministic.
+    """Returns the arms of the first round, the current mixture first; deterministic.
 
     Args:
         config: settings of the cycle.
@@ -98,22 +236,47 @@ def choose(
 
     Raises:
         RecipeError: the current mixture names an unknown source, or repeats a source too often.
-        InputError: no sampled mixture satisfies the repetition cap.
+        InputError: too few mixtures are feasible.
     """
     natural = grid_weights(sequences)
+    kept = kept_ratios(config, sequences, None if overridden else previous)
+    space = space_of(config, sequences, kept)
     current = _current(config, sequences, natural, None if overridden else previous)
     _check_repetition(config, current, sequences)
-    arms: list[Arm] = []
-    candidates = [(CURRENT, current), *_proposed(sequences, previous), *_anchors(config, current, natural)]
-    for kind, weights in candidates:
+    arms: list[Arm] = [
+        {"arm": "arm-0", "kind": CURRENT, "weights": current},
+        {"arm": "arm-0-again", "kind": REPEATED, "weights": current, "again": True},
+    ]
+    others = () if kept else (*_proposed(sequences, previous), *_anchors(config, current, natural))
+    for kind, weights in others:
         if _fits(config, weights, sequences) and not _is_duplicate(weights, arms):
-            arms.append({"arm": f"arm-{len(arms)}", "kind": kind, "weights": weights})
+            arms.append({"arm": _next_name(arms), "kind": kind, "weights": weights})
     if len(sequences) > 1:
-        sampler = _samples(config, natural)
-        for _ in range(config.arms):
-            weights = _next_sample(sampler, config, sequences, arms)
-            arms.append({"arm": f"arm-{len(arms)}", "kind": SAMPLED, "weights": weights})
+        # Of a quarter, half of the arms are for later rounds.
+        count = min(config.arms, _quarter(config) // 2) if kept else config.arms
+        chosen = _chosen(config, space, space.region.natural, arms, count, config.sample_seed)
+        if len(chosen) < count:
+            raise InputError(
+                f"no further mixture of {', '.join(sequences)} satisfies [canary] repetition_cap = "
+                f"{config.repetition_cap:g} and max_kl = {config.max_kl:g}",
+                "lower [canary] steps or arms, raise the cap or max_kl, or add text",
+            )
+        arms += chosen
     return arms
+
+
+def _chosen(
+    config: CanaryConfig, space: Space, center: design.Floats, arms: Sequence[Arm], count: int, seed: int
+) -> list[Arm]:
+    """Returns up to `count` further arms among candidates with shares around `center`."""
+    existing = np.array([space.shares(arm["weights"]) for arm in arms])
+    found = design.candidates(space.region, center, config.spread, _CANDIDATES, seed)
+    chosen: list[Arm] = []
+    for index in design.d_optimal(found, existing, min(len(found), 4 * count)):
+        weights = space.mixture(found[index])
+        if len(chosen) < count and not _is_duplicate(weights, [*arms, *chosen]):
+            chosen.append({"arm": _next_name([*arms, *chosen]), "kind": SAMPLED, "weights": weights})
+    return chosen
 
 
 def _current(
@@ -135,7 +298,7 @@ def _proposed(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     fit = previous and previous["response"]
     if fit and (weights := _restrict(fit["proposed_weights"], sequences)):
-        yield "proposed", weights
+        yield PROPOSED, weights
 
 
 def _restrict(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:
@@ -169,35 +332,49 @@ def _anchors(
                 yield f"without {dropped}", grid_weights(rest)
 
 
-def _samples(config: CanaryConfig, natural: Mapping[str, float]) -> Iterator[dict[str, float]]:
-    rng = np.random.default_rng(config.sample_seed)
-    sources, shares = list(natural), np.array(list(natural.values()))
-    low, high = np.log(config.spread)
-    while True:
-        concentration = float(np.exp(rng.uniform(low, high))) * len(sources)
-        sample = rng.dirichlet(np.maximum(concentration * shares, 1e-3))
-        # Three decimals are readable in a table; smaller shares are irrelevant.
-        rounded = np.round(sample, 3)
-        yield grid_weights(dict(zip(sources, rounded.tolist(), strict=True)))
-
-
-def _next_sample(
-    sampler: Iterator[dict[str, float]], config: CanaryConfig, sequences: Mapping[str, int], arms: list[Arm]
-) -> dict[str, float]:
-    for _ in range(_TRIES):
-        weights = next(sampler)
-        if _fits(config, weights, sequences) and not _is_duplicate(weights, arms):
-            return weights
-    raise InputError(
-        f"no further mixture of {', '.join(sequences)} satisfies [canary] repetition_cap = {config.repetition_cap:g}",
-        "lower [canary] steps or arms, raise the cap, or add text",
-    )
-
-
 def _fits(config: CanaryConfig, weights: Mapping[str, float], sequences: Mapping[str, int]) -> bool:
     needed = repetitions(weights, sequences, config.steps * config.batch_size)
     return max(needed.values()) <= config.repetition_cap
 
 
-def _is_duplicate(weights: Mapping[str, float], arms: list[Arm]) -> bool:
+def _is_duplicate(weights: Mapping[str, float], arms: Sequence[Arm]) -> bool:
     return any(sum(abs(weights[source] - arm["weights"][source]) for source in weights) < _SAME for arm in arms)
+
+
+def _settings(config: CanaryConfig) -> dict[str, Any]:
+    return {
+        "rounds": config.rounds,
+        "seeds": list(config.seeds),
+        "fresh_seeds": list(config.fresh_seeds),
+        "target": config.target,
+        "guarded": list(config.guarded),
+        "budget": config.budget.model_dump(mode="json"),
+    }
+
+
+def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
+    """Returns the rules of a cycle as sentences, which `cycle.json` states before the first run.
+
+    Args:
+        config: settings of the cycle.
+        cost: of the cycle.
+        arms: number of arms of the first round.
+    """
+    share = (1 - config.confidence) / 2
+    lines = [
+        f"At most {config.rounds} rounds; none follows if the best mixture is lower than the current one with a "
+        f"probability above {config.sure:g}, or the budget is spent.",
+        f"The finalist and the current mixture are trained with {config.confirmations} fresh seeds. It is promoted "
+        f"only if Student's interval ({config.confidence:.0%}) of the paired differences is above 0, and no guarded "
+        f"source becomes worse by more than {config.guard_share:.0%}. At most {share:.1%} of equal mixtures are "
+        "promoted.",
+        "The current mixture is also trained with other data (A/A). If that would have been promoted, nothing is.",
+    ]
+    if config.lr_check:
+        lines.append("At one fifth of the learning rate, the mean difference must have the same sign.")
+    if config.signal_floor:
+        lines.append(
+            f"A source votes in the target unless its signal-to-noise ratio is surely below {config.signal_floor:g}."
+        )
+    budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
+    return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]

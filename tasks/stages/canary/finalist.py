@@ -1,11 +1,13 @@
 """Stage finalist: results of the screening -> the mixture to confirm, if any looks better than the current one.
 
-Reads `arms` and `canaries` (every arm's `result.json`). Writes `screening.json`: {arms: a row per arm, target,
-finalist, response}, and `arms.json`, the current mixture and the finalist, or an empty list. Returns the members of
-the mapped stage confirm: "arm-<k>-seed-<s>" for these two and every fresh seed.
+Reads `arms` of the last round, and its `canaries`. Writes `screening.json`: {arms: a row per arm, target, signals,
+finalist, response, rounds, registered, runs, cost}, and `arms.json`, the arms of the confirmation, or an empty list:
+the current mixture, the finalist, the A/A arm, and both mixtures at one fifth of the learning rate. Returns the members
+of the mapped stage confirm: "arm-<k>-seed-<s>" for these and the fresh seeds.
 
-The finalist is the arm with the lowest mean on the target, if it is lower than that of the current mixture. An arm that
-makes a guarded source worse by more than `guard_share` cannot be the finalist.
+The finalist is the mixture with the lowest predicted target among the arms and the proposal of the response, or, if the
+response does not rank arms that it has not seen, the arm with the lowest mean; in any case only if it is lower than the
+current mixture. An arm that makes a guarded source worse by more than `guard_share` cannot be the finalist.
 """
 
 import json
@@ -15,125 +17,143 @@ from typing import Any
 import numpy as np
 
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import grid_weights
-from tasks.stages.canary import CanaryConfig, statistics
-from tasks.stages.canary.arms import ARMS, RESULT, Arm
-from tasks.stages.canary.statistics import Floats
+from tasks.formats.tokens.plan import Plan
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.arms import ARMS, CYCLE, PROPOSED, RESULT, Cycle, screening_of, with_results
+from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.screening import Arm, Lead, Screening
 
-VERSION = 1
+VERSION = 2
 SCREENING = "screening.json"
+LR_SHARE = 0.2
+"""Share of the learning rate at which the sign of the difference is checked."""
+LOW_RATE = "-low-lr"
+"""Ending of the names of the arms that are trained at `LR_SHARE`."""
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the finalist; raises InputError if the result of a member is missing."""
-    arms = json.loads(inputs["arms"].read(ARMS))
-    screening = screen(config, arms, [json.loads(member.read(RESULT)) for member in inputs.many("canaries")])
-    names = [arms[0]["arm"], screening["finalist"]] if screening["finalist"] else []
-    pair = [arm for arm in arms if arm["arm"] in names]
+    results = [json.loads(member.read(RESULT)) for member in inputs.many("canaries")]
+    cycle = with_results(json.loads(inputs["arms"].read(CYCLE)), results)
+    plan = Plan.open(inputs["plan"])
+    cost = CycleCost(config, plan.format.vocab_size, plan.seq_len)
+    screening = screen(config, cycle, cost)
+    arms = confirming(config, cycle, screening, cost)
     if SCREENING not in output.committed:
         with output.part(SCREENING, conserved=False) as part:
-            for name, content in ((SCREENING, screening), (ARMS, pair)):
+            for name, content in ((SCREENING, screening), (ARMS, arms)):
                 with part.file(name) as file:
                     file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
-    members = tuple(f"{name}-seed-{seed}" for name in names for seed in config.fresh_seeds)
+    members = tuple(f"{arm['arm']}-seed-{seed}" for arm in arms for seed in seeds_of(config, arm))
+    finalist, current = screening["finalist"], cycle["arms"][0]["arm"]
     note = (
-        f"{names[1]} looks better than {names[0]}: both are trained with {config.confirmations} fresh seeds"
-        if names
-        else f"no arm looks better than {arms[0]['arm']}: there is nothing to confirm"
+        f"{finalist} looks better than {current}: {len(members)} runs with fresh seeds"
+        if finalist
+        else f"no arm looks better than {current}: there is nothing to confirm"
     )
     return Report(metrics={"runs": len(members)}, members=members, note=note)
 
 
-def screen(config: CanaryConfig, arms: Sequence[Arm], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def seeds_of(config: CanaryConfig, arm: Arm) -> tuple[int, ...]:
+    """Returns the fresh seeds of an arm of the confirmation."""
+    return config.fresh_seeds[: arm.get("seeds", config.confirmations)]
+
+
+def screen(config: CanaryConfig, cycle: Cycle, cost: CycleCost) -> dict[str, Any]:
     """Returns the content of `screening.json`.
 
     Args:
         config: settings of the cycle.
-        arms: content of `arms.json`; the first is the current mixture.
-        results: content of every `result.json` of the screening.
+        cycle: content of `cycle.json`, with the results of all rounds.
+        cost: of the cycle.
 
     Raises:
         InputError: a result is missing, or has other weights than its arm.
     """
-    sources, bpb = bpb_of(arms, config.seeds, results)
-    target = config.target or dict.fromkeys(sources, 1 / len(sources))
-    goal, means = weights_of(target, sources), bpb.mean(1)
-    guarded = config.guarded or tuple(sources)
-    worse = [statistics.regressions(row, means[0], sources, guarded, config.guard_share) for row in means]
-    best = statistics.finalist(bpb @ goal, {arm for arm, shares in enumerate(worse) if shares})
-    scores = means @ goal
-    rows = [
-        {
-            **{key: arm[key] for key in ("arm", "kind", "weights")},
-            "target_bpb": round(float(scores[index]), 6),
-            "bpb": {source: round(float(value), 6) for source, value in zip(sources, means[index], strict=True)},
-            "difference": round(float(scores[0] - scores[index]), 6),
-            "regressions": {source: round(share, 6) for source, share in sorted(worse[index].items())},
-        }
-        for index, arm in enumerate(arms)
-    ]
+    found = screening_of(config, cycle)
+    lead, runs = found.lead, len(cycle["results"])
     return {
-        "arms": rows,
-        "target": {source: round(weight, 6) for source, weight in sorted(target.items())},
-        "finalist": None if best is None else arms[best]["arm"],
-        "response": _response(arms, means, sources, target),
+        "arms": _rows(found, cycle["arms"]),
+        "target": {source: round(weight, 6) for source, weight in sorted(found.target.items())},
+        "signals": {source: _rounded(vars(signal)) for source, signal in found.signals.items()},
+        "finalist": _name(lead, cycle["arms"]),
+        "lead": None if lead is None else _rounded(vars(lead)),
+        "response": _response(found),
+        "rounds": cycle["rounds"],
+        "registered": cycle["registered"],
+        "runs": runs,
+        "low_rate_pairs": cost.low_rate_pairs(runs),
+        "cost": cost.text(runs),
     }
 
 
-def weights_of(target: Mapping[str, float], sources: Sequence[str]) -> Floats:
-    """Returns the weight of each source in the target, shape (sources,)."""
-    return np.array([target.get(source, 0.0) for source in sources])
+def confirming(config: CanaryConfig, cycle: Cycle, screening: Mapping[str, Any], cost: CycleCost) -> list[Arm]:
+    """Returns the arms of the confirmation, the current mixture and the finalist first; [] without a finalist."""
+    if not screening["finalist"]:
+        return []
+    known = {arm["arm"]: arm for arm in cycle["arms"]}
+    proposed = {"arm": screening["finalist"], "kind": PROPOSED, "weights": screening["lead"]["weights"]}
+    pair = [cycle["arms"][0], known.get(screening["finalist"], proposed)]
+    again = next(arm for arm in cycle["arms"] if arm.get("again"))
+    arms = [*pair, again]
+    if pairs := screening["low_rate_pairs"]:
+        arms += [{**arm, "arm": arm["arm"] + LOW_RATE, "lr_share": LR_SHARE, "seeds": pairs} for arm in pair]
+    return [{**arm, "confirms": True} for arm in arms] if config.confirm_model else arms
 
 
-def bpb_of(arms: Sequence[Arm], seeds: Sequence[int], results: Sequence[Mapping[str, Any]]) -> tuple[list[str], Floats]:
-    """Returns the sources and their bits per byte, shape (arms, seeds, sources).
-
-    Raises:
-        InputError: a result is missing, or has other weights than its arm.
-    """
-    by_run = {(result["arm"], result["seed"]): result for result in results}
-    missing = [f"{arm['arm']}-seed-{s}" for arm in arms for s in seeds if (arm["arm"], s) not in by_run]
-    if missing:
-        raise InputError(f"no result of {', '.join(missing)}", "run the stages canary and confirm for these members")
-    for arm in arms:
-        for seed in seeds:
-            if by_run[arm["arm"], seed]["weights"] != arm["weights"]:
-                raise InputError(
-                    f"{arm['arm']}-seed-{seed} was trained with other weights than {arm['arm']} has now",
-                    "run the stages canary and confirm again",
-                )
-    sources = sorted(by_run[arms[0]["arm"], seeds[0]]["bpb"])
-    rows = [[[by_run[arm["arm"], s]["bpb"][source] for source in sources] for s in seeds] for arm in arms]
-    return sources, np.array(rows, dtype=np.float64)
-
-
-def _response(
-    arms: Sequence[Arm],
-    bpb: Floats,
-    sources: Sequence[str],
-    target: Mapping[str, float],
-) -> dict[str, Any] | None:
-    """Returns the summary of the fit, or None without one.
-
-    There is none for too few arms or sources, nor if the arms weight another column (`[pack] by`) than the source, by
-    which they are measured.
-    """
-    weights = np.array([[arm["weights"].get(source, 0.0) for source in sources] for arm in arms])
-    if len(arms) < 3 or len(sources) < 2 or not weights.any():
+def _name(lead: Lead | None, arms: Sequence[Arm]) -> str | None:
+    """Returns the name of the leading arm, a new one for a mixture that has not been trained."""
+    if lead is None:
         return None
-    response = statistics.fit(weights, bpb, sources, target)
-    # Bounded by the largest share of each source in any arm: the fit must not extrapolate.
-    best = response.best(weights.max(0))
+    return lead.arm or f"arm-{sum(not arm.get('again') for arm in arms)}"
+
+
+def _rows(found: Screening, arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """Returns a row for every arm, in their order; that of the A/A arm has no regressions."""
+    means, rows, number = found.bpb.mean(1), [], 0
+    score = float(means[0] @ found.goal)
+    for arm in arms:
+        bpb = found.again.mean(0) if arm.get("again") else means[number]
+        worse = {} if arm.get("again") else found.regressions[number]
+        number += not arm.get("again")
+        rows.append(
+            {
+                **{key: arm[key] for key in ("arm", "kind", "weights")},
+                "target_bpb": round(float(bpb @ found.goal), 6),
+                "bpb": {source: round(float(value), 6) for source, value in zip(found.sources, bpb, strict=True)},
+                "difference": round(score - float(bpb @ found.goal), 6),
+                "regressions": {source: round(share, 6) for source, share in sorted(worse.items())},
+            }
+        )
+    return rows
+
+
+def _response(found: Screening) -> dict[str, Any] | None:
+    """Returns the summary of the fit, or None without one."""
+    response, proposal = found.response, found.proposal
+    if response is None or proposal is None:
+        return None
+    judged = response.judgements[response.form]
+    left_out = judged.predicted.reshape(len(found.arms), -1).mean(1).tolist()
+    worth = None if response.worth is None else np.round(response.worth, 4).tolist()
     return {
+        "form": response.form,
         "rank_agreement": None if response.rank_agreement is None else round(response.rank_agreement, 4),
-        "proposed_weights": grid_weights(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
-        "proposed_bpb": round(float(response.predict(best[None])[0]), 6),
-        "forms": dict(zip(sources, response.forms, strict=True)),
-        "worth": {
-            source: None if row is None else dict(zip(sources, np.round(row, 4).tolist(), strict=True))
-            for source, row in zip(sources, response.worth, strict=True)
+        "accuracy": round(judged.accuracy, 4),
+        "error": round(judged.error, 6),
+        "optimism": round(response.optimism, 6),
+        "selects": found.selects,
+        "proposed_weights": found.space.mixture(proposal),
+        "proposed_bpb": round(float(response.predict(proposal[None])[0]), 6),
+        "worth": worth
+        and {
+            source: dict(zip(found.space.names, row, strict=True))
+            for source, row in zip(found.sources, worth, strict=True)
         },
-        "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(arms, response.left_out, strict=True)},
+        "left_out_bpb": {arm["arm"]: round(x, 6) for arm, x in zip(found.arms, left_out, strict=True)},
     }
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}

@@ -15,7 +15,6 @@ that arms differ only in their mixture.
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
@@ -28,6 +27,7 @@ from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
+from tasks.stages.canary.screening import Arm
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
@@ -53,7 +53,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         fence.inherit()
         recovery = Recovery(output, fence.run, ())
         recovery.restore()
-        spec = _spec(config, inputs, fence.run, arm["weights"], seed)
+        spec = _spec(config, inputs, fence.run, arm, seed)
         notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
         notice.update()
         _train(spec, output, recovery, fence)
@@ -84,7 +84,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     return Report(metrics=metrics, note=note, inputs=takedown_refs(output.store, content))
 
 
-def _arm(inputs: Inputs, name: str) -> dict[str, Any]:
+def _arm(inputs: Inputs, name: str) -> Arm:
     arms = json.loads(inputs["arms"].read(ARMS))
     for arm in arms:
         if arm["arm"] == name:
@@ -93,10 +93,10 @@ def _arm(inputs: Inputs, name: str) -> dict[str, Any]:
     raise InputError(f'{inputs["arms"].address} has no arm "{name}"', f"it has {names}")
 
 
-def _spec(config: CanaryConfig, inputs: Inputs, run: Path, weights: dict[str, float], seed: int) -> TrainSpec:
+def _spec(config: CanaryConfig, inputs: Inputs, run: Path, arm: Arm, seed: int) -> TrainSpec:
     files = Inputs({role: inputs[role] for role in ("shards", "plan")})
-    spec = make_spec(config.training(seed), files, run)
-    return spec.model_copy(update={"weights": weights})
+    spec = make_spec(config.training(seed, arm), files, run)
+    return spec.model_copy(update={"weights": arm["weights"]})
 
 
 def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) -> None:
@@ -114,7 +114,7 @@ def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan
     """Returns the bits per byte of every source that has held-out text."""
     folder = Path(spec.out) / "model"
     folder.mkdir(exist_ok=True)
-    description = model_file.describe(config.model, plan.format, plan.seq_len)
+    description = model_file.describe(spec.run.model, plan.format, plan.seq_len)
     (folder / model_file.FILE).write_text(json.dumps(description, sort_keys=True))
     weights = folder / MODEL
     weights.unlink(missing_ok=True)

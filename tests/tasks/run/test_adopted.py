@@ -38,6 +38,7 @@ def small_recipe(folder: Path) -> Recipe:
             "canary.current": {"books": 0.5, "notes": 0.5},
             "canary.anchors": [],
             "canary.arms": 0,
+            "canary.rounds": 1,
             "canary.steps": 2,
             "canary.confirmations": 3,
             "canary.model": TINY,
@@ -58,7 +59,8 @@ def whole(recipe: Recipe, version: str, source_version: str | None = None) -> di
             recipe, stage, version=version, source_version=source_version, member=member, tracking=tracking
         )
 
-    found = {stage: one(stage) for stage in (*REFINE, *TOKENS, "arms")}
+    found = {stage: one(stage) for stage in (*REFINE, *TOKENS)}
+    found["arms"] = one("arms", "round-1")
     found |= {f"canary {member}": one("canary", member) for member in found["arms"].members}
     found["finalist"] = one("finalist")
     found |= {f"confirm {member}": one("confirm", member) for member in found["finalist"].members}

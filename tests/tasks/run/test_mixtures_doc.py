@@ -11,7 +11,7 @@ BASE = {"name": "mine", "extract": {"files": [BOOKS]}}
 
 
 def test_every_example_is_valid_in_a_recipe() -> None:
-    tokenizer, columns, mixture, canary = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
+    tokenizer, columns, mixture, canary, *_ = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
     assert read({**BASE, **tokenizer}).tokenizer.end_of_text == "<|end_of_text|>"
     assert read({**BASE, **columns}).pack.by == "tier"
     crawl = {"seeds": ["https://example.org/"], "contact": "mailto:me@example.org"}

@@ -126,6 +126,13 @@ def test_without_a_gpu_its_figures_are_left_out_with_the_reason(
     assert "| MFU | 40.0%, from the plan |" in of_another
 
 
+def test_the_plan_has_the_cost_of_the_longest_canary_cycle(tmp_path: Path) -> None:
+    recipe = find_recipe("demo").override({"place.store": str(tmp_path), "canary.budget.price_per_gpu_hour": 2.0})
+    # Four arms, and three of the confirmation with three seeds each.
+    assert "Canaries, at most: 13 runs x " in (text := plan(recipe, open_store(recipe), "1").text())
+    assert "hours of one H100 at 20% of its peak, 0.00 at 2 an hour" in text
+
+
 def test_figures_whose_formula_does_not_hold_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "has_gpu", lambda: True)
     recipe = find_recipe("smoke").override({"place.store": str(tmp_path)})

@@ -86,7 +86,7 @@ def test_a_recipe_without_crawl_and_canaries_goes_from_files_to_a_model(
 def test_a_stage_outside_the_recipe_is_refused_with_the_section_to_add(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for stage, section in (("inject", "crawl"), ("arms", "canary"), ("train_classifiers", "classifiers")):
+    for stage, section in (("inject", "crawl"), ("finalist", "canary"), ("train_classifiers", "classifiers")):
         assert main([stage, "--recipe", str(recipe)]) == 2
         said = capsys.readouterr().err
         assert f"sluice: the recipe mine gives the stage {stage} nothing to do. Add the section [{section}]" in said

@@ -255,8 +255,8 @@ def test_a_cycle_starts_with_the_decided_mixture_unless_the_recipe_changed_it(
     with output.part("mixture.json", conserved=False) as part, part.file("mixture.json") as file:
         file.write(json.dumps(decision).encode())
     commit(output, "decide", 1, mine.canary, (), Report())
-    run_stage(mine.override({"canary.current": named}), "arms", version="2", source_version="dev")
-    arms = json.loads(Artifact.open_at(store, ArtifactId("test/arms", "2")).read("arms.json"))
+    run_stage(mine.override({"canary.current": named}), "arms", version="2", source_version="dev", member="round-1")
+    arms = json.loads(Artifact.open_at(store, ArtifactId("test/arms/round-1", "2")).read("arms.json"))
     assert arms[0]["weights"]["code"] == first
 
 

@@ -22,17 +22,17 @@ def test_the_current_mixture_is_arm_0_and_every_arm_is_a_mixture() -> None:
     arms = choose(config, PLENTY)
     assert arms[0] == {"arm": "arm-0", "kind": "current", "weights": {"books": 0.0, "code": 0.5, "web": 0.5}}
     kinds = [arm["kind"] for arm in arms]
-    assert kinds[1:5] == ["natural", "uniform", "without code", "without web"]
-    assert kinds[5:] == ["sampled"] * 8
-    assert [arm["arm"] for arm in arms] == [f"arm-{index}" for index in range(13)]
-    assert arms[1]["weights"] == {"books": 0.1, "code": 0.3, "web": 0.6}
+    assert kinds[1:6] == ["A/A", "natural", "uniform", "without code", "without web"]
+    assert kinds[6:] == ["sampled"] * 8
+    assert [arm["arm"] for arm in arms] == ["arm-0", "arm-0-again", *(f"arm-{index}" for index in range(1, 13))]
+    assert arms[2]["weights"] == {"books": 0.1, "code": 0.3, "web": 0.6}
     for arm in arms:
         assert sum(resolve(arm["weights"]).values()) == 100_000
 
 
 def test_without_a_current_mixture_the_natural_one_is_current_and_not_repeated() -> None:
     kinds = [arm["kind"] for arm in choose(CanaryConfig(arms=0), PLENTY)]
-    assert kinds == ["current", "uniform"]
+    assert kinds == ["current", "A/A", "uniform"]
 
 
 def test_the_same_seed_samples_the_same_arms_and_another_seed_others() -> None:
@@ -47,7 +47,7 @@ def test_no_arm_repeats_a_source_more_often_than_the_cap() -> None:
     arms = choose(config, sequences)
     assert all(max(repetitions(arm["weights"], sequences, 1600).values()) <= 2 for arm in arms)
     assert "uniform" not in [arm["kind"] for arm in arms]
-    assert len(arms) == 11
+    assert len(arms) == 12
 
 
 def test_a_current_mixture_above_the_cap_is_refused_with_the_numbers() -> None:
@@ -62,7 +62,9 @@ def test_an_unknown_name_in_the_current_mixture_is_refused_with_the_valid_ones(t
         tmp_path, "tasks.stages.tokens.pack", PackConfig(seq_len=32, by="language"), inputs, version="l"
     )
     with pytest.raises(RecipeError, match=r'\[canary\] current.* no source is called "fr"\. Choose from de, en'):
-        run_stage_in(tmp_path, "tasks.stages.canary.arms", CanaryConfig(current={"fr": 1.0}), {"plan": plan})
+        run_stage_in(
+            tmp_path, "tasks.stages.canary.arms", CanaryConfig(current={"fr": 1.0}), {"plan": plan}, member="round-1"
+        )
 
 
 def test_an_impossible_cap_raises_an_error_instead_of_looping() -> None:
@@ -87,9 +89,9 @@ def test_a_cycle_starts_from_the_decision_and_proposal_of_the_previous_one() -> 
         "weights": {"web": 0.4, "code": 0.4, "gone": 0.2},
         "response": {"proposed_weights": {"web": 0.3, "code": 0.7, "gone": 0.0}},
     }
-    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous)
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0, reuse=False), PLENTY, previous)
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.5, "web": 0.5}
-    assert (arms[1]["kind"], arms[1]["weights"]) == ("proposed", {"books": 0.0, "code": 0.7, "web": 0.3})
+    assert (arms[2]["kind"], arms[2]["weights"]) == ("proposed", {"books": 0.0, "code": 0.7, "web": 0.3})
     nothing_left = {"weights": {"gone": 1.0}, "response": None}
     arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, nothing_left)
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
@@ -99,7 +101,7 @@ def test_a_newer_mixture_of_the_recipe_overrides_the_decision() -> None:
     previous = {"weights": {"web": 0.4, "code": 0.6}, "response": {"proposed_weights": {"web": 0.3, "code": 0.7}}}
     arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous, overridden=True)
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
-    assert arms[1]["kind"] == "proposed"
+    assert arms[2]["kind"] == "proposed"
 
 
 @pytest.mark.parametrize("seeds", [[], [3, 3]])
@@ -111,7 +113,7 @@ def test_no_seed_and_repeated_ones_are_refused(seeds: list[int]) -> None:
 def test_the_stage_names_a_member_for_every_arm_and_seed(tmp_path: Path) -> None:
     plan = tokens_in(tmp_path).plan
     config = CanaryConfig(arms=1, seeds=(4, 9), steps=2, batch_size=8)
-    artifact = run_stage_in(tmp_path, "tasks.stages.canary.arms", config, {"plan": plan})
+    artifact = run_stage_in(tmp_path, "tasks.stages.canary.arms", config, {"plan": plan}, member="round-1")
     arms = json.loads(artifact.read("arms.json"))
-    assert artifact.record.members == tuple(f"{arm['arm']}-seed-{seed}" for arm in arms for seed in (4, 9))
+    assert artifact.record.members == tuple(f"round-1-{arm['arm']}-seed-{seed}" for arm in arms for seed in (4, 9))
     assert [parse_member(member)[1] for member in artifact.record.members[:2]] == [4, 9]

@@ -19,6 +19,8 @@ def config() -> CanaryConfig:
         current={"my-books": 1.0},
         arms=0,
         anchors=("uniform",),
+        rounds=2,
+        lr_check=False,
         seeds=(3,),  # with which the other arm is better by chance
         guard_share=1.0,
         confirmations=3,
@@ -31,24 +33,30 @@ def config() -> CanaryConfig:
 
 
 def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Artifact, Artifact]:
-    arms = run_stage_in(folder, "tasks.stages.canary.arms", config(), {"plan": made.plan}, kind="arms")
+    arms = run_stage_in(
+        folder, "tasks.stages.canary.arms", config(), {"plan": made.plan}, member="round-1", kind="arms"
+    )
     inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
     runs = [
         run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member=member, kind="canary")
         for member in arms.record.members
     ]
-    finalist = run_stage_in(
-        folder, "tasks.stages.canary.finalist", config(), {"arms": arms, "canaries": runs}, kind="finalist"
-    )
+    before = {"plan": made.plan, "before": arms, "canaries": runs}
+    skipped = run_stage_in(folder, "tasks.stages.canary.arms", config(), before, member="round-2", kind="arms2")
+    assert skipped.record.members == ()
+    screened = {"plan": made.plan, "arms": skipped, "canaries": []}
+    finalist = run_stage_in(folder, "tasks.stages.canary.finalist", config(), screened, kind="finalist")
     fresh = [
         run_stage_in(
             folder, "tasks.stages.canary.run", config(), inputs | {"arms": finalist}, member=member, kind="confirmation"
         )
         for member in finalist.record.members
     ]
-    both = {"finalist": finalist, "confirmations": fresh}
+    both = {"plan": made.plan, "finalist": finalist, "confirmations": fresh}
     mixture = run_stage_in(folder, "tasks.stages.canary.decide", config(), both, kind="mixture")
-    again = run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-3", kind="again")
+    again = run_stage_in(
+        folder, "tasks.stages.canary.run", config(), inputs, member="round-1-arm-0-seed-3", kind="other"
+    )
     return runs, fresh, mixture, again
 
 
@@ -57,21 +65,24 @@ def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) ->
     with training_in_process():
         runs, fresh, mixture, again = cycle(tmp_path, made)
     results = [json.loads(run.read("result.json")) for run in runs]
-    assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 3), ("arm-1", 3)]
+    assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 3), ("arm-0-again", 3), ("arm-1", 3)]
     for one in results:
         assert set(one["bpb"]) == {"web", "code", "my-books"}
         assert all(0.5 < value < 12 for value in one["bpb"].values())
         assert one["tokens"] == 4 * 4 * 32
         assert one["loss_curve"][-1][0] == 3
-    assert results[0]["bpb"] != results[1]["bpb"]
-    # Common random numbers: both arms start from the same weights, so their first losses are close.
-    assert abs(results[0]["loss_curve"][0][1] - results[1]["loss_curve"][0][1]) < 0.2
+    assert results[0]["bpb"] != results[2]["bpb"]
+    # The A/A arm has the same mixture and initial weights, and other data.
+    assert results[0]["weights"] == results[1]["weights"]
+    assert results[0]["loss_curve"] != results[1]["loss_curve"]
+    # Common random numbers: all arms start from the same weights, so their first losses are close.
+    assert abs(results[0]["loss_curve"][0][1] - results[2]["loss_curve"][0][1]) < 0.2
     decision = json.loads(mixture.read("mixture.json"))
     assert set(decision["weights"]) == {"web", "code", "my-books"}
     assert decision["current"] == "arm-0"
     confirmed = [json.loads(run.read("result.json")) for run in fresh]
     assert [(one["arm"], one["seed"]) for one in confirmed] == [
-        (arm, seed) for arm in ("arm-0", "arm-1") for seed in (4, 5, 6)
+        (arm, seed) for arm in ("arm-0", "arm-1", "arm-0-again") for seed in (4, 5, 6)
     ]
     assert decision["confirmation"]["seeds"] == [4, 5, 6]
     assert "| arm-1 | uniform |" in mixture.read("report.md").decode()
@@ -81,9 +92,12 @@ def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) ->
 def test_the_record_of_a_canary_names_its_takedown(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     taken = take_down(tmp_path, domains="h1.org")
-    arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", config(), {"plan": made.plan}, kind="arms")
+    arms = run_stage_in(
+        tmp_path, "tasks.stages.canary.arms", config(), {"plan": made.plan}, member="round-1", kind="arms"
+    )
     inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
-    run = run_stage_in(tmp_path, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-3", kind="canary")
+    member = "round-1-arm-0-seed-3"
+    run = run_stage_in(tmp_path, "tasks.stages.canary.run", config(), inputs, member=member, kind="canary")
     (mark,) = marks.of_run(run)
     assert (mark.step, mark.takedowns) == (0, (str(taken.address),))
     assert str(taken.address) in {ref.address for ref in run.record.inputs}

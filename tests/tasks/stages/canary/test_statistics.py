@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.canaries import confirmed
+from benchmarks.canaries import confirmed, of_added_sources, of_equal_mixtures, of_planted_optima
 from tasks.stages.canary.statistics import confirm, finalist, regressions
 
 
@@ -51,3 +51,29 @@ def test_guarded_sources_regress_beyond_the_tolerated_share() -> None:
     bpb, current = np.array([1.03, 1.01, 2.0]), np.array([1.0, 1.0, 1.0])
     assert list(regressions(bpb, current, ["a", "b", "c"], {"a", "b"}, 0.02)) == ["a"]
     assert regressions(bpb, current, ["a", "b", "c"], {"a", "b"}, 0.05) == {}
+
+
+SHARES = [False, pytest.param(True, marks=pytest.mark.soak)]
+"""A few of the benchmark's cycles, and more of them."""
+
+
+@pytest.mark.parametrize("many", SHARES)
+def test_at_most_one_whole_cycle_of_equal_mixtures_in_twenty_promotes_any(many: bool) -> None:
+    found = of_equal_mixtures(60 if many else 10)  # the benchmark has 2,000 cycles
+    assert found["promoted"] <= 5
+
+
+@pytest.mark.parametrize("many", SHARES)
+def test_a_cycle_selects_a_mixture_near_the_planted_optimum_and_better_than_other_searches_do(many: bool) -> None:
+    found = of_planted_optima(10 if many else 2)["all"]
+    assert found["most_runs"] <= 32
+    assert found["l1_within_0.10"] == 100
+    assert min(found[f"better_than_{name}"] for name in ("grid", "stratified", "random")) >= 80
+    assert found["regret_at_1_90_percent"] < 1e-3
+
+
+@pytest.mark.parametrize("many", SHARES)
+def test_a_quarter_of_the_runs_decides_on_an_added_source_as_a_whole_cycle(many: bool) -> None:
+    found = of_added_sources(8 if many else 1)
+    assert found["alike"] >= 80
+    assert found["most_runs"] <= found["whole_runs"] / 4

@@ -1,0 +1,216 @@
+"""The screening so far: bits per byte of every arm, which sources vote in the target, response and leading mixture.
+
+Reads the arms of all rounds and the content of their `result.json`. Both the next round and the finalist come from it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tasks.core.errors import InputError
+from tasks.stages.canary import CanaryConfig, statistics
+from tasks.stages.canary.design import Floats, Space
+from tasks.stages.canary.response import Response, fit
+from tasks.stages.canary.statistics import Signal
+
+Arm = dict[str, Any]
+"""An arm, as in `arms.json`: arm (its name), kind, weights; and, if they differ from those of a plain run: again (other
+data), lr_share (of the learning rate), confirms (the model of the confirmation)."""
+
+_DRAWS = 400
+_USEFUL = 0.5
+"""Rank correlation of the response's left-out predictions from which on it selects; below it, measurements do."""
+_GUARD_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The mixture that looks best.
+
+    Attributes:
+        weights: of the sources.
+        arm: name of the arm that has these weights; "" if none has been trained with them.
+        probability: that it is lower than the current mixture, by the response; None without one.
+        bpb: of the target, predicted by the response, or measured without one.
+    """
+
+    weights: dict[str, float]
+    arm: str
+    probability: float | None
+    bpb: float
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Results of the screening.
+
+    Attributes:
+        config: settings of the cycle.
+        arms: the arms without the A/A arm; the first is the current mixture.
+        sources: sources that have held-out text.
+        bpb: bits per byte, shape (arms, seeds, sources).
+        again: that of the A/A arm, shape (seeds, sources).
+        space: the mixtures among which the cycle looks.
+    """
+
+    config: CanaryConfig
+    arms: Sequence[Arm]
+    sources: Sequence[str]
+    bpb: Floats
+    again: Floats
+    space: Space
+
+    @classmethod
+    def of(
+        cls, config: CanaryConfig, arms: Sequence[Arm], results: Sequence[Mapping[str, Any]], space: Space
+    ) -> "Screening":
+        """Collects the results of all rounds; raises InputError if one is missing or has other weights than its arm."""
+        sources, bpb = bpb_of(arms, config.seeds, results)
+        again = next(index for index, arm in enumerate(arms) if arm.get("again"))
+        rest = [index for index in range(len(arms)) if index != again]
+        return cls(config, [arms[index] for index in rest], sources, bpb[rest], bpb[again], space)
+
+    @cached_property
+    def signals(self) -> dict[str, Signal]:
+        """The signal and noise of each source, and whether it votes."""
+        found = statistics.signals(self.bpb, self.again, self.config.signal_floor)
+        return dict(zip(self.sources, found, strict=True))
+
+    @cached_property
+    def target(self) -> dict[str, float]:
+        """Weight of each voting source in the target; {} if none votes."""
+        asked = self.config.target or dict.fromkeys(self.sources, 1.0)
+        voting = {source: asked.get(source, 0.0) for source, signal in self.signals.items() if signal.votes}
+        whole = sum(voting.values())
+        return {source: weight / whole for source, weight in voting.items()} if whole else {}
+
+    @cached_property
+    def goal(self) -> Floats:
+        """Weight of each source in the target, shape (sources,). If none votes, that of the settings."""
+        return weights_of(self.target or self.config.target or dict.fromkeys(self.sources, 1.0), self.sources)
+
+    @property
+    def scores(self) -> Floats:
+        """Bits per byte of the target, shape (arms, seeds)."""
+        return np.asarray(self.bpb @ self.goal)
+
+    @cached_property
+    def regressions(self) -> list[dict[str, float]]:
+        """Guarded sources that an arm makes worse than the current mixture by more than the guard, by arm."""
+        means = self.bpb.mean(1)
+        return [self._worse(row, means[0]) for row in means]
+
+    def _worse(self, bpb: Floats, current: Floats) -> dict[str, float]:
+        guarded = self.config.guarded or tuple(self.sources)
+        return statistics.regressions(bpb, current, self.sources, guarded, self.config.guard_share)
+
+    @cached_property
+    def shares(self) -> Floats:
+        """Shares of the groups in the arms, shape (arms, groups)."""
+        return np.array([self.space.shares(arm["weights"]) for arm in self.arms])
+
+    @cached_property
+    def response(self) -> Response | None:
+        """The response of the target to the shares of the groups; None for too few arms or groups."""
+        if len(self.arms) < 3 or self.shares.shape[1] < 2 or not self.target:
+            return None
+        count = len(self.config.seeds)
+        number = dict(zip(self.space.sources, self.space.group, strict=True))
+        return fit(
+            np.repeat(self.shares, count, axis=0),
+            self.bpb.reshape(-1, len(self.sources)),
+            self.goal,
+            # Arms that weight another column (`[pack] by`) are measured by source nevertheless.
+            own=[number.get(source) for source in self.sources],
+            epochs=self.space.epochs,
+            forms=self.config.forms,
+        )
+
+    @property
+    def selects(self) -> bool:
+        """Whether the response ranks arms that it has not seen well enough to select a mixture.
+
+        With up to two arms for each group, a rank correlation says little.
+        """
+        agreement = self.response.rank_agreement if self.response else None
+        return agreement is not None and agreement >= _USEFUL and len(self.arms) > 2 * self.shares.shape[1]
+
+    @cached_property
+    def proposal(self) -> Floats | None:
+        """The feasible shares with the lowest predicted target, shape (groups,); None without a response.
+
+        Moved towards the current mixture until no guarded source is predicted to become too much worse.
+        """
+        if self.response is None:
+            return None
+        upper = self.space.region.upper
+        best = self.space.region.nearest(self.response.best(np.zeros_like(upper), upper))
+        current = mixed = self.shares[0]
+        for step in range(_GUARD_STEPS):
+            mixed = best + (current - best) * step / _GUARD_STEPS
+            predicted = self.response.predict_sources(np.stack([mixed, current]))
+            if not self._worse(predicted[0], predicted[1]):
+                break
+            mixed = current
+        rounded = np.round(mixed, 3)
+        return self.space.region.nearest(np.asarray(rounded / rounded.sum()))
+
+    @cached_property
+    def lead(self) -> Lead | None:
+        """The best mixture that regresses on no guarded source; None if none is lower than the current one."""
+        if not self.target:
+            return None
+        if self.response is None or self.proposal is None or not self.selects:
+            excluded = {index for index, worse in enumerate(self.regressions) if worse}
+            best = statistics.finalist(self.scores, excluded)
+            return None if best is None else self._lead_of(best, float(self.scores[best].mean()))
+        predicted = self.response.predict(np.concatenate([self.shares, self.proposal[None]]))
+        order = np.argsort(np.round(predicted, 9), kind="stable").tolist()
+        first = next(index for index in order if index == len(self.arms) or not self.regressions[index])
+        return self._lead_of(first, float(predicted[first])) if predicted[first] < predicted[0] else None
+
+    def _lead_of(self, index: int, bpb: float) -> Lead:
+        """Returns the lead of an arm; after the last one comes the proposal."""
+        if index < len(self.arms):
+            arm = self.arms[index]
+            return Lead(arm["weights"], arm["arm"], self._probability(self.shares[index]), bpb)
+        assert self.proposal is not None
+        return Lead(self.space.mixture(self.proposal), "", self._probability(self.proposal), bpb)
+
+    def _probability(self, shares: Floats) -> float | None:
+        """Returns the probability that shares are lower than the current mixture, by the response."""
+        if self.response is None:
+            return None
+        drawn = self.response.samples(np.stack([shares, self.shares[0]]), _DRAWS, np.random.default_rng(0))
+        return float((drawn[:, 0] < drawn[:, 1]).mean())
+
+
+def weights_of(target: Mapping[str, float], sources: Sequence[str]) -> Floats:
+    """Returns the share of each source in the target, shape (sources,)."""
+    weights = np.array([target.get(source, 0.0) for source in sources])
+    return np.asarray(weights / weights.sum())
+
+
+def bpb_of(arms: Sequence[Arm], seeds: Sequence[int], results: Sequence[Mapping[str, Any]]) -> tuple[list[str], Floats]:
+    """Returns the sources and their bits per byte, shape (arms, seeds, sources).
+
+    Raises:
+        InputError: a result is missing, or has other weights than its arm.
+    """
+    by_run = {(result["arm"], result["seed"]): result for result in results}
+    missing = [f"{arm['arm']}-seed-{s}" for arm in arms for s in seeds if (arm["arm"], s) not in by_run]
+    if missing:
+        raise InputError(f"no result of {', '.join(missing)}", "run the stages canary and confirm for these members")
+    for arm in arms:
+        for seed in seeds:
+            if by_run[arm["arm"], seed]["weights"] != arm["weights"]:
+                raise InputError(
+                    f"{arm['arm']}-seed-{seed} was trained with other weights than {arm['arm']} has now",
+                    "run the stages canary and confirm again",
+                )
+    sources = sorted(by_run[arms[0]["arm"], seeds[0]]["bpb"])
+    rows = [[[by_run[arm["arm"], s]["bpb"][source] for source in sources] for s in seeds] for arm in arms]
+    return sources, np.array(rows, dtype=np.float64)
