@@ -33,6 +33,7 @@ PER_PAGE = 50
 TABS = {
     "overview": ("Overview", "/recipe/{recipe}"),
     "documents": ("Documents", "/corpus"),
+    "filters": ("Filters", "/filters"),
     "trace": ("Trace", "/trace"),
     "explain": ("Explain", "/explain"),
     "why": ("Why", "/why"),
