@@ -4,6 +4,7 @@ Reads the measured columns of a version and computes verdicts as `what-if` and t
 with more than MOST documents it reads some parts, and the numbers are estimates with a 95 % interval.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from sluice_ui.access import VERSION_NAME, At, Name, User, VersionName, readable, respond, router
 from sluice_ui.frame import ROOT, Address, Version, link, page
-from sluice_ui.histogram import Histogram
+from sluice_ui.histogram import Histogram, figure
 from sluice_ui.trigger import Token, offer, trigger
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import changes
@@ -104,6 +105,7 @@ def filters(recipe: Recipe, version: str, at: Address, user: Any) -> str:
         of,
         query=of.query,
         cards=_cards(limits, at.query),
+        figure=figure,
         documents=measured.total,
         read=None if measured.sample is None else len(measured.sample),
         asked=asked,
@@ -147,7 +149,7 @@ def _cards(limits: Sequence[LimitSummary], query: Mapping[str, str]) -> list[dic
 def _card(limits: Sequence[LimitSummary], text: str) -> dict[str, Any]:
     first = limits[0]
     asked = _number(text) if text else first.bound
-    tried = asked if isinstance(asked, int | float) else first.bound
+    tried = asked if isinstance(asked, int | float) and math.isfinite(asked) else first.bound
     bounds = [value for value in (first.bound, tried) if value is not None]
     axis = Histogram.of(np.concatenate([limit.values for limit in limits]), bounds)
     return {

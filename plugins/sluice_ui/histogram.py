@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 BINS = 50
 _HEIGHT = 60
-_SPREAD = 100
-"""Values whose 99th percentile is this many times their median get a logarithmic axis."""
+_SPREAD = 50
+"""Values whose 99th percentile is this many times their median or their limit get a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Histogram:
         finite = real[np.isfinite(real)]
         low, middle, high = np.percentile(finite, [1, 50, 99]) if len(finite) else (0.0, 0.0, 1.0)
         positive = bool(len(finite)) and finite.min() >= 0
-        log = positive and high > _SPREAD * max(middle, 1.0)
+        least = min([bound for bound in bounds if bound > 0], default=high)
+        log = positive and high > max(_SPREAD * min(max(middle, 1.0), least), _SPREAD)
         low, high = float(min(low, *bounds, high)), float(max(high, *bounds, low))
         if positive and low < (high - low) / 2:
             low = 0.0
@@ -90,9 +91,18 @@ class Histogram:
             for kind, x in (("own", None if bound is None else self.place(bound) * BINS), ("asked", at))
             if x is not None
         ]
-        label = f"{sum(self.counts):,} documents by value from {self.low:g} to {self.high:g}"
+        label = f"{sum(self.counts):,} documents by value from {figure(self.low)} to {figure(self.high)}"
         if asked is not None:
-            label += f"; the limit is {asked:g}, at {self.place(asked):.0%} of the width"
+            label += f"; the limit is {figure(asked)}, at {self.place(asked):.0%} of the width"
         return Markup(
             '<svg class="histogram" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
         ).format(BINS, _HEIGHT, label, Markup("".join([*bars, *lines])))
+
+
+def figure(value: float) -> str:
+    """Formats a value with three digits after the point, or without them if it is large.
+
+    >>> figure(0.12345), figure(3.0), figure(12345.6)
+    ('0.123', '3', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 or float(value).is_integer() else f"{value:.3g}"

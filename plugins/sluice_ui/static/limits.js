@@ -36,7 +36,7 @@ for (const limit of document.querySelectorAll(".limit")) {
     show();
   });
   number.addEventListener("input", follow);
-  number.before(slider);
+  number.parentElement.before(slider);
   if (number.value === "") slider.value = limit.dataset.side === "least" ? 0 : STEPS;
   follow();
 }
