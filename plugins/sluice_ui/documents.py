@@ -1,10 +1,11 @@
 """The corpus browser: kept and rejected documents of a version, filtered, with what rejected them; and one document.
 
-A page of documents begins at a place in the files, which its address has, and reads on until it is full. Counts are
-those of the funnel, where it has them.
+Columns are read from the files, from the place on that the address has, until a page is full; counts are those of the
+funnel, where it has them. Texts are searched by the index of words, where the version has one, else file by file.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi.responses import HTMLResponse
@@ -14,10 +15,12 @@ from sluice_ui.access import At, Name, User, VersionName, readable, respond, rou
 from sluice_ui.frame import ROOT, Address, Version, badge, link, page
 from sluice_ui.histogram import figure
 from sluice_ui.located import Located, Reader
-from sluice_ui.scan import Condition, Place, between, contains, equals, rows_at, search
+from sluice_ui.scan import Condition, Place, between, contains, equals, host_of_url, rows_at, search
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.filters.recognisers.scan import KINDS
+from tasks.formats.documents.text_index import COLUMNS as INDEXED
+from tasks.formats.documents.text_index import KEPT, TextIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.stages.consolidate.funnel import EXTRACT, totals
@@ -38,6 +41,9 @@ COLUMNS = ("id", "url", "title", "source", "host", "language", "tier", "prose_sc
 SEARCHED_BYTES = 64 << 20
 """Bytes of files whose texts one page searches."""
 
+COUNTED = 100_000
+"""Number of documents with some words at which counting ends."""
+
 FETCHED_BYTES = 256 << 20
 """Bytes of files of a remote store that one page fetches, if they are not in the cache of this machine."""
 
@@ -52,65 +58,149 @@ def corpus(recipe: Recipe, version: str, at: Address) -> str:
     as "<file>.<row>", and `after`, the number of matching documents before it.
     """
     documents = Artifact.open_at(open_store(recipe), ArtifactId(f"{recipe.name}/documents", version))
-    fate = "rejected" if at.query.get("fate") == "rejected" else "kept"
-    filters = {name: value for name in FILTERS if (value := at.query.get(name, "").strip())}
-    text, within = at.query.get("text", "").strip(), at.query.get("within", "")
-    searches_text = bool(text) and within == "text" and fate == "kept"
-    scores = [_number(at.query.get(name, "")) for name in ("least", "most")]
-    begin, first = _place(at.query.get("from", "")), _count(at.query.get("after", ""))
-    number = _counted(documents, fate, filters) if not text and scores == [None, None] else None
-    budget = SEARCHED_BYTES if searches_text else None if documents.store.is_local else FETCHED_BYTES
-    conditions = _conditions(documents, fate, filters, text, searches_text, scores)
-    found = search(documents, f"{fate}/", conditions, begin, SHOWN, budget) if number != 0 else None
-    rows = rows_at(documents, f"{fate}/", found.places, COLUMNS) if found else []
-    files = len(documents.files(f"{fate}/"))
+    asked = _Asked.of(at.query)
+    index = _index_of(documents, recipe.name, version)
+    listing = _by_words(documents, index, asked) if index and asked.searches_text else _by_columns(documents, asked)
+    rows = rows_at(documents, asked.folder, listing.places, COLUMNS)
     reader = Reader(recipe, version, documents)
-    values = reader.values_of(rows) if fate == "rejected" else {}
+    values = reader.values_of(rows) if asked.fate == "rejected" else {}
     hidden = reader.hidden(rows)
     of = Version(recipe.name, version, "documents", "crawl" in recipe.parts)
-    more = found.next if found else None
+    omitted = "tier" if asked.fate == "rejected" else "reason"
     return page(
         "documents",
         f"{recipe.name} {version}: documents",
         at,
         of,
-        fate=fate,
-        filters=[
-            (name, filters.get(name, "")) for name in FILTERS if name != ("tier" if fate == "rejected" else "reason")
-        ],
-        text=text,
-        within=within,
+        asked=asked,
+        filters=[(name, asked.filters.get(name, "")) for name in FILTERS if name != omitted],
         scores=[(name, at.query.get(name, "")) for name in ("least", "most")],
         query=of.query,
         clusters=link("duplicates of the version", f"{ROOT}/duplicates", **of.query),
         rows=[_shown(row, of, values.get(row["id"], {}), row["id"] in hidden) for row in rows],
-        first=first,
-        number=number,
-        searched=_searched(begin, found.files, files)
-        if found and budget is not None and more and len(rows) < SHOWN
-        else "",
-        back=at.href(**{"from": None, "after": None}) if first or begin != Place(0, 0) else "",
-        next=at.href(**{"from": f"{more.file}.{more.row}", "after": str(first + len(rows))}) if more else "",
+        first=asked.first,
+        listing=listing,
+        has_index=index is not None,
+        back=at.href(**{"from": None, "after": None}) if asked.first or asked.begin != Place(0, 0) else "",
+        next=at.href(**{"from": listing.next, "after": str(asked.first + len(rows))}) if listing.next else "",
         is_full=len(rows) == SHOWN,
     )
 
 
-def _conditions(
-    documents: Artifact, fate: str, filters: Mapping[str, str], text: str, searches_text: bool,
-    scores: Sequence[float | None],
-) -> list[Condition]:  # fmt: skip
-    conditions = [equals(name, value) for name, value in filters.items()]
-    if scores != [None, None]:
-        conditions.append(between("prose_score", *scores))
-    if text:
-        columns = ["url"] if fate == "rejected" else ["title", "url", *(["text"] if searches_text else [])]
-        conditions.append(contains(columns, text))
+@dataclass(frozen=True)
+class _Asked:
+    """What the address asks for.
+
+    Attributes:
+        fate: "kept" or "rejected".
+        filters: values of FILTERS.
+        scores: least and most prose score; None for no limit.
+        text: what title, URL or text contain.
+        searches_text: whether texts are searched, too.
+        begin: place where the page begins.
+        first: number of matching documents before the page.
+    """
+
+    fate: str
+    filters: Mapping[str, str]
+    scores: tuple[float | None, float | None]
+    text: str
+    searches_text: bool
+    begin: Place
+    first: int
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "_Asked":
+        fate = "rejected" if query.get("fate") == "rejected" else "kept"
+        text = query.get("text", "").strip()
+        return cls(
+            fate,
+            {name: value for name in FILTERS if (value := query.get(name, "").strip())},
+            (_number(query.get("least", "")), _number(query.get("most", ""))),
+            text,
+            bool(text) and query.get("within", "") == "text" and fate == "kept",
+            _place(query.get("from", "")),
+            _count(query.get("after", "")),
+        )
+
+    @property
+    def folder(self) -> str:
+        """Folder of the files."""
+        return f"{self.fate}/"
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The documents of a page.
+
+    Attributes:
+        places: their places.
+        number: what is known about the number of all that match, as a sentence; "" for nothing.
+        searched: which files were searched, as a sentence, if the page is not full because others were not; else "".
+        next: where the next page begins; "" if there is none.
+    """
+
+    places: Sequence[Place]
+    number: str = ""
+    searched: str = ""
+    next: str = ""
+
+
+def _index_of(documents: Artifact, recipe: str, version: str) -> TextIndex | None:
+    """Returns the index of the words of these documents, if the version has one."""
+    index = Artifact.find(documents.store, ArtifactId(f"{recipe}/text_index", version))
+    if index is None or {ref.content for ref in index.record.inputs} != {documents.record.content}:
+        return None
+    return TextIndex(index)
+
+
+def _by_words(documents: Artifact, index: TextIndex, asked: _Asked) -> _Listing:
+    """Returns the documents with all words of the search, by the index."""
+    if asked.filters.keys() - set(INDEXED):
+        return _Listing(())
+    try:
+        number, rows = index.find(asked.text, asked.filters, asked.scores, asked.first, SHOWN, COUNTED)
+    except InputError as error:
+        return _Listing((), str(error))
+    files = {path: number for number, path in enumerate(documents.files(KEPT))}
+    sentence = f"More than {COUNTED:,} documents have" if number > COUNTED else f"Documents with all words: {number:,}"
+    sentence += " all words." if number > COUNTED else "."
+    end = asked.first + len(rows)
+    return _Listing([Place(files[row.path], row.row) for row in rows], sentence, next="0.0" if end < number else "")
+
+
+def _by_columns(documents: Artifact, asked: _Asked) -> _Listing:
+    """Returns the documents that meet the conditions, by reading columns of the files."""
+    count = _counted(documents, asked) if not asked.text and asked.scores == (None, None) else None
+    number = "" if count is None else f"Documents that match: {count:,}."
+    if count == 0:
+        return _Listing((), number)
+    budget = SEARCHED_BYTES if asked.searches_text else None if documents.store.is_local else FETCHED_BYTES
+    found = search(documents, asked.folder, _conditions(asked), asked.begin, SHOWN, budget)
+    searched = ""
+    if found.next and len(found.places) < SHOWN:
+        files = len(documents.files(asked.folder))
+        searched = f"Searched files {asked.begin.file + 1:,} to {asked.begin.file + found.files:,} of {files:,}."
+    return _Listing(found.places, number, searched, f"{found.next.file}.{found.next.row}" if found.next else "")
+
+
+def _conditions(asked: _Asked) -> list[Condition]:
+    conditions = [
+        host_of_url(value) if (name, asked.fate) == ("host", "rejected") else equals(name, value)
+        for name, value in asked.filters.items()
+    ]
+    if asked.scores != (None, None):
+        conditions.append(between("prose_score", *asked.scores))
+    if asked.text:
+        columns = ["url"] if asked.fate == "rejected" else ["title", "url", *(["text"] if asked.searches_text else [])]
+        conditions.append(contains(columns, asked.text))
     return conditions
 
 
-def _counted(documents: Artifact, fate: str, filters: Mapping[str, str]) -> int | None:
+def _counted(documents: Artifact, asked: _Asked) -> int | None:
     """Returns the number of matching documents by the funnel, or by hosts; None if neither says it."""
-    if not filters.keys() - {"host"} and "host" in filters and fate == "kept" and documents.files("hosts.parquet"):
+    filters = asked.filters
+    if filters.keys() == {"host"} and asked.fate == "kept" and documents.files("hosts.parquet"):
         hosts = documents.table("hosts.parquet", filters=[("host", "=", filters["host"])]).to_pylist()
         return int(sum(row["kept"] for row in hosts))
     columns = ("source", "language", "reason", "tier")
@@ -120,17 +210,12 @@ def _counted(documents: Artifact, fate: str, filters: Mapping[str, str]) -> int 
     if not {"step", "documents", *filters} <= set(funnel.column_names):
         return None
     rows = totals(funnel, ["step", *filters])
-    steps = {"kept"} if fate == "kept" else {row["step"] for row in rows} - {"kept", EXTRACT}
+    steps = {"kept"} if asked.fate == "kept" else {row["step"] for row in rows} - {"kept", EXTRACT}
     return sum(
         int(row["documents"])
         for row in rows
         if row["step"] in steps and all(row[name] == value for name, value in filters.items())
     )
-
-
-def _searched(begin: Place, read: int, files: int) -> str:
-    last = min(begin.file + max(read, 1), files)
-    return f"Searched files {begin.file + 1:,} to {last:,} of {files:,}."
 
 
 def _place(text: str) -> Place:

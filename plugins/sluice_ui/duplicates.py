@@ -15,6 +15,7 @@ from sluice_ui.frame import ROOT, Address, Version, link, page
 from sluice_ui.located import Located, Reader
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
+from tasks.formats.documents.text import normalise
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 
@@ -67,11 +68,14 @@ def duplicate(recipe: Recipe, version: str, dropped: Located, kept: str, at: Add
 def lines(left: Sequence[str], right: Sequence[str]) -> list[tuple[str | None, str | None, bool]]:
     """Returns the lines of two texts side by side, and whether they are equal; None where a side has none.
 
+    Equal lines may differ in case and punctuation, which dedup ignores.
+
     >>> lines(["a", "b", "c"], ["a", "c", "d"])
     [('a', 'a', True), ('b', None, False), ('c', 'c', True), (None, 'd', False)]
     """
     rows: list[tuple[str | None, str | None, bool]] = []
-    matcher = SequenceMatcher(None, left, right, autojunk=False)
+    keys = [[normalise(line) or line.strip() for line in side] for side in (left, right)]
+    matcher = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
     for kind, begin, end, other_begin, other_end in matcher.get_opcodes():
         mine, other = left[begin:end], right[other_begin:other_end]
         for number in range(max(len(mine), len(other))):

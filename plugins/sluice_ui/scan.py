@@ -54,6 +54,11 @@ def equals(column: str, value: str) -> Condition:
     return Condition((column,), f"{column} = ?", (value,))
 
 
+def host_of_url(host: str) -> Condition:
+    """Returns the condition that the host of a URL, with its port, has a value; for files without a column of hosts."""
+    return Condition(("url",), "split_part(url, '/', 3) = ?", (host,))
+
+
 def between(column: str, low: float | None, high: float | None) -> Condition:
     """Returns the condition that a column is at least `low` and at most `high`; None for no limit."""
     bounds = [(sign, value) for sign, value in ((">=", low), ("<=", high)) if value is not None]
