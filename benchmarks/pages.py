@@ -63,8 +63,6 @@ enabled = false
 name = "files"
 kind = "text"
 path = "/made/*.txt"
-[consolidate]
-sources = ["web"]
 [text_index]
 enabled = true
 [place]

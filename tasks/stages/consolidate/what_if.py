@@ -128,20 +128,22 @@ def what_if(
     by_part: list[PartCounts] = []
     examples_by_side: dict[bool, list[_ChangedRow]] = {True: [], False: []}
     for name in names:
-        ids, (before_verdicts, after_verdicts) = _verdicts((before, after), aligned.parts, name, resolved)
+        documents, sides = _verdicts((before, after), aligned.parts, name, resolved)
+        sources = documents.column("source").to_pylist()
         _count_rejections(rejections, parts.extract_rejections(name))
-        for count, verdicts_of_part in zip(counts, (before_verdicts, after_verdicts), strict=True):
-            count.update(verdicts_of_part)
+        for count, (first, tiers) in zip(counts, sides, strict=True):
+            count.update(zip(sources, first, tiers, strict=True))
+        firsts = [first for first, _ in sides]
         changed_rows = (
-            _ChangedRow(ids[row].as_py(), name, row, old[1], new[1])
-            for row, (old, new) in enumerate(zip(before_verdicts, after_verdicts, strict=True))
-            if bool(old[1]) != bool(new[1])
+            _ChangedRow(documents.column("id")[row].as_py(), name, row, old, new)
+            for row, (old, new) in enumerate(zip(*firsts, strict=True))
+            if bool(old) != bool(new)
         )
         changed = _by_side(changed_rows)
         for is_gain, rows in changed.items():
             examples_by_side[is_gain] = nsmallest(examples, [*examples_by_side[is_gain], *rows])
-        kept_before, kept_after = (sum(not row[1] for row in side) for side in (before_verdicts, after_verdicts))
-        by_part.append(PartCounts(len(ids), kept_before, kept_after, len(changed[True]), len(changed[False])))
+        kept_before, kept_after = (first.count("") for first in firsts)
+        by_part.append(PartCounts(len(sources), kept_before, kept_after, len(changed[True]), len(changed[False])))
     chosen_examples = tuple(_examples(before, after, parts, [*examples_by_side[True], *examples_by_side[False]]))
     funnels = (_funnel(counts[0], rejections), _funnel(counts[1], rejections))
     gained, lost = (sum(getattr(part, side) for part in by_part) for side in ("gained", "lost"))
@@ -173,8 +175,8 @@ def _verdicts(
     aligned: AlignedParts,
     name: str,
     resolved: Sequence[Mapping[str, pa.Table]],
-) -> tuple[pa.ChunkedArray, list[list[_Verdict]]]:
-    """Returns the ids of the documents of one part, and the verdicts on them for each of some settings.
+) -> tuple[pa.Table, list[tuple[list[str], list[str]]]]:
+    """Returns id and source of the documents of one part; their first reasons and tiers for each of some settings.
 
     Args:
         configs: the settings.
@@ -185,11 +187,11 @@ def _verdicts(
     read = dict.fromkeys(name for config in configs for name in (*config.filters, *read_by_tiers(config)))
     documents, judged, duplicates = aligned.part(name, ["id", "source"], list(read), COLUMNS)
     sources, taken_down = documents.column("source"), aligned.taken_down(name, documents.num_rows)
-    names, found = sources.to_pylist(), []
+    found = []
     for config, copies in zip(configs, resolved, strict=True):
         part_verdicts = verdicts(config, sources, judged, copies[name], duplicates, taken_down)
-        found.append(list(zip(names, part_verdicts.first, part_verdicts.tiers, strict=True)))
-    return documents.column("id"), found
+        found.append((part_verdicts.first, part_verdicts.tiers))
+    return documents, found
 
 
 def _examples(
