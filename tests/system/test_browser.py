@@ -118,6 +118,9 @@ SLUICE_PAGES = (
     "/trace?recipe=smoke&version=dev&what=step:3",
     "/explain?recipe=smoke&version=dev",
     "/why?recipe=smoke&version=dev",
+    "/filters?recipe=smoke&version=dev&limits.gopher_quality.min_words=100",
+    "/duplicates?recipe=smoke&version=dev",
+    "/corpus?recipe=smoke&version=dev&text=python&within=text",
     "/artifact/smoke/documents@dev",
 )
 
