@@ -97,7 +97,8 @@ def why(recipe: Recipe, version: str, url: str, at: Address) -> str:
     return page("why", f"Why: {url}" if url else "Why is a URL crawled or not?", at, of, **values)
 
 
-def _trace_link(label: object, what: str, of: Version) -> Markup:
+def trace_link(label: object, what: str, of: Version) -> Markup:
+    """Returns a link to the trace of a URL, a document or a step."""
     return link(label, f"{ROOT}/trace", **of.query, what=what)
 
 
@@ -106,7 +107,7 @@ def _documents(found: "PageTrace", of: Version) -> list[list[object]]:
     return [
         [
             badge(document.fate, _FATES.get(document.fate, "")),
-            _trace_link(document.id, document.id, of),
+            trace_link(document.id, document.id, of),
             document.url,
             document.source,
             document.position.n_tokens if document.position else None,
@@ -122,13 +123,13 @@ def _fate(document: "Document", of: Version) -> Markup:
     if document.rejection:
         reasons = escape(", ".join(document.rejection.reasons))
         copy = document.rejection.duplicate_of
-        return reasons + Markup(", a copy of ") + _trace_link(copy, copy, of) if copy else reasons
+        return reasons + Markup(", a copy of ") + trace_link(copy, copy, of) if copy else reasons
     return _steps(document.reading, of)
 
 
 def _steps(reading: "Reading | None", of: Version) -> Markup:
     steps: Sequence[int] = reading.steps if reading else ()
-    shown = Markup(", ").join(_trace_link(f"{step:,}", f"step:{step}", of) for step in steps[:STEPS])
+    shown = Markup(", ").join(trace_link(f"{step:,}", f"step:{step}", of) for step in steps[:STEPS])
     return shown + (f" and {len(steps) - STEPS:,} more" if len(steps) > STEPS else "") if steps else Markup("no step")
 
 
@@ -145,7 +146,7 @@ def _sequences(found: "StepTrace", of: Version) -> list[list[object]]:
             text = "withheld" if part.withheld else " ".join(part.text.split())[:200]
             last = part.start + part.length - 1
             rows.append(
-                [sequence.source, sequence.sequence, sequence.epoch, _trace_link(part.url or part.id, part.id, of),
+                [sequence.source, sequence.sequence, sequence.epoch, trace_link(part.url or part.id, part.id, of),
                  f"{part.start:,} .. {last:,}", text]
             )  # fmt: skip
     return rows
@@ -173,7 +174,7 @@ def _spans(found: "Explanation", of: Version) -> list[list[object]]:
             span.tokens,
             round(span.bits),
             span.count,
-            _trace_link(document.url or document.id, document.id, of),
+            trace_link(document.url or document.id, document.id, of),
             _steps(document.reading, of),
         ]
         for span in found.spans

@@ -32,6 +32,8 @@ PER_PAGE = 50
 TABS = {
     "overview": ("Overview", "/recipe/{recipe}"),
     "documents": ("Documents", "/corpus"),
+    "canaries": ("Canaries", "/canaries"),
+    "training": ("Training", "/training"),
     "trace": ("Trace", "/trace"),
     "explain": ("Explain", "/explain"),
     "why": ("Why", "/why"),
@@ -144,6 +146,8 @@ def _order(cell: object) -> tuple[int, float, str]:
     if isinstance(cell, int | float):
         return 0, float(cell), ""
     text = cell.striptags() if isinstance(cell, Markup) else "" if cell is None else str(cell)
+    if (digits := text.replace(",", "")).isdecimal():  # the label of a link, such as 1,200
+        return 0, float(digits), ""
     return (1, 0.0, text.casefold()) if text else (2, 0.0, "")
 
 
