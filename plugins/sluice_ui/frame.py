@@ -32,6 +32,7 @@ PER_PAGE = 50
 
 TABS = {
     "overview": ("Overview", "/recipe/{recipe}"),
+    "lineage": ("Lineage", "/lineage"),
     "documents": ("Documents", "/corpus"),
     "trace": ("Trace", "/trace"),
     "explain": ("Explain", "/explain"),
