@@ -20,6 +20,7 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
     """The page as an ASGI application."""
     from sluice_ui.app import app
 
+    scope["airflow"] = scope.get("app")  # whose public API triggers runs; the page's own application replaces "app"
     await app(scope, receive, send)
 
 

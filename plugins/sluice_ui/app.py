@@ -10,11 +10,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from sluice_ui import answers, canaries, charts, documents, recipes, runs, training, version
+from sluice_ui import (
+    answers,
+    canaries,
+    charts,
+    crawl,
+    documents,
+    lineage,
+    recipes,
+    runs,
+    takedowns,
+    training,
+    trigger,
+    version,
+)
 from sluice_ui.access import router
 from sluice_ui.frame import HEADERS, Address, page
 
-PAGES = (recipes, version, documents, canaries, training, answers, runs)
+PAGES = (recipes, version, documents, canaries, training, answers, runs, trigger, takedowns, lineage, crawl)
 """Modules of pages, each with its `routes`."""
 
 _STATIC = Path(__file__).parent / "static"

@@ -189,10 +189,10 @@ def _champion(comparison: Json, recipe: str) -> dict[str, Any]:
 
 def _row(row: Json) -> list[object]:
     low, high = _interval(row)
-    remarks = [badge("surely worse", "bad")] if row.get("worse") else []
+    remark = badge("surely worse", "bad") if row.get("worse") else ""
     return [f"{row['kind']} {row['name']}", row["metric"], row.get("items"), _rounded(row.get("first")),
             _rounded(row.get("second")), _rounded(row["difference"]), _rounded(low), _rounded(high),
-            *(remarks or [""])]  # fmt: skip
+            remark]  # fmt: skip
 
 
 def _version_link(address: str, recipe: str) -> object:

@@ -113,6 +113,13 @@ def lines(series: Sequence[tuple[str, ArrayLike, ArrayLike]], x_title: str, y_ti
     return _figure(data, {"xaxis": {"title": {"text": x_title}}, "yaxis": axis, **shown})
 
 
+def groups(series: Sequence[tuple[str, Sequence[str], Sequence[float]]], y_title: str) -> str:
+    """Returns stacked bars with a legend: name, names on the x axis, and values of each series."""
+    data = [{"type": "bar", "name": name, "x": list(x), "y": list(y)} for name, x, y in series]
+    layout = {"barmode": "stack", "xaxis": {"type": "category"}, "yaxis": {"title": {"text": y_title}}}
+    return _figure(data, {**layout, "showlegend": True, "legend": {"orientation": "h", "y": 1.12}})
+
+
 def _peaks(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns at most MOST_POINTS points: of each span of the line its lowest and its highest, in the order of x."""
     spans = MOST_POINTS // 2

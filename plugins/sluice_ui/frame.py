@@ -22,7 +22,8 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; "
     "img-src 'self' data:; form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # Nothing to other hosts; with "no-referrer" browsers would also hide the origin of the forms of these pages.
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
@@ -31,6 +32,7 @@ PER_PAGE = 50
 
 TABS = {
     "overview": ("Overview", "/recipe/{recipe}"),
+    "lineage": ("Lineage", "/lineage"),
     "documents": ("Documents", "/corpus"),
     "canaries": ("Canaries", "/canaries"),
     "training": ("Training", "/training"),
@@ -39,6 +41,13 @@ TABS = {
     "why": ("Why", "/why"),
 }
 """Pages of a version: title and path."""
+
+RECIPE_TABS = {
+    "versions": ("Versions", "/recipe/{recipe}"),
+    "crawl": ("Crawl", "/crawl"),
+    "takedowns": ("Takedowns", "/takedowns"),
+}
+"""Pages of a recipe: title and path."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class Version:
     Attributes:
         recipe: name of the recipe.
         version: the version; "" for the newest one of each artifact.
-        tab: the page, one of TABS; "" for other pages.
+        tab: the page, one of TABS, or of RECIPE_TABS if it is not about a version; "" for other pages.
         crawls: whether the recipe has a crawl.
     """
 
@@ -78,6 +87,12 @@ class Version:
     @property
     def tabs(self) -> list[tuple[str, str, bool]]:
         """Title, address and whether it is the current one, of each tab."""
+        if not self.version:
+            return [
+                (title, Address(path.format(recipe=self.recipe), self._query_of_recipe(path)).href(), name == self.tab)
+                for name, (title, path) in RECIPE_TABS.items()
+                if name != "crawl" or self.crawls
+            ]
         return [
             (title, Address(path.format(recipe=self.recipe), self._query_of(name)).href(), name == self.tab)
             for name, (title, path) in TABS.items()
@@ -86,6 +101,9 @@ class Version:
 
     def _query_of(self, tab: str) -> dict[str, str]:
         return {"version": self.version} if tab == "overview" else self.query
+
+    def _query_of_recipe(self, path: str) -> dict[str, str]:
+        return {} if "{recipe}" in path else {"recipe": self.recipe}
 
 
 def page(name: str, title: str, at: Address, of: Version | None = None, /, **values: Any) -> str:

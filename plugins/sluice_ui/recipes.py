@@ -93,8 +93,9 @@ def versions(recipe: Recipe, at: Address) -> str:
         )  # fmt: skip
     head = ["version", "last stage", *(title for title in FIGURES), "#made", "#adopted", "#disk, MB"]
     links = {step: at.href(page=str(number + step)) for step in (-1, 1) if 1 <= number + step <= pages}
-    return page("versions", recipe.name, at, Version(recipe.name, ""), head=head, rows=rows, links=links, number=number,
-                pages=pages, count=len(known))  # fmt: skip
+    of = Version(recipe.name, "", "versions", "crawl" in recipe.parts)
+    return page("versions", recipe.name, at, of, head=head, rows=rows, links=links,
+                number=number, pages=pages, count=len(known))  # fmt: skip
 
 
 def _metric(store: Store, recipe: str, version: str, kind: str, metric: str) -> float | int | None:

@@ -1,29 +1,22 @@
 """The Sluice page in the real API server: it requires Airflow's login and escapes crawled content."""
 
-import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import ArtifactId, InputRef
-from tasks.core.commit import adopt, commit
-from tasks.core.config import Config
-from tasks.core.stage import Output, Report
-from tasks.core.store import Store
+from tasks.core.artifact import ArtifactId
+from tasks.core.commit import adopt
 from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.spans import SpansConfig
 from tests.conftest import run_stage_in
 from tests.corpora import kept_document, tokens_in
+from tests.plugins.conftest import HOSTILE
 
-HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 OWN_SCRIPT = re.compile(r'<script src="/sluice/static/[a-z]+\.js"( defer)?></script>')
 PAGES = (
     "/sluice/",
@@ -36,58 +29,6 @@ PAGES = (
     "/sluice/trace?recipe=shown&version=v1&what=http://site.localhost/0",
     "/sluice/why?recipe=shown&version=v1&url=http://site.localhost/0",
 )
-
-
-@pytest.fixture(scope="session")
-def client(airflow_db):
-    """The API server's application with this repository's plugin, without a login."""
-    from airflow.api_fastapi.app import create_app
-    from starlette.testclient import TestClient
-
-    with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
-        yield client
-
-
-@pytest.fixture(scope="session")
-def token(client):
-    file = next(Path(os.environ["AIRFLOW_HOME"]).glob("simple_auth_manager_passwords*"))
-    password = json.loads(file.read_text())["viewer"]
-    answer = client.post("/auth/token", json={"username": "viewer", "password": password})
-    return answer.json()["access_token"]
-
-
-@pytest.fixture
-def get(client, token):
-    def get(path):
-        client.cookies.set("_token", token)  # like a browser
-        try:
-            return client.get(path)
-        finally:
-            client.cookies.clear()
-
-    return get
-
-
-@pytest.fixture
-def corpus(recipes, tmp_path):
-    """A recipe `shown` with a small documents artifact whose every text is hostile."""
-    recipes("shown")
-    output = Output(Store(str(tmp_path / "store")), ArtifactId("shown/documents", "v1"), "0" * 64)
-    kept = {"id": ["0" * 32], "title": [HOSTILE], "url": [f"http://site.localhost/0?{HOSTILE}"], "source": [HOSTILE],
-            "prose_score": [0.5], "tier": ["silver"], "text": [HOSTILE * 40], "record_id": [""],
-            "host": ["site.localhost"]}  # fmt: skip
-    lost = {"id": ["1" * 32], "url": ["http://site.localhost/1"], "source": ["web"], "reason": [HOSTILE],
-            "reasons": [[HOSTILE, "short"]]}  # fmt: skip
-    funnel = {"source": ["web", "web"], "step": ["kept", "quality"], "reason": ["", HOSTILE], "documents": [3, 1],
-              "bytes": [900, 100]}  # fmt: skip
-    with output.part("part-00000-of-00001", conserved=False) as part:
-        part.count_in(2)
-        part.table("kept", pa.table(kept))
-        part.table("rejected", pa.table(lost), out=False)
-    with output.part("funnel", conserved=False) as part, part.file("funnel.parquet") as file:
-        pq.write_table(pa.table(funnel), file)
-    refs = [InputRef(role="extracted", address="shown/extracted@v1", fingerprint="1" * 64, content="2" * 64)]
-    return commit(output, "consolidate", 1, Config(), refs, Report(note=HOSTILE))
 
 
 @pytest.fixture
@@ -197,15 +138,9 @@ def test_the_page_of_a_version_explains_why_a_url_is_not_crawled(get, crawled):
 
 
 @pytest.fixture
-def post(client, token):
-    def post(**fields):
-        client.cookies.set("_token", token)
-        try:
-            return client.post("/sluice/explain", data={"recipe": "test", "version": "dev", **fields})
-        finally:
-            client.cookies.clear()
-
-    return post
+def post(browse):
+    fixed = {"recipe": "test", "version": "dev"}
+    return lambda **fields: browse("viewer", "POST", "/sluice/explain", data={**fixed, **fields})
 
 
 @pytest.fixture

@@ -135,7 +135,11 @@ def in_force(store: Store, recipe: str) -> list[Artifact]:
     Raises:
         InputError: the record of a takedown cannot be read.
     """
-    takedowns = versions_of(store, f"{recipe}/{TAKEDOWN}")
+    return heads(versions_of(store, f"{recipe}/{TAKEDOWN}"))
+
+
+def heads(takedowns: Sequence[Artifact]) -> list[Artifact]:
+    """Returns those of all takedowns of a recipe that no other one contains, in the same order."""
     contained = {ref.address for takedown in takedowns for ref in takedown.record.inputs if ref.role == PREVIOUS}
     return [takedown for takedown in takedowns if str(takedown.address) not in contained]
 
