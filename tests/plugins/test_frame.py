@@ -32,6 +32,12 @@ def test_text_is_sorted_regardless_of_case_and_numbers_by_value() -> None:
     assert names(shown({"files.sort": "rows"})) == ["C", "b", "&lt;d&gt;", "a"]
 
 
+def test_the_number_in_a_link_is_sorted_by_its_value() -> None:
+    rows = [[Markup("<a>{}</a>").format(f"{step:,}"), step, "x"] for step in (1200, 9, 30)]
+    text = str(table(Address("/page", {"steps.sort": "name"}), "steps", HEAD, rows))
+    assert names(text) == ["9", "30", "1,200"]
+
+
 def test_a_title_links_to_its_order_and_a_second_click_reverses_it() -> None:
     assert 'href="/sluice/page?q=1&amp;files.sort=-rows#files">rows</a>' in shown({"q": "1", "files.page": "2"}, most=2)
     text = shown({"files.sort": "-rows"})

@@ -26,6 +26,9 @@ PAGES = (
     "/sluice/corpus?recipe=shown&version=v1&fate=rejected",
     "/sluice/recipe/shown",
     "/sluice/explain?recipe=shown&version=v1",
+    "/sluice/canaries?recipe=shown&version=v1",
+    "/sluice/crawl?recipe=shown",
+    "/sluice/training?recipe=shown&version=v1",
     "/sluice/trace?recipe=shown&version=v1&what=http://site.localhost/0",
     "/sluice/why?recipe=shown&version=v1&url=http://site.localhost/0",
 )
