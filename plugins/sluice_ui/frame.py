@@ -43,6 +43,7 @@ TABS = {
 RECIPE_TABS = {
     "versions": ("Versions", "/recipe/{recipe}"),
     "takedowns": ("Takedowns", "/takedowns"),
+    "costs": ("Cost and disk", "/costs"),
 }
 """Pages of a recipe: title and path."""
 
@@ -228,6 +229,12 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1_000
     return f"{count:.1f} TB"
+
+
+def page_of(at: Address, count: int, most: int) -> tuple[int, int]:
+    """Returns the number of the page that an address asks for by `page`, from 1 on, and the number of pages."""
+    pages = max(1, -(-count // most))
+    return min(max(_number(at.query.get("page", "")), 1), pages), pages
 
 
 def duration(seconds: float) -> str:
