@@ -10,11 +10,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from sluice_ui import answers, charts, costs, documents, lineage, recipes, runs, takedowns, trigger, version
+from sluice_ui import answers, charts, compare, costs, documents, lineage, recipes, runs, takedowns, trigger, version
 from sluice_ui.access import router
 from sluice_ui.frame import HEADERS, Address, page
 
-PAGES = (recipes, version, documents, answers, runs, trigger, takedowns, lineage, costs)
+PAGES = (recipes, version, documents, answers, runs, trigger, takedowns, lineage, costs, compare)
 """Modules of pages, each with its `routes`."""
 
 _STATIC = Path(__file__).parent / "static"

@@ -14,10 +14,11 @@ from markupsafe import Markup
 
 from sluice_ui.access import At, Name, User, readable, respond, router
 from sluice_ui.frame import ROOT, Address, Version, badge, bar, duration, link, page, page_of, size
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
+from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.stages.registry.promote import CHAMPION, DECISION
@@ -34,7 +35,7 @@ class Cost:
     """What one version cost.
 
     Attributes:
-        planned: figures of its estimate by name: "price", "GPU-hours", "kWh", "kg CO2e"; {} without one.
+        planned: figures of its estimate by name, such as "price" and "GPU-hours"; {} without one.
         real: those of the training run at the planned rates, as far as it was measured.
         seconds: time of the stages that made its artifacts.
         slowest: the stage with most of it.
@@ -76,7 +77,7 @@ def _training(by_kind: Mapping[str, Artifact]) -> tuple[dict[str, float], dict[s
         return planned, {row["name"]: row["real"] for row in rows if row["real"] is not None}
     if estimate := by_kind.get("estimate"):
         metrics = estimate.record.metrics
-        names = {"price": "price", "gpu_hours": "GPU-hours", "kwh": "kWh", "kg_co2": "kg CO2e"}
+        names = {"price": "price", "gpu_hours": "GPU-hours"}
         return {title: metrics[name] for name, title in names.items() if name in metrics}, {}
     return {}, {}
 
@@ -94,10 +95,10 @@ def costs(recipe: Recipe, at: Address) -> str:
     champion = _champion(store, recipe.name, known)
     largest = max((cost.made for cost in found.values()), default=0) or 1
     rows: list[list[object]] = [
-        [link(version, f"{ROOT}/recipe/{recipe.name}", version=version),
-         cost.planned.get("price"), cost.real.get("price"), cost.planned.get("GPU-hours"), cost.real.get("GPU-hours"),
-         cost.real.get("kWh"), round(cost.seconds / 3600, 3), cost.slowest, round(cost.made / 1e6, 1),
-         bar(cost.made / largest), round(cost.adopted / 1e6, 1), _needed(index, version, champion)]
+        [link(version, f"{ROOT}/recipe/{recipe.name}", version=version), _needed(index, version, champion),
+         round(cost.made / 1e6, 1), bar(cost.made / largest), round(cost.adopted / 1e6, 1),
+         round(cost.seconds / 60, 1), cost.slowest, cost.planned.get("price"), cost.real.get("price"),
+         cost.planned.get("GPU-hours"), cost.real.get("GPU-hours")]
         for version, cost in found.items()
     ]  # fmt: skip
     return page(
@@ -159,6 +160,8 @@ def _needed(index: VersionIndex, version: str, champion: str) -> Markup:
     text = Markup(", ").join(needed) + (f" and {more:,} more" if more else "")
     if champion.rpartition("@")[2] == version and champion.startswith(own):
         text = badge("champion", "good") + (Markup(" ") + text if text else "")
+    if index.store.exists(f"{own}{TAKEDOWN}/{version}/{RECORD}"):
+        text = badge("takedown", "bad") + (Markup(" ") + text if text else "")
     return text or badge("no other version", "pale")
 
 

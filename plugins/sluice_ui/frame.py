@@ -33,6 +33,7 @@ PER_PAGE = 50
 TABS = {
     "overview": ("Overview", "/recipe/{recipe}"),
     "lineage": ("Lineage", "/lineage"),
+    "compare": ("Compare", "/compare"),
     "documents": ("Documents", "/corpus"),
     "trace": ("Trace", "/trace"),
     "explain": ("Explain", "/explain"),
