@@ -16,13 +16,13 @@ from fastapi.responses import HTMLResponse
 from sluice_ui import charts
 from sluice_ui.access import AnyVersion, At, Name, User, VersionName, readable, respond, router
 from sluice_ui.costs import Cost
-from sluice_ui.frame import ROOT, Address, Version, link, page
-from sluice_ui.version import artifact_link
+from sluice_ui.frame import ROOT, Address, Version, artifact_link, link, page
 from tasks.core.artifact import Artifact
 from tasks.core.config import changes
 from tasks.core.errors import InputError
 from tasks.core.version_index import VersionIndex
 from tasks.formats.documents.key_index import ID, KeyIndex
+from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
@@ -67,11 +67,20 @@ def compare(recipe: Recipe, version: str, other: str, at: Address) -> str:
     Raises:
         InputError: one of the versions has no artifacts.
     """
-    index = VersionIndex(open_store(recipe), recipe.name)
-    known = [name for name in index.versions()[:MOST_VERSIONS] if name != version]
+    store = open_store(recipe)
+    index = VersionIndex(store, recipe.name)
+    requests = set(store.folders(f"{recipe.name}/{TAKEDOWN}"))
+    versions = [name for name in index.versions() if name not in requests]
     new = _kinds(index, version)
+    older = versions[versions.index(version) + 1 :] if version in versions else []
+    known = [name for name in versions[:MOST_VERSIONS] if name != version]
     of = Version(recipe.name, version, "compare", "crawl" in recipe.parts)
-    values: dict[str, Any] = {"known": known, "other": other, "compared": None, "query": of.query}
+    values: dict[str, Any] = {
+        "known": known,
+        "other": other or next(iter(older), ""),
+        "compared": None,
+        "query": of.query,
+    }
     if other:
         values["compared"] = _compared(recipe, _kinds(index, other), new, other, version)
     title = f"{version} compared with {other}" if other else f"Compare {version} with another version"
@@ -99,8 +108,7 @@ def _compared(recipe: Recipe, old: Kinds, new: Kinds, other: str, version: str) 
         "gained": [] if moved is None else _examples(moved.gained, recipe.name, version),
         "lost": [] if moved is None else _examples(moved.lost, recipe.name, other),
         "scores": paired_scores(old.get("scores"), new.get("scores")),
-        "verdict": _verdict(new.get("comparison"), old.get("model"))
-        or _verdict(old.get("comparison"), new.get("model")),
+        "verdict": _verdict(new, old) or _verdict(old, new),
     }
 
 

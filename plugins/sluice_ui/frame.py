@@ -182,6 +182,11 @@ def link(label: object, path: str, **query: str) -> Markup:
     return Markup('<a href="{}{}">{}</a>').format(quote(path), parameters, label)
 
 
+def artifact_link(address: str) -> str:
+    """Returns a link to the page of an artifact, or the address of a file outside the store."""
+    return address if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
+
+
 def external_link(label: str, url: str) -> str:
     """Returns a link to another site, or only the label if the URL is not http or https."""
     if not url.startswith(("http://", "https://")):

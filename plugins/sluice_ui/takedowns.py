@@ -18,9 +18,8 @@ from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
 from sluice_ui.access import AnyVersion, At, Name, User, readable, respond, router
-from sluice_ui.frame import ROOT, Address, Version, badge, link, page, page_of
+from sluice_ui.frame import ROOT, Address, Version, artifact_link, badge, link, page, page_of
 from sluice_ui.trigger import Token, offer, trigger
-from sluice_ui.version import artifact_link
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import versions_of
