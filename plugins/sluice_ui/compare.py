@@ -7,7 +7,7 @@ sample in a large one, whose size is on the page.
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +23,11 @@ from tasks.core.errors import InputError
 from tasks.core.version_index import VersionIndex
 from tasks.formats.documents.key_index import ID, KeyIndex
 from tasks.formats.documents.tombstones import TAKEDOWN
+from tasks.formats.tokens.index import DocumentIndex
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
+from tasks.run.trace.graph import many
 from tasks.stages.consolidate.funnel import totals
 from tasks.stages.registry.promote import COMPARISON
 from tasks.trainer.evaluation.paired import PairedDifference, mean, of_sized
@@ -36,11 +38,11 @@ MOST_VERSIONS = 100
 WHOLE = 100_000
 """Rows of documents up to which all of them are looked up."""
 
-SAMPLE = 1_000
+SAMPLE = 500
 """Kept documents of each version that are looked up in the other one if it is larger."""
 
 MOST_PARTS = 8
-"""Files that are read of a larger version."""
+"""Files of kept documents, and of rejected ones, that are read of a larger version."""
 
 EXAMPLES = 20
 """Documents of each direction that are listed."""
@@ -97,7 +99,7 @@ def _kinds(index: VersionIndex, version: str) -> Kinds:
 
 def _compared(recipe: Recipe, old: Kinds, new: Kinds, other: str, version: str) -> dict[str, Any]:
     """Returns everything of the comparison that the template shows."""
-    moved = moves(old.get("documents"), new.get("documents"))
+    moved = moves(old, new)
     return {
         "figures": _figures(recipe.name, old, new),
         "settings": settings(old, new),
@@ -201,18 +203,18 @@ class Moves:
     lost: Side
 
 
-def moves(old: Artifact | None, new: Artifact | None) -> Moves | None:
+def moves(old: Kinds, new: Kinds) -> Moves | None:
     """Returns the documents that changed sides; None unless both versions have documents."""
-    if old is None or new is None:
+    if "documents" not in old or "documents" not in new:
         return None
-    if old.record.content == new.record.content:
-        count = int(new.record.metrics.get("kept", 0))
+    if old["documents"].record.content == new["documents"].record.content:
+        count = _count(new["documents"])
         return Moves(Side(count, count), Side(count, count))
-    return Moves(_side(new, old), _side(old, new))
+    return Moves(_side(new["documents"], old), _side(old["documents"], new))
 
 
-def _side(documents: Artifact, other: Artifact) -> Side:
-    side = Side(int(documents.record.metrics.get("kept", documents.record.rows_out)))
+def _side(documents: Artifact, other: Kinds) -> Side:
+    side = Side(_count(documents))
     sample = _kept(documents)
     there = _fates(other, list(sample))
     for id_, url in sample.items():
@@ -225,6 +227,11 @@ def _side(documents: Artifact, other: Artifact) -> Side:
     return side
 
 
+def _count(documents: Artifact) -> int:
+    files = (file for part in documents.parts for file in part.files)
+    return sum(file.rows or 0 for file in files if file.path.startswith("kept/"))
+
+
 def _kept(documents: Artifact) -> dict[str, str]:
     """Returns URL by id of the kept documents, or of some from files at equal distances."""
     paths = documents.files("kept/")
@@ -235,36 +242,53 @@ def _kept(documents: Artifact) -> dict[str, str]:
     for path in paths:
         rows = documents.table(path, ["id", "url"])
         if not whole:
-            rows = rows.take(range(0, rows.num_rows, max(1, rows.num_rows * len(paths) // SAMPLE)))
+            rows = rows.take(list(range(0, rows.num_rows, max(1, rows.num_rows * len(paths) // SAMPLE))))
         found.update(zip(rows["id"].to_pylist(), rows["url"].to_pylist(), strict=True))
     return found
 
 
-def _fates(documents: Artifact, ids: Sequence[str]) -> dict[str, str | None]:
+def _fates(other: Kinds, ids: Sequence[str]) -> dict[str, str | None]:
     """Returns what documents are in a version: None if kept, else the reason, "" if it does not have the document.
 
-    Documents in files that are not read, of a large version, are left out.
+    Of a large version, documents of which this is not known are left out: those in files that are not read, and kept
+    ones of a version without tokens.
     """
-    if documents.record.rows_in <= WHOLE:
-        parts = None
-        fates: dict[str, str | None] = dict.fromkeys(ids, "")
-    else:
-        index = KeyIndex(documents)
-        part_of = {id_: places[0][0] for id_ in ids if (places := index.find(ID, id_, 1)[1])}
-        most = {part for part, _ in Counter(part_of.values()).most_common(MOST_PARTS)}
-        parts = {index.parts[part] for part in most}
-        fates = {id_: "" for id_ in ids if id_ not in part_of or part_of[id_] in most}
-    wanted = set(fates)
-    for folder, columns in (("rejected/", ["id", "reason"]), ("kept/", ["id"])):
-        for path in documents.files(folder):
-            if parts is not None and path.removeprefix(folder).removesuffix(".parquet") not in parts:
-                continue
-            rows = documents.table(path, columns)
-            reasons = rows["reason"].to_pylist() if folder == "rejected/" else [None] * rows.num_rows
-            fates.update(
-                (id_, reason) for id_, reason in zip(rows["id"].to_pylist(), reasons, strict=True) if id_ in wanted
-            )
+    documents = other["documents"]
+    if documents.record.rows_in > WHOLE:
+        return _indexed_fates(documents, other.get("shards"), ids)
+    fates: dict[str, str | None] = dict.fromkeys(ids, "")
+    for path in documents.files("kept/"):
+        fates.update((id_, None) for id_ in documents.table(path, ["id"])["id"].to_pylist() if id_ in fates)
+    fates.update(_reasons(documents, documents.files("rejected/"), fates))
     return fates
+
+
+def _indexed_fates(documents: Artifact, shards: Artifact | None, ids: Sequence[str]) -> dict[str, str | None]:
+    """`_fates` by the index of the rejected documents, and the index of the tokens for the kept ones."""
+    rejected = KeyIndex(documents)
+    part_of = {id_: places[0][0] for id_ in ids if (places := rejected.find(ID, id_, 1)[1])}
+    most = {part for part, _ in Counter(part_of.values()).most_common(MOST_PARTS)}
+    paths = [f"rejected/{rejected.parts[part]}.parquet" for part in sorted(most)]
+    fates: dict[str, str | None] = dict(_reasons(documents, paths, {id_ for id_ in part_of if part_of[id_] in most}))
+    if shards:
+        tokens = DocumentIndex(shards)
+        left = [id_ for id_ in ids if id_ not in part_of]
+        entries = many(lambda id_: tokens.by_uid(bytes.fromhex(id_)), left)
+        fates.update((id_, None if entry else "") for id_, entry in zip(left, entries, strict=True))
+    return fates
+
+
+def _reasons(documents: Artifact, paths: Sequence[str], ids: Container[str]) -> dict[str, str]:
+    """Returns the first reason of those documents that are rejected in some files."""
+    found: dict[str, str] = {}
+    for path in paths:
+        rows = documents.table(path, ["id", "reason"])
+        found.update(
+            (id_, reason)
+            for id_, reason in zip(rows["id"].to_pylist(), rows["reason"].to_pylist(), strict=True)
+            if id_ in ids
+        )
+    return found
 
 
 def _counts(moved: Moves, other: str, version: str) -> list[list[object]]:
