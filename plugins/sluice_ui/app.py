@@ -14,6 +14,8 @@ from sluice_ui import (
     answers,
     canaries,
     charts,
+    compare,
+    costs,
     crawl,
     documents,
     lineage,
@@ -27,7 +29,21 @@ from sluice_ui import (
 from sluice_ui.access import router
 from sluice_ui.frame import HEADERS, Address, page
 
-PAGES = (recipes, version, documents, canaries, training, answers, runs, trigger, takedowns, lineage, crawl)
+PAGES = (
+    recipes,
+    version,
+    documents,
+    canaries,
+    training,
+    answers,
+    runs,
+    trigger,
+    takedowns,
+    lineage,
+    costs,
+    compare,
+    crawl,
+)
 """Modules of pages, each with its `routes`."""
 
 _STATIC = Path(__file__).parent / "static"

@@ -33,6 +33,7 @@ PER_PAGE = 50
 TABS = {
     "overview": ("Overview", "/recipe/{recipe}"),
     "lineage": ("Lineage", "/lineage"),
+    "compare": ("Compare", "/compare"),
     "documents": ("Documents", "/corpus"),
     "canaries": ("Canaries", "/canaries"),
     "training": ("Training", "/training"),
@@ -46,6 +47,7 @@ RECIPE_TABS = {
     "versions": ("Versions", "/recipe/{recipe}"),
     "crawl": ("Crawl", "/crawl"),
     "takedowns": ("Takedowns", "/takedowns"),
+    "costs": ("Cost and disk", "/costs"),
 }
 """Pages of a recipe: title and path."""
 
@@ -186,6 +188,11 @@ def link(label: object, path: str, **query: str) -> Markup:
     return Markup('<a href="{}{}">{}</a>').format(quote(path), parameters, label)
 
 
+def artifact_link(address: str) -> str:
+    """Returns a link to the page of an artifact, or the address of a file outside the store."""
+    return address if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
+
+
 def external_link(label: str, url: str) -> str:
     """Returns a link to another site, or only the label if the URL is not http or https."""
     if not url.startswith(("http://", "https://")):
@@ -234,6 +241,12 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1_000
     return f"{count:.1f} TB"
+
+
+def page_of(at: Address, count: int, most: int) -> tuple[int, int]:
+    """Returns the number of the page that an address asks for by `page`, from 1 on, and the number of pages."""
+    pages = max(1, -(-count // most))
+    return min(max(_number(at.query.get("page", "")), 1), pages), pages
 
 
 def duration(seconds: float) -> str:

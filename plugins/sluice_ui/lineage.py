@@ -13,9 +13,8 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
-from sluice_ui.frame import Address, Version, badge, page
+from sluice_ui.frame import Address, Version, artifact_link, badge, page
 from sluice_ui.layered import HEIGHT, WIDTH, draw
-from sluice_ui.version import artifact_link
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store

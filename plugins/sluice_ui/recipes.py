@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from sluice_ui.access import At, User, readable_recipes, respond, router
-from sluice_ui.frame import ROOT, Address, Version, link, moment, page, sparkline
+from sluice_ui.frame import ROOT, Address, Version, link, moment, page, page_of, sparkline
 from sluice_ui.scheduling import Schedule, schedules
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -91,9 +91,7 @@ def versions(recipe: Recipe, at: Address) -> str:
     index = VersionIndex(store, recipe.name)
     known = index.versions()
     # Only the versions on the page are read, so they are in the order of their begin and not sorted by figures.
-    pages = max(1, -(-len(known) // PER_PAGE))
-    text = at.query.get("page", "")
-    number = min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), pages)
+    number, pages = page_of(at, len(known), PER_PAGE)
     rows: list[list[object]] = []
     for version in known[(number - 1) * PER_PAGE : number * PER_PAGE]:
         artifacts = index.artifacts(version)
