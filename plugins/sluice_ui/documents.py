@@ -1,117 +1,321 @@
-"""The corpus browser: kept and rejected documents of a version, filtered, with what rejected them.
+"""The corpus browser: kept and rejected documents of a version, filtered, with what rejected them; and one document.
 
-Reads the Parquet files of `documents` from the first one on until a page is full, so a filter that few documents pass
-reads more of them.
+Columns are read from the files, from the place on that the address has, until a page is full; counts are those of the
+funnel, where it has them. Texts are searched by the index of words, where the version has one, else file by file.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from fastapi.responses import HTMLResponse
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
 from sluice_ui.frame import ROOT, Address, Version, badge, link, page
-from tasks.core import parquet
+from sluice_ui.histogram import figure
+from sluice_ui.located import Located, Reader
+from sluice_ui.scan import Condition, Place, between, contains, equals, host_of_url, rows_at, search
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.filters.recognisers.scan import KINDS
+from tasks.formats.documents.text_index import COLUMNS as INDEXED
+from tasks.formats.documents.text_index import KEPT, TextIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
+from tasks.stages.consolidate.funnel import EXTRACT, totals
+from tasks.stages.consolidate.marked_text import LimitValue, MarkedDocument, TextPiece
 
 SHOWN = 20
 """Documents on one page."""
 
 EXCERPT = 2_000
-"""Characters of a document that are shown."""
+"""Characters of a document that are shown in the list."""
 
 FILTERS = ("source", "host", "language", "tier", "reason")
 """Columns that a filter compares; those that a file lacks match nothing."""
 
-COLUMNS = ("id", "url", "title", "source", "host", "language", "tier", "prose_score", "reason", "reasons", "text")
+COLUMNS = ("id", "url", "title", "source", "host", "language", "tier", "prose_score", "reason", "reasons",
+           "duplicate_of", "text")  # fmt: skip
+
+SEARCHED_BYTES = 64 << 20
+"""Bytes of files whose texts one page searches."""
+
+COUNTED = 100_000
+"""Number of documents with some words at which counting ends."""
+
+FETCHED_BYTES = 256 << 20
+"""Bytes of files of a remote store that one page fetches, if they are not in the cache of this machine."""
+
+_PLACEHOLDERS = {f"<{kind}>" for kind in KINDS}
 
 
 def corpus(recipe: Recipe, version: str, at: Address) -> str:
     """Returns the page of kept or rejected documents that match the filters of the address.
 
-    The query has `fate` ("kept" or "rejected"), values of FILTERS, `text` (a substring of text, title or URL,
-    regardless of case) and `after`, the number of matching documents before the page.
+    The query has `fate` ("kept" or "rejected"), values of FILTERS, `least` and `most` prose score, `text` (a part of
+    title or URL, regardless of case), `within` ("text" to search texts too), `from`, the place where the page begins,
+    as "<file>.<row>", and `after`, the number of matching documents before it.
     """
     documents = Artifact.open_at(open_store(recipe), ArtifactId(f"{recipe.name}/documents", version))
-    fate = "rejected" if at.query.get("fate") == "rejected" else "kept"
-    filters = {name: value for name in FILTERS if (value := at.query.get(name, "").strip())}
-    text = at.query.get("text", "").strip()
-    after = at.query.get("after", "")
-    first = int(after) if after.isdecimal() and len(after) < 12 else 0
-    found: list[dict[str, Any]] = []
-    for row in _matching(documents, fate, filters, text, first):
-        found.append(row)
-        if len(found) > SHOWN:
-            break
+    asked = _Asked.of(at.query)
+    index = _index_of(documents, recipe.name, version)
+    listing = _by_words(documents, index, asked) if index and asked.searches_text else _by_columns(documents, asked)
+    rows = rows_at(documents, asked.folder, listing.places, COLUMNS)
+    reader = Reader(recipe, version, documents)
+    values = reader.values_of(rows) if asked.fate == "rejected" else {}
+    hidden = reader.hidden(rows)
     of = Version(recipe.name, version, "documents", "crawl" in recipe.parts)
+    omitted = "tier" if asked.fate == "rejected" else "reason"
     return page(
         "documents",
         f"{recipe.name} {version}: documents",
         at,
         of,
-        fate=fate,
-        filters=[(name, filters.get(name, "")) for name in FILTERS if name != "reason" or fate == "rejected"],
-        text=text,
+        asked=asked,
+        filters=[(name, asked.filters.get(name, "")) for name in FILTERS if name != omitted],
+        scores=[(name, at.query.get(name, "")) for name in ("least", "most")],
         query=of.query,
-        rows=[_shown(row, of) for row in found[:SHOWN]],
-        first=first,
-        back=at.href(after=str(max(0, first - SHOWN))) if first else "",
-        next=at.href(after=str(first + SHOWN)) if len(found) > SHOWN else "",
+        clusters=link("duplicates of the version", f"{ROOT}/duplicates", **of.query),
+        rows=[_shown(row, of, values.get(row["id"], {}), row["id"] in hidden) for row in rows],
+        first=asked.first,
+        listing=listing,
+        has_index=index is not None,
+        back=at.href(**{"from": None, "after": None}) if asked.first or asked.begin != Place(0, 0) else "",
+        next=at.href(**{"from": listing.next, "after": str(asked.first + len(rows))}) if listing.next else "",
+        is_full=len(rows) == SHOWN,
     )
 
 
-def _matching(
-    documents: Artifact, fate: str, filters: Mapping[str, str], text: str, first: int
-) -> Iterator[dict[str, Any]]:
-    """Yields the documents that match, without the first `first` of them, in the order of the files."""
-    for path in documents.files(f"{fate}/"):
-        with parquet.open_file(documents.local(path)) as file:
-            columns = [name for name in COLUMNS if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=512, columns=columns):
-                table = _filtered(pa.Table.from_batches([batch]), filters, text)
-                if first >= table.num_rows:
-                    first -= table.num_rows
-                    continue
-                yield from table.slice(first).to_pylist()
-                first = 0
+@dataclass(frozen=True)
+class _Asked:
+    """What the address asks for.
+
+    Attributes:
+        fate: "kept" or "rejected".
+        filters: values of FILTERS.
+        scores: least and most prose score; None for no limit.
+        text: what title, URL or text contain.
+        searches_text: whether texts are searched, too.
+        begin: place where the page begins.
+        first: number of matching documents before the page.
+    """
+
+    fate: str
+    filters: Mapping[str, str]
+    scores: tuple[float | None, float | None]
+    text: str
+    searches_text: bool
+    begin: Place
+    first: int
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "_Asked":
+        fate = "rejected" if query.get("fate") == "rejected" else "kept"
+        text = query.get("text", "").strip()
+        return cls(
+            fate,
+            {name: value for name in FILTERS if (value := query.get(name, "").strip())},
+            (_number(query.get("least", "")), _number(query.get("most", ""))),
+            text,
+            bool(text) and query.get("within", "") == "text" and fate == "kept",
+            _place(query.get("from", "")),
+            _count(query.get("after", "")),
+        )
+
+    @property
+    def folder(self) -> str:
+        """Folder of the files."""
+        return f"{self.fate}/"
 
 
-def _filtered(table: pa.Table, filters: Mapping[str, str], text: str) -> pa.Table:
-    for name, value in filters.items():
-        if name not in table.column_names:
-            return table.slice(0, 0)
-        table = table.filter(pc.equal(table[name], value))
-    if text and table.num_rows:
-        masks = [
-            pc.fill_null(pc.match_substring(table[name], text, ignore_case=True), False)
-            for name in ("text", "title", "url")
-            if name in table.column_names
-        ]
-        mask = masks[0]
-        for other in masks[1:]:
-            mask = pc.or_(mask, other)
-        table = table.filter(mask)
-    return table
+@dataclass(frozen=True)
+class _Listing:
+    """The documents of a page.
+
+    Attributes:
+        places: their places.
+        number: what is known about the number of all that match, as a sentence; "" for nothing.
+        searched: which files were searched, as a sentence, if the page is not full because others were not; else "".
+        next: where the next page begins; "" if there is none.
+    """
+
+    places: Sequence[Place]
+    number: str = ""
+    searched: str = ""
+    next: str = ""
 
 
-def _shown(row: Mapping[str, Any], of: Version) -> dict[str, object]:
+def _index_of(documents: Artifact, recipe: str, version: str) -> TextIndex | None:
+    """Returns the index of the words of these documents, if the version has one."""
+    index = Artifact.find(documents.store, ArtifactId(f"{recipe}/text_index", version))
+    if index is None or {ref.content for ref in index.record.inputs} != {documents.record.content}:
+        return None
+    return TextIndex(index)
+
+
+def _by_words(documents: Artifact, index: TextIndex, asked: _Asked) -> _Listing:
+    """Returns the documents with all words of the search, by the index."""
+    if asked.filters.keys() - set(INDEXED):
+        return _Listing(())
+    try:
+        number, rows = index.find(asked.text, asked.filters, asked.scores, asked.first, SHOWN, COUNTED)
+    except InputError as error:
+        return _Listing((), str(error))
+    files = {path: number for number, path in enumerate(documents.files(KEPT))}
+    sentence = f"More than {COUNTED:,} documents have" if number > COUNTED else f"Documents with all words: {number:,}"
+    sentence += " all words." if number > COUNTED else "."
+    end = asked.first + len(rows)
+    return _Listing([Place(files[row.path], row.row) for row in rows], sentence, next="0.0" if end < number else "")
+
+
+def _by_columns(documents: Artifact, asked: _Asked) -> _Listing:
+    """Returns the documents that meet the conditions, by reading columns of the files."""
+    count = _counted(documents, asked) if not asked.text and asked.scores == (None, None) else None
+    number = "" if count is None else f"Documents that match: {count:,}."
+    if count == 0:
+        return _Listing((), number)
+    budget = SEARCHED_BYTES if asked.searches_text else None if documents.store.is_local else FETCHED_BYTES
+    found = search(documents, asked.folder, _conditions(asked), asked.begin, SHOWN, budget)
+    searched = ""
+    if found.next and len(found.places) < SHOWN:
+        files = len(documents.files(asked.folder))
+        searched = f"Searched files {asked.begin.file + 1:,} to {asked.begin.file + found.files:,} of {files:,}."
+    return _Listing(found.places, number, searched, f"{found.next.file}.{found.next.row}" if found.next else "")
+
+
+def _conditions(asked: _Asked) -> list[Condition]:
+    conditions = [
+        host_of_url(value) if (name, asked.fate) == ("host", "rejected") else equals(name, value)
+        for name, value in asked.filters.items()
+    ]
+    if asked.scores != (None, None):
+        conditions.append(between("prose_score", *asked.scores))
+    if asked.text:
+        columns = ["url"] if asked.fate == "rejected" else ["title", "url", *(["text"] if asked.searches_text else [])]
+        conditions.append(contains(columns, asked.text))
+    return conditions
+
+
+def _counted(documents: Artifact, asked: _Asked) -> int | None:
+    """Returns the number of matching documents by the funnel, or by hosts; None if neither says it."""
+    filters = asked.filters
+    if filters.keys() == {"host"} and asked.fate == "kept" and documents.files("hosts.parquet"):
+        hosts = documents.table("hosts.parquet", filters=[("host", "=", filters["host"])]).to_pylist()
+        return int(sum(row["kept"] for row in hosts))
+    columns = ("source", "language", "reason", "tier")
+    if filters.keys() - set(columns) or not documents.files("funnel.parquet"):
+        return None
+    funnel = documents.table("funnel.parquet")
+    if not {"step", "documents", *filters} <= set(funnel.column_names):
+        return None
+    rows = totals(funnel, ["step", *filters])
+    steps = {"kept"} if asked.fate == "kept" else {row["step"] for row in rows} - {"kept", EXTRACT}
+    return sum(
+        int(row["documents"])
+        for row in rows
+        if row["step"] in steps and all(row[name] == value for name, value in filters.items())
+    )
+
+
+def _place(text: str) -> Place:
+    file, _, row = text.partition(".")
+    return Place(_count(file), _count(row))
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 12 else 0
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _shown(row: Mapping[str, Any], of: Version, values: Mapping[str, LimitValue], hidden: bool) -> dict[str, object]:
     """Returns the fields of a document as the template shows them."""
-    text = row.get("text") or ""
+    text = "" if hidden else row.get("text") or ""
+    about = {**of.query, "id": row["id"], "part": row["part"]}
+    reasons = [
+        badge(reason, "bad")
+        + (Markup(' <span class="quiet">{}</span>').format(_beside(values[reason])) if reason in values else "")
+        for reason in row.get("reasons") or ()
+    ]
+    links = [link("document", f"{ROOT}/document", **about), link("trace", f"{ROOT}/trace", **of.query, what=row["id"])]
+    if row.get("duplicate_of"):
+        links.append(link("beside its original", f"{ROOT}/duplicate", **about, of=row["duplicate_of"]))
     return {
         "title": row.get("title") or row.get("url") or row["id"],
         "url": row.get("url") or "",
-        "trace": link("trace", f"{ROOT}/trace", **of.query, what=row["id"]),
+        "links": links,
         "labels": [f"{name} {row[name]}" for name in ("source", "language", "tier") if row.get(name)],
         "score": row.get("prose_score"),
-        "reasons": Markup(" ").join(badge(reason, "bad") for reason in row.get("reasons") or ()),
-        "text": text[:EXCERPT],
+        "reasons": Markup(" ").join(reasons),
+        "text": with_marks(_placeholders(text[:EXCERPT])),
+        "withheld": hidden,
         "more": max(0, len(text) - EXCERPT),
     }
+
+
+def _beside(value: LimitValue) -> str:
+    bound = "" if value.bound is None else f", at {value.side} {figure(value.bound)}"
+    return f"{figure(value.value)}{bound}"
+
+
+def _placeholders(text: str) -> list[TextPiece]:
+    """Returns a masked text with its placeholders of personal data as pieces."""
+    pieces, begin = [], 0
+    for start in (at for at, character in enumerate(text) if character == "<"):
+        end = text.find(">", start) + 1
+        if text[start:end] in _PLACEHOLDERS:
+            pieces += [
+                TextPiece(text[begin:start], ""),
+                TextPiece(text[start:end], f"masked: {text[start + 1 : end - 1]}"),
+            ]
+            begin = end
+    return [*pieces, TextPiece(text[begin:], "")]
+
+
+def with_marks(pieces: Sequence[TextPiece]) -> Markup:
+    """Returns pieces of a text as HTML; what a mark means is its title, and is read aloud."""
+    marked = '<mark title="{0}"><span class="hidden">{0}: </span>{1}</mark>'
+    return Markup("").join(
+        Markup(marked).format(piece.mark, piece.text) if piece.mark else escape(piece.text) for piece in pieces
+    )
+
+
+def document(recipe: Recipe, version: str, doc_id: str, part: str, at: Address) -> str:
+    """Returns the page of one document: its values beside the limits, and its text with marks.
+
+    Raises:
+        InputError: the version has no such document, or what it was made from is gone.
+    """
+    documents = Artifact.open_at(open_store(recipe), ArtifactId(f"{recipe.name}/documents", version))
+    found = Reader(recipe, version, documents).read(Located(part, doc_id))
+    of = Version(recipe.name, version, "documents", "crawl" in recipe.parts)
+    return page(
+        "document",
+        f"Document {doc_id}",
+        at,
+        of,
+        found=found,
+        values=[_limit_row(value) for value in found.values],
+        marks=sorted({piece.mark for piece in found.pieces or () if piece.mark}),
+        text=_text(found),
+        trace=link("trace", f"{ROOT}/trace", **of.query, what=doc_id),
+    )
+
+
+def _limit_row(value: LimitValue) -> list[object]:
+    limit = "no limit" if value.bound is None else f"at {value.side} {figure(value.bound)}"
+    verdict = badge("drops it", "bad") if value.is_beyond else ""
+    return [value.path.removeprefix("limits."), round(value.value, 4), limit, verdict]
+
+
+def _text(found: MarkedDocument) -> Markup | None:
+    return None if found.pieces is None else with_marks(found.pieces)
 
 
 routes = router()
@@ -121,3 +325,16 @@ routes = router()
 def corpus_page(recipe: Name, version: VersionName, user: User, at: At) -> HTMLResponse:
     """Documents of a corpus."""
     return respond(lambda: corpus(readable(recipe, user), version, at))
+
+
+@routes.get("/document")
+def document_page(recipe: Name, version: VersionName, user: User, at: At) -> HTMLResponse:
+    """One document of a version."""
+
+    def render() -> str:
+        found, asked = readable(recipe, user), at.query.get("id", "")
+        if not asked:
+            raise InputError("the address has no document", "begin at the documents of the version")
+        return document(found, version, asked, at.query.get("part", ""), at)
+
+    return respond(render)

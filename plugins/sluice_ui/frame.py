@@ -35,6 +35,7 @@ TABS = {
     "lineage": ("Lineage", "/lineage"),
     "compare": ("Compare", "/compare"),
     "documents": ("Documents", "/corpus"),
+    "filters": ("Filters", "/filters"),
     "canaries": ("Canaries", "/canaries"),
     "training": ("Training", "/training"),
     "trace": ("Trace", "/trace"),

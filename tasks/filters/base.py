@@ -6,7 +6,7 @@ changes a document.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tasks.core.config import Config
 
@@ -23,6 +23,32 @@ Measurements: TypeAlias = "Mapping[str, NDArray[Any]]"
 
 Reasons: TypeAlias = "Iterator[tuple[str, NDArray[np.bool_]]]"
 """Machine-readable reasons in order of precedence, each with a mask of shape (n_documents,) of documents to drop."""
+
+
+class Threshold(NamedTuple):
+    """A limit of a filter that is a number, and the values that it is compared with.
+
+    Attributes:
+        limit: name of the limit in the filter's settings; that of an entry is joined to its field by a dot.
+        reason: the reason to drop a document beyond the limit.
+        side: whether the limit is the least or the most that a value may be; a value equal to it is kept.
+        bound: the limit; None for no limit.
+        values: the value of each document, shape (n_documents,).
+        applies: whether the limit applies to each document, shape (n_documents,); None for all.
+    """
+
+    limit: str
+    reason: str
+    side: 'Literal["least", "most"]'
+    bound: float | None
+    values: "NDArray[Any]"
+    applies: "NDArray[np.bool_] | None" = None
+
+    def beyond(self) -> "NDArray[np.bool_]":
+        """Returns a mask of the documents to drop, shape (n_documents,); a value that is NaN is within any limit."""
+        assert self.bound is not None
+        mask: NDArray[np.bool_] = self.values < self.bound if self.side == "least" else self.values > self.bound
+        return mask if self.applies is None else self.applies & mask
 
 
 class Annotator(Config):
@@ -94,14 +120,21 @@ class Annotator(Config):
 class Filter(Config):
     """A rule that drops documents; its fields are the limits.
 
-    `measured_by` is the annotator whose column the rule reads.
+    `measured_by` is the annotator whose column the rule reads. A filter defines `thresholds` for the limits that are
+    numbers, which makes them visible beside the values, or `reasons`, or both.
     """
 
     measured_by: ClassVar[type[Annotator]]
 
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """Yields the limits that are numbers, in order of precedence, including those without a bound."""
+        yield from ()
+
     def reasons(self, measured: Measurements) -> Reasons:
-        """Yields the reasons, each beginning with the filter's name, in order of precedence."""
-        raise NotImplementedError
+        """Yields the reasons, each beginning with the filter's name, in order of precedence; those of `thresholds`."""
+        for threshold in self.thresholds(measured):
+            if threshold.bound is not None:
+                yield threshold.reason, threshold.beyond()
 
     def verdict(self, text: str, **properties: str) -> str | None:
         """Returns the first reason to drop a document with this text, or None; for tests and docs.
@@ -133,12 +166,16 @@ class ScoreLimits(Filter):
 
     name: ClassVar[str]
 
-    def reasons(self, measured: Measurements) -> Reasons:
-        """See `Filter.reasons`; `ConsolidateConfig.unmeasured` has checked that each score exists."""
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`; `ConsolidateConfig.unmeasured` has checked that each score exists."""
+        import numpy as np
+
         for model, limit in sorted(self.at_least.items()):
-            yield f"{self.name}_{model}_low", ~(measured[model] >= limit)
+            values = np.nan_to_num(measured[model], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+            yield Threshold(f"at_least.{model}", f"{self.name}_{model}_low", "least", limit, values)
         for model, limit in sorted(self.at_most.items()):
-            yield f"{self.name}_{model}_high", ~(measured[model] <= limit)
+            values = np.nan_to_num(measured[model], nan=np.inf, posinf=np.inf, neginf=-np.inf)
+            yield Threshold(f"at_most.{model}", f"{self.name}_{model}_high", "most", limit, values)
 
 
 def share(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]":

@@ -6,12 +6,12 @@ and terms-of-use notices). Sentences are counted as in datatrove's C4QualityFilt
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,4 +146,8 @@ class C4(Filter):
             yield "c4_lorem_ipsum", measured["lorem_ipsum"]
         if self.curly_bracket:
             yield "c4_curly_bracket", measured["curly_bracket"]
-        yield "c4_few_sentences", measured["sentences"] < self.min_sentences
+        yield from super().reasons(measured)
+
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
+        yield Threshold("min_sentences", "c4_few_sentences", "least", self.min_sentences, measured["sentences"])

@@ -5,14 +5,16 @@ Source of every rule: Penedo et al., "The FineWeb Datasets: Decanting the Web fo
 limit on repeated characters (0.01) is stricter than the paper's (0.1).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons, share
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold, share
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tasks.filters.batch import DocumentBatch
 
 
@@ -75,10 +77,20 @@ class Fineweb(Filter):
 
     def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
+        yield "fineweb_empty", measured["lines"] == 0
+        yield from super().reasons(measured)
+
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
         lines = measured["lines"]
-        yield "fineweb_empty", lines == 0
-        yield "fineweb_few_sentences", share(measured["sentence_lines"], lines) < self.min_sentence_lines
-        yield "fineweb_short_lines", share(measured["short_lines"], lines) > self.max_short_lines
+
+        def most(bound: float, name: str, reason: str, values: "NDArray[Any]") -> Threshold:
+            return Threshold(name, f"fineweb_{reason}", "most", bound, values)
+
+        sentences = share(measured["sentence_lines"], lines)
+        yield Threshold("min_sentence_lines", "fineweb_few_sentences", "least", self.min_sentence_lines, sentences)
+        yield most(self.max_short_lines, "max_short_lines", "short_lines", share(measured["short_lines"], lines))
         repeated = share(measured["repeat_chars"], measured["chars"])
-        yield "fineweb_duplicate_chars", repeated > self.max_repeat_chars
-        yield "fineweb_list", share(measured["line_ends"], measured["words"]) > self.max_line_ends
+        yield most(self.max_repeat_chars, "max_repeat_chars", "duplicate_chars", repeated)
+        ends = share(measured["line_ends"], measured["words"])
+        yield most(self.max_line_ends, "max_line_ends", "list", ends)

@@ -5,15 +5,18 @@ Gopher", arXiv 2112.11446, appendix A.1.1 "Quality filtering". The paper does no
 of datatrove's GopherQualityFilter, so that both give the same verdicts.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons, share
+from tasks.filters.base import Annotator, Filter, Measurements, Threshold, share
 from tasks.filters.language import UNDETERMINED
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tasks.filters.batch import DocumentBatch
 
 
@@ -99,18 +102,24 @@ class GopherQuality(Filter):
     min_stop_words: int = Field(default=2, ge=0)
     """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2."""
 
-    def reasons(self, measured: Measurements) -> Reasons:
-        """See `Filter.reasons`."""
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
         words, plain, mean = measured["words"], measured["words"] - measured["symbols"], measured["mean_word"]
         lines, english = measured["lines"], measured["english"].astype(bool)
-        yield "gopher_quality_few_words", plain < self.min_words
-        yield "gopher_quality_many_words", plain > self.max_words
-        yield "gopher_quality_short_mean_word", english & (mean < self.min_mean_word)
-        yield "gopher_quality_long_mean_word", english & (mean > self.max_mean_word)
-        yield "gopher_quality_hashes", share(measured["hashes"], words) > self.max_symbol_share
-        yield "gopher_quality_ellipses", share(measured["ellipses"], words) > self.max_symbol_share
-        yield "gopher_quality_bullets", share(measured["bullets"], lines) > self.max_bullet_lines
-        ellipsis_lines = share(measured["ellipsis_lines"], lines)
-        yield "gopher_quality_ellipsis_lines", ellipsis_lines > self.max_ellipsis_lines
-        yield "gopher_quality_few_letters", share(measured["letters"], words) < self.min_letters
-        yield "gopher_quality_stop_words", english & (measured["stop_words"] < self.min_stop_words)
+
+        def limit(
+            name: str, reason: str, values: "NDArray[Any]", applies: "NDArray[np.bool_] | None" = None
+        ) -> Threshold:
+            side: Literal["least", "most"] = "least" if name.startswith("min_") else "most"
+            return Threshold(name, f"gopher_quality_{reason}", side, getattr(self, name), values, applies)
+
+        yield limit("min_words", "few_words", plain)
+        yield limit("max_words", "many_words", plain)
+        yield limit("min_mean_word", "short_mean_word", mean, english)
+        yield limit("max_mean_word", "long_mean_word", mean, english)
+        yield limit("max_symbol_share", "hashes", share(measured["hashes"], words))
+        yield limit("max_symbol_share", "ellipses", share(measured["ellipses"], words))
+        yield limit("max_bullet_lines", "bullets", share(measured["bullets"], lines))
+        yield limit("max_ellipsis_lines", "ellipsis_lines", share(measured["ellipsis_lines"], lines))
+        yield limit("min_letters", "few_letters", share(measured["letters"], words))
+        yield limit("min_stop_words", "stop_words", measured["stop_words"], english)

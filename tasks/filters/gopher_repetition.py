@@ -7,14 +7,16 @@ last word of a repeated n-gram.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons, share
+from tasks.filters.base import Annotator, Filter, Measurements, Threshold, share
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tasks.filters.batch import DocumentBatch
     from tasks.filters.counting.columns import Lines
 
@@ -109,22 +111,26 @@ class GopherRepetition(Filter):
     max_duplicate_ngram: dict[int, float] = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
     """Larger share of characters in repeated n-grams: `..._duplicate_<n>gram`. Paper: these."""
 
-    def reasons(self, measured: Measurements) -> Reasons:
-        """See `Filter.reasons`."""
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
         chars = measured["chars"]
+
+        def limit(name: str, bound: float, reason: str, values: "NDArray[Any]") -> Threshold:
+            return Threshold(name, f"gopher_repetition_{reason}", "most", bound, values)
+
         for kind, most, most_chars in (
             ("paragraph", self.max_duplicate_paragraphs, self.max_duplicate_paragraph_chars),
             ("line", self.max_duplicate_lines, self.max_duplicate_line_chars),
         ):
             repeats = share(measured[f"{kind}_repeats"], measured[f"{kind}s"])
-            yield f"gopher_repetition_duplicate_{kind}s", repeats > most
+            yield limit(f"max_duplicate_{kind}s", most, f"duplicate_{kind}s", repeats)
             repeated = share(measured[f"{kind}_repeat_chars"], chars)
-            yield f"gopher_repetition_duplicate_{kind}_chars", repeated > most_chars
-        for size in TOP:
-            if size in self.max_top_ngram:
-                top = share(measured[f"top_{size}gram"], chars)
-                yield f"gopher_repetition_top_{size}gram", top > self.max_top_ngram[size]
-        for size in DUPLICATE:
-            if size in self.max_duplicate_ngram:
-                repeated = share(measured[f"duplicate_{size}gram"], chars)
-                yield f"gopher_repetition_duplicate_{size}gram", repeated > self.max_duplicate_ngram[size]
+            yield limit(f"max_duplicate_{kind}_chars", most_chars, f"duplicate_{kind}_chars", repeated)
+        for name, sizes, bounds in (
+            ("top", TOP, self.max_top_ngram),
+            ("duplicate", DUPLICATE, self.max_duplicate_ngram),
+        ):
+            for size in sizes:
+                if size in bounds:
+                    repeated = share(measured[f"{name}_{size}gram"], chars)
+                    yield limit(f"max_{name}_ngram.{size}", bounds[size], f"{name}_{size}gram", repeated)

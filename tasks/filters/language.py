@@ -13,7 +13,7 @@ with its macrolanguages.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,11 @@ class Language(Filter):
 
         if self.keep:
             yield "language_other", ~np.isin(measured["label"].astype(str), self.keep)
-        yield "language_unsure", measured["score"] < self.min_score
+        yield from super().reasons(measured)
+
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
+        yield Threshold("min_score", "language_unsure", "least", self.min_score, measured["score"])
 
 
 def code_of(label: str) -> str:

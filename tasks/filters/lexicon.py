@@ -10,14 +10,14 @@ count as a column, Weber et al., arXiv 2411.12372. Dodge et al., arXiv 2104.0875
 lists exclude: a count combined with a classifier is safer than dropping a page at the first match.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Threshold
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
@@ -128,8 +128,7 @@ class Lexicon(Filter):
     max_share: float = Field(default=0.02, ge=0, le=1)
     """Larger share of the words: `lexicon_share`."""
 
-    def reasons(self, measured: Measurements) -> Reasons:
-        """See `Filter.reasons`."""
-        if self.max_hits is not None:
-            yield "lexicon_hits", measured["hits"] > self.max_hits
-        yield "lexicon_share", measured["share"] > self.max_share
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
+        yield Threshold("max_hits", "lexicon_hits", "most", self.max_hits, measured["hits"])
+        yield Threshold("max_share", "lexicon_share", "most", self.max_share, measured["share"])

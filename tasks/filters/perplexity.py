@@ -9,13 +9,13 @@ Extracting High Quality Monolingual Datasets from Web Crawl Data", arXiv 1911.00
 Heafield 2011, "KenLM: Faster and Smaller Language Model Queries".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold
 from tasks.filters.language import UNDETERMINED
 
 if TYPE_CHECKING:
@@ -150,9 +150,13 @@ class Perplexity(Filter):
 
     def reasons(self, measured: Measurements) -> Reasons:
         """See `Filter.reasons`."""
-        if self.max_perplexity is not None:
-            yield "perplexity_high", measured["perplexity"] > self.max_perplexity
-        if self.max_unknown_share is not None:
-            yield "perplexity_unknown_words", measured["unknown_share"] > self.max_unknown_share
+        yield from super().reasons(measured)
         for bucket in self.drop_buckets:
             yield f"perplexity_{bucket}", measured["bucket"] == bucket
+
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
+        values = measured["perplexity"]
+        yield Threshold("max_perplexity", "perplexity_high", "most", self.max_perplexity, values)
+        unknown = measured["unknown_share"]
+        yield Threshold("max_unknown_share", "perplexity_unknown_words", "most", self.max_unknown_share, unknown)

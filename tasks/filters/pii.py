@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Threshold
 from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 if TYPE_CHECKING:
@@ -129,10 +129,10 @@ class PiiDense(Filter):
     min_spans: int = Field(default=5, ge=1)
     """Documents with fewer spans are kept: a short notice with one address is not a list."""
 
-    def reasons(self, measured: Measurements) -> Reasons:
-        """See `Filter.reasons`."""
-        enough = measured["count"] >= self.min_spans
-        yield "pii_dense", enough & (measured["per_1000_words"] > self.max_per_1000_words)
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
+        enough, density = measured["count"] >= self.min_spans, measured["per_1000_words"]
+        yield Threshold("max_per_1000_words", "pii_dense", "most", self.max_per_1000_words, density, enough)
 
 
 class NameRecogniser:

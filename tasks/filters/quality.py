@@ -16,12 +16,12 @@ them lower; the score rates pages as training text, not their authors.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.filters.base import Annotator, Filter, Measurements, Reasons
+from tasks.filters.base import Annotator, Filter, Measurements, Threshold
 from tasks.filters.language import UNDETERMINED
 from tasks.filters.learned.signals import CHARS, Weights, matrix
 
@@ -149,6 +149,6 @@ class Quality(Filter):
     """Lower score: `quality_low`. A limit of 0.2 keeps 98 % of the pages that people rated as good and drops 36 % of
     the others, cross-validated on the votes on which the signals were also selected: expect less on other pages."""
 
-    def reasons(self, measured: Measurements) -> Reasons:
-        """See `Filter.reasons`."""
-        yield "quality_low", measured["score"] < self.min_score
+    def thresholds(self, measured: Measurements) -> Iterator[Threshold]:
+        """See `Filter.thresholds`."""
+        yield Threshold("min_score", "quality_low", "least", self.min_score, measured["score"])

@@ -108,7 +108,7 @@ def compare(
     before, origin = config, "the recipe"
     if documents:
         before, origin = settings_of(documents), str(documents.address)
-    after = _change(before, values)
+    after = changed_settings(before, values)
     others = _differences(config, before, "in the recipe")
     return "\n".join(
         [
@@ -124,8 +124,8 @@ def settings_of(documents: Artifact) -> ConsolidateConfig:
     return parse(ConsolidateConfig, documents.record.config, f"the settings that {documents.address} was made with")
 
 
-def _change(config: ConsolidateConfig, values: Mapping[str, Any]) -> ConsolidateConfig:
-    """Returns the settings with some values replaced; a default of `sources` is computed again, as in a recipe.
+def changed_settings(config: ConsolidateConfig, values: Mapping[str, Any]) -> ConsolidateConfig:
+    """Returns settings with some values replaced, by dotted paths; a default of `sources` is computed again.
 
     Not checked against the annotators of the recipe, because a version may have been measured with an override.
     """

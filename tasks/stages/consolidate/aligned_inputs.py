@@ -92,7 +92,7 @@ class AlignedParts:
         """
         document_rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
         attributes = self._attributes(name, document_rows, judged)
-        attributes = attributes.append_column(PAGED, self._is_paged(name, document_rows.column("id")))
+        attributes = attributes.append_column(PAGED, self.is_paged(name, document_rows.column("id")))
         if self.contamination:
             attributes = attributes.append_column(
                 CONTAMINATED, contamination_column(self.contamination, name, document_rows.column("id"))
@@ -123,8 +123,8 @@ class AlignedParts:
             columns = {other: _without(column.combine_chunks(), failed_on) for other, column in columns.items()}
         return pa.table({"id": documents.column("id"), "error": errors, **{other: columns[other] for other in judged}})
 
-    def _is_paged(self, name: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Returns which documents of one part are from paged files."""
+    def is_paged(self, name: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Returns which of some documents of one part are from paged files."""
         path = f"layout/{name}.parquet"
         if not self.has_layouts or not self.extracted.store.exists(f"{self.extracted.path}/{path}"):
             return pa.chunked_array([pa.repeat(False, len(ids))])

@@ -17,7 +17,7 @@ that do not override it. A table with the name of a filter is always the table o
 Imports no heavy modules, because DAG files read recipes at parse time.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -146,6 +146,22 @@ class ConsolidateConfig(Config):
             paged: return those of its PDF files, which have the limits of kind "pdf" in any source.
         """
         return limits_of(self.filters, self.limits, source, _PAGED_KIND if paged else self.kinds.get(source, ""))
+
+    def scopes_of(self, source: str, paged: bool = False) -> tuple[str, ...]:
+        """Returns the kind and the source of some documents that have limits of their own; the last one precedes."""
+        return scopes_of(self.filters, self.limits, source, _PAGED_KIND if paged else self.kinds.get(source, ""))
+
+    def limit_path(self, scopes: Sequence[str], name: str, limit: str) -> str:
+        """Returns the dotted path, below the section, of the table entry that a limit of a filter comes from.
+
+        Args:
+            scopes: see `scopes_of`.
+            name: the filter.
+            limit: its limit; that of an entry is joined to its field by a dot.
+        """
+        field = limit.partition(".")[0]
+        own = [scope for scope in scopes if field in self.limits[scope].get(name, {})]
+        return ".".join(["limits", *own[-1:], name, limit])
 
     def limited(self) -> tuple[str, ...]:
         """Returns the sources with limits of their own, by name or by kind."""
@@ -296,12 +312,14 @@ def limit_scopes(filters: tuple[str, ...], limits: Limits) -> list[str]:
     return [name for name in limits if name not in filters]
 
 
+def scopes_of(filters: tuple[str, ...], limits: Limits, source: str, kind: str) -> tuple[str, ...]:
+    """Returns the kind and the source that have limits of their own; the last one precedes."""
+    return tuple(scope for scope in dict.fromkeys((kind, source)) if scope in limit_scopes(filters, limits))
+
+
 def limits_of(filters: tuple[str, ...], limits: Limits, source: str, kind: str) -> dict[str, dict[str, Any]]:
     """Returns the complete limits of each filter for a source: general ones, overridden by its kind's and its own."""
-    layers = [
-        limits,
-        *(limits[scope] for scope in dict.fromkeys((kind, source)) if scope in limit_scopes(filters, limits)),
-    ]
+    layers = [limits, *(limits[scope] for scope in scopes_of(filters, limits, source, kind))]
     return {name: {key: value for layer in layers for key, value in layer.get(name, {}).items()} for name in filters}
 
 

@@ -100,7 +100,7 @@ def _spans(
         if pii is None:
             yield None
         else:
-            dropped_lines = _line_spans(text, c4["dropped_lines"]) if c4 else ()
+            dropped_lines = line_spans(text, c4["dropped_lines"]) if c4 else ()
             yield [*pii["spans"], *dropped_lines, *(_whole_lines(text, repeats["spans"]) if repeats else ())]
 
 
@@ -125,7 +125,7 @@ def _whole_lines(text: str, spans: Sequence[Mapping[str, int]]) -> Iterator[Mapp
         yield {"kind": "", "start": begin, "end": end}
 
 
-def _line_spans(text: str, numbers: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+def line_spans(text: str, numbers: Sequence[int]) -> Iterator[Mapping[str, Any]]:
     """Yields the spans of lines with their line ends; the kind is "", so that no placeholder is inserted."""
     dropped, at = set(numbers), 0
     for number, line in enumerate(text.split("\n")):

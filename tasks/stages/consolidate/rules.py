@@ -53,6 +53,26 @@ class Verdicts(NamedTuple):
         return pa.array([not row for row in self.reasons], pa.bool_())
 
 
+class LimitValues(NamedTuple):
+    """A limit that is a number, and the values that it is compared with.
+
+    Attributes:
+        path: dotted path of the limit below the section.
+        reason: the reason to drop a document beyond it.
+        side: "least" or "most": what the limit is; a value equal to it is kept.
+        bound: the limit; None for no limit.
+        rows: the documents to which it applies, shape (n,).
+        values: their values, shape (n,).
+    """
+
+    path: str
+    reason: str
+    side: str
+    bound: float | None
+    rows: NDArray[np.int64]
+    values: NDArray[Any]
+
+
 def verdicts(
     config: ConsolidateConfig,
     sources: pa.ChunkedArray,
@@ -83,16 +103,19 @@ def _add_copies(
 ) -> list[str | None]:
     """Adds duplication to the reasons; returns the document that each document duplicates."""
     copies: dict[str, Mapping[str, Any]] = {verdict["id"]: verdict for verdict in resolved.to_pylist()}
-    duplicate_of: list[str | None] = []
-    for row_reasons, verdict in zip(reasons_by_row, duplicates.to_pylist(), strict=True):
+    duplicate_of: list[str | None] = [None] * len(reasons_by_row)
+    is_copy = pc.is_in(duplicates.column("id"), value_set=resolved.column("id").combine_chunks())
+    rows = np.flatnonzero(pc.or_(duplicates.column("duplicate_of").is_valid(), is_copy).to_numpy())
+    for row, verdict in zip(rows.tolist(), duplicates.take(pa.array(rows)).to_pylist(), strict=True):
+        row_reasons = reasons_by_row[row]
         # For a filtered document, dedup's verdict is an additional reason; otherwise only the resolved verdict counts.
         copy = (
             (verdict if verdict["duplicate_of"] and config.dedup else None)
             if row_reasons
             else copies.get(verdict["id"])
         )
-        duplicate_of.append(copy["duplicate_of"] if copy else None)
         if copy:
+            duplicate_of[row] = copy["duplicate_of"]
             row_reasons.append(f"{DUPLICATE}{copy['kind']}")
     return duplicate_of
 
@@ -150,7 +173,7 @@ def reasons(
     ]
     readable = ~taken_down & ~broken
     paged: NDArray[np.bool_] = attributes.column(PAGED).to_numpy(zero_copy_only=False)
-    for limits, rows in _by_limits(config, sources, paged, readable & in_scope(config, sources)):
+    for _, limits, rows in _by_limits(config, sources, paged, readable & in_scope(config, sources)):
         for name in config.filters:
             measured = fields(attributes.column(name).take(pa.array(rows)).combine_chunks())
             for reason, mask in filter_of(name, limits[name]).reasons(measured):
@@ -163,18 +186,46 @@ def reasons(
     return reasons_by_row
 
 
+def limit_values(
+    config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table, taken_down: NDArray[np.bool_]
+) -> Iterator[LimitValues]:
+    """Yields the numeric limits of the filters with the values of the documents to which they apply.
+
+    Args:
+        config: the stage's settings.
+        sources: source of each document.
+        attributes: as in `reasons`.
+        taken_down: as in `reasons`.
+    """
+    paged: NDArray[np.bool_] = attributes.column(PAGED).to_numpy(zero_copy_only=False)
+    readable = ~taken_down & attributes.column("error").is_null().to_numpy(zero_copy_only=False)
+    for scopes, limits, rows in _by_limits(config, sources, paged, readable & in_scope(config, sources)):
+        for name in config.filters:
+            measured = fields(attributes.column(name).take(pa.array(rows)).combine_chunks())
+            for threshold in filter_of(name, limits[name]).thresholds(measured):
+                of_these = slice(None) if threshold.applies is None else threshold.applies
+                yield LimitValues(
+                    config.limit_path(scopes, name, threshold.limit),
+                    *(threshold.reason, threshold.side, threshold.bound),
+                    rows[of_these],
+                    threshold.values[of_these],
+                )
+
+
 def _by_limits(
     config: ConsolidateConfig, sources: pa.ChunkedArray, paged: NDArray[np.bool_], judged: NDArray[np.bool_]
-) -> Iterator[tuple[dict[str, dict[str, Any]], NDArray[np.int64]]]:
-    """Yields limits by filter, and the rows of the judged documents to which they apply."""
+) -> Iterator[tuple[tuple[str, ...], dict[str, dict[str, Any]], NDArray[np.int64]]]:
+    """Yields kind and source with own limits, limits by filter, and rows of the judged documents they apply to."""
     limited = config.limited()
-    groups = [(config.limits_of(source), _is_one_of(sources, (source,)) & ~paged) for source in limited]
-    groups.append((config.limits, ~_is_one_of(sources, limited) & ~paged))
+    groups = [((source, False), _is_one_of(sources, (source,)) & ~paged) for source in limited]
+    groups.append((("", False), ~_is_one_of(sources, limited) & ~paged))
     for source in pc.unique(sources.filter(pa.array(paged & judged))).to_pylist():
-        groups.append((config.limits_of(source, paged=True), _is_one_of(sources, (source,)) & paged))
-    for limits, of_these in groups:
+        groups.append(((source, True), _is_one_of(sources, (source,)) & paged))
+    for (source, is_paged), of_these in groups:
         if len(rows := np.flatnonzero(judged & of_these)):
-            yield limits, rows
+            is_general = not source and not is_paged
+            limits = config.limits if is_general else config.limits_of(source, is_paged)
+            yield () if is_general else config.scopes_of(source, is_paged), limits, rows
 
 
 def contaminated(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[np.bool_]:

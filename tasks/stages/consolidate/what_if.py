@@ -5,11 +5,12 @@ nothing is measured again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
@@ -20,6 +21,7 @@ from tasks.stages.consolidate.resolve import resolve
 from tasks.stages.consolidate.rules import (
     COLUMNS,
     check_measured,
+    limit_values,
     read_by_tiers,
     step_of,
     verdicts,
@@ -31,13 +33,33 @@ _TIERS = ("", GOLD, SILVER)
 
 @dataclass(frozen=True)
 class ChangedVerdict:
-    """A document whose verdict changes; `before` and `after` are its first reasons, "" if it is kept."""
+    """A document whose verdict changes.
+
+    Attributes:
+        id: its id.
+        url: its URL.
+        before: its first reason before, "" if it was kept.
+        after: its first reason after, "" if it would be kept.
+        text: the beginning of its text, masked.
+        value: the value that the limit of the reason is compared with; None for a reason without a numeric limit.
+    """
 
     id: str
     url: str
     before: str
     after: str
     text: str
+    value: float | None = None
+
+
+class PartCounts(NamedTuple):
+    """Numbers of documents of one part: all, those kept before and after, and those whose verdict changes."""
+
+    documents: int
+    kept_before: int
+    kept_after: int
+    gained: int
+    lost: int
 
 
 OutcomeCounts = dict[tuple[str, str, str, str], int]
@@ -56,14 +78,11 @@ class WhatIfResult:
     gained: int
     lost: int
     moved: tuple[ChangedVerdict, ...]
+    parts: tuple[PartCounts, ...] = ()
 
 
-class _Verdict(NamedTuple):
-    """Verdict on a document: its source, first reason ("" if it is kept) and tier ("" if it is dropped)."""
-
-    source: str
-    reason: str
-    tier: str
+_Verdict: TypeAlias = tuple[str, str, str]
+"""Verdict on a document: its source, first reason ("" if it is kept) and tier ("" if it is dropped)."""
 
 
 class _ChangedRow(NamedTuple):
@@ -77,7 +96,11 @@ class _ChangedRow(NamedTuple):
 
 
 def what_if(
-    before: ConsolidateConfig, after: ConsolidateConfig, aligned: AlignedInputs, examples: int = 5
+    before: ConsolidateConfig,
+    after: ConsolidateConfig,
+    aligned: AlignedInputs,
+    examples: int = 5,
+    sample: Mapping[str, pa.Table] | None = None,
 ) -> WhatIfResult:
     """Compares two settings; memory is bounded by one part, the examples, and 100 bytes per document with a copy.
 
@@ -87,6 +110,9 @@ def what_if(
         aligned: the inputs.
         examples: number of gained and of lost documents to return: those with the smallest ids, which are hashes, so
             that they are a random sample.
+        sample: the parts to read, with their copies (`sampling.copies_of`); None for all. The keeper of a copy may be
+            in another part, so a sample does not choose keepers again: a copy of a document that only the other
+            settings drop is not counted in its place.
 
     Raises:
         InputError: the inputs do not have the same parts, or an attribute that the settings read was not measured.
@@ -94,30 +120,32 @@ def what_if(
     names = aligned.names()
     for config in (before, after):
         check_measured(config, aligned.attribute_schema(names[0]), str(aligned.attributes.address))
+    names = names if sample is None else list(sample)
+    resolved = [resolve(config, aligned) if sample is None else sample for config in (before, after)]
     parts = aligned.parts
     counts: tuple[Counter[_Verdict], Counter[_Verdict]] = (Counter(), Counter())
     rejections = Counter[tuple[str, str]]()
-    sums, examples_by_side = Counter[bool](), dict[bool, list[_ChangedRow]]({True: [], False: []})
-    for name, before_verdicts, after_verdicts in zip(
-        names, *(_verdicts(config, aligned) for config in (before, after)), strict=True
-    ):
+    by_part: list[PartCounts] = []
+    examples_by_side: dict[bool, list[_ChangedRow]] = {True: [], False: []}
+    for name in names:
+        ids, (before_verdicts, after_verdicts) = _verdicts((before, after), aligned.parts, name, resolved)
         _count_rejections(rejections, parts.extract_rejections(name))
         for count, verdicts_of_part in zip(counts, (before_verdicts, after_verdicts), strict=True):
             count.update(verdicts_of_part)
-        ids = parts.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
         changed_rows = (
-            _ChangedRow(doc_id, name, row, old.reason, new.reason)
-            for row, (doc_id, old, new) in enumerate(zip(ids, before_verdicts, after_verdicts, strict=True))
-            if bool(old.reason) != bool(new.reason)
+            _ChangedRow(ids[row].as_py(), name, row, old[1], new[1])
+            for row, (old, new) in enumerate(zip(before_verdicts, after_verdicts, strict=True))
+            if bool(old[1]) != bool(new[1])
         )
-        for is_gain, rows in _by_side(changed_rows).items():
-            sums[is_gain] += len(rows)
+        changed = _by_side(changed_rows)
+        for is_gain, rows in changed.items():
             examples_by_side[is_gain] = nsmallest(examples, [*examples_by_side[is_gain], *rows])
-    chosen_examples = tuple(
-        _example(after, parts, changed_row) for is_gain in (True, False) for changed_row in examples_by_side[is_gain]
-    )
+        kept_before, kept_after = (sum(not row[1] for row in side) for side in (before_verdicts, after_verdicts))
+        by_part.append(PartCounts(len(ids), kept_before, kept_after, len(changed[True]), len(changed[False])))
+    chosen_examples = tuple(_examples(before, after, parts, [*examples_by_side[True], *examples_by_side[False]]))
     funnels = (_funnel(counts[0], rejections), _funnel(counts[1], rejections))
-    return WhatIfResult(*funnels, sums[True], sums[False], chosen_examples)
+    gained, lost = (sum(getattr(part, side) for part in by_part) for side in ("gained", "lost"))
+    return WhatIfResult(*funnels, gained, lost, chosen_examples, tuple(by_part))
 
 
 def _count_rejections(counts: Counter[tuple[str, str]], rows: pa.Table) -> None:
@@ -140,26 +168,58 @@ def _by_side(changed_rows: Iterable[_ChangedRow]) -> dict[bool, list[_ChangedRow
     return sides
 
 
-def _verdicts(config: ConsolidateConfig, inputs: AlignedInputs) -> Iterator[list[_Verdict]]:
-    """Yields the verdicts on the documents of each part."""
-    copies, aligned = resolve(config, inputs), inputs.parts
-    annotators = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
-    for name in inputs.names():
-        documents, judged, duplicates = aligned.part(name, ["id", "source"], annotators, COLUMNS)
-        sources = documents.column("source")
-        taken_down = aligned.taken_down(name, documents.num_rows)
+def _verdicts(
+    configs: Sequence[ConsolidateConfig],
+    aligned: AlignedParts,
+    name: str,
+    resolved: Sequence[Mapping[str, pa.Table]],
+) -> tuple[pa.ChunkedArray, list[list[_Verdict]]]:
+    """Returns the ids of the documents of one part, and the verdicts on them for each of some settings.
+
+    Args:
+        configs: the settings.
+        aligned: the inputs.
+        name: the part.
+        resolved: for each of the settings the documents to drop as copies, by part.
+    """
+    read = dict.fromkeys(name for config in configs for name in (*config.filters, *read_by_tiers(config)))
+    documents, judged, duplicates = aligned.part(name, ["id", "source"], list(read), COLUMNS)
+    sources, taken_down = documents.column("source"), aligned.taken_down(name, documents.num_rows)
+    names, found = sources.to_pylist(), []
+    for config, copies in zip(configs, resolved, strict=True):
         part_verdicts = verdicts(config, sources, judged, copies[name], duplicates, taken_down)
-        rows = zip(sources.to_pylist(), part_verdicts.first, part_verdicts.tiers, strict=True)
-        yield [_Verdict(*row) for row in rows]
+        found.append(list(zip(names, part_verdicts.first, part_verdicts.tiers, strict=True)))
+    return documents.column("id"), found
 
 
-def _example(config: ConsolidateConfig, aligned: AlignedParts, changed_row: _ChangedRow) -> ChangedVerdict:
-    documents, judged, _ = aligned.part(changed_row.part, ["id", "source", "url", "text"], config.reads(), ["id"])
-    document = documents.slice(changed_row.row, 1)
-    (text,) = mask_texts(config, document, judged.slice(changed_row.row, 1), [not changed_row.after])
-    (url,) = document.column("url").to_pylist()
-    excerpt = " ".join(text[: 4 * _EXCERPT].split())[:_EXCERPT]
-    return ChangedVerdict(changed_row.id, url, changed_row.before, changed_row.after, excerpt)
+def _examples(
+    before: ConsolidateConfig, after: ConsolidateConfig, aligned: AlignedParts, changed: Sequence[_ChangedRow]
+) -> Iterator[ChangedVerdict]:
+    """Yields the documents in their order; reads each part once."""
+    found: dict[_ChangedRow, ChangedVerdict] = {}
+    for name in dict.fromkeys(row.part for row in changed):
+        of_part = [row for row in changed if row.part == name]
+        annotators = list(dict.fromkeys([*before.filters, *after.reads()]))
+        documents, judged, _ = aligned.part(name, ["id", "source", "url", "text"], annotators, ["id"])
+        indices = pa.array([row.row for row in of_part], pa.int64())
+        documents, judged = documents.take(indices), judged.take(indices)
+        texts = mask_texts(after, documents, judged, [not row.after for row in of_part])
+        sides = [_values(config, documents.column("source"), judged) for config in (before, after)]
+        for at, (row, url, text) in enumerate(zip(of_part, documents.column("url").to_pylist(), texts, strict=True)):
+            value = sides[0].get((at, row.before)) if row.before else sides[1].get((at, row.after))
+            excerpt = " ".join(text[: 4 * _EXCERPT].split())[:_EXCERPT]
+            found[row] = ChangedVerdict(row.id, url, row.before, row.after, excerpt, value)
+    yield from (found[row] for row in changed)
+
+
+def _values(config: ConsolidateConfig, sources: pa.ChunkedArray, judged: pa.Table) -> dict[tuple[int, str], float]:
+    """Returns the values that limits are compared with, by row and reason."""
+    of_limits = limit_values(config, sources, judged, np.zeros(len(sources), np.bool_))
+    return {
+        (row, limit.reason): float(value)
+        for limit in of_limits
+        for row, value in zip(limit.rows.tolist(), limit.values.tolist(), strict=True)
+    }
 
 
 def render(answer: WhatIfResult) -> str:

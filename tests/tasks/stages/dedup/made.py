@@ -35,7 +35,8 @@ class Settings(Config):
 def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
     """One document with its measurements; `more` overrides any field.
 
-    `poor` makes it fail as `gopher_quality_few_words`; `error` is the error of a failed annotator.
+    `poor` makes it fail as `gopher_quality_few_words`; `error` is the error of a failed annotator; `measured` has other
+    measurements by annotator and field.
     """
     url = f"https://example.org/{name or digest128(text)}"
     row = {
@@ -60,6 +61,7 @@ def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
         "pii_spans": [],
         "poor": False,
         "error": None,
+        "measured": {},
         "metadata": None,
     }
     return {**row, **more}
@@ -76,7 +78,7 @@ def _measured(row: dict[str, Any]) -> dict[str, Any]:
     }
     for name in ANNOTATORS:
         nothing = dict.fromkeys((field.name for field in annotator(name, {}).type()), 0)
-        found[name] = {**nothing, **found[name]}
+        found[name] = {**nothing, **found[name], **row["measured"].get(name, {})}
     return found
 
 

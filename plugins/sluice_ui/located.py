@@ -1,0 +1,105 @@
+"""Documents of a version by id: where they are, their texts with marks, and their values beside the limits."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sluice_ui.scan import Place, equals, rows_at, search
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError, SluiceError
+from tasks.formats.documents.key_index import ID, KeyIndex
+from tasks.formats.documents.tombstones import Tombstones, in_force
+from tasks.run.forecast import inputs_at, settings_of
+from tasks.run.recipe import Recipe
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.marked_text import LimitValue, MarkedDocument, read_documents, read_values
+
+
+class Located(NamedTuple):
+    """A document by the name of its part and its id; the part is "" if it is not known."""
+
+    part: str
+    id: str
+
+
+class Reader:
+    """Reads documents of a version from what they were made from.
+
+    Args:
+        recipe: the recipe.
+        version: the version.
+        documents: its documents.
+    """
+
+    def __init__(self, recipe: Recipe, version: str, documents: Artifact) -> None:
+        self._recipe, self._version, self._documents = recipe, version, documents
+
+    @cached_property
+    def _inputs(self) -> AlignedInputs:
+        return inputs_at(self._documents.store, self._recipe.name, self._version)
+
+    @cached_property
+    def _config(self) -> ConsolidateConfig:
+        return settings_of(self._documents)
+
+    def locate(self, doc_id: str) -> Located | None:
+        """Returns the part of a kept or rejected document; None if the version has neither."""
+        index = KeyIndex(self._documents)
+        _, places = index.find(ID, doc_id)
+        for part, row in places:
+            path = f"rejected/{index.parts[part]}.parquet"
+            at = Place(self._documents.files("rejected/").index(path), row)
+            if rows_at(self._documents, "rejected/", [at], ["id"])[0]["id"] == doc_id:
+                return Located(index.parts[part], doc_id)
+        found = search(self._documents, "kept/", [equals("id", doc_id)], Place(0, 0), 1)
+        if not found.places:
+            return None
+        return Located(rows_at(self._documents, "kept/", found.places, ["id"])[0]["part"], doc_id)
+
+    def read(self, located: Located) -> MarkedDocument:
+        """Returns a document.
+
+        Raises:
+            InputError: the version has no such document, or what it was made from is gone.
+        """
+        if located.part not in self._inputs.extracted.names("documents/"):
+            found = self.locate(located.id)
+            if found is None:
+                raise _missing(self._documents, located.id)
+            located = found
+        documents = read_documents(self._config, self._inputs.parts, located.part, [located.id])
+        if located.id not in documents:
+            raise _missing(self._documents, located.id)
+        return documents[located.id]
+
+    def values_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, LimitValue]]:
+        """Returns, for rejected documents, the values beside the limits that drop them, by id and reason.
+
+        Empty if what the version was made from is gone, or its settings are of another version of Sluice.
+        """
+        found: dict[str, dict[str, LimitValue]] = {}
+        try:
+            for part in dict.fromkeys(row["part"] for row in rows):
+                ids = [row["id"] for row in rows if row["part"] == part]
+                for doc_id, values in read_values(self._config, self._inputs.parts, part, ids).items():
+                    found[doc_id] = {value.reason: value for value in values}
+        except SluiceError:
+            return {}
+        return found
+
+    def hidden(self, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+        """Returns the ids of documents whose texts are withheld because of takedowns after the version was made."""
+        if not rows:
+            return set()
+        stones = Tombstones.read([takedown.folder for takedown in in_force(self._documents.store, self._recipe.name)])
+        if not stones:
+            return set()
+        table = pa.table({name: pa.array([row.get(name) or "" for row in rows], pa.string()) for name in ("id", "url")})
+        return {row["id"] for row, is_hidden in zip(rows, stones.mask(table).tolist(), strict=True) if is_hidden}
+
+
+def _missing(documents: Artifact, doc_id: str) -> InputError:
+    return InputError(f"{documents.address} has no document {doc_id[:40]}", "it may be of another version")

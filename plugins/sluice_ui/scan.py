@@ -1,0 +1,155 @@
+"""Finds documents by their columns in the Parquet files of a version, without an index.
+
+DuckDB reads the columns that the conditions name, and skips row groups by their statistics. Files are read in groups
+that grow, until enough rows match, so that a condition that many documents meet reads few files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tasks.core import parquet
+from tasks.core.artifact import Artifact
+
+_FIRST_GROUP = 8
+_GROWTH = 4
+THREADS = 2
+"""Threads of a search, so that a page leaves the API server its other cores."""
+
+
+class Place(NamedTuple):
+    """The place of a row: number of the file, and row in it."""
+
+    file: int
+    row: int
+
+
+class Condition(NamedTuple):
+    """A condition on columns, in SQL with one "?" for each value."""
+
+    columns: tuple[str, ...]
+    sql: str
+    values: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search.
+
+    Attributes:
+        places: the places of the rows, in the order of the files.
+        next: from where to search on; None if all files were read.
+        files: number of files that were read.
+    """
+
+    places: tuple[Place, ...]
+    next: Place | None
+    files: int
+
+
+def equals(column: str, value: str) -> Condition:
+    """Returns the condition that a column has a value."""
+    return Condition((column,), f"{column} = ?", (value,))
+
+
+def host_of_url(host: str) -> Condition:
+    """Returns the condition that the host of a URL, with its port, has a value; for files without a column of hosts."""
+    return Condition(("url",), "split_part(url, '/', 3) = ?", (host,))
+
+
+def between(column: str, low: float | None, high: float | None) -> Condition:
+    """Returns the condition that a column is at least `low` and at most `high`; None for no limit."""
+    bounds = [(sign, value) for sign, value in ((">=", low), ("<=", high)) if value is not None]
+    return Condition(
+        (column,), " AND ".join(f"{column} {sign} ?" for sign, _ in bounds), tuple(value for _, value in bounds)
+    )
+
+
+def contains(columns: Sequence[str], text: str) -> Condition:
+    """Returns the condition that any of some columns contains a text, regardless of case."""
+    sql = " OR ".join(f"contains(lower({column}), lower(?))" for column in columns)
+    return Condition(tuple(columns), f"({sql})", (text,) * len(columns))
+
+
+def search(
+    artifact: Artifact, folder: str, conditions: Sequence[Condition], begin: Place, most: int, budget: int | None = None
+) -> Found:
+    """Returns the first rows from a place on that meet all conditions; a file without a column has none.
+
+    Args:
+        artifact: the artifact.
+        folder: the folder of its files ("kept/").
+        conditions: the conditions.
+        begin: where to begin.
+        most: number of rows to find.
+        budget: bytes of files to read at most, of which the first one may be larger; None for no limit.
+    """
+    sizes = {entry.path: entry.bytes for part in artifact.parts for entry in part.files}
+    paths = artifact.files(folder)
+    columns = {name for condition in conditions for name in condition.columns}
+    places: list[Place] = []
+    if not paths or not columns <= set(parquet.schema(artifact.local(paths[0])).names):
+        return Found((), None, 0)
+    at, width, used = begin.file, _FIRST_GROUP, 0
+    while at < len(paths) and len(places) < most:
+        end = at + 1
+        used += sizes[paths[at]]
+        while end < min(len(paths), at + width) and (budget is None or used + sizes[paths[end]] <= budget):
+            used += sizes[paths[end]]
+            end += 1
+        skip = begin.row if at == begin.file else 0
+        local = [artifact.local(path) for path in paths[at:end]]
+        places += [Place(at + file, row) for file, row in _group(local, conditions, skip, most - len(places))]
+        at, width = end, width * _GROWTH
+        if (budget is not None and used >= budget) or (budget and at < len(paths) and used + sizes[paths[at]] > budget):
+            break
+    if len(places) >= most:
+        last = places[-1]
+        return Found(tuple(places), Place(last.file, last.row + 1), last.file - begin.file + 1)
+    return Found(tuple(places), Place(at, 0) if at < len(paths) else None, at - begin.file)
+
+
+def _group(paths: Sequence[str], conditions: Sequence[Condition], skip: int, most: int) -> list[tuple[int, int]]:
+    """Returns number of the file and row of the first matching rows of some files, without `skip` rows of the first."""
+    import duckdb
+
+    where = " AND ".join(["(filename != ? OR file_row_number >= ?)", *(condition.sql for condition in conditions)])
+    asked = [value for condition in conditions for value in condition.values]
+    values: list[Any] = [list(paths), paths[0], skip, *asked, most]
+    with duckdb.connect(config={"threads": THREADS}) as connection:
+        rows = connection.execute(
+            "SELECT filename, file_row_number FROM read_parquet(?, filename = true, file_row_number = true) "
+            f"WHERE {where} LIMIT ?",
+            values,
+        ).fetchall()
+    numbers = {path: number for number, path in enumerate(paths)}
+    return sorted((numbers[name], int(row)) for name, row in rows)
+
+
+def rows_at(artifact: Artifact, folder: str, places: Sequence[Place], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns rows at some places with those of the columns that the files have, and `part`, the name of the part."""
+    paths = artifact.files(folder)
+    found: dict[Place, dict[str, Any]] = {}
+    for number in dict.fromkeys(place.file for place in places):
+        rows = [place.row for place in places if place.file == number]
+        part = paths[number].removeprefix(folder).removesuffix(".parquet")
+        table = _rows_of_file(artifact.local(paths[number]), rows, columns)
+        found |= {
+            Place(number, row): {**value, "part": part} for row, value in zip(rows, table.to_pylist(), strict=True)
+        }
+    return [found[place] for place in places]
+
+
+def _rows_of_file(path: str, rows: Sequence[int], columns: Sequence[str]) -> pa.Table:
+    """Returns some rows of a file, in their order; reads the row groups that have them, in batches."""
+    with parquet.open_file(path) as file:
+        names = [name for name in columns if name in file.schema_arrow.names]
+        pieces, begin = [], 0
+        for group in range(file.num_row_groups):
+            end = begin + file.metadata.row_group(group).num_rows
+            if mine := [row - begin for row in rows if begin <= row < end]:
+                pieces.append(file.read_row_group(group, columns=names).take(pa.array(mine)))
+            begin = end
+        return pa.concat_tables(pieces)
