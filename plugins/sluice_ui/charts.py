@@ -81,7 +81,7 @@ def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[fl
         },
     }
     layout = {
-        "xaxis": {"title": {"text": title}, "zeroline": True},
+        "xaxis": {"title": {"text": title}, "zeroline": True, "rangemode": "tozero"},
         "yaxis": {"automargin": True, "autorange": "reversed"},
     }
     return _figure([trace], layout)

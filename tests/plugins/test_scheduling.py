@@ -28,12 +28,13 @@ def planned(airflow_db):
             session.add(DagModel(dag_id=name, is_paused=paused, is_stale=False, bundle_name="dags-folder",
                                  next_dagrun_create_after=due, fileloc="x", relative_fileloc="x"))  # fmt: skip
         session.flush()
-        for run, state in (("scheduled__1", "success"), ("manual__2", "failed")):
-            session.add(DagRun(dag_id="seen.crawl", run_id=run, run_type="manual", state=state, run_after=DUE))
+        for name, run, state in (("corpus", "manual__0", "success"), ("crawl", "scheduled__1", "success"),
+                                 ("crawl", "manual__2", "failed")):  # fmt: skip
+            session.add(DagRun(dag_id=f"seen.{name}", run_id=run, run_type="manual", state=state, run_after=DUE))
             session.flush()
     yield
     with create_session() as session:
-        session.query(DagRun).filter(DagRun.dag_id == "seen.crawl").delete()
+        session.query(DagRun).filter(DagRun.dag_id.in_(["seen.crawl", "seen.corpus"])).delete()
         session.query(DagModel).filter(DagModel.dag_id.in_(["seen.crawl", "seen.corpus", "other.crawl"])).delete()
 
 
