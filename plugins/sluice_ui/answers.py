@@ -3,7 +3,7 @@
 Computes the answers from the store, as the shell does; every document and step in them is a link to its own trace.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Form, Query
@@ -23,10 +23,12 @@ from sluice_ui.access import (
     router,
 )
 from sluice_ui.frame import ROOT, Address, Version, badge, link, page
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.trainer.answering import MOST_TOKENS, MOST_WEIGHTS, continue_text, weights_bytes
 
 if TYPE_CHECKING:
     from tasks.formats.tokens.readings import Reading
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 
 STEPS = 8
 """Steps of a document that are links; more are counted."""
+
+_DOCUMENTS = ("fate", "document", "url", "source", "#tokens", "steps, or reasons", "first seen by")
+_READ = ("source", "#sequence", "#epoch", "document", "tokens", "text")
+_SPANS = ("span", "#tokens", "#bits", "#occurs", "page", "steps")
+"""Titles of tables."""
 
 _FATES = {"kept": "good", "rejected": "bad"}
 
@@ -46,7 +53,7 @@ def trace(recipe: Recipe, version: str, target: str, at: Address) -> str:
     from tasks.run.trace.trace import trace as compute_trace
 
     of = Version(recipe.name, version, "trace", "crawl" in recipe.parts)
-    values: dict[str, Any] = {"value": target, "query": of.query, "text": "", "documents": None, "sequences": None}
+    values: dict[str, Any] = {"value": target, "query": of.query, "text": "", "tables": [], "step": ""}
     if target.strip():
         try:
             found = compute_trace(open_store(recipe), recipe.name, version, target.strip())
@@ -54,30 +61,81 @@ def trace(recipe: Recipe, version: str, target: str, at: Address) -> str:
             return page("trace", "Trace", at, of, **{**values, "text": str(error)})
         values["text"] = render(found)
         if isinstance(found, PageTrace):
-            values["documents"] = _documents(found, of)
+            values["tables"] = [("Documents", "documents", _DOCUMENTS, _documents(found, of))]
         elif isinstance(found, StepTrace):
-            values["sequences"] = _sequences(found, of)
+            values |= {
+                "step": str(found.step),
+                "tables": [("What the step read, in order", "read", _READ, _sequences(found, of))],
+            }
     return page("trace", f"Trace: {target}" if target else "Trace", at, of, **values)
 
 
 def explain(recipe: Recipe, version: str, text: str, at: Address) -> str:
     """Returns the page with the training documents and steps that contain parts of a text; a form only without one."""
     from tasks.run.trace.explain import MOST_CHARACTERS
-    from tasks.run.trace.explain import explain as compute_explanation
-    from tasks.run.trace.text import render_explanation
 
     text = text.replace("\r\n", "\n")  # forms send CRLF
     of = Version(recipe.name, version, "explain", "crawl" in recipe.parts)
-    values: dict[str, Any] = {
-        "value": text[:MOST_CHARACTERS], "query": of.query, "text": "", "marked": None, "spans": []
-    }  # fmt: skip
+    values = {**_explain_form(recipe, of), "value": text[:MOST_CHARACTERS]}
     if text:
-        try:
-            found = compute_explanation(open_store(recipe), recipe.name, version, text)
-        except InputError as error:
-            return page("explain", "Explain a text", at, of, **{**values, "text": str(error)})
-        values |= {"text": render_explanation(found), "marked": _marked(text, found.spans), "spans": _spans(found, of)}
+        values |= _explained(recipe, of, text)
     return page("explain", "Explain a text", at, of, **values)
+
+
+def generate(recipe: Recipe, version: str, prompt: str, sampling: Mapping[str, Any], at: Address) -> str:
+    """Returns the page with the text with which the version's model continues a prompt, and its explanation.
+
+    Args:
+        recipe: the recipe.
+        version: version of the model.
+        prompt: a text.
+        sampling: {tokens, temperature, seed} as in `answering.continue_text`.
+        at: address of the page.
+    """
+    prompt = prompt.replace("\r\n", "\n")
+    of = Version(recipe.name, version, "explain", "crawl" in recipe.parts)
+    values = {**_explain_form(recipe, of), "prompt": prompt, "sampling": sampling}
+    try:
+        model = _model(recipe, version)
+        if model is None:
+            raise InputError(f"{recipe.name}@{version} has no model", "open a version that was trained")
+        made = continue_text(model, prompt, sampling["tokens"], sampling["temperature"], sampling["seed"])
+        found = _explained(recipe, of, made) if made else {"problem": "The model ended the text at once."}
+        values |= {"marked": escape(made), "generated": made, **found}
+    except InputError as error:
+        values["problem"] = str(error)
+    return page("explain", "Explain a text", at, of, **values)
+
+
+def _explain_form(recipe: Recipe, of: Version) -> dict[str, Any]:
+    """Returns the values of the forms of an explanation, without an answer."""
+    model = _model(recipe, of.version)
+    usable = model is not None and 0 < weights_bytes(model) <= MOST_WEIGHTS
+    return {
+        "value": "", "query": of.query, "text": "", "problem": "", "tables": [], "marked": None, "generated": "",
+        "prompt": "", "model": str(model.address) if model and usable else "", "most_tokens": MOST_TOKENS,
+        "sampling": {"tokens": 64, "temperature": 0.8, "seed": 0},
+    }  # fmt: skip
+
+
+def _model(recipe: Recipe, version: str) -> Artifact | None:
+    """Returns the fine-tuned or else the trained model of a version."""
+    store = open_store(recipe)
+    found = (Artifact.find(store, ArtifactId(f"{recipe.name}/{kind}", version)) for kind in ("finetuned", "checkpoint"))
+    return next(filter(None, found), None)
+
+
+def _explained(recipe: Recipe, of: Version, text: str) -> dict[str, Any]:
+    """Returns the values of the answer: the marked text, and its spans as a table and in full; or why there is none."""
+    from tasks.run.trace.explain import explain as compute_explanation
+    from tasks.run.trace.text import render_explanation
+
+    try:
+        found = compute_explanation(open_store(recipe), recipe.name, of.version, text)
+    except InputError as error:
+        return {"text": str(error)}
+    spans = ("Spans, the least probable first", "spans", _SPANS, _spans(found, of))
+    return {"text": render_explanation(found), "marked": _marked(text, found.spans), "tables": [spans]}
 
 
 def why(recipe: Recipe, version: str, url: str, at: Address) -> str:
@@ -86,18 +144,20 @@ def why(recipe: Recipe, version: str, url: str, at: Address) -> str:
     from tasks.stages.crawl.why import why as reasons
 
     of = Version(recipe.name, version, "why")
-    values: dict[str, Any] = {"value": url, "query": of.query, "text": "", "verdict": "", "obstacles": []}
+    values: dict[str, Any] = {"value": url, "query": of.query, "text": "", "verdict": "", "tables": []}
     if url.strip():
         try:
             facts = reasons(open_store(recipe), recipe.name, recipe.of(CrawlConfig), url, version)
         except InputError as error:
             return page("why", "Why", at, of, **{**values, "text": str(error)})
         rows = [[one["by"], one["says"], "goes away by itself" if one["waits"] else ""] for one in facts["obstacles"]]
-        values |= {"text": render(facts), "verdict": facts["verdict"], "obstacles": rows}
+        tables = [("Obstacles", "obstacles", ("rule", "reason", "later"), rows)]
+        values |= {"text": render(facts), "verdict": facts["verdict"], "tables": tables}
     return page("why", f"Why: {url}" if url else "Why is a URL crawled or not?", at, of, **values)
 
 
-def _trace_link(label: object, what: str, of: Version) -> Markup:
+def trace_link(label: object, what: str, of: Version) -> Markup:
+    """Returns a link to the trace of a URL, a document or a step."""
     return link(label, f"{ROOT}/trace", **of.query, what=what)
 
 
@@ -106,7 +166,7 @@ def _documents(found: "PageTrace", of: Version) -> list[list[object]]:
     return [
         [
             badge(document.fate, _FATES.get(document.fate, "")),
-            _trace_link(document.id, document.id, of),
+            trace_link(document.id, document.id, of),
             document.url,
             document.source,
             document.position.n_tokens if document.position else None,
@@ -122,13 +182,13 @@ def _fate(document: "Document", of: Version) -> Markup:
     if document.rejection:
         reasons = escape(", ".join(document.rejection.reasons))
         copy = document.rejection.duplicate_of
-        return reasons + Markup(", a copy of ") + _trace_link(copy, copy, of) if copy else reasons
+        return reasons + Markup(", a copy of ") + trace_link(copy, copy, of) if copy else reasons
     return _steps(document.reading, of)
 
 
 def _steps(reading: "Reading | None", of: Version) -> Markup:
     steps: Sequence[int] = reading.steps if reading else ()
-    shown = Markup(", ").join(_trace_link(f"{step:,}", f"step:{step}", of) for step in steps[:STEPS])
+    shown = Markup(", ").join(trace_link(f"{step:,}", f"step:{step}", of) for step in steps[:STEPS])
     return shown + (f" and {len(steps) - STEPS:,} more" if len(steps) > STEPS else "") if steps else Markup("no step")
 
 
@@ -145,7 +205,7 @@ def _sequences(found: "StepTrace", of: Version) -> list[list[object]]:
             text = "withheld" if part.withheld else " ".join(part.text.split())[:200]
             last = part.start + part.length - 1
             rows.append(
-                [sequence.source, sequence.sequence, sequence.epoch, _trace_link(part.url or part.id, part.id, of),
+                [sequence.source, sequence.sequence, sequence.epoch, trace_link(part.url or part.id, part.id, of),
                  f"{part.start:,} .. {last:,}", text]
             )  # fmt: skip
     return rows
@@ -173,7 +233,7 @@ def _spans(found: "Explanation", of: Version) -> list[list[object]]:
             span.tokens,
             round(span.bits),
             span.count,
-            _trace_link(document.url or document.id, document.id, of),
+            trace_link(document.url or document.id, document.id, of),
             _steps(document.reading, of),
         ]
         for span in found.spans
@@ -208,6 +268,22 @@ def explain_page(
 ) -> HTMLResponse:
     """Pages and training steps of a text. Uses POST because the text may be too long for a URL; changes nothing."""
     return respond(lambda: explain(readable(recipe, user), version, text, at))
+
+
+@routes.post("/generate")
+def generate_page(
+    recipe: Annotated[str, Form(pattern=f"^{RECIPE_NAME}$", max_length=100)],
+    version: Annotated[str, Form(pattern=f"^{VERSION_NAME}$", max_length=100)],
+    user: User,
+    prompt: Annotated[str, Form(max_length=20_000)] = "",
+    tokens: Annotated[int, Form(ge=1, le=MOST_TOKENS)] = 64,
+    temperature: Annotated[float, Form(ge=0, le=2)] = 0.8,
+    seed: Annotated[int, Form(ge=0, lt=2**31)] = 0,
+) -> HTMLResponse:
+    """A continuation by the model, explained. Uses POST because it costs seconds of the server; changes nothing."""
+    sampling = {"tokens": tokens, "temperature": temperature, "seed": seed}
+    at = Address("/explain", {"recipe": recipe, "version": version})
+    return respond(lambda: generate(readable(recipe, user), version, prompt, sampling, at))
 
 
 @routes.get("/why")

@@ -10,11 +10,44 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from sluice_ui import answers, charts, documents, duplicates, filters, recipes, runs, takedowns, trigger, version
+from sluice_ui import (
+    answers,
+    canaries,
+    charts,
+    compare,
+    costs,
+    crawl,
+    documents,
+    duplicates,
+    filters,
+    lineage,
+    recipes,
+    runs,
+    takedowns,
+    training,
+    trigger,
+    version,
+)
 from sluice_ui.access import router
 from sluice_ui.frame import HEADERS, Address, page
 
-PAGES = (recipes, version, documents, duplicates, filters, answers, runs, trigger, takedowns)
+PAGES = (
+    recipes,
+    version,
+    documents,
+    duplicates,
+    filters,
+    canaries,
+    training,
+    answers,
+    runs,
+    trigger,
+    takedowns,
+    lineage,
+    costs,
+    compare,
+    crawl,
+)
 """Modules of pages, each with its `routes`."""
 
 _STATIC = Path(__file__).parent / "static"

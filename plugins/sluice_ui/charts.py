@@ -6,8 +6,12 @@ The scripts come from the installed package plotly; the package itself is not im
 import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 MOST_POINTS = 600
 """Points of a curve; a longer series is thinned, keeping first and last."""
@@ -77,7 +81,7 @@ def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[fl
         },
     }
     layout = {
-        "xaxis": {"title": {"text": title}, "zeroline": True},
+        "xaxis": {"title": {"text": title}, "zeroline": True, "rangemode": "tozero"},
         "yaxis": {"automargin": True, "autorange": "reversed"},
     }
     return _figure([trace], layout)
@@ -88,6 +92,48 @@ def bars(names: Sequence[str], values: Sequence[float], title: str) -> str:
     trace = {"type": "bar", "orientation": "h", "x": list(values), "y": list(names)}
     layout = {"xaxis": {"title": {"text": title}}, "yaxis": {"automargin": True, "autorange": "reversed"}}
     return _figure([trace], layout)
+
+
+def lines(series: Sequence[tuple[str, ArrayLike, ArrayLike]], x_title: str, y_title: str, log: bool = False) -> str:
+    """Returns named lines with a legend; of a long line the lowest and highest values are kept, so no peak is lost.
+
+    Args:
+        series: name, x and y of each line; y may be NaN, which is a gap.
+        x_title: title of the axis.
+        y_title: title of the axis.
+        log: whether the y axis is logarithmic.
+    """
+    data = []
+    for name, x, y in series:
+        xs, ys = _peaks(np.asarray(x, np.float64), np.asarray(y, np.float64))
+        values = [None if np.isnan(value) else float(value) for value in ys]
+        data.append({"type": "scatter", "mode": "lines", "name": name, "x": xs.tolist(), "y": values})
+    axis = {"title": {"text": y_title}, **({"type": "log"} if log else {})}
+    shown = {"showlegend": len(data) > 1, "legend": {"orientation": "h", "y": 1.12}}
+    return _figure(data, {"xaxis": {"title": {"text": x_title}}, "yaxis": axis, **shown})
+
+
+def groups(series: Sequence[tuple[str, Sequence[str], Sequence[float]]], y_title: str) -> str:
+    """Returns stacked bars with a legend: name, names on the x axis, and values of each series."""
+    data = [{"type": "bar", "name": name, "x": list(x), "y": list(y)} for name, x, y in series]
+    layout = {"barmode": "stack", "xaxis": {"type": "category"}, "yaxis": {"title": {"text": y_title}}}
+    return _figure(data, {**layout, "showlegend": True, "legend": {"orientation": "h", "y": 1.12}})
+
+
+def _peaks(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns at most MOST_POINTS points: of each span of the line its lowest and its highest, in the order of x."""
+    spans = MOST_POINTS // 2
+    if len(x) <= MOST_POINTS:
+        return x, y
+    edges = np.linspace(0, len(x), spans + 1).astype(int)
+    at: list[int] = []
+    for first, end in pairwise(edges.tolist()):
+        part = y[first:end]
+        if np.isnan(part).all():
+            at.append(int(first))
+        else:
+            at += sorted({int(first + np.nanargmin(part)), int(first + np.nanargmax(part))})
+    return x[at], y[at]
 
 
 def _figure(data: list[dict[str, Any]], layout: dict[str, Any]) -> str:

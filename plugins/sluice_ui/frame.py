@@ -32,8 +32,12 @@ PER_PAGE = 50
 
 TABS = {
     "overview": ("Overview", "/recipe/{recipe}"),
+    "lineage": ("Lineage", "/lineage"),
+    "compare": ("Compare", "/compare"),
     "documents": ("Documents", "/corpus"),
     "filters": ("Filters", "/filters"),
+    "canaries": ("Canaries", "/canaries"),
+    "training": ("Training", "/training"),
     "trace": ("Trace", "/trace"),
     "explain": ("Explain", "/explain"),
     "why": ("Why", "/why"),
@@ -42,7 +46,9 @@ TABS = {
 
 RECIPE_TABS = {
     "versions": ("Versions", "/recipe/{recipe}"),
+    "crawl": ("Crawl", "/crawl"),
     "takedowns": ("Takedowns", "/takedowns"),
+    "costs": ("Cost and disk", "/costs"),
 }
 """Pages of a recipe: title and path."""
 
@@ -88,6 +94,7 @@ class Version:
             return [
                 (title, Address(path.format(recipe=self.recipe), self._query_of_recipe(path)).href(), name == self.tab)
                 for name, (title, path) in RECIPE_TABS.items()
+                if name != "crawl" or self.crawls
             ]
         return [
             (title, Address(path.format(recipe=self.recipe), self._query_of(name)).href(), name == self.tab)
@@ -160,6 +167,8 @@ def _order(cell: object) -> tuple[int, float, str]:
     if isinstance(cell, int | float):
         return 0, float(cell), ""
     text = cell.striptags() if isinstance(cell, Markup) else "" if cell is None else str(cell)
+    if (digits := text.replace(",", "")).isdecimal():  # the label of a link, such as 1,200
+        return 0, float(digits), ""
     return (1, 0.0, text.casefold()) if text else (2, 0.0, "")
 
 
@@ -178,6 +187,11 @@ def link(label: object, path: str, **query: str) -> Markup:
     """Returns a link to a page of this application; `path` includes ROOT."""
     parameters = f"?{urlencode(query)}" if query else ""
     return Markup('<a href="{}{}">{}</a>').format(quote(path), parameters, label)
+
+
+def artifact_link(address: str) -> str:
+    """Returns a link to the page of an artifact, or the address of a file outside the store."""
+    return address if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
 
 
 def external_link(label: str, url: str) -> str:
@@ -228,6 +242,12 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1_000
     return f"{count:.1f} TB"
+
+
+def page_of(at: Address, count: int, most: int) -> tuple[int, int]:
+    """Returns the number of the page that an address asks for by `page`, from 1 on, and the number of pages."""
+    pages = max(1, -(-count // most))
+    return min(max(_number(at.query.get("page", "")), 1), pages), pages
 
 
 def duration(seconds: float) -> str:

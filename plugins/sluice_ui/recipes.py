@@ -9,7 +9,8 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from sluice_ui.access import At, User, readable_recipes, respond, router
-from sluice_ui.frame import ROOT, Address, Version, link, moment, page, sparkline
+from sluice_ui.frame import ROOT, Address, Version, link, moment, page, page_of, sparkline
+from sluice_ui.scheduling import Schedule, schedules
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
@@ -33,15 +34,18 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 
 
 def recipes(readable: Sequence[Recipe], at: Address) -> str:
-    """Returns the page of all recipes: state, figures and disk of the newest version, and kept documents over time."""
+    """Returns the page of all recipes: runs, figures and disk of the newest version, and kept documents over time."""
     rows: list[list[object]] = []
+    planned = schedules([recipe.name for recipe in readable])
     for recipe in readable:
+        runs = planned[recipe.name]
+        times = [recipe.schedule or "manual", _due(runs), runs.newest]
         store = open_store(recipe)
         index = VersionIndex(store, recipe.name)
         versions = index.versions()
         name = link(recipe.name, f"{ROOT}/recipe/{recipe.name}")
         if not versions:
-            rows.append([name, "no artifacts yet", recipe.schedule or "manual", *[None] * (len(FIGURES) + 4)])
+            rows.append([name, "no artifacts yet", *times, *[None] * (len(FIGURES) + 4)])
             continue
         artifacts = index.artifacts(versions[0])
         newest = artifacts[-1].record if artifacts else None
@@ -51,7 +55,7 @@ def recipes(readable: Sequence[Recipe], at: Address) -> str:
             [
                 name,
                 _version_link(recipe.name, versions[0]),
-                recipe.schedule or "manual",
+                *times,
                 Markup("{} {}").format(newest.stage, moment(newest.finished)) if newest else None,
                 *(_metric(store, recipe.name, versions[0], *source) for source in FIGURES.values()),
                 _champion(store, recipe.name, versions[:LINE]),
@@ -63,6 +67,8 @@ def recipes(readable: Sequence[Recipe], at: Address) -> str:
         "recipe",
         "newest version",
         "schedule",
+        "next run",
+        "newest run",
         "last stage",
         *FIGURES,
         "champion",
@@ -72,15 +78,20 @@ def recipes(readable: Sequence[Recipe], at: Address) -> str:
     return page("rows", "Recipes", at, name="recipes", head=head, rows=rows, note="")
 
 
+def _due(runs: Schedule) -> Markup | str:
+    """Returns the time of the next scheduled run, or which DAGs are paused; "" without a schedule."""
+    if runs.due:
+        return moment(runs.due)
+    return f"paused: {', '.join(name.partition('.')[2] for name in runs.paused)}" if runs.paused else ""
+
+
 def versions(recipe: Recipe, at: Address) -> str:
     """Returns the page of a recipe's versions, newest first; raises InputError if it has none."""
     store = open_store(recipe)
     index = VersionIndex(store, recipe.name)
     known = index.versions()
     # Only the versions on the page are read, so they are in the order of their begin and not sorted by figures.
-    pages = max(1, -(-len(known) // PER_PAGE))
-    text = at.query.get("page", "")
-    number = min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), pages)
+    number, pages = page_of(at, len(known), PER_PAGE)
     rows: list[list[object]] = []
     for version in known[(number - 1) * PER_PAGE : number * PER_PAGE]:
         artifacts = index.artifacts(version)
@@ -93,7 +104,8 @@ def versions(recipe: Recipe, at: Address) -> str:
         )  # fmt: skip
     head = ["version", "last stage", *(title for title in FIGURES), "#made", "#adopted", "#disk, MB"]
     links = {step: at.href(page=str(number + step)) for step in (-1, 1) if 1 <= number + step <= pages}
-    return page("versions", recipe.name, at, Version(recipe.name, "", "versions"), head=head, rows=rows, links=links,
+    of = Version(recipe.name, "", "versions", "crawl" in recipe.parts)
+    return page("versions", recipe.name, at, of, head=head, rows=rows, links=links,
                 number=number, pages=pages, count=len(known))  # fmt: skip
 
 

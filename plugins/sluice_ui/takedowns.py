@@ -18,9 +18,8 @@ from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
 from sluice_ui.access import AnyVersion, At, Name, User, readable, respond, router
-from sluice_ui.frame import ROOT, Address, Version, badge, link, page
+from sluice_ui.frame import ROOT, Address, Version, artifact_link, badge, link, page, page_of
 from sluice_ui.trigger import Token, offer, trigger
-from sluice_ui.version import artifact_link
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import versions_of
@@ -169,15 +168,13 @@ def takedowns(recipe: Recipe, at: Address, user: Any, asked: Query | None = None
     """
     store = open_store(recipe)
     standing = Standing.of(store, recipe.name)
-    pages = max(1, -(-len(standing.made) // PER_PAGE))
-    text = at.query.get("page", "")
-    number = min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), pages)
+    number, pages = page_of(at, len(standing.made), PER_PAGE)
     rows = [_row(made, standing) for made in standing.made[(number - 1) * PER_PAGE : number * PER_PAGE]]
     return page(
         "takedowns",
         "Takedowns",
         at,
-        Version(recipe.name, "", "takedowns"),
+        Version(recipe.name, "", "takedowns", "crawl" in recipe.parts),
         rows=rows,
         number=number,
         pages=pages,
@@ -207,7 +204,7 @@ def one_takedown(recipe: Recipe, version: str, at: Address) -> str:
         "takedown",
         f"Takedown of {report['date'] or version}",
         at,
-        Version(recipe.name, "", "takedowns"),
+        Version(recipe.name, "", "takedowns", "crawl" in recipe.parts),
         report=report,
         record=link("its artifact", f"{ROOT}/artifact/{address}"),
         state=_state(made, report, standing),

@@ -5,6 +5,7 @@ store, and of some of them a file: funnel, loss, scores, decision about the mixt
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,15 +14,16 @@ from fastapi.responses import HTMLResponse
 
 from sluice_ui import charts
 from sluice_ui.access import AnyVersion, At, User, readable, respond, router
+from sluice_ui.attention import attention
+from sluice_ui.costs import Cost
 from sluice_ui.frame import (
-    ROOT,
     Address,
     Version,
+    artifact_link,
     badge,
     bar,
     duration,
     external_link,
-    link,
     moment,
     page,
     size,
@@ -35,6 +37,10 @@ from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store
 from tasks.stages.consolidate.funnel import totals
+from tasks.trainer.evaluation.paired import of_sized
+
+CONFIDENCE = 0.95
+"""Of the intervals of scores."""
 
 Kinds = Mapping[str, Artifact]
 """Artifacts of a version by kind."""
@@ -46,7 +52,8 @@ def overview(recipe: Recipe, name: str, at: Address) -> str:
     Raises:
         InputError: the version has no artifacts.
     """
-    index = VersionIndex(open_store(recipe), recipe.name)
+    store = open_store(recipe)
+    index = VersionIndex(store, recipe.name)
     artifacts = index.artifacts(name)
     if not artifacts:
         known = ", ".join(index.versions()) or "none yet"
@@ -58,7 +65,9 @@ def overview(recipe: Recipe, name: str, at: Address) -> str:
         at,
         Version(recipe.name, name, "overview", "crawl" in recipe.parts),
         cards=_cards(artifacts, kinds),
-        warnings=_warnings(artifacts),
+        warnings=attention(store, recipe.name, name, artifacts),
+        stages=_stages(artifacts),
+        cost=_cost(artifacts, recipe.name),
         crawl=_crawl(kinds),
         funnel=_funnel(kinds.get("documents")),
         loss=_loss(kinds.get("checkpoint")),
@@ -113,11 +122,6 @@ def artifact(recipe: Recipe, address: str, at: Address) -> str:
     )
 
 
-def artifact_link(address: str) -> str:
-    """Returns a link to the page of an artifact, or the address of a file outside the store."""
-    return address if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
-
-
 def _cards(artifacts: Sequence[Artifact], kinds: Kinds) -> list[tuple[str, object, str]]:
     """Returns label, value and remark of the main figures."""
 
@@ -135,27 +139,12 @@ def _cards(artifacts: Sequence[Artifact], kinds: Kinds) -> list[tuple[str, objec
     if (bpb := metric("scores", "bpb")) is not None:
         cards.append(("Bits per byte", f"{bpb:.3f}", "of held-out text"))
     if (price := metric("estimate", "price")) is not None:
-        cards.append(("Planned price", f"{price:,.0f}", "of the training"))
+        cards.append(("Planned price", f"{price:,.4g}", "of the training"))
     made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]
     spent = sum((record.finished - record.started).total_seconds() for record in made)
     cards.append(("Stage time", duration(spent), f"{len(made)} made, {len(artifacts) - len(made)} adopted"))
     cards.append(("Disk", size(sum(record.bytes for record in made)), "without adopted files"))
     return cards
-
-
-def _warnings(artifacts: Sequence[Artifact]) -> list[tuple[str, str]]:
-    """Returns a link to each artifact whose run had alerts or faults, and what they were."""
-    found = []
-    for one in artifacts:
-        counts = {
-            name: value
-            for name, value in one.record.metrics.items()
-            if value and name.startswith(("alerts/", "faults/"))
-        }
-        if counts:
-            text = ", ".join(f"{name.replace('/', ': ')} {value:,.0f}" for name, value in sorted(counts.items()))
-            found.append((artifact_link(str(one.address)), text))
-    return found
 
 
 def _state(store: Store, ref: InputRef) -> str:
@@ -219,15 +208,63 @@ def _loss(checkpoint: Artifact | None) -> dict[str, str] | None:
 
 
 def _scores(scores: Artifact | None) -> dict[str, Any] | None:
+    """Returns bits per byte by source with their intervals, and the scores on tasks with their standard errors."""
     if scores is None:
         return None
     content = json.loads(scores.read("scores.json"))
-    by_source = {name: one["bpb"] for name, one in sorted(content.get("sources", {}).items())}
-    if not by_source:
+    rows: list[list[Any]] = []
+    lows, highs = [], []
+    for path in scores.files("documents/"):
+        documents = scores.table(path, ["bytes", "bits"]).to_pydict()
+        if not documents["bytes"]:
+            continue
+        estimate = of_sized(documents["bits"], documents["bytes"])
+        source = path.removeprefix("documents/").removesuffix(".parquet")
+        unigram = content["sources"].get(source, {}).get("unigram_bpb")
+        low, high = estimate.interval(CONFIDENCE)
+        known = math.isfinite(low)
+        lows.append(low if known else estimate.value)
+        highs.append(high if known else estimate.value)
+        interval = f"{low:.3f} .. {high:.3f}" if known else "not known: too few documents"
+        rows.append([source, len(documents["bytes"]), estimate.value, interval, unigram])
+    tasks = [
+        [task["task"], task["step"], task["items"], name, metric["value"],
+         "" if metric["stderr"] is None else f"± {metric['stderr']:.4f}"]
+        for task in content.get("tasks", ()) for name, metric in task["metrics"].items()
+    ]  # fmt: skip
+    if not rows and not tasks:
         return None
-    label = ", ".join(f"{name} {value:.3f}" for name, value in by_source.items())
-    figure = charts.bars(list(by_source), list(by_source.values()), "bits per byte of held-out text, lower is better")
-    return {"figure": figure, "label": f"bits per byte: {label}"}
+    label = "bits per byte: " + ", ".join(f"{row[0]} {row[2]:.3f} ({row[3]})" for row in rows)
+    title = "bits per byte of held-out text with 95 % interval, lower is better"
+    figure = charts.differences([row[0] for row in rows], [row[2] for row in rows], lows, highs, title)
+    return {"figure": figure if rows else "", "label": label, "rows": rows, "tasks": tasks}
+
+
+def _stages(artifacts: Sequence[Artifact]) -> list[list[object]]:
+    """Returns stage, artifacts made and adopted, minutes, their share as a bar, and MB of own files, of each stage."""
+    by_stage: dict[str, list[Artifact]] = defaultdict(list)
+    for one in artifacts:
+        by_stage[one.record.stage].append(one)
+    times = {stage: sum(_seconds(one) for one in of if not one.record.adopted_from) for stage, of in by_stage.items()}
+    total = sum(times.values()) or 1
+    rows: list[list[object]] = []
+    for stage, of in by_stage.items():
+        made = [one for one in of if not one.record.adopted_from]
+        rows.append(
+            [stage, len(made), len(of) - len(made), round(times[stage] / 60, 2), bar(times[stage] / total),
+             round(sum(one.record.bytes for one in made) / 1e6, 1)]
+        )  # fmt: skip
+    return rows
+
+
+def _cost(artifacts: Sequence[Artifact], recipe: str) -> list[list[object]]:
+    """Returns figure, planned and real value, and their ratio, of the training; [] without an estimate."""
+    cost = Cost.of(artifacts, recipe)
+    return [
+        [name, planned, real, None if real is None or not planned else real / planned]
+        for name, planned in cost.planned.items()
+        for real in [cost.real.get(name)]
+    ]
 
 
 def _mixture(mixture: Artifact | None) -> dict[str, Any] | None:

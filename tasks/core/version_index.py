@@ -95,6 +95,15 @@ class VersionIndex:
                 users.add(str(artifact.address))
         return sorted(users)
 
+    def users_of_version(self, version: str) -> list[str]:
+        """Returns the addresses of the artifacts of other versions and recipes made or adopted from a version.
+
+        Sorted. Reads names only: an artifact that was removed, or whose run was killed, is included.
+        """
+        kinds = self.store.names(f"{INDEX}/{self.recipe}/artifacts/{version}")
+        ids = (ArtifactId(f"{self.recipe}/{unquote(kind)}", version) for kind in kinds)
+        return sorted({unquote(user) for id_ in ids for user in self.store.names(_users(id_))})
+
     def _enter_all(self) -> None:
         for id_ in addresses(self.store, self.recipe):
             if artifact := _readable(self.store, id_):

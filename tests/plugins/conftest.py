@@ -1,5 +1,7 @@
 """Gives these tests a separate Airflow home, the API server with its users, and a small recipe of hostile texts."""
 
+import shutil
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,6 +12,9 @@ from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.airflow_home import airflow_db, dag_bag, recipes
+from tests.corpora import corpus as corpus_rows
+from tests.corpora import documents_in, tokens_in
+from tests.taken_down import take_down
 
 __all__ = ["airflow_db", "dag_bag", "recipes"]
 
@@ -70,3 +75,25 @@ def corpus(recipes, tmp_path):
         pq.write_table(pa.table(funnel), file)
     refs = [InputRef(role="extracted", address="shown/extracted@v1", fingerprint="1" * 64, content="2" * 64)]
     return commit(output, "consolidate", 1, Config(), refs, Report(note=HOSTILE))
+
+
+@pytest.fixture(scope="session")
+def _versions(tmp_path_factory):
+    """A store with two versions of documents and tokens of `test`, and a takedown after them."""
+    folder = tmp_path_factory.mktemp("versions")
+    rows = corpus_rows(60)
+    short = {"reason": "short", "reasons": ["short"], "language": "en"}
+    documents_in(folder, rows[:50], 3, [{**row, **short} for row in rows[50:]], version="v1")
+    documents_in(folder, rows[10:], 3, [{**row, **short, "reason": HOSTILE} for row in rows[:4]], version="v2")
+    for version in ("v1", "v2"):
+        tokens_in(folder, version=version)
+    take_down(folder, "t1", urls=f"{rows[20]['url']}\nhttps://nowhere.example/", reason=HOSTILE, requested_by=HOSTILE)
+    return folder
+
+
+@pytest.fixture
+def versions(_versions, recipes, tmp_path):
+    """Folder of a store of its own with what `_versions` has, and its recipe."""
+    recipes("test")
+    shutil.copytree(_versions, tmp_path / "store")
+    return tmp_path / "store"

@@ -32,6 +32,12 @@ def test_text_is_sorted_regardless_of_case_and_numbers_by_value() -> None:
     assert names(shown({"files.sort": "rows"})) == ["C", "b", "&lt;d&gt;", "a"]
 
 
+def test_the_number_in_a_link_is_sorted_by_its_value() -> None:
+    rows = [[Markup("<a>{}</a>").format(f"{step:,}"), step, "x"] for step in (1200, 9, 30)]
+    text = str(table(Address("/page", {"steps.sort": "name"}), "steps", HEAD, rows))
+    assert names(text) == ["9", "30", "1,200"]
+
+
 def test_a_title_links_to_its_order_and_a_second_click_reverses_it() -> None:
     assert 'href="/sluice/page?q=1&amp;files.sort=-rows#files">rows</a>' in shown({"q": "1", "files.page": "2"}, most=2)
     text = shown({"files.sort": "-rows"})
@@ -54,6 +60,8 @@ def test_a_recipe_without_a_crawl_has_no_tab_for_questions_about_one() -> None:
     titles = [title for title, _, _ in Version("r", "v", crawls=False).tabs]
     assert "Trace" in titles
     assert "Why" not in titles
+    assert "Crawl" not in [title for title, _, _ in Version("r", "", crawls=False).tabs]
+    assert "Crawl" in [title for title, _, _ in Version("r", "").tabs]
     assert ("Why", "/sluice/why?recipe=r&version=v", True) in Version("r", "v", "why").tabs
 
 

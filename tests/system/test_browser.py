@@ -115,6 +115,9 @@ SLUICE_PAGES = (
     "/recipe/smoke?version=dev",
     "/corpus?recipe=smoke&version=dev",
     "/corpus?recipe=smoke&version=dev&fate=rejected",
+    "/crawl?recipe=smoke",
+    "/canaries?recipe=smoke&version=dev",
+    "/training?recipe=smoke&version=dev&step=3",
     "/trace?recipe=smoke&version=dev&what=step:3",
     "/explain?recipe=smoke&version=dev",
     "/why?recipe=smoke&version=dev",
@@ -141,7 +144,7 @@ def test_the_pages_are_accessible_in_both_themes_and_widths_and_load_nothing_fro
     base = f"{stack.home.airflow_url}/sluice"
     for path in SLUICE_PAGES:
         tab.goto(base + path)
-        if path.startswith("/recipe/smoke?"):
+        if path.startswith(("/recipe/smoke?", "/canaries", "/training")):
             tab.locator(".chart svg.main-svg").first.wait_for()
         assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
         violations = axe.run(tab).response["violations"]

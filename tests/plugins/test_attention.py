@@ -1,0 +1,76 @@
+"""The page of a version: what needs a person, intervals of scores, and time and cost of each stage."""
+
+import json
+import re
+import shutil
+from html import unescape
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.store import Store
+from tests.plugins.test_compare import section, write
+
+PAGE = "/sluice/recipe/test?version=v2"
+
+
+@pytest.fixture
+def warnings(get, versions):
+    """Returns the warnings of the page, without markup."""
+
+    def warnings():
+        found = re.findall(r'<p class="warning">(.*?)</p>', get(PAGE).text, re.DOTALL)
+        return [unescape(re.sub(r"<[^>]+>", "", text)) for text in found]
+
+    return warnings
+
+
+def test_documents_that_were_taken_down_later_need_a_person(warnings):
+    assert warnings() == [
+        "takedowns: up to 1 documents were taken down after this version was made: documents, plan, shards"
+    ]
+
+
+def test_faults_and_an_open_decision_and_a_dear_training_need_a_person(warnings, versions):
+    write(versions, "checkpoint", "v2", {"a": b"1"}, metrics={"alerts/loss_spike": 2.0, "faults/killed": 0.0})
+    write(versions, "comparison", "v2", {"a": b"1"}, metrics={"promoted": 1.0})
+    write(versions, "reconciled", "v2", {"reconciled.json": b"[]"}, metrics={"ratio/price": 1.6})
+    assert warnings()[:3] == [
+        "test/checkpoint@v2: alerts: loss_spike 2",
+        "test/comparison@v2: the model is to become champion, but the decision is open. ",
+        "test/reconciled@v2: the training cost 1.60 times its planned price",
+    ]
+    write(versions, "champion", "v2", {"a": b"1"})
+    assert not any("decision is open" in text for text in warnings())
+
+
+def test_an_estimate_that_does_not_fit_needs_a_person_until_the_model_is_trained(warnings, versions):
+    memory = {"fits": False, "needed_gib": 90.0, "usable_gib": 67.0}
+    write(versions, "estimate", "v2", {"estimate.json": json.dumps({"memory": memory}).encode()})
+    assert "test/estimate@v2: the training needs 90.0 GiB on a rank that has 67.0" in warnings()
+    write(versions, "checkpoint", "v2", {"a": b"1"})
+    assert len(warnings()) == 1
+
+
+def test_an_input_that_is_gone_needs_a_person(warnings, versions):
+    shutil.rmtree(versions / "test" / "tokenizer" / "v2")
+    assert "test/shards@v2: tokenizer: test/tokenizer@v2 is gone" in warnings()
+
+
+def test_scores_have_an_interval_over_documents_and_tasks_their_standard_error(get, versions):
+    bits = pa.table({"id": list("abcd"), "bytes": [100] * 4, "bits": [90.0, 110.0, 90.0, 110.0]})
+    task = {"task": "quiz", "step": 10, "items": 50, "metrics": {"acc": {"value": 0.5, "stderr": 0.0714}}}
+    content = {"sources": {"web": {"bpb": 1.0, "unigram_bpb": 2.0}}, "tasks": [task]}
+    write(versions, "scores", "v2", {"documents/web.parquet": bits, "scores.json": json.dumps(content).encode()})
+    text = section(get(PAGE).text, "Scores")
+    assert re.search(r"web\|\|4\|\|1\|\|0.816 .. 1.184\|\|2\|", text), text
+    assert re.search(r"quiz\|\|10\|\|50\|\|acc\|\|0.5\|\|± 0.0714", text)
+
+
+def test_each_stage_has_its_time_and_disk(get, versions):
+    shards = Artifact.open_at(Store(str(versions)), ArtifactId("test/shards", "v2"))
+    text = section(get(PAGE).text, "Time and cost")
+    minutes = round((shards.record.finished - shards.record.started).total_seconds() / 60, 2)
+    stage = re.escape(shards.record.stage)
+    assert re.search(rf"{stage}\|\|1\|\|0\|\|{minutes:.4g}\|\|", text), text

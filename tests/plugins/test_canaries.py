@@ -1,0 +1,131 @@
+"""The page of the decisions about mixture and champion."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sluice_ui.canaries import canaries
+from sluice_ui.frame import Address
+
+from tasks.core.artifact import ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tests.plugins.conftest import HOSTILE
+from tests.tasks.run.champions import recipe_in
+
+
+def arm(name: str, difference: float, web: float, **more: Any) -> dict[str, Any]:
+    weights = {"web": web, "code": round(1 - web, 3)}
+    return {"arm": name, "kind": "sampled", "weights": weights, "bpb": {"web": 2.0, "code": 3.0}, "regressions": {},
+            "difference": difference, "target_bpb": 2.5 - difference, **more}  # fmt: skip
+
+
+CONFIRMED = {"arm": "arm-1", "seeds": [7, 8], "differences": [0.02, 0.04], "difference": 0.03,
+             "interval": [0.011, 0.049], "target_bpb": [2.5, 2.47], "regressions": {}}  # fmt: skip
+DECISION: dict[str, Any] = {
+    "reason": "arm-1 replaces arm-0: lower by 0.0110 to 0.0490 bits per byte on 2 fresh seeds, 95% sure",
+    "weights": {"web": 0.6, "code": 0.4}, "winner": "arm-1", "current": "arm-0", "promoted": True, "confidence": 0.95,
+    "confirmation": CONFIRMED, "target": {"web": 0.5, "code": 0.5}, "response": None,
+    "arms": [arm("arm-0", 0.0, 0.5), arm("arm-1", 0.03, 0.6), arm("arm-2", -0.02, 0.9, regressions={"code": 0.1})],
+}  # fmt: skip
+
+
+def page_of(folder: Path, decision: dict[str, Any]) -> str:
+    """Commits a decision and three canary trainings; returns the page."""
+    store = Store(str(folder))
+    files = {"mixture": ("mixture.json", decision), "canary/arm-0-seed-0": ("result.json", {}),
+             "canary/arm-1-seed-0": ("result.json", {}), "confirmation/arm-1-seed-7": ("result.json", {})}  # fmt: skip
+    for kind, (name, content) in files.items():
+        output = Output(store, ArtifactId(f"test/{kind}", "v1"), "1" * 64)
+        with output.part("content", conserved=False) as part, part.file(name) as file:
+            file.write(json.dumps(content).encode())
+        commit(output, kind.partition("/")[0], 1, Config(), [], Report())
+    return canaries(recipe_in(folder), "v1", Address("/canaries", {"recipe": "test", "version": "v1"}))
+
+
+def row_of(text: str, label: str) -> str:
+    return text.partition(f"<td>{label}</td>")[2].partition("</tr>")[0]
+
+
+def test_the_decision_is_in_words_with_interval_and_cost(tmp_path: Path) -> None:
+    text = page_of(tmp_path, DECISION)
+    assert f"<strong>{DECISION['reason']}.</strong>" in text
+    assert '<dd class="value">+0.0110 to +0.0490</dd>' in text
+    assert "of 3 canary trainings, 0 adopted" in text
+    assert text.index("Confirmation on fresh seeds") < text.index("Screening")
+
+
+def test_arms_are_side_by_side_with_weights_scores_and_verdict(tmp_path: Path) -> None:
+    text = page_of(tmp_path, DECISION)
+    assert "weight of code" in text
+    assert "bpb of web" in text
+    assert ">replaced</span>" in row_of(text, "arm-0")
+    assert ">promoted</span>" in row_of(text, "arm-1")
+    assert ">worse on code</span>" in row_of(text, "arm-2")
+    assert '<td class="number">0.9</td>' in row_of(text, "arm-2")
+
+
+def test_a_decision_without_a_confirmation_says_that_nothing_is_sure(tmp_path: Path) -> None:
+    kept = {**DECISION, "confirmation": None, "promoted": False, "winner": "arm-0", "reason": "arm-0 stays"}
+    text = page_of(tmp_path, kept)
+    assert "nothing was confirmed on fresh seeds" in text
+    assert ">stays</span>" in row_of(text, "arm-0")
+
+
+def test_checks_rounds_and_cost_are_shown_where_the_decision_has_them(tmp_path: Path) -> None:
+    checks = {"again": {"difference": 0.001, "seeds": [7], "passed": True, "interval": None},
+              "low_rate": {"difference": None, "seeds": [], "passed": False}}  # fmt: skip
+    rounds = [{"round": 1, "arms": ["arm-0", "arm-1"], "stopped": None}]
+    text = page_of(tmp_path, {**DECISION, "checks": checks, "rounds": rounds, "cost": "9 runs x 1e9 FLOPs"})
+    assert ">passed</span>" in row_of(text, "the same mixture with other data (A/A)")
+    assert ">failed</span>" in row_of(text, "one fifth of the learning rate")
+    assert "arm-0, arm-1" in text
+    assert "9 runs x 1e9 FLOPs" in text
+
+
+def test_names_of_sources_are_escaped(tmp_path: Path) -> None:
+    arms = [{**one, "weights": {HOSTILE: 1.0}, "bpb": {HOSTILE: 2.0}} for one in DECISION["arms"]]
+    text = page_of(tmp_path, {**DECISION, "arms": arms, "target": {HOSTILE: 1.0}})
+    assert "<img" not in text
+    assert "<script>alert" not in text
+
+
+def judged(name: str, difference: float, low: float | None, high: float | None, **more: Any) -> dict[str, Any]:
+    return {"kind": "source", "name": name, "metric": "bpb", "items": 12, "first": 2.5, "second": 2.5 - difference,
+            "difference": difference, "interval": [low, high], "worse": False, **more}  # fmt: skip
+
+
+COMPARISON: dict[str, Any] = {
+    "champion": {"artifact": "test/model@v0"}, "challenger": {"artifact": "test/model@v1"}, "promoted": True,
+    "reason": "test/model@v1 becomes champion: better than test/model@v0 by +0.0120 to +0.0480", "confidence": 0.95,
+    "score": {"of": "sources", "names": ["web", "code"], "unit": "bits per byte", "difference": 0.03,
+              "interval": [0.012, 0.048], "seeds": {"challenger": 1, "champion": 1}},
+    "rows": [judged("web", 0.04, 0.0211, 0.0622), judged("code", -0.02, None, None, worse=True)],
+}  # fmt: skip
+
+
+def champion_page(folder: Path, comparison: dict[str, Any]) -> str:
+    output = Output(Store(str(folder)), ArtifactId("test/comparison", "v1"), "1" * 64)
+    with output.part("comparison", conserved=False) as part, part.file("comparison.json") as file:
+        file.write(json.dumps(comparison).encode())
+    commit(output, "compare", 1, Config(), [], Report())
+    return canaries(recipe_in(folder), "v1", Address("/canaries", {"recipe": "test", "version": "v1"}))
+
+
+def test_the_champion_is_compared_with_its_interval_row_by_row(tmp_path: Path) -> None:
+    text = champion_page(tmp_path, COMPARISON)
+    assert f"<strong>{COMPARISON['reason']}.</strong>" in text
+    assert 'champion: <a href="/sluice/recipe/test?version=v0">test/model@v0</a>' in text
+    assert '<td class="number">0.012</td>' in row_of(text, "score mean over 2 sources")
+    assert '<td class="number">0.0211</td><td class="number">0.0622</td>' in row_of(text, "source web")
+    assert ">surely worse</span>" in row_of(text, "source code")
+    assert "This version has no decision about the mixture." in text
+
+
+def test_the_first_champion_needs_no_comparison(tmp_path: Path) -> None:
+    reason = "test/model@v1 becomes champion: it is the first, there was none to compare it with"
+    text = champion_page(tmp_path, {**COMPARISON, "champion": None, "score": None, "rows": [], "reason": reason})
+    assert f"<strong>{reason}.</strong>" in text
+    assert "data-figure" not in text
