@@ -52,7 +52,8 @@ def test_a_long_table_has_pages() -> None:
 
 def test_a_recipe_without_a_crawl_has_no_tab_for_questions_about_one() -> None:
     titles = [title for title, _, _ in Version("r", "v", crawls=False).tabs]
-    assert titles == ["Overview", "Documents", "Trace", "Explain"]
+    assert "Trace" in titles
+    assert "Why" not in titles
     assert ("Why", "/sluice/why?recipe=r&version=v", True) in Version("r", "v", "why").tabs
 
 
