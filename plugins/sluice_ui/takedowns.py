@@ -24,7 +24,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import versions_of
 from tasks.core.store import Store
-from tasks.core.version_index import VersionIndex
+from tasks.core.version_index import VersionIndex, find_readable
 from tasks.formats.dedup import dedup_index
 from tasks.formats.documents.tombstones import (
     DOCUMENT,
@@ -141,7 +141,7 @@ def newest_artifacts(store: Store, recipe: str) -> dict[str, Artifact]:
 
 def _newest(store: Store, name: str, order: Mapping[str, int]) -> Artifact | None:
     versions = sorted(store.folders(name), key=lambda version: order.get(version, len(order)))
-    found = (Artifact.find(store, ArtifactId(name, version)) for version in versions)
+    found = (find_readable(store, ArtifactId(name, version)) for version in versions)
     return next((artifact for artifact in found if artifact), None)
 
 
