@@ -77,6 +77,7 @@ def test_a_lifted_takedown_is_not_pending(get, versions):
     assert "lifted" in row_of(text, "takedown=t1")
     assert "lifts only" in row_of(text, "takedown=t2")
     assert text.index("takedown=t2") < text.index("takedown=t1")
+    assert ">pending<" not in get(f"{PAGE}&takedown=t1").text
 
 
 def test_the_page_of_a_takedown_lists_values_artifacts_and_documents(get, versions):
