@@ -119,7 +119,7 @@ def test_the_pages_of_an_adopted_artifact_and_its_source_link_to_each_other(get,
     assert ">shown/documents@v2</a>" in get(PAGES[2]).text
     assert "75.0%" in get("/sluice/recipe/shown?version=v2").text
     assert "&lt;script&gt;" in get("/sluice/corpus?recipe=shown&version=v2").text
-    row = get("/sluice/recipe/shown?version=v2").text.partition(">shown/documents@v2</a></td>")[2].partition("</tr>")[0]
+    row = get("/sluice/recipe/shown?version=v2").text.rpartition(">shown/documents@v2</a>")[2].partition("</tr>")[0]
     assert ">adopted</span>" in row
 
 

@@ -125,6 +125,10 @@ SLUICE_PAGES = (
     "/duplicates?recipe=smoke&version=dev",
     "/corpus?recipe=smoke&version=dev&text=python&within=text",
     "/artifact/smoke/documents@dev",
+    "/takedowns?recipe=smoke",
+    "/costs?recipe=smoke",
+    "/lineage?recipe=smoke&version=dev",
+    "/compare?recipe=smoke&version=dev",
 )
 
 
