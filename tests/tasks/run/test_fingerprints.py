@@ -40,7 +40,7 @@ BEFORE = {
     "finalist": "545ca9fc4dde3bc8",
     "confirm": "d664735dbc09d0bc",
     "decide": "b22b8eb573f18857",
-    "estimate": "5786a56835901f4d",
+    "estimate": "3a0a4f44e55a10d7",
     "train": "13e3389e21916738",
     "reconcile": "731931eb889c50ab",
     "evaluate": "1f7bcca59b49bd97",
