@@ -16,10 +16,10 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.run.trace.trace import trace_tuned
 from tasks.trainer.config import LoraConfig
+from tasks.trainer.data.batches import ExampleBatches
 from tasks.trainer.model import model_file
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig
-from tasks.trainer.tuning.examples import ExampleBatches
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make

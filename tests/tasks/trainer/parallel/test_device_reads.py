@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.trainer.config import LoraConfig
+from tasks.trainer.data.batches import with_learned
 from tasks.trainer.model.kernels import varlen
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
-from tasks.trainer.tuning.examples import with_learned
 from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, batch, config
 from tests.tasks.trainer.tuning.filled import filled
 

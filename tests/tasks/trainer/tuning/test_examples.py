@@ -15,10 +15,10 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import examples
 from tasks.trainer.config import ModelConfig, ShardsSpec, TrainConfig, TrainSpec, TuningSpec
+from tasks.trainer.data.batches import ExampleBatches
 from tasks.trainer.data.withheld import blank_slices
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import build
-from tasks.trainer.tuning.examples import ExampleBatches
 
 VOCABULARY, EOS, SEQ_LEN = 50, 0, 24
 MODEL = ModelConfig(layers=2, dim=16, heads=2, kv_heads=1)
