@@ -30,10 +30,9 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import Attend, Bounds, Kernel, best_kernel
 from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
-from tasks.trainer.parallel.compilation import compile_layers
+from tasks.trainer.parallel.compilation import compile_layers, gather_ahead, make_tensor_asynchronous, overlap_of
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.parallel.overlap import gather_ahead, make_tensor_asynchronous, overlap_of
 
 POSITIONS, HEADS = 1, 2
 """The dimension of [batch, positions, width] that is split between pairs of matrices, and of [batch, positions, heads,
