@@ -1,15 +1,13 @@
 """Global batches as a function of the step, and a loader that prepares them in advance.
 
 Reads ranges of the token shards, the plan and the order. Batches are stateless: they can be computed in any order, by
-several threads, and are the same for any number of ranks. The batches of a fine-tuning are in `tuning.examples`.
+several threads, and are the same for any number of ranks. The batches of a fine-tuning are a function of the step, too.
 
 At a document boundary, the end-of-text token ends document A and starts document B: it is the last label of A and the
 first input of B. So B's first token is predicted from the same token that evaluation puts before a document, and
 attention from B to A is masked.
 
-Global batches of a fine-tuning as a function of the step, like those of pretraining (`tasks.trainer.data.batches`).
-
-A sequence is `eos A B C`: each text ends with end-of-text, from which the first token of the next text is predicted,
+A sequence of a fine-tuning is `eos A B C`: each text ends with end-of-text, from which the first token of the next text is predicted,
 and texts do not attend to one another. A label is the next token if it is learned, else IGNORED. Texts of an imported
 chat template begin with their own first token instead, which is not predicted. Sequences are drawn by `Order` with the
 examples as the only source, so all sequences are read once per epoch.

@@ -1,9 +1,7 @@
-"""Whether and how the layers of a model are compiled.
+"""Whether layers are compiled, and which communication runs beside computation; each with the reason.
 
 Every layer is compiled on its own, with the same code, so one graph serves all of them and compilation takes as long
 as that of one layer. Collectives of FSDP are between the graphs, where they overlap with computation.
-
-Which communication runs beside computation, and why: gathered weights of FSDP, collectives of tensor parallelism.
 
 FSDP gathers the weights of a module while the one before it computes, in the forward and in the backward pass. Without
 this a GPU gathers ahead only as far as Python is ahead of it.

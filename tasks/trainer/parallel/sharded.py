@@ -2,10 +2,8 @@
 
 Gradients equal those of one rank up to rounding, because collectives determine the order of their sums.
 
-Loads a rank's shards from the files of a checkpoint of any layout, without collectives.
-
-Only the files that the rank needs must be there: in the layout in which it was written, those of the same rank. Memory
-is that of one part of a tensor.
+A rank loads its shards from the files of a checkpoint of any layout, without collectives. Only the files that it needs
+must be there: in the layout in which it was written, those of the same rank. Memory is that of one part of a tensor.
 """
 
 import logging
