@@ -7,10 +7,10 @@ At a document boundary, the end-of-text token ends document A and starts documen
 first input of B. So B's first token is predicted from the same token that evaluation puts before a document, and
 attention from B to A is masked.
 
-A sequence of a fine-tuning is `eos A B C`: each text ends with end-of-text, from which the first token of the next text is predicted,
-and texts do not attend to one another. A label is the next token if it is learned, else IGNORED. Texts of an imported
-chat template begin with their own first token instead, which is not predicted. Sequences are drawn by `Order` with the
-examples as the only source, so all sequences are read once per epoch.
+A sequence of a fine-tuning is `eos A B C`: each text ends with end-of-text, from which the first token of the next text
+is predicted, and texts do not attend to one another. A label is the next token if it is learned, else IGNORED. Texts of
+an imported chat template begin with their own first token instead, which is not predicted. Sequences are drawn by
+`Order` with the examples as the only source, so all sequences are read once per epoch.
 """
 
 from collections import defaultdict
