@@ -152,7 +152,7 @@ def manuals(folder: Path, base: Path, evals: Path, given: argparse.Namespace) ->
         "finetune.steps": given.steps,
         "finetune.batch_size": 2,
         "finetune.microbatch": 1,
-        "finetune.optim.lr": 1e-3,
+        "finetune.optim.lr": 5e-4,
         "finetune.optim.warmup_steps": 2,
     }
     return find_recipe("manuals").override(settings)
