@@ -13,6 +13,7 @@ from sluice_ui.lineage import marks
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.ledger import changed
 from tasks.core.store import Store
+from tasks.core.version_index import find_readable
 
 MOST_REFS = 200
 """Inputs of other versions that are looked up."""
@@ -98,4 +99,4 @@ def _changed_inputs(store: Store, artifacts: Sequence[Artifact]) -> Iterator[tup
 
 def _found(store: Store, ref: InputRef) -> Artifact | None:
     name, at_sign, version = ref.address.partition("@")
-    return Artifact.find(store, ArtifactId(name, version)) if at_sign else None
+    return find_readable(store, ArtifactId(name, version)) if at_sign else None

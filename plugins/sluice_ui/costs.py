@@ -17,7 +17,7 @@ from sluice_ui.frame import ROOT, Address, Version, badge, bar, duration, link, 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.core.version_index import VersionIndex
+from tasks.core.version_index import VersionIndex, find_readable
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
@@ -28,6 +28,9 @@ PER_PAGE = 25
 
 MOST_USERS = 3
 """Versions that need one, in the table; more are counted."""
+
+COUNTED = 100
+"""Versions up to which they are counted."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _champion(store: Store, recipe: str, versions: Sequence[str]) -> str:
     """Returns the id of the champion's model; "" if there is none."""
     decided = set(store.folders(f"{recipe}/champion"))
     for version in versions:
-        if version in decided and (found := Artifact.find(store, ArtifactId(f"{recipe}/champion", version))):
+        if version in decided and (found := find_readable(store, ArtifactId(f"{recipe}/champion", version))):
             return str(json.loads(found.read(DECISION))[CHAMPION]["artifact"])
     return ""
 
@@ -146,18 +149,18 @@ def _needed(index: VersionIndex, version: str, champion: str) -> Markup:
     own = f"{index.recipe}/"
     by_version: dict[tuple[str, str], str] = {}
     for user in index.users_of_version(version):
-        recipe = user.partition("/")[0]
-        by_version.setdefault((recipe, user.rpartition("@")[2]), user)
+        by_version.setdefault((user.partition("/")[0], user.rpartition("@")[2]), user)
+        if len(by_version) == COUNTED:
+            break
     needed: list[Markup] = []
     for (recipe, other), user in by_version.items():
-        if len(needed) == MOST_USERS:
-            break
-        id_ = ArtifactId.parse(user)
-        if Artifact.find(index.store, id_):
+        if len(needed) < MOST_USERS and find_readable(index.store, ArtifactId.parse(user)):
             name = other if user.startswith(own) else f"{recipe} {other}"
             needed.append(link(name, f"{ROOT}/recipe/{recipe}", version=other))
     more = len(by_version) - len(needed) if len(needed) == MOST_USERS else 0
-    text = Markup(", ").join(needed) + (f" and {more:,} more" if more else "")
+    text = Markup(", ").join(needed) + (
+        f" and {'at least ' if len(by_version) == COUNTED else ''}{more} more" if more else ""
+    )
     if champion.rpartition("@")[2] == version and champion.startswith(own):
         text = badge("champion", "good") + (Markup(" ") + text if text else "")
     if index.store.exists(f"{own}{TAKEDOWN}/{version}/{RECORD}"):

@@ -18,7 +18,7 @@ from sluice_ui.layered import HEIGHT, WIDTH, draw
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.core.version_index import VersionIndex
+from tasks.core.version_index import VersionIndex, find_readable
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
@@ -162,7 +162,7 @@ def marks(store: Store, recipe: str, artifacts: Sequence[Artifact]) -> dict[str,
     adopted = {one.record.adopted_from: str(one.address) for one in artifacts if one.record.adopted_from}
     found: dict[str, int] = defaultdict(int)
     for version in sorted(store.folders(f"{recipe}/{TAKEDOWN}"), reverse=True)[:MOST_TAKEDOWNS]:
-        made = Artifact.find(store, ArtifactId(f"{recipe}/{TAKEDOWN}", version))
+        made = find_readable(store, ArtifactId(f"{recipe}/{TAKEDOWN}", version))
         for entry in json.loads(made.read("report.json"))["artifacts"] if made else ():
             name = entry["artifact"]
             if name in addresses or name in adopted:

@@ -4,12 +4,13 @@ Reads the records of takedowns, the reports of those that are shown, and the rec
 documents: the report of a takedown names the artifacts that had its documents when it came into force, and the records
 of later artifacts the takedowns that they applied. `python -m tasks audit` reads the documents.
 
-A preview finds the kept documents of a request in the document index of the newest tokens.
+A preview finds the kept documents of a request in the document index of the newest tokens and the newest model.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Form, Request
@@ -24,7 +25,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import versions_of
 from tasks.core.store import Store
-from tasks.core.version_index import VersionIndex
+from tasks.core.version_index import VersionIndex, find_readable
 from tasks.formats.dedup import dedup_index
 from tasks.formats.documents.tombstones import (
     DOCUMENT,
@@ -40,7 +41,7 @@ from tasks.formats.tokens.readings import EXAMPLES
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.stages.takedown import TakedownConfig
-from tasks.stages.takedown.report import CHUNKS, DOCUMENTS, MODELS, PLAN
+from tasks.stages.takedown.report import CHECKPOINT, CHUNKS, DOCUMENTS, MODELS, PLAN
 from tasks.stages.takedown.stage import requested_values, values_to_lift
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def newest_artifacts(store: Store, recipe: str) -> dict[str, Artifact]:
 
 def _newest(store: Store, name: str, order: Mapping[str, int]) -> Artifact | None:
     versions = sorted(store.folders(name), key=lambda version: order.get(version, len(order)))
-    found = (Artifact.find(store, ArtifactId(name, version)) for version in versions)
+    found = (find_readable(store, ArtifactId(name, version)) for version in versions)
     return next((artifact for artifact in found if artifact), None)
 
 
@@ -202,7 +203,7 @@ def one_takedown(recipe: Recipe, version: str, at: Address) -> str:
     pending = dict(standing.pending(made, report))
     return page(
         "takedown",
-        f"Takedown of {report['date'] or version}",
+        f"Takedown of {_when(report['date']) or version}",
         at,
         Version(recipe.name, "", "takedowns", "crawl" in recipe.parts),
         report=report,
@@ -225,10 +226,9 @@ def one_takedown(recipe: Recipe, version: str, at: Address) -> str:
 def preview(store: Store, recipe: str, asked: Query, standing: Standing) -> dict[str, Any]:
     """Returns what a request would meet: {problem, rows, notes}.
 
-    The rows are kept documents of the newest tokens, found in their index: value, document, URL, source, steps.
+    The rows are kept documents of the newest version with tokens and of the newest one with a model, found in their
+    index: value, version, document, URL, tokens, and the number of training steps that read it, None without a model.
     """
-    from tasks.run.trace.graph import LineageReader
-
     try:
         config, values, lifted = checked(asked, standing)
     except (SluiceError, ValueError) as error:
@@ -238,25 +238,36 @@ def preview(store: Store, recipe: str, asked: Query, standing: Standing) -> dict
     notes += [f"{kind} {value}: in force already" for kind, value in values if (kind, value) in known]
     if config.from_crawl:
         notes.append("The pages that their sites withdrew are read from the newest crawl cycle when the run begins.")
-    order = {version: at for at, version in enumerate(VersionIndex(store, recipe).versions())}
-    shards = _newest(store, f"{recipe}/shards", order)
-    reader = LineageReader.follow(store, recipe, shards.address.version) if shards else None
-    if shards is None or reader is None or reader.index is None:
+    readers = _readers(store, recipe)
+    if not readers:
         return {"problem": "", "rows": [], "notes": [*notes, "No tokens yet, so no document can be looked up."]}
     rows: list[list[object]] = []
     for kind, value in values[:MOST_VALUES]:
-        count, entries = _look_up(reader, kind, value)
-        notes += [] if count else [f"{kind} {value}: no kept document"]
-        notes += (
-            [f"{kind} {value}: {count:,} documents, of which {len(entries)} are listed"] if count > len(entries) else []
-        )
-        for entry in entries[: max(0, MOST_DOCUMENTS - len(rows))]:
-            steps = reader.readings.of(entry.shard, entry.row).steps
-            what = {"recipe": recipe, "version": shards.address.version, "what": entry.uid.hex()}
-            rows.append([value, link(entry.uid.hex(), f"{ROOT}/trace", **what), entry.url, entry.n_tokens, len(steps)])
+        met = 0
+        for version, reader in readers.items():
+            count, entries = _look_up(reader, kind, value)
+            met += count
+            if count > len(entries):
+                notes.append(f"{kind} {value}: {count:,} documents in {version}, of which {len(entries)} are listed")
+            for entry in entries[: max(0, MOST_DOCUMENTS - len(rows))]:
+                steps = len(reader.readings.of(entry.shard, entry.row).steps) if reader.readings.run else None
+                trace = link(entry.uid.hex(), f"{ROOT}/trace", recipe=recipe, version=version, what=entry.uid.hex())
+                rows.append([value, version, trace, entry.url, entry.n_tokens, steps])
+        notes += [] if met else [f"{kind} {value}: no kept document"]
     if len(values) > MOST_VALUES:
         notes.append(f"The first {MOST_VALUES} of {len(values):,} lines were looked up.")
-    return {"problem": "", "rows": rows, "notes": notes, "of": artifact_link(str(shards.address))}
+    return {"problem": "", "rows": rows, "notes": notes, "of": " and ".join(readers)}
+
+
+def _readers(store: Store, recipe: str) -> "dict[str, LineageReader]":
+    """Returns the newest versions with tokens and with a model, which may be one, opened for look-ups."""
+    from tasks.run.trace.graph import LineageReader
+
+    order = {version: at for at, version in enumerate(VersionIndex(store, recipe).versions())}
+    newest = [_newest(store, f"{recipe}/{kind}", order) for kind in ("shards", CHECKPOINT)]
+    versions = dict.fromkeys(artifact.address.version for artifact in newest if artifact)
+    readers = {version: LineageReader.follow(store, recipe, version) for version in versions}
+    return {version: reader for version, reader in readers.items() if reader.index is not None}
 
 
 def _look_up(reader: "LineageReader", kind: str, value: str) -> tuple[int, "list[IndexEntry]"]:
@@ -307,13 +318,18 @@ def _row(made: Artifact, standing: Standing) -> list[object]:
     query = {"recipe": address.partition("/")[0], "takedown": made.address.version}
     what = (", ".join(values[:SHOWN]) + more) or "nothing new"
     return [
-        link(report["date"] or made.address.version, f"{ROOT}/takedowns", **query),
+        link(_when(report["date"]) or made.address.version, f"{ROOT}/takedowns", **query),
         what,
         report["requested_by"],
         report["reason"],
         report["documents"],
         _state(made, report, standing),
     ]
+
+
+def _when(date: str) -> str:
+    """Returns the date of a request to the minute, in its own time zone; "" if it has none."""
+    return f"{datetime.fromisoformat(date):%Y-%m-%d %H:%M}" if date else ""
 
 
 def _state(made: Artifact, report: Mapping[str, Any], standing: Standing) -> Markup:

@@ -83,30 +83,31 @@ class VersionIndex:
         """
         kinds = self.store.names(f"{INDEX}/{self.recipe}/artifacts/{version}")
         ids = (ArtifactId(f"{self.recipe}/{unquote(kind)}", version) for kind in kinds)
-        found = [artifact for id_ in ids if (artifact := _readable(self.store, id_))]
+        found = [artifact for id_ in ids if (artifact := find_readable(self.store, id_))]
         return sorted(found, key=lambda artifact: (artifact.record.finished, artifact.address))
 
     def users(self, address: ArtifactId) -> list[str]:
         """Returns the addresses of the artifacts that were made or adopted from `address`, sorted."""
         others = (unquote(name) for name in self.store.names(_users(address)))
-        users = {other for other in others if _readable(self.store, ArtifactId.parse(other))}
+        users = {other for other in others if find_readable(self.store, ArtifactId.parse(other))}
         for artifact in self.artifacts(address.version):
             if str(address) in dependencies(artifact.record):
                 users.add(str(artifact.address))
         return sorted(users)
 
-    def users_of_version(self, version: str) -> list[str]:
-        """Returns the addresses of the artifacts of other versions and recipes made or adopted from a version.
+    def users_of_version(self, version: str) -> Iterator[str]:
+        """Yields the addresses of the artifacts of other versions and recipes made or adopted from a version.
 
-        Sorted. Reads names only: an artifact that was removed, or whose run was killed, is included.
+        Artifact by artifact, so that a caller can stop; a user of several is repeated. Reads names only: an artifact
+        that was removed, or whose run was killed, is included.
         """
-        kinds = self.store.names(f"{INDEX}/{self.recipe}/artifacts/{version}")
-        ids = (ArtifactId(f"{self.recipe}/{unquote(kind)}", version) for kind in kinds)
-        return sorted({unquote(user) for id_ in ids for user in self.store.names(_users(id_))})
+        for kind in self.store.names(f"{INDEX}/{self.recipe}/artifacts/{version}"):
+            used = ArtifactId(f"{self.recipe}/{unquote(kind)}", version)
+            yield from map(unquote, self.store.names(_users(used)))
 
     def _enter_all(self) -> None:
         for id_ in addresses(self.store, self.recipe):
-            if artifact := _readable(self.store, id_):
+            if artifact := find_readable(self.store, id_):
                 enter(self.store, artifact.record, artifact.record.finished)
         _create(self.store, f"{INDEX}/{self.recipe}/whole")
 
@@ -120,7 +121,8 @@ def addresses(store: Store, prefix: str) -> Iterator[ArtifactId]:
             yield ArtifactId(name, version)
 
 
-def _readable(store: Store, address: ArtifactId) -> Artifact | None:
+def find_readable(store: Store, address: ArtifactId) -> Artifact | None:
+    """Returns the artifact at `address`; None if it is missing or cannot be read (a warning)."""
     try:
         return Artifact.find(store, address)
     except InputError as error:

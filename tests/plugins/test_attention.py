@@ -58,6 +58,12 @@ def test_an_input_that_is_gone_needs_a_person(warnings, versions):
     assert "test/shards@v2: tokenizer: test/tokenizer@v2 is gone" in warnings()
 
 
+def test_an_input_that_cannot_be_read_is_gone(warnings, versions):
+    (versions / "test" / "tokenizer" / "v2" / ".artifact.json").unlink()
+    (versions / "test" / "tokenizer" / "v2" / ".artifact.json").write_text("{")
+    assert "test/shards@v2: tokenizer: test/tokenizer@v2 is gone" in warnings()
+
+
 def test_scores_have_an_interval_over_documents_and_tasks_their_standard_error(get, versions):
     bits = pa.table({"id": list("abcd"), "bytes": [100] * 4, "bits": [90.0, 110.0, 90.0, 110.0]})
     task = {"task": "quiz", "step": 10, "items": 50, "metrics": {"acc": {"value": 0.5, "stderr": 0.0714}}}

@@ -84,9 +84,9 @@ def test_only_changed_settings_are_listed(get, versions):
 
 def test_scores_are_paired_on_the_documents_that_both_versions_hold_out(get, versions):
     for version, gain in (("v1", 0.0), ("v2", 0.1)):
-        ids = [f"{n:032x}" for n in range(40)] + [version * 16]
-        bits = [1000.0 * (1 - gain) + n % 2 * gain * 10 for n in range(40)] + [9e9]
-        table = pa.table({"id": ids, "bytes": [1000] * 41, "bits": bits})
+        ids = [f"{n:032x}" for n in range(40)] + [version * 16, "f" * 32]
+        bits = [1000.0 * (1 - gain) + n % 2 * gain * 10 for n in range(40)] + [9e9, 9e9]
+        table = pa.table({"id": ids, "bytes": [1000] * 41 + [int(version[1])], "bits": bits})
         content = json.dumps({"sources": {"web": {"bpb": 1.0, "unigram_bpb": 2.0}}}).encode()
         write(versions, "scores", version, {"documents/web.parquet": table, "scores.json": content})
     text = section(get(f"{PAGE}&other=v1").text, "Scores")

@@ -54,6 +54,17 @@ def test_the_champion_and_takedowns_are_marked(get, versions):
     assert rows["t1"][0] == "takedown"
 
 
+def test_many_versions_that_need_one_are_counted(get, versions, monkeypatch):
+    from sluice_ui import costs
+
+    shards = Artifact.open_at(Store(str(versions)), ArtifactId("test/shards", "v1"))
+    for number in range(6):
+        adopt(shards, ArtifactId("test/shards", f"w{number}"), ())
+    assert rows_of(get(PAGE).text)["v1"][0] == "w0, w1, w2 and 3 more"
+    monkeypatch.setattr(costs, "COUNTED", 5)
+    assert rows_of(get(PAGE).text)["v1"][0].endswith("and at least 2 more")
+
+
 def test_a_user_that_was_removed_needs_nothing(get, versions):
     shards = Artifact.open_at(Store(str(versions)), ArtifactId("test/shards", "v1"))
     adopt(shards, ArtifactId("test/shards", "v3"), ())

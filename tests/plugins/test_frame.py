@@ -58,6 +58,7 @@ def test_a_long_table_has_pages() -> None:
 
 def test_a_recipe_without_a_crawl_has_no_tab_for_questions_about_one() -> None:
     titles = [title for title, _, _ in Version("r", "v", crawls=False).tabs]
+    assert "Trace" in titles
     assert "Why" not in titles
     assert "Crawl" not in [title for title, _, _ in Version("r", "", crawls=False).tabs]
     assert "Crawl" in [title for title, _, _ in Version("r", "").tabs]

@@ -8,6 +8,8 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.commit import adopt
 from tasks.core.store import Store
+from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tests.conftest import run_stage_in
 from tests.corpora import corpus
 from tests.plugins.conftest import HOSTILE
 from tests.taken_down import take_down
@@ -27,9 +29,13 @@ def ref_to(artifact, role):
 
 def row_of(text, value):
     """Returns the cells of the table's row with a value, without markup."""
-    rows = [re.sub(r"<[^>]+>", "|", row) for row in text.split("<tr>") if value in row]
-    assert len(rows) == 1, rows
-    return unescape(rows[0])
+    (row,) = rows_with(text, value)
+    return row
+
+
+def rows_with(text, value):
+    """Returns all rows of tables with a value, without markup."""
+    return [unescape(re.sub(r"<[^>]+>", "|", row)) for row in text.split("<tr>") if value in row]
 
 
 def apply(folder, *kinds):
@@ -71,6 +77,7 @@ def test_a_lifted_takedown_is_not_pending(get, versions):
     assert "lifted" in row_of(text, "takedown=t1")
     assert "lifts only" in row_of(text, "takedown=t2")
     assert text.index("takedown=t2") < text.index("takedown=t1")
+    assert ">pending<" not in get(f"{PAGE}&takedown=t1").text
 
 
 def test_the_page_of_a_takedown_lists_values_artifacts_and_documents(get, versions):
@@ -95,6 +102,16 @@ def test_a_preview_finds_kept_documents_by_url_domain_and_id(preview):
     for row in (ROWS[30], ROWS[31], *(row for row in ROWS[10:] if "//h5.org/" in row["url"])):
         assert row["url"] in row_of(text, f"what={row['id']}")
     assert "url https://nowhere.example/: no kept document" in text
+
+
+def test_a_preview_counts_the_steps_of_the_newest_model_though_newer_tokens_have_none(preview, versions):
+    made = {kind: found(versions, f"test/{kind}", "v1") for kind in ("shards", "plan")}
+    config = TrainConfig(model=ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), steps=20, batch_size=4,
+                         optim=OptimConfig(warmup_steps=2), microbatch=4, checkpoint_every=20)  # fmt: skip
+    run_stage_in(versions, "tasks.stages.train.stage", config, made, kind="checkpoint", version="v1")
+    text = preview(documents=ROWS[30]["id"])
+    assert re.search(rf"\|v2\|.*{ROWS[30]['url']}\|\s*\|\d+\|\s*\|\|", rows_with(text, ROWS[30]["id"])[0])
+    assert re.search(rf"\|v1\|.*{ROWS[30]['url']}\|\s*\|\d+\|\s*\|[1-9]\d*\|", rows_with(text, ROWS[30]["id"])[1])
 
 
 def test_a_preview_changes_nothing_and_shows_the_fields_again(preview, versions):

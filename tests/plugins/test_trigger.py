@@ -77,10 +77,8 @@ def test_a_run_is_triggered_as_the_user_of_the_form(send, runs, browse):
     assert runs() == [("op", conf, "manual", "ui")]
     shown = browse("op", "GET", answer.headers["location"])
     [address] = re.findall(r'href="(/dags/[^"]+)"', shown.text)
-    assert (
-        browse("op", "GET", address.replace("/dags/", "/api/v2/dags/").replace("/runs/", "/dagRuns/")).json()["state"]
-        == "queued"
-    )
+    run = address.replace("/dags/", "/api/v2/dags/").replace("/runs/", "/dagRuns/")
+    assert browse("op", "GET", run).json()["state"] == "queued"
 
 
 def test_a_user_without_the_right_sees_why_and_is_refused(send, runs, browse, token):
@@ -126,14 +124,29 @@ def test_a_paused_dag_is_refused_with_a_sentence(send, runs, pause, browse, toke
     valid = token()
     pause(True)
     assert "shown.takedown is paused. Switch it on in Airflow first." in browse("op", "GET", FORM).text
-    assert send(data={"token": valid}).status_code == 409 if False else True
+    answer = browse("op", "POST", FORM, data={**ASKED, "token": valid})
+    assert answer.status_code == 409
+    assert "shown.takedown is paused." in answer.text
     assert runs() == []
 
 
-def test_values_that_the_params_refuse_are_refused(send, runs):
+def test_airflow_refuses_values_that_the_params_of_the_dag_do_not_allow(send, runs, monkeypatch):
+    from sluice_ui import takedowns
 
+    monkeypatch.setattr(takedowns, "_problem", lambda *_: "")
     answer = send(data={"reason": "x" * 1001})
-    assert answer.status_code == 200
+    assert answer.status_code == 400
+    assert "Airflow did not trigger shown.takedown: " in answer.text
+    assert runs() == []
+
+
+def test_airflow_itself_refuses_a_user_without_the_right(send, runs, monkeypatch):
+    from sluice_ui import trigger
+
+    monkeypatch.setattr(trigger, "_refusal", lambda *_: "")
+    answer = send("viewer")
+    assert answer.status_code == 403
+    assert "Airflow did not trigger shown.takedown: " in answer.text
     assert runs() == []
 
 

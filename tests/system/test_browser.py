@@ -122,6 +122,10 @@ SLUICE_PAGES = (
     "/explain?recipe=smoke&version=dev",
     "/why?recipe=smoke&version=dev",
     "/artifact/smoke/documents@dev",
+    "/takedowns?recipe=smoke",
+    "/costs?recipe=smoke",
+    "/lineage?recipe=smoke&version=dev",
+    "/compare?recipe=smoke&version=dev",
 )
 
 

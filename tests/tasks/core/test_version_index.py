@@ -53,8 +53,8 @@ def test_users_of_an_artifact_are_those_of_its_own_and_of_other_versions(tmp_pat
 
 def test_users_of_a_version_are_artifacts_of_others(tmp_path: Path) -> None:
     index = filled(tmp_path)
-    assert index.users_of_version("1") == ["test/numbers@2", "test/source@2"]
-    assert index.users_of_version("2") == []
+    assert set(index.users_of_version("1")) == {"test/numbers@2", "test/source@2"}
+    assert list(index.users_of_version("2")) == []
 
 
 def test_an_artifact_of_another_recipe_is_a_user(tmp_path: Path) -> None:
