@@ -297,6 +297,12 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "pages",
+        "pages --folder FOLDER",
+        "Pages in Airflow with 1,000 versions and 10 million documents: wall and CPU-seconds of each request",
+        lambda r: f"at most {max(one['cpu_s'] for one in r['requests'].values()):.2f} CPU-seconds a request",
+    ),
+    Benchmark(
         "trace",
         "trace --store FOLDER [--documents 10000000]",
         "Traces in a corpus of 10 M captures, from a folder and from S3",

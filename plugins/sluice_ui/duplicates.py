@@ -4,7 +4,7 @@ Clusters and losses are those of `duplicates.json` of the documents, which dedup
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -94,6 +94,7 @@ def clusters(recipe: Recipe, version: str, at: Address) -> str:
     if not documents.files(_DATA):
         raise InputError(f"{documents.address} has no {_DATA}", "it is of an earlier Sluice: make it again")
     audit = json.loads(documents.read(_DATA))
+    hidden = Reader(recipe, version, documents).hidden([one for row in audit["largest"] for one in row["shown"]])
     of = Version(recipe.name, version, "documents", "crawl" in recipe.parts)
     return page(
         "duplicates",
@@ -103,7 +104,7 @@ def clusters(recipe: Recipe, version: str, at: Address) -> str:
         sizes=[[_range(row), row["clusters"], row["documents"]] for row in audit["sizes"]],
         sources=[_loss(row) for row in audit["sources"]],
         domains=[_loss(row) for row in audit["domains"]],
-        largest=[_cluster(row, of) for row in audit["largest"]],
+        largest=[_cluster(row, of, hidden) for row in audit["largest"]],
         jaccard=audit["jaccard"],
     )
 
@@ -116,14 +117,15 @@ def _loss(row: dict[str, Any]) -> list[object]:
     return [row["name"], row["documents"], row["duplicates"], f"{row['share']:.1%}"]
 
 
-def _cluster(row: dict[str, Any], of: Version) -> dict[str, Any]:
-    """Returns a cluster as the template shows it: each shown document with its verdict."""
+def _cluster(row: dict[str, Any], of: Version, hidden: Set[str]) -> dict[str, Any]:
+    """Returns a cluster as the template shows it: each shown document with its verdict, unless one is taken down."""
+    withheld = row["withheld"] or any(one["id"] in hidden for one in row["shown"])
     members = [
         [link(one["url"] or one["id"], f"{ROOT}/document", **of.query, id=one["id"]), one["source"], one["verdict"],
          " ".join(one["text"].split())[:200]]
         for one in row["shown"]
     ]  # fmt: skip
-    return {"documents": row["documents"], "withheld": row["withheld"], "members": members}
+    return {"documents": row["documents"], "withheld": withheld, "members": members}
 
 
 routes = router()

@@ -181,6 +181,9 @@ def test_texts_taken_down_after_the_version_was_made_are_withheld(get, made, mon
     assert "write to" not in one
     pair = f"/sluice/duplicate?recipe=test&version=dev&id={made['near']['id']}&of={made['best']['id']}"
     assert "A text is withheld" in get(pair).text
+    clusters = get("/sluice/duplicates?recipe=test&version=dev").text
+    assert "withheld: a document of it is taken down" in clusters
+    assert "write" not in clusters
 
 
 def test_with_an_index_of_words_texts_of_all_files_are_searched(get, made, tmp_path):

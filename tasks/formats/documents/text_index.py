@@ -33,7 +33,7 @@ COLUMNS = ("source", "host", "language", "tier")
 _SCHEMA = """
 CREATE TABLE files (first INTEGER PRIMARY KEY, path TEXT NOT NULL);
 CREATE TABLE scores (row INTEGER PRIMARY KEY, score REAL);
-CREATE VIRTUAL TABLE words USING fts5(words, content='', detail=none, tokenize='unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE words USING fts5(text, content='', detail=none, tokenize='unicode61 remove_diacritics 2');
 """
 
 
@@ -55,7 +55,8 @@ class TextIndexWriter:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sluice-words-")
         self._connection = sqlite3.connect(Path(self._folder.name) / "words.sqlite", isolation_level=None)
-        self._connection.executescript(f"PRAGMA journal_mode = off; PRAGMA synchronous = off; {_SCHEMA} BEGIN")
+        self._connection.executescript(f"PRAGMA journal_mode = off; PRAGMA synchronous = off; {_SCHEMA}")
+        self._connection.execute("BEGIN")
         self.rows = 0
 
     def __enter__(self) -> "TextIndexWriter":
@@ -73,7 +74,7 @@ class TextIndexWriter:
         """Adds rows of the file: title, url, text, prose_score and COLUMNS."""
         numbers = range(self.rows, self.rows + len(documents))
         entries = zip(numbers, map(_indexed, documents), strict=True)
-        self._connection.executemany("INSERT INTO words (rowid, words) VALUES (?, ?)", entries)
+        self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", entries)
         scores = ((number, row["prose_score"]) for number, row in zip(numbers, documents, strict=True))
         self._connection.executemany("INSERT INTO scores VALUES (?, ?)", scores)
         self.rows += len(documents)
@@ -81,7 +82,8 @@ class TextIndexWriter:
     def write(self, file: BinaryIO) -> None:
         """Ends the index and writes it."""
         whole = os.path.join(self._folder.name, "whole.sqlite")
-        self._connection.executescript("INSERT INTO words (words) VALUES ('optimize'); COMMIT")
+        self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+        self._connection.execute("COMMIT")
         self._connection.execute("VACUUM INTO ?", (whole,))
         with open(whole, "rb") as source:
             shutil.copyfileobj(source, file, 1 << 20)

@@ -101,6 +101,7 @@ def what_if(
     aligned: AlignedInputs,
     examples: int = 5,
     sample: Mapping[str, pa.Table] | None = None,
+    most: int | None = None,
 ) -> WhatIfResult:
     """Compares two settings; memory is bounded by one part, the examples, and 100 bytes per document with a copy.
 
@@ -113,6 +114,8 @@ def what_if(
         sample: the parts to read, with their copies (`sampling.copies_of`); None for all. The keeper of a copy may be
             in another part, so a sample does not choose keepers again: a copy of a document that only the other
             settings drop is not counted in its place.
+        most: number of documents to read of each part: the first ones, which are those with the smallest ids; None for
+            all.
 
     Raises:
         InputError: the inputs do not have the same parts, or an attribute that the settings read was not measured.
@@ -128,20 +131,22 @@ def what_if(
     by_part: list[PartCounts] = []
     examples_by_side: dict[bool, list[_ChangedRow]] = {True: [], False: []}
     for name in names:
-        ids, (before_verdicts, after_verdicts) = _verdicts((before, after), aligned.parts, name, resolved)
+        documents, sides = _verdicts((before, after), aligned.parts, name, resolved, most)
+        sources = documents.column("source").to_pylist()
         _count_rejections(rejections, parts.extract_rejections(name))
-        for count, verdicts_of_part in zip(counts, (before_verdicts, after_verdicts), strict=True):
-            count.update(verdicts_of_part)
+        for count, (first, tiers) in zip(counts, sides, strict=True):
+            count.update(zip(sources, first, tiers, strict=True))
+        firsts = [first for first, _ in sides]
         changed_rows = (
-            _ChangedRow(ids[row].as_py(), name, row, old[1], new[1])
-            for row, (old, new) in enumerate(zip(before_verdicts, after_verdicts, strict=True))
-            if bool(old[1]) != bool(new[1])
+            _ChangedRow(documents.column("id")[row].as_py(), name, row, old, new)
+            for row, (old, new) in enumerate(zip(*firsts, strict=True))
+            if bool(old) != bool(new)
         )
         changed = _by_side(changed_rows)
         for is_gain, rows in changed.items():
             examples_by_side[is_gain] = nsmallest(examples, [*examples_by_side[is_gain], *rows])
-        kept_before, kept_after = (sum(not row[1] for row in side) for side in (before_verdicts, after_verdicts))
-        by_part.append(PartCounts(len(ids), kept_before, kept_after, len(changed[True]), len(changed[False])))
+        kept_before, kept_after = (first.count("") for first in firsts)
+        by_part.append(PartCounts(len(sources), kept_before, kept_after, len(changed[True]), len(changed[False])))
     chosen_examples = tuple(_examples(before, after, parts, [*examples_by_side[True], *examples_by_side[False]]))
     funnels = (_funnel(counts[0], rejections), _funnel(counts[1], rejections))
     gained, lost = (sum(getattr(part, side) for part in by_part) for side in ("gained", "lost"))
@@ -173,23 +178,27 @@ def _verdicts(
     aligned: AlignedParts,
     name: str,
     resolved: Sequence[Mapping[str, pa.Table]],
-) -> tuple[pa.ChunkedArray, list[list[_Verdict]]]:
-    """Returns the ids of the documents of one part, and the verdicts on them for each of some settings.
+    most: int | None,
+) -> tuple[pa.Table, list[tuple[list[str], list[str]]]]:
+    """Returns id and source of the documents of one part; their first reasons and tiers for each of some settings.
 
     Args:
         configs: the settings.
         aligned: the inputs.
         name: the part.
         resolved: for each of the settings the documents to drop as copies, by part.
+        most: number of documents to read; None for all.
     """
     read = dict.fromkeys(name for config in configs for name in (*config.filters, *read_by_tiers(config)))
     documents, judged, duplicates = aligned.part(name, ["id", "source"], list(read), COLUMNS)
-    sources, taken_down = documents.column("source"), aligned.taken_down(name, documents.num_rows)
-    names, found = sources.to_pylist(), []
+    taken_down = aligned.taken_down(name, documents.num_rows)[:most]
+    documents, judged, duplicates = (table.slice(0, most) for table in (documents, judged, duplicates))
+    sources = documents.column("source")
+    found = []
     for config, copies in zip(configs, resolved, strict=True):
         part_verdicts = verdicts(config, sources, judged, copies[name], duplicates, taken_down)
-        found.append(list(zip(names, part_verdicts.first, part_verdicts.tiers, strict=True)))
-    return documents.column("id"), found
+        found.append((part_verdicts.first, part_verdicts.tiers))
+    return documents, found
 
 
 def _examples(
