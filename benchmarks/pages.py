@@ -370,7 +370,7 @@ def main() -> None:
             "documents": given.documents,
             "bytes": {kind: artifact.record.bytes for kind, artifact in artifacts.items()},
             "kept": artifacts["documents"].record.rows_out,
-            "stages_cpu_s": seconds,
+            **({"stages_cpu_s": seconds} if seconds else {}),
             "requests": measure(given.folder, given.rounds),
         },
     )

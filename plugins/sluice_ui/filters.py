@@ -1,7 +1,7 @@
 """The page of the filters: the values that each limit is compared with, and what other limits would keep.
 
 Reads the measured columns of a version and computes verdicts as `what-if` and the stage `consolidate` do. Of a version
-with more than MOST documents it reads some parts, and the numbers are estimates with a 95 % interval.
+with more than MOST documents it reads a sample, and the numbers are estimates with a 95 % interval.
 """
 
 import math
@@ -30,7 +30,8 @@ from tasks.stages.consolidate.sampling import Estimate, copies_of, estimate, sam
 from tasks.stages.consolidate.what_if import WhatIfResult, what_if
 
 MOST = 20_000
-"""Documents of a version that are read in full; of a larger one, parts with about as many are a sample."""
+"""Documents of a version that are read in full; of a larger one, the first ones of some parts are a sample. Rows of a
+part are in the order of ids, which are hashes, so its first rows are a random sample of it."""
 
 EXAMPLES = 5
 """Documents that are shown for each direction in which verdicts change."""
@@ -68,15 +69,28 @@ class Measured:
         """Number of documents of the version."""
         return self.inputs.extracted.record.rows_out
 
+    @property
+    def most(self) -> int | None:
+        """Number of documents that are read of each part; None for all."""
+        return None if self.sample is None else -(-MOST // len(self.sample))
+
+    def limits(self) -> list[LimitSummary]:
+        """Returns the numeric limits with the values of all documents or the sample."""
+        return summaries(self.config, self.inputs, self.sample, self.most)
+
     def compare(self, after: ConsolidateConfig) -> WhatIfResult:
         """Returns what other settings would keep, of all documents or the sample."""
         copies = None if self.sample is None else copies_of(self.documents, self.sample)
-        return what_if(self.config, after, self.inputs, EXAMPLES, copies)
+        return what_if(self.config, after, self.inputs, EXAMPLES, copies, self.most)
 
     def estimate(self, result: WhatIfResult, name: str) -> Estimate:
         """Returns a number of `PartCounts` for the whole version."""
-        counts = [getattr(part, name) for part in result.parts]
-        sizes = [part.documents for part in result.parts]
+        names = self.inputs.names() if self.sample is None else self.sample
+        rows = {part.name: part.rows_out for part in self.inputs.extracted.parts}
+        sizes = [rows[part] for part in names]
+        counts = [
+            getattr(part, name) * size / max(1, part.documents) for part, size in zip(result.parts, sizes, strict=True)
+        ]
         return estimate(counts, sizes, self.total, len(self.inputs.names()))
 
 
@@ -87,7 +101,7 @@ def filters(recipe: Recipe, version: str, at: Address, user: Any) -> str:
         InputError: the version has no documents, or an input of them is gone.
     """
     measured = Measured.open(recipe, version)
-    limits = summaries(measured.config, measured.inputs, measured.sample)
+    limits = measured.limits()
     asked = _asked(limits, at.query)
     problem, effect, overrides = "", None, {}
     if asked:
@@ -226,7 +240,7 @@ async def make_version(
 
     def overrides() -> str:
         measured = Measured.open(found, version)
-        limits = summaries(measured.config, measured.inputs, measured.sample)
+        limits = measured.limits()
         conf["overrides"] = _overrides(found, changed_settings(measured.config, _asked(limits, at.query)))
         return ""
 

@@ -3,6 +3,7 @@
 Reads the index of the store and the records of the versions that are shown.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 
 from fastapi.responses import HTMLResponse
@@ -17,6 +18,7 @@ from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
+from tasks.stages.registry.promote import CHAMPION, DECISION
 
 LINE = 12
 """Newest versions in the small line of a recipe."""
@@ -120,10 +122,11 @@ def _metric(store: Store, recipe: str, version: str, kind: str, metric: str) -> 
 
 
 def _champion(store: Store, recipe: str, newest: Sequence[str]) -> Markup | None:
-    """Returns a link to the newest version with a decision about the champion; None if there is none among these."""
+    """Returns a link to the version that the newest decision made or left champion; None without one among these."""
     for version in newest:
-        if Artifact.find(store, ArtifactId(f"{recipe}/champion", version)):
-            return _version_link(recipe, version)
+        if decision := Artifact.find(store, ArtifactId(f"{recipe}/champion", version)):
+            champion = ArtifactId.parse(json.loads(decision.read(DECISION))[CHAMPION]["artifact"])
+            return _version_link(recipe, champion.version)
     return None
 
 

@@ -51,7 +51,7 @@ class Crawl:
             self.cycle("c1")
             pages["/"] = '<p>index</p><a href="/same">s</a><a href="/new">n</a>'
             pages["/new"] = "<p>A page that the first cycle did not find.</p>"
-            hosts.write_text(f'[again]\n"{self.host}" = {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n')
+            hosts.write_text(f'[again]\n"{self.host}" = {datetime.now(UTC).isoformat()}\n')
             self.recipe = Recipe.load(file)
             self.cycle("c2")
         self.store = Store(str(store))

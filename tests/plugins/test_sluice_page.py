@@ -1,5 +1,6 @@
 """The Sluice page in the real API server: it requires Airflow's login and escapes crawled content."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from tasks.core.artifact import ArtifactId
-from tasks.core.commit import adopt
+from tasks.core.commit import adopt, commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
@@ -119,7 +123,7 @@ def test_the_pages_of_an_adopted_artifact_and_its_source_link_to_each_other(get,
     assert ">shown/documents@v2</a>" in get(PAGES[2]).text
     assert "75.0%" in get("/sluice/recipe/shown?version=v2").text
     assert "&lt;script&gt;" in get("/sluice/corpus?recipe=shown&version=v2").text
-    row = get("/sluice/recipe/shown?version=v2").text.rpartition(">shown/documents@v2</a>")[2].partition("</tr>")[0]
+    row = get("/sluice/recipe/shown?version=v2").text.partition(">shown/documents@v2</a></td>")[2].partition("</tr>")[0]
     assert ">adopted</span>" in row
 
 
@@ -244,3 +248,11 @@ def test_a_task_does_not_import_the_page():
     folder = Path(__file__).parents[2] / "plugins"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
     assert ran.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_the_champion_of_a_recipe_is_the_version_that_stays_champion(get, corpus, tmp_path):
+    output = Output(Store(str(tmp_path / "store")), ArtifactId("shown/champion", "v1"), "0" * 64)
+    with output.part("champion.json", conserved=False) as part, part.file("champion.json") as file:
+        file.write(json.dumps({"champion": {"artifact": "shown/model@v0"}, "promoted": False}).encode())
+    commit(output, "promote", 1, Config(), [], Report())
+    assert '<a href="/sluice/recipe/shown?version=v0">v0</a>' in get("/sluice/").text

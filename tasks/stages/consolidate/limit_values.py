@@ -47,7 +47,7 @@ class _OfPart(NamedTuple):
 
 
 def summaries(
-    config: ConsolidateConfig, inputs: AlignedInputs, parts: Sequence[str] | None = None
+    config: ConsolidateConfig, inputs: AlignedInputs, parts: Sequence[str] | None = None, most: int | None = None
 ) -> list[LimitSummary]:
     """Returns the numeric limits of the filters with their values, in order of precedence, general limits first.
 
@@ -55,11 +55,13 @@ def summaries(
         config: the settings.
         inputs: the documents and their measurements.
         parts: names of the parts to read; None for all. Takes 8 bytes per document of these and limit.
+        most: number of documents to read of each part, as in `what_if`; None for all.
     """
     found: dict[tuple[str, str], list[_OfPart]] = {}
     for name in inputs.names() if parts is None else parts:
         documents, judged, _ = inputs.parts.part(name, ["id", "source"], config.filters, ["id"])
-        taken_down = inputs.parts.taken_down(name, documents.num_rows)
+        taken_down = inputs.parts.taken_down(name, documents.num_rows)[:most]
+        documents, judged = documents.slice(0, most), judged.slice(0, most)
         limits = list(limit_values(config, documents.column("source"), judged, taken_down))
         masks = [_beyond(limit) for limit in limits]
         reasons = np.zeros(documents.num_rows, np.int64)

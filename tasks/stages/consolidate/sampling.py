@@ -76,11 +76,11 @@ def _copies(rejected: pa.Table) -> pa.Table:
     return pa.table(columns).cast(COPIES)
 
 
-def estimate(counts: Sequence[int], sizes: Sequence[int], total: int, parts: int) -> Estimate:
+def estimate(counts: Sequence[float], sizes: Sequence[int], total: int, parts: int) -> Estimate:
     """Returns the estimate for a version from the counts of some of its parts; exact if these are all parts.
 
     Args:
-        counts: number of documents in question of each part of the sample.
+        counts: number of documents in question of each part of the sample, or its estimate.
         sizes: number of documents of each of these parts.
         total: number of documents of the version.
         parts: number of its parts.
@@ -92,7 +92,7 @@ def estimate(counts: Sequence[int], sizes: Sequence[int], total: int, parts: int
     """
     drawn, size = len(counts), sum(sizes)
     if drawn == parts or not size:
-        return Estimate(sum(counts), sum(counts), sum(counts))
+        return Estimate(*[round(sum(counts))] * 3)
     ratio = sum(counts) / size
     residuals = sum((count - ratio * of) ** 2 for count, of in zip(counts, sizes, strict=True)) / max(1, drawn - 1)
     error = total * math.sqrt((1 - drawn / parts) * residuals / drawn) / (size / drawn)

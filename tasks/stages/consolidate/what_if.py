@@ -101,6 +101,7 @@ def what_if(
     aligned: AlignedInputs,
     examples: int = 5,
     sample: Mapping[str, pa.Table] | None = None,
+    most: int | None = None,
 ) -> WhatIfResult:
     """Compares two settings; memory is bounded by one part, the examples, and 100 bytes per document with a copy.
 
@@ -113,6 +114,8 @@ def what_if(
         sample: the parts to read, with their copies (`sampling.copies_of`); None for all. The keeper of a copy may be
             in another part, so a sample does not choose keepers again: a copy of a document that only the other
             settings drop is not counted in its place.
+        most: number of documents to read of each part: the first ones, which are those with the smallest ids; None for
+            all.
 
     Raises:
         InputError: the inputs do not have the same parts, or an attribute that the settings read was not measured.
@@ -128,7 +131,7 @@ def what_if(
     by_part: list[PartCounts] = []
     examples_by_side: dict[bool, list[_ChangedRow]] = {True: [], False: []}
     for name in names:
-        documents, sides = _verdicts((before, after), aligned.parts, name, resolved)
+        documents, sides = _verdicts((before, after), aligned.parts, name, resolved, most)
         sources = documents.column("source").to_pylist()
         _count_rejections(rejections, parts.extract_rejections(name))
         for count, (first, tiers) in zip(counts, sides, strict=True):
@@ -175,6 +178,7 @@ def _verdicts(
     aligned: AlignedParts,
     name: str,
     resolved: Sequence[Mapping[str, pa.Table]],
+    most: int | None,
 ) -> tuple[pa.Table, list[tuple[list[str], list[str]]]]:
     """Returns id and source of the documents of one part; their first reasons and tiers for each of some settings.
 
@@ -183,10 +187,13 @@ def _verdicts(
         aligned: the inputs.
         name: the part.
         resolved: for each of the settings the documents to drop as copies, by part.
+        most: number of documents to read; None for all.
     """
     read = dict.fromkeys(name for config in configs for name in (*config.filters, *read_by_tiers(config)))
     documents, judged, duplicates = aligned.part(name, ["id", "source"], list(read), COLUMNS)
-    sources, taken_down = documents.column("source"), aligned.taken_down(name, documents.num_rows)
+    taken_down = aligned.taken_down(name, documents.num_rows)[:most]
+    documents, judged, duplicates = (table.slice(0, most) for table in (documents, judged, duplicates))
+    sources = documents.column("source")
     found = []
     for config, copies in zip(configs, resolved, strict=True):
         part_verdicts = verdicts(config, sources, judged, copies[name], duplicates, taken_down)
