@@ -86,11 +86,8 @@ def test_every_arm_and_seed_is_a_mapped_task(recipes, dag_bag, documents):
     recipes("mapped", "arms = 0\nsteps = 2\nbatch_size = 2\nmicrobatch = 2\n")
     documents("mapped")
     assert str(dag_bag().dags["mapped.tokens"].test().state) == "success"
-    run = (
-        dag_bag()
-        .dags["mapped.canary"]
-        .test(mark_success_pattern=r"^(.*\.canary|round_2.*|round_3.*|finalist|decide|gate)$")
-    )
+    skipped = r"^(.*\.canary|round_[23].*|finalist|decide|gate)$"
+    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern=skipped)
     members = returned(run, "round_1.arms")
     assert len(members) >= 2
     assert all(member.startswith("round-1-arm-") for member in members)

@@ -18,12 +18,14 @@ Truth = Callable[[Floats], Floats]
 def power_law(weights: Floats) -> Floats:
     """Bits per byte of each source decrease with a power of its share, and slightly with the others'."""
     spill = np.array([[1, 0.1, 0.02], [0.2, 1, 0.05], [0.02, 0.02, 1]])
-    return np.array([0.9, 1.1, 0.7]) * (weights @ spill.T + 0.01) ** -np.array([0.06, 0.1, 0.08])
+    bpb: Floats = np.array([0.9, 1.1, 0.7]) * (weights @ spill.T + 0.01) ** -np.array([0.06, 0.1, 0.08])
+    return bpb
 
 
 def exponential(weights: Floats) -> Floats:
     rates = np.array([[0.5, 0.1, 0.0], [0.1, 0.7, 0.0], [0.0, 0.05, 0.6]])
-    return np.array([1.2, 1.5, 1.1]) * np.exp(-weights @ rates.T)
+    bpb: Floats = np.array([1.2, 1.5, 1.1]) * np.exp(-weights @ rates.T)
+    return bpb
 
 
 def repeated(weights: Floats) -> Floats:
@@ -53,7 +55,8 @@ def optimum(truth: Truth, goal: Floats) -> Floats:
         method="SLSQP",
         options={"ftol": 1e-12, "maxiter": 500},
     )
-    return found.x
+    weights: Floats = found.x
+    return weights
 
 
 def noisy(truth: Truth, weights: Floats, rng: np.random.Generator, noise: float = 0.002) -> Floats:
@@ -65,7 +68,9 @@ def noisy(truth: Truth, weights: Floats, rng: np.random.Generator, noise: float 
     ("form", "truth", "epochs"),
     [("power", power_law, None), ("log-linear", exponential, None), ("exposures", repeated, EPOCHS)],
 )
-def test_the_form_of_planted_runs_is_chosen_and_predicts_other_mixtures(form: str, truth: Truth, epochs) -> None:
+def test_the_form_of_planted_runs_is_chosen_and_predicts_other_mixtures(
+    form: str, truth: Truth, epochs: Floats | None
+) -> None:
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(3), 24)
     found = fit(weights, noisy(truth, weights, rng, 0.001), GOAL, epochs=epochs)
