@@ -198,6 +198,21 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "responses",
+        "responses make --data FOLDER",
+        "Small real runs on 60 mixtures of six domains, kept as a data set",
+        lambda r: f"{len(r['runs'])} runs of {r['recipe']['steps']} steps",
+    ),
+    Benchmark(
+        "response_forms",
+        "responses forms",
+        "Forms of the response, fitted to a part of these runs, rank the other mixtures; against boosted trees",
+        lambda r: (
+            f"rank correlation {r['held_out'][-1]['chosen']:.2f} after {r['held_out'][-1]['mixtures']} mixtures, "
+            f"boosted trees {r['held_out'][-1]['boosting']:.2f}"
+        ),
+    ),
+    Benchmark(
         "perplexity",
         "perplexity --data FOLDER [--quality FILE]",
         "N-gram perplexity against KenLM, and its separation of prose from noise",

@@ -13,8 +13,8 @@ run is repeated. Writes `responses.json`; ten minutes of a core.
 
 `forms` fits every form of the response to a random part of the mixtures, and ranks the other ones: Spearman's
 correlation on the mean bits per byte of the domains, mean over the splits. Also of the form that `fit` chooses from the
-part alone, and of boosted trees on the same weights (scikit-learn's, 300 trees of depth 2 on half of the runs each,
-learning rate 0.05), which RegMix uses. Writes `response_forms.json`.
+part alone, and of boosted trees on the same weights, which RegMix uses (of scikit-learn, which MLflow brings: 300 trees
+of depth 2, each on half of the runs, learning rate 0.05). Writes `response_forms.json`.
 """
 
 import argparse

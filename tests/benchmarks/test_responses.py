@@ -1,12 +1,15 @@
 """The data set of real runs: distinct mixtures, and runs that are trained once."""
 
+import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
-from benchmarks import responses
+from benchmarks import harness, responses
 from benchmarks.responses import made, mixtures, runs, split
 from tasks.core.config import Config
 from tasks.core.engine import Engine
@@ -69,6 +72,22 @@ def test_runs_of_other_settings_are_not_mixed(calls: list[str]) -> None:
     made("run", "trained_for_a_test", Settings(), "arm-0-seed-0")
     with pytest.raises(RuntimeError, match="has other settings or inputs: delete"):
         made("run", "trained_for_a_test", Settings(steps=2), "arm-0-seed-0")
+
+
+def test_the_runs_are_trained_by_the_stages_of_the_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    domains = ("one", "two")
+    for domain in domains:
+        lines = [json.dumps({"text": f"{domain} {number} water river stone " * 20}) for number in range(30)]
+        (tmp_path / f"{domain}.jsonl.zst").write_bytes(pa.compress("\n".join(lines).encode(), "zstd", asbytes=True))
+    small = {"BYTES": dict.fromkeys(domains, 8_000), "MIXTURES": 1, "REPEATED": (0,), "SEEDS": (0, 1), "STEPS": 1}
+    for name, value in {**small, "VOCABULARY": 300, "FOLDER": tmp_path / "store"}.items():
+        monkeypatch.setattr(responses, name, value)
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    responses.make(Namespace(data=tmp_path))
+    rows = json.loads((tmp_path / "responses.json").read_text())["runs"]
+    assert [(row["arm"], row["seed"]) for row in rows] == [(0, 0), (0, 1)]
+    assert all({*row["weights"]} == {*row["epochs"]} == {*row["bpb"]} == {*domains} for row in rows)
+    assert rows[0]["bpb"] != rows[1]["bpb"]
 
 
 def test_all_runs_of_a_mixture_are_on_one_side_of_a_split() -> None:
