@@ -17,7 +17,8 @@ from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 recipe = Recipe.from_text(sys.argv[1])
 for stage in ("extract", "annotate", "dedup", "consolidate", "tokenizer", "encode", "pack", "arms"):
-    run_stage(recipe, stage, tracking=TrackingContext("", recipe.name))
+    member = "round-1" if stage == "arms" else ""
+    run_stage(recipe, stage, member=member, tracking=TrackingContext("", recipe.name))
     assert "pandas" not in sys.modules, stage
 """
 

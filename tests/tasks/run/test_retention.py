@@ -53,6 +53,11 @@ def store(months: Months, tmp_path: Path) -> Store:
     """A copy of two months whose models are registered, beside an older version without a model."""
     shutil.copytree(months.store.root, tmp_path / "store")
     tokens_in(tmp_path / "store", READ["october"], version="august", tokenizer_file=months.tokenizer)
+    earlier = Store(str(tmp_path / "store"))
+    for artifact in [artifact for artifact in Ledger(earlier) if artifact.address.version == "august"]:
+        record = artifact.record.model_copy(update={"finished": artifact.record.finished - timedelta(days=60)})
+        with earlier.write(f"{artifact.address.path}/{RECORD}") as file:
+            file.write(record.model_dump_json().encode())
     (begun,) = (tmp_path / "store" / ".index" / "test" / "begun").glob("*~august")
     begun.rename(begun.with_name("20260801T000000.000000~august"))
     recipe = months.recipe.override({"place.store": str(tmp_path / "store")})

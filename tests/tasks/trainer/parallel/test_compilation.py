@@ -107,7 +107,7 @@ def test_all_layers_are_one_graph_and_compute_the_same(
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
     logged = [record.getMessage() for record in caplog.records if record.name == compilation.log.name]
-    assert logged == [
+    assert [message for message in logged if message.startswith("layers")] == [
         "layers are not compiled: on a CPU it takes longer than it saves",
         "layers are compiled: compile = true in [place.train.layout]",
     ]

@@ -208,7 +208,7 @@ def counting(found: Counter[str]) -> Any:
 
 def test_the_decision_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", compilation.log.name)
-    compilation._report.cache_clear()
+    compilation._report_overlap.cache_clear()
     with fake_group(0, 8):
         mesh = Mesh.of(Layout(shard=2, tensor=4), Ranks(0, 8, 0, 8))
         for _ in range(2):
