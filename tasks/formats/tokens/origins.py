@@ -114,15 +114,19 @@ def superseded_rows(shards: Artifact) -> dict[str, NDArray[np.int64]]:
     if not accumulates(shards):
         return {}
     index = DocumentIndex(shards)
-    newest: dict[int, int] = {}
-    keys = []
-    for part, table in zip(index.parts, index.entries(), strict=True):
-        hashes, version = np.array(hashes64("url:", table.column("url").to_pylist()), np.uint64), version_of(part)
-        keys.append(hashes)
-        newest.update(dict.fromkeys(hashes.tolist(), version))  # parts are in the order of their versions
-    found = []
-    for part, table, hashes in zip(index.parts, index.entries(), keys, strict=True):
-        version = version_of(part)
-        is_old = pa.array([newest[key] > version for key in hashes.tolist()], pa.bool_())
-        found.append(table.filter(is_old))
-    return rows_by_shard(pa.concat_tables(found)) if found else {}
+    keys = [np.array(hashes64("url:", table.column("url").to_pylist()), np.uint64) for table in index.entries()]
+    is_old = _is_superseded(keys, [version_of(part) for part in index.parts])
+    tables = [table.filter(pa.array(old)) for table, old in zip(index.entries(), is_old, strict=True)]
+    return rows_by_shard(pa.concat_tables(tables)) if tables else {}
+
+
+def _is_superseded(keys: Sequence[NDArray[np.uint64]], versions: Sequence[int]) -> list[NDArray[np.bool_]]:
+    """Returns a mask for each array of keys: those that an array of a later version has, too."""
+    sizes = [len(of_part) for of_part in keys]
+    flat, version = np.concatenate([*keys, np.empty(0, np.uint64)]), np.repeat(versions, sizes)
+    order = np.lexsort((version, flat))
+    is_last = np.append(flat[order][1:] != flat[order][:-1], True)[: len(flat)]
+    newest = version[order][is_last][np.cumsum(is_last) - is_last]
+    old = np.empty(len(flat), bool)
+    old[order] = version[order] < newest
+    return np.split(old, np.cumsum(sizes)[:-1]) if sizes else []

@@ -75,7 +75,7 @@ def croissant(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: Stat
         "version": f"{record.stage_version}.0.0+{record.fingerprint[:16]}",
         "description": f"The corpus {documents.address}: {about}",
         "url": documents.store.url(documents.path),
-        "license": "https://schema.org/license" if not corpus.licences else _licences(corpus),
+        "license": _licences(corpus) or ["none stated"],
         "creator": {"@type": "sc:Organization", "name": statement.provider or "not stated"},
         "datePublished": record.finished.date().isoformat(),
         "citeAs": f"{documents.address}, fingerprint {record.fingerprint}",

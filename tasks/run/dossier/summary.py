@@ -1,8 +1,8 @@
 """The public summary of training content, in the structure of the template of the European Commission.
 
 Source of the structure: C(2025) 8311 of 5 December 2025, the template for the summary that article 53(1)(d) of
-Regulation (EU) 2024/1689 requires. Sections and fields have its order; the words are ours. What only the provider knows
-is None unless it is given, and the page says which option states it. Reads records and counts (`corpus`).
+Regulation (EU) 2024/1689 requires. Sections and fields have its order; the words are ours. What is not on record is
+None; for what only the provider knows, the page says which option states it. Reads records and counts (`corpus`).
 """
 
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ def summary(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: Statem
         "template": "C(2025) 8311",
         "general": _general(artifacts, corpus, statement),
         "sources": {
-            "public_datasets": [],
-            "private_datasets": {"licensed": [], "other": []},
+            "public_datasets": None,
+            "private_datasets": None,
             "crawled": _crawled(artifacts, corpus, statement),
             "user_data": None,
             "synthetic": None,
@@ -81,7 +81,6 @@ def _general(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: State
         "documents": total.documents,
         "bytes": total.bytes,
         "latest_acquisition": total.last.date().isoformat() if total.last else None,
-        "continues_to_learn": False,
         "languages": [
             {"language": name, "documents": count.documents, "bytes": count.bytes}
             for name, count in sorted(corpus.languages.items(), key=lambda item: (-item[1].bytes, item[0]))
@@ -117,9 +116,9 @@ def _crawler(settings: Mapping[str, Any]) -> dict[str, Json]:
         "contact": settings["contact"] or None,
         "behavior": [
             "obeys robots.txt (RFC 9309), noindex and the delays of sites",
-            f"waits at least {settings['delay_s']:g} s between two requests to a host",
+            f"waits {settings['delay_s']:g} s between two requests to a host, or as the hosts file or the site says",
             f"honors opt-outs from training stated by: {', '.join(settings['ai_optouts']) or 'none'}",
-            "solves no captchas, and passes no paywall or login form",
+            "solves no captchas, and fills in no login form",
         ],
     }
 
