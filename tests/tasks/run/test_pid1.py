@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-AS_PID_1 = "from tasks.run.shell import fork_below_init; fork_below_init()\nimport os, signal, subprocess, sys, time\n"
+AS_PID_1 = "from tasks.run.pid1 import fork_below_init; fork_below_init()\nimport os, signal, subprocess, sys, time\n"
 READY = "print('ready', flush=True)\n"
 
 
