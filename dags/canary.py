@@ -18,7 +18,7 @@ from airflow.sdk import DAG, TaskGroup
 from operators.forms import dag_settings
 from operators.gate import CanaryGate, ReportApproval
 from operators.places import training_operator
-from operators.recipes import asset, recipes_for
+from operators.recipes import asset, assets_of, recipes_for
 from operators.stage import MembersOperator, StageOperator
 
 FORM = {"canary.steps": "Training steps of each small run."}
@@ -36,11 +36,12 @@ for recipe in recipes_for("canary"):
     with DAG(**settings):
         # Skipped runs of a round, after the cycle has stopped, do not skip the tasks after them.
         always = {"recipe": recipe.name, "trigger_rule": "none_failed"}
+        read = assets_of(recipe, "arms")
         finalist = MembersOperator(task_id="finalist", stage="finalist", **always)
         after = []
         for number in range(1, recipe.canary.rounds + 1):
             with TaskGroup(f"round_{number}"):
-                arms = MembersOperator(task_id="arms", stage="arms", member=f"round-{number}", **always)
+                arms = MembersOperator(task_id="arms", stage="arms", member=f"round-{number}", **read, **always)
                 canary = small_runs(recipe, "canary").expand(member=arms.output)
             after >> arms
             after = [canary]

@@ -16,7 +16,7 @@ one. A killed fetch resumes at the end of its log.
 from airflow.sdk import DAG
 
 from operators.forms import dag_settings
-from operators.recipes import connect, outlets_of, recipes_for
+from operators.recipes import assets_of, connect, recipes_for
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES, stages_of
 
@@ -32,7 +32,7 @@ def task_of(recipe, stage: str):
         return StageOperator.partial(**settings, map_index_template="{{ task.member }}").expand(member=members)
     # A cycle without due URLs is not a failure, but skips the downstream DAGs.
     last = bool(STAGES[stage].asset)
-    return StageOperator(**settings, outlets=outlets_of(recipe.name, stage), skip_when_empty=last)
+    return StageOperator(**settings, **assets_of(recipe, stage), skip_when_empty=last)
 
 
 for recipe in recipes_for("crawl"):

@@ -17,7 +17,7 @@ from airflow.sdk import DAG
 from operators.forms import dag_settings
 from operators.gate import ReportApproval
 from operators.places import training_operator
-from operators.recipes import asset, connect, outlets_of, recipes_for
+from operators.recipes import asset, assets_of, connect, recipes_for
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES
 
@@ -33,9 +33,7 @@ for recipe in recipes_for("pretrain"):
         for stage in recipe.stages("pretrain"):
             operator = training_operator(recipe, gang=stage == "train") if stage in GPU else StageOperator
             pool = {"pool": "gpu"} if stage in GPU else {}
-            tasks[stage] = operator(
-                task_id=stage, recipe=recipe.name, stage=stage, outlets=outlets_of(recipe.name, stage), **pool
-            )
+            tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **assets_of(recipe, stage), **pool)
         connect(tasks)
         if "promote" in tasks and recipe.place.ask_human:
             subject = f"{recipe.name}: may this model become champion?"

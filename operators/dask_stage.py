@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperatorLink
 
 from operators.dask_cluster import dashboard, ensure_cluster
 from operators.links import DaskLink
-from operators.recipes import outlets_of
+from operators.recipes import assets_of
 from operators.stage import StageOperator
 from tasks.core.errors import SluiceError
 from tasks.run.place import expand_env
@@ -79,8 +79,6 @@ def _environment(name: str, value: str) -> Iterator[None]:
 def dask_stages(recipe: Recipe, dag: str) -> list[DaskStageOperator]:
     """Returns the tasks of a DAG whose stages all map their parts over Dask, in the order in which they run."""
     return [
-        DaskStageOperator(
-            task_id=stage, recipe=recipe.name, stage=stage, pool="dask", outlets=outlets_of(recipe.name, stage)
-        )
+        DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask", **assets_of(recipe, stage))
         for stage in recipe.stages(dag)
     ]

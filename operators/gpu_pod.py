@@ -27,6 +27,7 @@ from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import models as k8s
 
 from operators.alerts import check_notifier
+from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import PODS, Api
 from operators.pods.failure import has_ended, has_succeeded, terminated
@@ -54,7 +55,7 @@ _REFUSED_PARAMETERS = {
 """Parameters of the provider's operator that would have no effect here."""
 
 
-class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
+class GpuPodOperator(StageLineage, KubernetesPodOperator):  # type: ignore[misc]
     """Runs `stage` of `recipe` in a pod of the recipe's `[place.kubernetes]`.
 
     Args:

@@ -19,6 +19,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from operators.alerts import check_notifier
 from operators.jobsets.manifest import jobset
 from operators.jobsets.trigger import JobSetTrigger, terminal_state
+from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import JOBSETS, Api
 from operators.pods.owner import Claim, Owner
@@ -37,7 +38,7 @@ from operators.runs import fails_at_once
 from tasks.run.recipe import find_recipe
 
 
-class JobSetOperator(BaseOperator):  # type: ignore[misc]
+class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
     """Runs `stage` of `recipe` on the nodes of the recipe's `[place.kubernetes]`.
 
     Args:

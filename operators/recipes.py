@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import Asset, get_parsing_context
 
 from tasks.core.errors import RecipeError
-from tasks.run.catalogue import ASSETS, STAGES, upstream
+from tasks.run.catalogue import ASSETS, MAKERS, STAGES, upstream
 from tasks.run.recipe import Recipe, recipe_files
 
 
@@ -55,10 +55,18 @@ def asset(recipe: str, kind: str) -> Asset:
     return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")
 
 
-def outlets_of(recipe: str, stage: str) -> list[Asset]:
-    """Returns the outlets of a stage's task: the asset that the stage completes, or none."""
-    completed = STAGES[stage].asset
-    return [asset(recipe, completed)] if completed else []
+def assets_of(recipe: Recipe, stage: str) -> dict[str, list[Asset]]:
+    """Returns the arguments `inlets` and `outlets` of a stage's task, for Airflow's graph of assets.
+
+    An inlet is an asset of another DAG whose artifact the stage reads, an outlet the asset that the stage completes.
+    """
+    spec = STAGES[stage]
+    makers = [MAKERS[kind] for kind in spec.input_kinds()]
+    read = [maker.asset for maker in makers if maker.asset and maker.dag != spec.dag and recipe.has(maker)]
+    return {
+        "inlets": [asset(recipe.name, kind) for kind in read],
+        "outlets": [asset(recipe.name, spec.asset)] if spec.asset else [],
+    }
 
 
 def connect(tasks: Mapping[str, Any]) -> None:

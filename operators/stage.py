@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.alerts import forward_alerts
 from operators.aws import use_connection
+from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
 from operators.runs import RunSettings, fails_at_once, parent_key, run_of
@@ -24,7 +25,7 @@ STOP_S = 3.0
 """Seconds that child processes have to exit after SIGTERM; Airflow kills the task process 5 s after its SIGTERM."""
 
 
-class StageOperator(BaseOperator):  # type: ignore[misc]
+class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
     """Runs `stage` of `recipe` in the worker's process.
 
     Args:

@@ -116,7 +116,8 @@ def test_the_dags_are_chained_by_assets(recipes, dag_bag):
     ):
         made = {outlet.uri for task in dags[f"tiny.{maker}"].tasks for outlet in task.outlets}
         waited = {asset.uri for asset in dags[f"tiny.{reader}"].schedule}
-        assert made == waited == {f"x-sluice://tiny/{kind}"}
+        read = {inlet.uri for task in dags[f"tiny.{reader}"].tasks for inlet in task.inlets}
+        assert made == waited == read & waited == {f"x-sluice://tiny/{kind}"}
 
 
 def test_the_recipe_sets_the_schedule_of_the_crawl(recipes, dag_bag):
