@@ -130,7 +130,8 @@ class ReportOperator(BaseOperator):  # type: ignore[misc]
         """Writes the report, unless it exists."""
         with fails_at_once():
             # Imported here, because DAG files import this module and must not import pyarrow.
-            from tasks.run.months.report import month_report, read_month
+            from tasks.run.months.report import month_report
+            from tasks.run.months.tables import read_month
             from tasks.run.runner import mlflow_url, open_store
 
             recipe = find_recipe(self.recipe)

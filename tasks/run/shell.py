@@ -380,8 +380,8 @@ def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
 
 
 def _month(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.run.months.report import month_report, read_month
-    from tasks.run.months.tables import text
+    from tasks.run.months.report import month_report
+    from tasks.run.months.tables import read_month, text
     from tasks.run.place import expand_env
     from tasks.run.tracking import SHELL, TrackingContext
 

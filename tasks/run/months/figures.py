@@ -6,18 +6,19 @@ made. Returns plain values, which the report of the month stores, because the ta
 """
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.groups import group_of, group_refs, path_of
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
+from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.web.domain import registered_domain
 from tasks.run.months.cycle import new_tokens
 from tasks.stages.consolidate.funnel import DEDUP, KEPT
@@ -40,28 +41,59 @@ PAGE_CHANGED = "duplicate_page"
 """Reason in `replaced/` of a document whose page has changed."""
 
 
-def documents_of(artifacts: Artifacts) -> Counts:
+class Published(NamedTuple):
+    """The documents that a version has published and no version before: their ids, and how many have a known URL."""
+
+    ids: frozenset[str]
+    known_urls: int
+
+
+def published_by(index: Artifact) -> Published:
+    """Returns what a version added to the index of published documents; reads the names of the whole index once."""
+    opened = DedupIndex.open(index)
+    version = opened.manifest.cycles[-1]
+    # Parts without a content are of this version: its own documents, and earlier parts written again.
+    own = {
+        number
+        for number, part in enumerate(opened.manifest.parts)
+        if not part.content and not part.name.startswith(f"{version}-again-")
+    }
+    ids: set[str] = set()
+    urls: set[str] = set()
+    for number in own:
+        names = opened.names(number)
+        ids.update(names["id"].to_pylist())
+        urls.update(names["url"].to_pylist())
+    known = 0
+    for number in set(range(opened.count)) - own:
+        known += int(pc.sum(pc.is_in(opened.names(number)["url"], pa.array(urls, pa.string()))).as_py() or 0)
+    return Published(frozenset(ids), known)
+
+
+def documents_of(artifacts: Artifacts, published: Published | None) -> Counts:
     """Returns the documents of a month by what happened to them.
 
-    `captured` and files read, `kept`, `duplicates`; of the kept ones those that are `new` and those that are a
-    `changed` page; pages that are `gone` from the web; documents of earlier months that were `replaced` by a better
-    copy or `forgotten` after a takedown; `known`, those of all months that the next one is compared with.
+    `captured` and files read, `kept`, `duplicates`; of the kept ones those that no earlier month has published: `new`,
+    and `changed` pages and files; pages that are `gone` from the web; documents of earlier months that were `replaced`
+    by another page's or `forgotten` after a takedown; `known`, those that the next month is compared with.
+
+    Args:
+        artifacts: those of the version.
+        published: what it has published (`published_by`); None without an index: all kept documents are new.
     """
     found: Counts = {}
     if documents := artifacts.get("documents"):
         steps = _sums(documents.table("funnel.parquet").to_pylist(), "step")
-        reasons = Counter(
-            reason
-            for path in documents.files("replaced/")
-            for reason in documents.table(path, ["reason"])["reason"].to_pylist()
-        )
-        changed, replaced = reasons[PAGE_CHANGED], sum(reasons.values())
+        tables = (documents.table(path, ["reason"]) for path in documents.files("replaced/"))
+        reasons = Counter(reason for table in tables for reason in table["reason"].to_pylist())
+        replaced = sum(reasons.values())
         found |= {"captured": sum(steps.values()), "kept": steps.get(KEPT, 0), "duplicates": steps.get(DEDUP, 0)}
-        found |= {"new": steps.get(KEPT, 0) - changed, "changed": changed, "replaced": replaced - changed}
-        if index := artifacts.get("dedup_index"):
-            metrics = index.record.metrics
-            found |= {"new": int(metrics["added"]) - changed, "known": int(metrics["documents"])}
-            found["forgotten"] = int(metrics["left"]) - replaced
+        found |= {"new": found["kept"], "changed": 0, "replaced": replaced - reasons[PAGE_CHANGED]}
+        if published and (index := artifacts.get("dedup_index")):
+            changed = reasons[PAGE_CHANGED] + published.known_urls
+            found |= {"new": len(published.ids) - changed, "changed": changed}
+            found["forgotten"] = int(index.record.metrics["left"]) - replaced
+            found["known"] = int(index.record.metrics["documents"])
     if warc := artifacts.get("warc"):
         found["gone"] = gone_pages(warc)
     return found
@@ -144,36 +176,40 @@ def crawled_domains(artifacts: Artifacts) -> dict[str, tuple[int, int]]:
     return dict(sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))[:MOST])
 
 
-def profile_of(artifacts: Artifacts) -> dict[str, Counts]:
-    """Returns the distributions of a month's documents, counts by category.
+def profile_of(artifacts: Artifacts, published: Published | None) -> dict[str, Counts]:
+    """Returns the distributions of a month, counts by category.
 
-    `steps` of the funnel that documents ended at; of the kept ones `languages`, `domains`, `lengths` (UTF-8 bytes, by
-    powers of two) and `quality` (prose score in tenths); `perplexity`, by half powers of two, if it is measured.
+    `steps` of the funnel at which captures and files ended; of the documents that it has published `languages`,
+    `domains`, `lengths` (UTF-8 bytes, by powers of two) and `quality` (prose score in tenths); of all extracted ones
+    `perplexity`, by half powers of two, if it is measured. Lengths, quality and perplexity are counted in a sample.
     """
     documents = artifacts.get("documents")
     if documents is None:
         return {}
-    funnel = documents.table("funnel.parquet").to_pylist()
-    domains: Counter[str] = Counter()
-    for row in documents.table("hosts.parquet", ["host", "kept"]).to_pylist():
-        domains[registered_domain(row["host"])] += row["kept"]
-    lengths: Counter[str] = Counter()
-    quality: Counter[str] = Counter()
-    for path in sampled(documents.files("kept/")):
-        rows = documents.table(path, ["text", "prose_score"])
-        lengths.update(f"{2 ** int(math.log2(max(size, 1)))}" for size in pc.binary_length(rows["text"]).to_pylist())
-        quality.update(
-            "none" if score is None else f"{min(int(score * 10), 9) / 10}" for score in rows["prose_score"].to_pylist()
-        )
-    found = {
-        "steps": _sums(funnel, "step"),
-        "languages": _sums((row for row in funnel if row["step"] == KEPT), "language"),
-        "domains": dict(+domains),
-        "lengths": dict(lengths),
-        "quality": dict(quality),
-        "perplexity": _perplexity(artifacts),
-    }
-    return {name: largest(counts) for name, counts in found.items() if counts}
+    wanted = None if published is None else pa.array(published.ids, pa.string())
+    found: dict[str, Counter[str]] = {name: Counter() for name in ("languages", "domains", "lengths", "quality")}
+    files = documents.files("kept/")
+    detailed = {*sampled(files)}
+    for path in files:
+        more = ["text", "prose_score"] if path in detailed else []
+        rows = documents.table(path, ["id", "host", "language", *more])
+        rows = rows if wanted is None else rows.filter(pc.is_in(rows["id"], wanted))
+        found["languages"].update(rows["language"].to_pylist())
+        found["domains"].update(map(registered_domain, rows["host"].to_pylist()))
+        if more:
+            found["lengths"].update(map(_power, pc.binary_length(rows["text"]).to_pylist()))
+            found["quality"].update(map(_tenth, rows["prose_score"].to_pylist()))
+    steps = _sums(documents.table("funnel.parquet").to_pylist(), "step")
+    profile = {"steps": steps, **found, "perplexity": _perplexity(artifacts)}
+    return {name: largest(counts) for name, counts in profile.items() if counts}
+
+
+def _power(size: int) -> str:
+    return f"{1 << max(size, 1).bit_length() - 1}"
+
+
+def _tenth(score: float | None) -> str:
+    return "none" if score is None else f"{min(int(score * 10), 9) / 10}"
 
 
 def _perplexity(artifacts: Artifacts) -> Counts:

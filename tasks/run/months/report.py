@@ -17,7 +17,6 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
-from tasks.core.errors import InputError
 from tasks.core.ledger import VERSIONS, newest
 from tasks.core.pages import template
 from tasks.core.stage import Output, Report
@@ -28,18 +27,17 @@ from tasks.run.lineage import chain
 from tasks.run.months import drift, figures, regret
 from tasks.run.months.config import Cycle
 from tasks.run.months.cycle import NOTHING_DUE, too_few
-from tasks.run.months.tables import tables
+from tasks.run.months.tables import FILE, KIND, PAGE, read_month, tables
 from tasks.run.recipe import Recipe
+from tasks.run.runner import finish
 from tasks.run.trace.audit import audit
 from tasks.run.tracking import Message, TrackingContext
-from tasks.run.tracking.send import StageRun, keep_message
+from tasks.run.tracking.send import StageRun
 
 log = logging.getLogger("sluice.month")
 
 COMMAND, VERSION = "month", 1
 """Stage and version in the records, and in the fingerprints."""
-KIND = "month"
-FILE, PAGE = "month.json", "month.html"
 DETAILED = 12
 """Months whose distributions are stored."""
 
@@ -85,12 +83,6 @@ def _previous(store: Store, existing: Artifact | None, own: ArtifactId) -> Artif
     return Artifact.open_at(store, ArtifactId.parse(refs[0].address)) if refs else None
 
 
-def read_month(artifact: Artifact) -> dict[str, Any]:
-    """Returns the content of a report."""
-    content: dict[str, Any] = json.loads(artifact.read(FILE))
-    return content
-
-
 def _content(
     store: Store,
     recipe: Recipe,
@@ -128,16 +120,17 @@ def _brief(entry: Entry) -> Entry:
 
 
 def _entry(store: Store, recipe: Recipe, version: str, artifacts: Mapping[str, Artifact]) -> Entry:
-    documents = artifacts.get("documents")
+    index = artifacts.get("dedup_index")
+    published = figures.published_by(index) if index else None
     return {
         "version": version,
         "ended": _ended(store, recipe, version, artifacts),
-        "documents": figures.documents_of(artifacts),
+        "documents": figures.documents_of(artifacts, published),
         "tokens": figures.tokens_of(store, recipe.name, version),
         "seconds": figures.costs_of(store, recipe.name, version),
         "champion": figures.champion_of(artifacts),
         "scores": regret.scores_of(store, recipe.name, version),
-        "profile": figures.profile_of(artifacts) if documents else {},
+        "profile": figures.profile_of(artifacts, published),
         "crawled": figures.crawled_domains(artifacts),
     }
 
@@ -235,19 +228,4 @@ def _track(store: Store, artifact: Artifact, tracking: TrackingContext, html: st
     run = StageRun(store, Message(tracking, key, COMMAND, about, artifact.address.version))
     run.file(PAGE, html.encode())
     run.file(FILE, text.encode())
-    if not run.close("FINISHED", artifact):
-        keep_message(store, run.message)
-
-
-def newest_month(store: Store, recipe: str) -> Artifact | None:
-    """Returns the report of the newest month, which has the entries of all months; None before the first."""
-    return newest(store, f"{recipe}/{KIND}")
-
-
-def month_at(store: Store, recipe: str, version: str) -> Artifact:
-    """Opens the report of a month; raises InputError if there is none."""
-    if artifact := Artifact.find(store, ArtifactId(f"{recipe}/{KIND}", version)):
-        return artifact
-    raise InputError(
-        f"{recipe} has no report of {version}", f"run `python -m tasks month --recipe {recipe} --version {version}`"
-    )
+    finish(store, run, artifact)

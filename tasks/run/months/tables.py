@@ -1,7 +1,16 @@
-"""The report of a month as tables, for its HTML page and for the page in Airflow. Pure functions of its content."""
+"""The report of a month, read and as tables: for its HTML page, a terminal, and the page in Airflow."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.ledger import newest
+from tasks.core.store import Store
+
+KIND = "month"
+"""Kind of the artifacts."""
+FILE, PAGE = "month.json", "month.html"
 
 Cell = str | int | float | None
 
@@ -36,6 +45,19 @@ def _plain(cell: Cell) -> str:
 
 
 _DOCUMENTS = ("captured", "kept", "new", "changed", "replaced", "duplicates", "gone", "forgotten", "known")
+
+
+def report_of(store: Store, recipe: str, version: str = "") -> Artifact | None:
+    """Returns the report of a month, or of the newest one, which has the entries of all months; None without one."""
+    if version:
+        return Artifact.find(store, ArtifactId(f"{recipe}/{KIND}", version))
+    return newest(store, f"{recipe}/{KIND}")
+
+
+def read_month(artifact: Artifact) -> dict[str, Any]:
+    """Returns the content of a report (see `report`)."""
+    content: dict[str, Any] = json.loads(artifact.read(FILE))
+    return content
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
