@@ -18,7 +18,7 @@ from airflow.sdk import DAG, chain
 from operators.cycle import CycleStep, EnoughTokens, ReportOperator
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
-from tasks.run.months.config import GATED, Cycle
+from tasks.run.monthly.config import GATED, Cycle
 
 for recipe in recipes_for("cycle"):
     cycle = recipe.cycle or Cycle()

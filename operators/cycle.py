@@ -17,7 +17,7 @@ from operators.runs import RunSettings, fails_at_once, run_of
 from operators.stage import tracking_of
 from tasks.core.config import sha256_of_json
 from tasks.run.catalogue import STAGES
-from tasks.run.months.config import version_of
+from tasks.run.monthly.config import version_of
 from tasks.run.recipe import Recipe, find_recipe
 
 POLL_S = 10
@@ -99,7 +99,7 @@ class EnoughTokens(BaseOperator):  # type: ignore[misc]
         """Raises AirflowSkipException if there are too few."""
         with fails_at_once():
             # Imported here, because DAG files import this module and must not import pyarrow.
-            from tasks.run.months.cycle import too_few
+            from tasks.run.monthly.cycle import too_few
             from tasks.run.runner import open_store
 
             recipe = find_recipe(self.recipe)
@@ -111,7 +111,7 @@ class EnoughTokens(BaseOperator):  # type: ignore[misc]
 
 
 class ReportOperator(BaseOperator):  # type: ignore[misc]
-    """Writes the report of the month (`tasks.run.months.report`); its XCom has {address, alerts, needs}.
+    """Writes the report of the month (`tasks.run.monthly.report`); its XCom has {address, alerts, needs}.
 
     Args:
         recipe: name of the recipe.
@@ -130,8 +130,8 @@ class ReportOperator(BaseOperator):  # type: ignore[misc]
         """Writes the report, unless it exists."""
         with fails_at_once():
             # Imported here, because DAG files import this module and must not import pyarrow.
-            from tasks.run.months.report import month_report
-            from tasks.run.months.tables import read_month
+            from tasks.run.monthly.report import month_report
+            from tasks.run.monthly.tables import read_month
             from tasks.run.runner import mlflow_url, open_store
 
             recipe = find_recipe(self.recipe)

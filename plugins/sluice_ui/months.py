@@ -1,6 +1,6 @@
 """The months of a recipe: what one brought and cost, what has changed, and what needs a person.
 
-Reads the report of one month (`tasks.run.months.report`), which has the entries of all months before it.
+Reads the report of one month (`tasks.run.monthly.report`), which has the entries of all months before it.
 """
 
 from fastapi.responses import HTMLResponse
@@ -9,7 +9,7 @@ from sluice_ui.access import AnyVersion, At, Name, User, readable, respond, rout
 from sluice_ui.frame import ROOT, Address, Version, artifact_link, badge, link, page
 from tasks.core.errors import InputError
 from tasks.core.version_index import VersionIndex
-from tasks.run.months.tables import Cell, read_month, report_of, tables
+from tasks.run.monthly.tables import Cell, read_month, report_of, tables
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 

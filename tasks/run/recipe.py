@@ -19,7 +19,7 @@ from tasks.core.config import C, Config, Problems, assign, canonical_json, parse
 from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
 from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, SECTIONS, STAGES, sections_of, stages_of
-from tasks.run.months.config import Cycle
+from tasks.run.monthly.config import Cycle
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_sources
 from tasks.stages.consolidate.config import ConsolidateConfig

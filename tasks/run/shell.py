@@ -368,8 +368,8 @@ def _ledger(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
 
 
 def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.run.months.config import version_of
-    from tasks.run.months.cycle import run_month
+    from tasks.run.monthly.config import version_of
+    from tasks.run.monthly.cycle import run_month
 
     version = options.version or version_of(recipe.cycle.schedule if recipe.cycle else None, datetime.now(UTC))
     _, ended = run_month(recipe, version)
@@ -380,8 +380,8 @@ def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
 
 
 def _month(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.run.months.report import month_report
-    from tasks.run.months.tables import read_month, text
+    from tasks.run.monthly.report import month_report
+    from tasks.run.monthly.tables import read_month, text
     from tasks.run.place import expand_env
     from tasks.run.tracking import SHELL, TrackingContext
 

@@ -147,13 +147,13 @@ def test_too_few_new_tokens_skip_the_training_with_the_reason(dags, monkeypatch)
         asked.append(version)
         return "12 new training tokens"
 
-    monkeypatch.setattr("tasks.run.months.cycle.too_few", too_few)
+    monkeypatch.setattr("tasks.run.monthly.cycle.too_few", too_few)
     of_month = context()
     with pytest.raises(AirflowSkipException, match="12 new training tokens"):
         gate.execute(of_month)
     assert asked == ["2026-12"]
     assert of_month["pushed"] == {"reason": "12 new training tokens"}
-    monkeypatch.setattr("tasks.run.months.cycle.too_few", lambda *_: "")
+    monkeypatch.setattr("tasks.run.monthly.cycle.too_few", lambda *_: "")
     assert gate.execute(context()) is None
 
 

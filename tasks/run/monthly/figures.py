@@ -20,7 +20,7 @@ from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.web.domain import registered_domain
-from tasks.run.months.cycle import new_tokens
+from tasks.run.monthly.cycle import new_tokens
 from tasks.stages.consolidate.funnel import DEDUP, KEPT
 from tasks.stages.crawl.publish import DOMAINS_FILE
 from tasks.stages.crawl.storage.crawldb import GONE, URLS_FILE

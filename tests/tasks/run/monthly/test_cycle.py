@@ -12,9 +12,9 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import DriftError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.formats.tokens.shard import TRAIN, ShardSet
-from tasks.run.months.cycle import new_tokens, run_month
-from tasks.run.months.report import month_report
-from tasks.run.months.tables import read_month, report_of, tables
+from tasks.run.monthly.cycle import new_tokens, run_month
+from tasks.run.monthly.report import month_report
+from tasks.run.monthly.tables import read_month, report_of, tables
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "canary.current": {},
     "makes": ["documents", "tokens", "checkpoint"],
     "promote.enabled": True,
-    "cycle": {"min_new_tokens": 500},
+    "cycle": {"min_new_tokens": 1000},
     "extract.parts": 1,
     "spans.enabled": False,
 }
@@ -151,9 +151,9 @@ def test_new_tokens_are_those_that_no_earlier_model_has_read(year: Year, version
 
 def test_a_month_with_too_few_new_tokens_ends_after_its_tokens(year: Year) -> None:
     new = year.entry(THIRD)["tokens"]["new"]
-    assert 0 < new < 500
+    assert 0 < new < 1000
     assert year.ended == {FIRST: "", SECOND: "", THIRD: year.entry(THIRD)["ended"]}
-    assert year.ended[THIRD].startswith(f"{new} new training tokens since {SECOND}, of 500")
+    assert year.ended[THIRD].startswith(f"{new} new training tokens since {SECOND}, of 1,000")
     kinds = {artifact.address.name for artifact in Ledger(open_store(year.recipe)) if artifact.address.version == THIRD}
     assert f"{year.recipe.name}/plan" in kinds
     assert not kinds & {f"{year.recipe.name}/{kind}" for kind in ("checkpoint", "scores", "model", "champion")}
@@ -274,5 +274,5 @@ def test_a_recipe_that_would_not_grow_month_by_month_is_refused(
 
 def test_a_month_that_a_person_must_approve_does_not_run_in_a_shell(tmp_path: Path) -> None:
     recipe = small_recipe(tmp_path).override({**SETTINGS, "place.ask_human": True})
-    with pytest.raises(RecipeError, match=r"trigger smoke\.cycle"):
+    with pytest.raises(RecipeError, match=r"Trigger smoke\.cycle"):
         run_month(recipe, FIRST)

@@ -15,7 +15,7 @@ from tasks.core.store import Store
 from tasks.formats.tokens.shard import TRAIN
 from tasks.run.catalogue import STAGES
 from tasks.run.lineage import artifact_of_version, chain_of
-from tasks.run.months.config import GATED
+from tasks.run.monthly.config import GATED
 from tasks.run.place import expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult

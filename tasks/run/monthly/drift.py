@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.run.months.figures import OTHER, Counts
+from tasks.run.monthly.figures import OTHER, Counts
 
 CATEGORIES = 20
 """Categories of a distribution that are compared: those with the largest share in either; the others together."""

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from tasks.run.months.drift import CATEGORIES, Drift, compare, new_languages, vanished
-from tasks.run.months.figures import MOST, OTHER, Counts, largest, sampled
+from tasks.run.monthly.drift import CATEGORIES, Drift, compare, new_languages, vanished
+from tasks.run.monthly.figures import MOST, OTHER, Counts, largest, sampled
 
 
 def one(month: Counts, *before: Counts, threshold: float = 0.25) -> Drift:

@@ -24,10 +24,10 @@ from tasks.core.store import Store
 from tasks.formats.documents.tombstones import in_force
 from tasks.run.inputs import check_recorded
 from tasks.run.lineage import chain
-from tasks.run.months import drift, figures, regret
-from tasks.run.months.config import Cycle
-from tasks.run.months.cycle import NOTHING_DUE, too_few
-from tasks.run.months.tables import FILE, KIND, PAGE, read_month, tables
+from tasks.run.monthly import drift, figures, regret
+from tasks.run.monthly.config import Cycle
+from tasks.run.monthly.cycle import NOTHING_DUE, too_few
+from tasks.run.monthly.tables import FILE, KIND, PAGE, read_month, tables
 from tasks.run.recipe import Recipe
 from tasks.run.runner import finish
 from tasks.run.trace.audit import audit
