@@ -128,11 +128,13 @@ def new_languages(month: Mapping[str, Counts], before: Sequence[Mapping[str, Cou
 
 
 def vanished(crawled: Mapping[str, Sequence[int]], before: Sequence[Mapping[str, Sequence[int]]]) -> list[str]:
-    """Returns the domains that had pages in an earlier month, and of which no request of this month gave a page.
+    """Returns the domains that had pages when they were last crawled, and of which no request of this month gave one.
 
     Args:
         crawled: pages and failed requests of each domain this month (`figures.crawled_domains`).
-        before: the same of earlier months.
+        before: the same of earlier months, oldest first.
     """
-    known = {domain for cycle in before for domain, (pages, _) in cycle.items() if pages}
-    return sorted(domain for domain, (pages, failed) in crawled.items() if not pages and failed and domain in known)
+    newest: dict[str, int] = {}
+    for cycle in before:
+        newest.update({domain: pages for domain, (pages, _) in cycle.items()})
+    return sorted(domain for domain, (pages, failed) in crawled.items() if not pages and failed and newest.get(domain))

@@ -7,7 +7,7 @@ made. Returns plain values, which the report of the month stores, because the ta
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,9 @@ OTHER = "other"
 
 SAMPLED = 32
 """Files of kept documents and of measurements that distributions over single documents are counted in."""
+
+UNCHANGED = "revisit"
+"""Reason in the funnel of a page that was captured again with the same bytes."""
 
 PAGE_CHANGED = "duplicate_page"
 """Reason in `replaced/` of a document whose page has changed."""
@@ -73,9 +76,10 @@ def published_by(index: Artifact) -> Published:
 def documents_of(artifacts: Artifacts, published: Published | None) -> Counts:
     """Returns the documents of a month by what happened to them.
 
-    `captured` and files read, `kept`, `duplicates`; of the kept ones those that no earlier month has published: `new`,
-    and `changed` pages and files; pages that are `gone` from the web; documents of earlier months that were `replaced`
-    by another page's or `forgotten` after a takedown; `known`, those that the next month is compared with.
+    `captured` pages and files read, without `unchanged` ones; `kept`, `duplicates`; of the kept ones those that no
+    earlier month has published: `new`, and `changed` pages and files; pages that are `gone` from the web, or withdrawn
+    by their site; documents of earlier months that were `replaced` by another page's or `forgotten` after a takedown;
+    `known`, those that the next month is compared with.
 
     Args:
         artifacts: those of the version.
@@ -83,11 +87,16 @@ def documents_of(artifacts: Artifacts, published: Published | None) -> Counts:
     """
     found: Counts = {}
     if documents := artifacts.get("documents"):
-        steps = _sums(documents.table("funnel.parquet").to_pylist(), "step")
+        steps, unchanged = _steps(documents)
         tables = (documents.table(path, ["reason"]) for path in documents.files("replaced/"))
         reasons = Counter(reason for table in tables for reason in table["reason"].to_pylist())
         replaced = sum(reasons.values())
-        found |= {"captured": sum(steps.values()), "kept": steps.get(KEPT, 0), "duplicates": steps.get(DEDUP, 0)}
+        found |= {
+            "captured": sum(steps.values()),
+            "unchanged": unchanged,
+            "kept": steps.get(KEPT, 0),
+            "duplicates": steps.get(DEDUP, 0),
+        }
         found |= {"new": found["kept"], "changed": 0, "replaced": replaced - reasons[PAGE_CHANGED]}
         if published and (index := artifacts.get("dedup_index")):
             changed = reasons[PAGE_CHANGED] + published.known_urls
@@ -179,9 +188,10 @@ def crawled_domains(artifacts: Artifacts) -> dict[str, tuple[int, int]]:
 def profile_of(artifacts: Artifacts, published: Published | None) -> dict[str, Counts]:
     """Returns the distributions of a month, counts by category.
 
-    `steps` of the funnel at which captures and files ended; of the documents that it has published `languages`,
-    `domains`, `lengths` (UTF-8 bytes, by powers of two) and `quality` (prose score in tenths); of all extracted ones
-    `perplexity`, by half powers of two, if it is measured. Lengths, quality and perplexity are counted in a sample.
+    `steps` of the funnel at which captures and files ended, without unchanged ones; of the documents that it has
+    published `languages`, `domains`, `lengths` (UTF-8 bytes, by powers of two) and `quality` (prose score in tenths); of
+    all extracted ones `perplexity`, by half powers of two, if it is measured. Lengths, quality and perplexity are
+    counted in a sample.
     """
     documents = artifacts.get("documents")
     if documents is None:
@@ -199,8 +209,7 @@ def profile_of(artifacts: Artifacts, published: Published | None) -> dict[str, C
         if more:
             found["lengths"].update(map(_power, pc.binary_length(rows["text"]).to_pylist()))
             found["quality"].update(map(_tenth, rows["prose_score"].to_pylist()))
-    steps = _sums(documents.table("funnel.parquet").to_pylist(), "step")
-    profile = {"steps": steps, **found, "perplexity": _perplexity(artifacts)}
+    profile = {"steps": _steps(documents)[0], **found, "perplexity": _perplexity(artifacts)}
     return {name: largest(counts) for name, counts in profile.items() if counts}
 
 
@@ -239,8 +248,13 @@ def largest(counts: Counts) -> Counts:
     return {**dict(ordered[:MOST]), **({OTHER: rest} if rest else {})}
 
 
-def _sums(rows: Iterable[Mapping[str, Any]], by: str) -> Counts:
+def _steps(documents: Artifact) -> tuple[Counts, int]:
+    """Returns the captures and files by the step at which they ended, and the unchanged ones, which are not in it."""
     sums: Counter[str] = Counter()
-    for row in rows:
-        sums[row[by]] += row["documents"]
-    return dict(sums)
+    unchanged = 0
+    for row in documents.table("funnel.parquet", ["step", "reason", "documents"]).to_pylist():
+        if row["reason"] == UNCHANGED:
+            unchanged += row["documents"]
+        else:
+            sums[row["step"]] += row["documents"]
+    return dict(sums), unchanged

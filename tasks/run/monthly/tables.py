@@ -44,7 +44,7 @@ def _plain(cell: Cell) -> str:
     return f"{cell:,.4g}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
 
 
-_DOCUMENTS = ("captured", "kept", "new", "changed", "replaced", "duplicates", "gone", "forgotten", "known")
+_DOCUMENTS = ("captured", "unchanged", "kept", "new", "changed", "replaced", "duplicates", "gone", "forgotten", "known")
 
 
 def report_of(store: Store, recipe: str, version: str = "") -> Artifact | None:

@@ -213,7 +213,7 @@ dim = 16
 heads = 2
 kv_heads = 1
 [evaluate]
-max_tokens = 2000
+max_tokens = 100000
 [promote]
 enabled = true
 [cycle]

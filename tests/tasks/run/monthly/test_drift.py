@@ -71,6 +71,8 @@ def test_a_domain_has_vanished_if_it_had_pages_and_every_request_failed() -> Non
     earlier = [{"gone.example": (3, 0), "never.example": (0, 2), "there.example": (5, 1), "quiet.example": (2, 0)}]
     now = {"gone.example": (0, 2), "never.example": (0, 2), "there.example": (1, 9), "new.example": (0, 1)}
     assert vanished(now, earlier) == ["gone.example"]
+    assert vanished(now, [*earlier, now]) == [], "it has rung before"
+    assert vanished(now, [*earlier, {"there.example": (4, 0)}]) == ["gone.example"], "not crawled in the last month"
 
 
 def test_the_largest_categories_are_stored_and_the_others_summed() -> None:

@@ -102,8 +102,15 @@ def test_twelve_months_keep_what_is_new_and_ring_for_what_has_changed(living: Li
     living.run(12)
     for number, pages in living.pages.items():
         assert pages.keys() == living.expected[number], f"month {number}"
-    rang = alerts(living)
-    print(rang)
-    assert ("new_language", "fr") in rang[simulated.FRENCH_FROM]
-    assert ("vanished", simulated.LOST) in rang[simulated.LOST_FROM]
-    assert ("drift", "domains") in rang[simulated.FARM_FROM]
+    assert alerts(living) == {
+        simulated.FRENCH_FROM: {("new_language", "fr")},
+        simulated.LOST_FROM: {("vanished", simulated.LOST)},
+        simulated.FARM_FROM: {("drift", "domains")},
+    }
+    counts = {number: report["history"][-1]["documents"] for number, report in living.reports.items()}
+    for number, of_month in counts.items():
+        assert of_month["new"] + of_month["changed"] == len(living.expected[number]), f"month {number}"
+    assert counts[simulated.TAKEN_DOWN_IN + 1]["forgotten"] == 1
+    taken = living.reports[12]["takedowns"]
+    assert (taken["in_force"], taken["present"]) == ({"url": 1}, [])
+    assert living.world.taken_down not in living.pages[12]
