@@ -189,8 +189,8 @@ def profile_of(artifacts: Artifacts, published: Published | None) -> dict[str, C
     """Returns the distributions of a month, counts by category.
 
     `steps` of the funnel at which captures and files ended, without unchanged ones; of the documents that it has
-    published `languages`, `domains`, `lengths` (UTF-8 bytes, by powers of two) and `quality` (prose score in tenths); of
-    all extracted ones `perplexity`, by half powers of two, if it is measured. Lengths, quality and perplexity are
+    published `languages`, `domains`, `lengths` (UTF-8 bytes, by powers of two) and `quality` (prose score in tenths);
+    of all extracted ones `perplexity`, by half powers of two, if it is measured. Lengths, quality and perplexity are
     counted in a sample.
     """
     documents = artifacts.get("documents")
