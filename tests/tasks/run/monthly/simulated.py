@@ -48,7 +48,6 @@ class SimulatedWeb:
     Attributes:
         month: number of the current month, from 1 on.
         pages: texts by address.
-        published: texts that were published so far.
         expected: addresses of the pages that the current month should publish.
         taken_down: the address that was taken down, once it was.
     """
@@ -56,10 +55,11 @@ class SimulatedWeb:
     seed: int = 0
     month: int = 0
     pages: dict[Address, str] = field(default_factory=dict)
-    published: set[str] = field(default_factory=set)
     expected: set[Address] = field(default_factory=set)
     taken_down: Address | None = None
     _counter: int = 0
+    _fixed: set[Address] = field(default_factory=set)
+    """Pages that no longer change: originals and their copies, and what is taken down."""
 
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
@@ -68,33 +68,29 @@ class SimulatedWeb:
         """Changes the web; call it after the current month was crawled."""
         self.month += 1
         before = dict(self.pages)
-        copies: set[Address] = set()
-        for host in SITES:
-            if host == LOST and self.month >= LOST_FROM:
-                self.pages = {at: text for at, text in self.pages.items() if at.host != LOST}
-                continue
-            own = sorted(at for at in self.pages if at.host == host and at != self.taken_down)
-            if self.month > 1:
-                self._edit(own.pop(self._draw.randrange(len(own))))
-                del self.pages[own.pop(self._draw.randrange(len(own)))]
-                copies.add(self._copy(host, before))
+        if self.month >= LOST_FROM:
+            self.pages = {at: text for at, text in self.pages.items() if at.host != LOST}
+        sites = [host for host in SITES if host != LOST or self.month < LOST_FROM]
+        for host in sites if self.month > 1 else ():
+            own = sorted(at for at in self.pages if at.host == host and at not in self._fixed)
+            self._edit(own.pop(self._draw.randrange(len(own))))
+            del self.pages[own.pop(self._draw.randrange(len(own)))]
+        copies = {self._copy(host, before) for host in sites} if self.month > 1 else set()
+        for host in sites:
             for _ in range(FIRST_PAGES if self.month == 1 else NEW_PAGES):
                 self._add(host, "en")
             self._add(host, "en", CLOSED)
             if self.month >= FRENCH_FROM:
                 self._add(host, "fr")
-        if self.month >= FARM_FROM:
-            for _ in range(FARM_PAGES):
-                self._add(FARM, "en")
-        self.expected = {
-            at
-            for at, text in self.pages.items()
-            if before.get(at) != text and at not in copies and self._may_be_read(at)
-        }
+        for _ in range(FARM_PAGES if self.month >= FARM_FROM else 0):
+            self._add(FARM, "en")
+        changed = {at for at, text in self.pages.items() if before.get(at) != text}
+        self.expected = {at for at in changed - copies if self._may_be_read(at)}
 
     def take_down(self) -> Address:
         """Chooses a published page of the current month; call it between two months."""
-        self.taken_down = min(at for at in self.pages if at.host == SITES[0] and CLOSED not in at.path)
+        self.taken_down = min(at for at in self.pages if at.host == SITES[0] and at not in self._fixed)
+        self._fixed.add(self.taken_down)
         return self.taken_down
 
     def serve(self) -> "SimulatedSite":
@@ -129,19 +125,13 @@ class SimulatedWeb:
         self.pages[at] = self._text("fr" if "/fr-" in at.path else "en")
 
     def _copy(self, host: str, before: dict[Address, str]) -> Address:
-        """Copies a page of last month that is still there to another site."""
-        others = [
-            at
-            for at in before
-            if at.host != host
-            and self.pages.get(at) == before[at]
-            and at != self.taken_down
-            and self._may_be_read(at)
-            and CLOSED not in at.path
-        ]
+        """Copies a page of last month to another site; from now on neither changes, so that the copy stays one."""
+        there = [at for at in before if self.pages.get(at) == before[at] and at not in self._fixed]
+        original = self._draw.choice(sorted(at for at in there if at.host != host and CLOSED not in at.path))
         self._counter += 1
         copy = Address(host, f"/copy-{self._counter}.html")
-        self.pages[copy] = before[self._draw.choice(sorted(others))]
+        self.pages[copy] = before[original]
+        self._fixed |= {original, copy}
         return copy
 
     def _text(self, language: str) -> str:
