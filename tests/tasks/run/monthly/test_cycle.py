@@ -15,8 +15,10 @@ from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.run.monthly.cycle import new_tokens, run_month
 from tasks.run.monthly.report import month_report
 from tasks.run.monthly.tables import read_month, report_of, tables
+from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
+from tasks.run.retention import survey
 from tasks.run.runner import open_store
 from tasks.run.shell import main
 from tests.tasks.run.test_accumulated import add
@@ -239,6 +241,13 @@ def test_a_report_has_the_months_before_it(year: Year) -> None:
 def test_a_report_whose_month_went_on_is_not_silently_another_one(year: Year) -> None:
     with pytest.raises(DriftError, match="month@2026-11 exists"):
         month_report(open_store(year.recipe), year.recipe.override({"cycle.months": 2}), SECOND)
+
+
+def test_reports_outlive_the_files_of_their_months(year: Year) -> None:
+    found = survey(open_store(year.recipe), year.recipe.name, Retention(versions=1, grace_days=0))
+    unneeded = {one.artifact for one in found.unneeded}
+    assert f"{year.recipe.name}/extracted@{FIRST}" in unneeded
+    assert not {address for address in unneeded if address.startswith(f"{year.recipe.name}/month@")}
 
 
 def test_the_shell_prints_a_month(year: Year, capsys: pytest.CaptureFixture[str]) -> None:
