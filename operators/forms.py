@@ -9,7 +9,7 @@ import pendulum
 from airflow.sdk import Param
 
 from operators.runs import OVERRIDABLE, VERSION
-from tasks.run.catalogue import STAGES
+from tasks.run.catalogue import PARTS, STAGES
 from tasks.run.recipe import Recipe
 
 RETRIES = {
@@ -32,13 +32,14 @@ def dag_settings(
         dag: its part of the pipeline: "crawl", "corpus", ...
         doc: docstring of the DAG file; becomes the page text. The recipe sections of the DAG's stages are appended, so
             that a changed recipe creates a new version of the DAG in the UI.
-        schedule: cron expression, assets, or None.
+        schedule: cron expression, assets, or None. Of a recipe with `[cycle]`, the cycle starts the DAGs that make
+            assets.
         form: recipe fields (dotted path) with their own field in the form: a description for a numeric field, or the
             complete Param.
     """
     return {
         "dag_id": f"{recipe.name}.{dag}",
-        "schedule": schedule,
+        "schedule": None if recipe.cycle and dag in PARTS else schedule,
         "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
         "catchup": False,
         # The next crawl cycle starts from the one before, and two runs of one version would do the same work twice.

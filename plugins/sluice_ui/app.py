@@ -21,6 +21,7 @@ from sluice_ui import (
     duplicates,
     filters,
     lineage,
+    months,
     recipes,
     runs,
     takedowns,
@@ -47,6 +48,7 @@ PAGES = (
     costs,
     compare,
     crawl,
+    months,
 )
 """Modules of pages, each with its `routes`."""
 

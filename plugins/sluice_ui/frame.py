@@ -46,6 +46,7 @@ TABS = {
 
 RECIPE_TABS = {
     "versions": ("Versions", "/recipe/{recipe}"),
+    "months": ("Months", "/months"),
     "crawl": ("Crawl", "/crawl"),
     "takedowns": ("Takedowns", "/takedowns"),
     "costs": ("Cost and disk", "/costs"),

@@ -19,6 +19,7 @@ from tasks.core.config import C, Config, Problems, assign, canonical_json, parse
 from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
 from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, SECTIONS, STAGES, sections_of, stages_of
+from tasks.run.monthly.config import Cycle
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_sources
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -51,13 +52,16 @@ class Recipe(_Sections):
     """Default version of the artifacts of a run."""
 
     schedule: str | None = None
-    """Cron expression for the crawl; the later DAGs are triggered by Assets."""
+    """Cron expression for the crawl; the later DAGs are triggered by Assets. `[cycle]` has its own instead."""
 
     max_bad_share: float = 0.01
     """Largest share of rows that may be quarantined before a stage fails, 0 to 1."""
 
     makes: tuple[Literal["warc", "documents", "tokens", "mixture", "checkpoint"], ...] = ()
     """Assets that the recipe makes. Default: the assets of its sections, and all assets that they require."""
+
+    cycle: Cycle | None = None
+    """A month that runs by itself; None: the recipe has no DAG `cycle`."""
 
     place: Place = Place()
 
@@ -83,7 +87,7 @@ class Recipe(_Sections):
         self._fill_in()
         relevant = {name: getattr(self, name) for name in READ if _is_relevant(name, self.makes)}
         sections = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **relevant)
-        if problems := [*inconsistencies(sections), *self._beyond_one_node()]:
+        if problems := [*inconsistencies(sections), *self._beyond_one_node(), *self._without_cycles()]:
             raise Problems(problems)
         return self
 
@@ -104,6 +108,17 @@ class Recipe(_Sections):
         tuning, cluster = self.of(FinetuneConfig), self.place.kubernetes
         if tuning.active:
             yield from unsupported_settings(self.place.train.layout, cluster.nodes if cluster else 1, tuning.loss)
+
+    def _without_cycles(self) -> Iterator[str]:
+        """Yields what keeps the recipe from being run month by month, if it has `[cycle]`."""
+        if self.cycle is None:
+            return
+        if self.schedule:
+            yield "schedule: [cycle] has the schedule of this recipe: remove this one, or [cycle]"
+        needed = {"crawl": "crawl.recrawl", "corpus": "dedup_index.enabled", "tokens": "encode.accumulate"}
+        for dag, field in needed.items():
+            if dag in self.parts and not self.field(field):
+                yield f"cycle: a month has only what is new: set {field} = true"
 
     def of(self, config: type[C]) -> C:
         """Returns the section whose settings have the class `config`."""
@@ -130,9 +145,10 @@ class Recipe(_Sections):
 
     @property
     def dags(self) -> tuple[str, ...]:
-        """All DAGs of the recipe: its parts, its operations on existing artifacts, and the removal of old files."""
-        retention = ("retention",) if self.place.retention else ()
-        return (*self.parts, *(dag for dag in OPERATIONS if self.stages(dag)), *retention)
+        """All DAGs of the recipe: its parts, its operations on artifacts, its months, and the removal of old files."""
+        more = {"cycle": self.cycle, "retention": self.place.retention}
+        operations = (dag for dag in OPERATIONS if self.stages(dag))
+        return (*self.parts, *operations, *(dag for dag, settings in more.items() if settings))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":

@@ -10,7 +10,7 @@ Needed are
 - what the next version will read: the newest crawl DB, dedup index, mixture, champion;
 - crawl cycles that are not complete, because a cleared task may continue them;
 - every registered model, with everything that its trace shows;
-- takedowns, captures by their age, and what artifacts of other recipes were made from.
+- takedowns, reports of months, captures by their age, and what artifacts of other recipes were made from.
 
 What an artifact read from the version before it is not needed to read or to trace the artifact.
 """
@@ -37,6 +37,8 @@ FOLDER = ".retention"
 MODELS = ("model", "tuned_model")
 """Kinds of registered models."""
 CAPTURES = "segment"
+MONTH = "month"
+"""Kind of the reports of months (`tasks.run.monthly`)."""
 CRAWL = "crawl"
 _CRAWL_STATE = ("crawldb", "fetchlist", "ranks", "seeds")
 """Kinds that a crawl works with. No trace shows them."""
@@ -266,6 +268,7 @@ class _Records:
 
     def _roots(self, policy: Retention, now: datetime, drop: Collection[str]) -> Iterator[_Root]:
         yield _Root(self._of_kinds(TAKEDOWN), "a takedown", _alone)
+        yield _Root(self._of_kinds(MONTH), "the report of a month", _alone)
         yield from self._versions(policy.versions, drop)
         yield _Root(list(self._next_inputs()), "the next version begins from it", _alone)
         for model in self._of_kinds(*MODELS):

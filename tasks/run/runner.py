@@ -85,7 +85,7 @@ def run_stage(
         artifact = adopt(origin, resolved.address, refs)
         log.info("[%s] adopted from %s: same settings and inputs", resolved.address, origin.address)
         if run:
-            _finish(store, run, artifact)
+            finish(store, run, artifact)
         return result_of(artifact, resolved.address.version, skipped=True)
     try:
         artifact = _make(recipe, store, resolved, candidates, run, on_dask)
@@ -133,7 +133,7 @@ def _make(
         _end_tracking(store, run, "KILLED" if stopped else "FAILED", None, error)
         raise
     run.message.registered, run.message.aliases = output.model, output.aliases
-    _finish(store, run, artifact)
+    finish(store, run, artifact)
     return artifact
 
 
@@ -148,7 +148,7 @@ def _stage_run(
     return StageRun(store, Message(context, key, name, about, resolved.address.version, source_version or ""))
 
 
-def _finish(store: Store, run: StageRun, artifact: Artifact) -> None:
+def finish(store: Store, run: StageRun, artifact: Artifact) -> None:
     """Ends the MLflow run of a made or adopted artifact, and writes its URL beside the record."""
     if _end_tracking(store, run, "FINISHED", artifact):
         with suppress(Exception):

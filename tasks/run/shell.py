@@ -118,6 +118,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     what_if.add_argument(
         "--examples", type=int, default=5, help="documents to show whose verdict would change, each way"
     )
+    add("cycle", "run a month: all stages that its version does not have yet, then its report", _cycle)
+    month = add("month", "what a month brought and cost, what has changed, and what needs a person", _month)
+    month.add_argument("--json", action="store_true", help="print JSON")
     add("sync", "send to MLflow the runs that it missed while it was down", _sync)
     new = commands.add_parser("init", help=(text := "write a recipe for a folder, a file or a site"), description=text)
     new.add_argument("what", help="a folder or file, here or in an object store (s3://bucket/folder/); or a site's URL")
@@ -351,6 +354,30 @@ def _ledger(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
         ("drift", ledger.drift(options.address)),
     ):
         print(f"{title}: {', '.join(lines) or 'nothing'}")
+
+
+def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.monthly.config import version_of
+    from tasks.run.monthly.cycle import run_month
+
+    version = options.version or version_of(recipe.cycle.schedule if recipe.cycle else None, datetime.now(UTC))
+    _, ended = run_month(recipe, version)
+    if ended:
+        print(f"ended early: {ended}")
+    options.version, options.json = version, False
+    _month(recipe, store, options)
+
+
+def _month(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.monthly.report import month_report
+    from tasks.run.monthly.tables import read_month, text
+    from tasks.run.place import expand_env
+    from tasks.run.tracking import SHELL, TrackingContext
+
+    version = options.version or recipe.version
+    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, f"{SHELL}/{version}")
+    content = read_month(month_report(store, recipe, version, tracking))
+    _print(content, options.json, lambda: text(content))
 
 
 def _sync(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

@@ -52,6 +52,46 @@ store = "s3://sluice/lake"
 )
 FAULTS = 0.3
 
+# Months of a few files, whose DAGs the cycle starts; {texts} is their folder.
+MONTHLY = """
+name = "monthly"
+[[extract.files]]
+name = "books"
+kind = "text"
+path = "{texts}/*.txt"
+[extract]
+parts = 1
+[annotate]
+use = ["gopher_quality", "prose_score"]
+[consolidate]
+filters = ["gopher_quality"]
+[dedup_index]
+enabled = true
+[tokenizer]
+vocab_size = 300
+[encode]
+accumulate = true
+heldout_share = 0.25
+[pack]
+seq_len = 16
+[train]
+steps = 4
+batch_size = 4
+milestones = 1
+mixture = {{ books = 1.0 }}
+[train.model]
+layers = 1
+dim = 16
+heads = 2
+kv_heads = 1
+[evaluate]
+max_tokens = 5_000
+[cycle]
+min_new_tokens = 1000
+[place]
+mlflow = "${{MLFLOW_TRACKING_URI:-}}"
+"""
+
 # The same stages for a takedown, which would be in force for other tests of the same recipe.
 LEAVING = (
     SMOKE.replace('name = "smoke"', 'name = "leaving"').replace("[crawl]", "[crawl]\nrecrawl = true")
@@ -197,6 +237,7 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     (folder / "here.toml").write_text(HERE)
     (folder / "lake.toml").write_text(LAKE)
     (folder / "leaving.toml").write_text(LEAVING)
+    (folder / "monthly.toml").write_text(MONTHLY.format(texts=folder / "texts"))
 
 
 def free_ports() -> Ports:

@@ -1,0 +1,86 @@
+"""Months by the real scheduler: one version through all DAGs, a month that ends early, and a step that is cleared."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tasks.run.monthly.tables import read_month
+
+FIRST, SECOND, THIRD = MONTHS = ("2026-10", "2026-11", "2026-12")
+
+
+def write(month: str, files: int) -> None:
+    """Adds files to the folder that the recipe reads."""
+    folder = Path(os.environ["SLUICE_RECIPES"]) / "texts"
+    folder.mkdir(exist_ok=True)
+    for number in range(files):
+        words = " ".join(f"w{month[-2:]}x{number}x{place}" for place in range(90))
+        (folder / f"{month}-{number}.txt").write_text(f"the and of {words}.\n")
+
+
+@pytest.fixture(scope="module")
+def months(stack):
+    """Runs three months; the third has one new file. Returns the tasks of each by id, with their states."""
+    states = {}
+    for month, files in zip(MONTHS, (12, 6, 1), strict=True):
+        write(month, files)
+        run_id = stack.airflow.trigger("monthly.cycle", {"version": month})
+        assert stack.finished("monthly.cycle", run_id, 900)["state"] == "success"
+        states[month] = {task["task_id"]: task for task in stack.airflow.tasks("monthly.cycle", run_id)}
+    return states
+
+
+def test_each_month_runs_every_dag_once_at_its_version(stack, months) -> None:
+    for month in (FIRST, SECOND):
+        assert {name: task["state"] for name, task in months[month].items()} == dict.fromkeys(
+            ("corpus", "tokens", "enough_tokens", "pretrain", "report"), "success"
+        )
+    for dag in ("corpus", "tokens", "pretrain"):
+        runs = stack.airflow.pages(f"/dags/monthly.{dag}/dagRuns", "dag_runs")
+        expected = MONTHS if dag != "pretrain" else MONTHS[:2]
+        assert sorted(run["dag_run_id"] for run in runs) == [f"cycle-{month}" for month in expected]
+        assert {run["state"] for run in runs} == {"success"}
+        assert all(run["dag_run_id"].removeprefix("cycle-") in run["note"] for run in runs)
+    for month in (FIRST, SECOND):
+        assert stack.artifact("monthly/checkpoint", month).record.artifact == f"monthly/checkpoint@{month}"
+
+
+def test_a_month_with_too_few_new_tokens_skips_its_training_and_says_so(stack, months) -> None:
+    third = months[THIRD]
+    assert {name: third[name]["state"] for name in ("tokens", "enough_tokens", "pretrain", "report")} == {
+        "tokens": "success",
+        "enough_tokens": "skipped",
+        "pretrain": "skipped",
+        "report": "success",
+    }
+    reason = stack.airflow.xcom(third["enough_tokens"], "reason")
+    report = read_month(stack.artifact("monthly/month", THIRD))
+    assert report["history"][-1]["ended"] == reason
+    assert f"since {SECOND}, of 1,000" in reason
+    assert [entry["documents"]["new"] for entry in report["history"]] == [12, 6, 1]
+
+
+def test_a_cleared_step_runs_the_same_run_again_in_which_everything_is_unchanged(stack, months) -> None:
+    step = months[SECOND]["tokens"]
+    body = {"task_ids": ["tokens"], "dag_run_id": step["dag_run_id"], "dry_run": False, "only_failed": False,
+            "include_downstream": True}  # fmt: skip
+    before = stack.airflow.run("monthly.tokens", f"cycle-{SECOND}")["start_date"]
+    stack.airflow.call("POST", "/dags/monthly.cycle/clearTaskInstances", json=body)
+    assert stack.finished("monthly.cycle", step["dag_run_id"], 900)["state"] == "success"
+    again = stack.airflow.run("monthly.tokens", f"cycle-{SECOND}")
+    assert again["start_date"] > before
+    results = [stack.airflow.xcom(task) for task in stack.airflow.tasks("monthly.tokens", f"cycle-{SECOND}")]
+    assert all(result["skipped"] for result in results)
+
+
+def test_the_report_is_in_mlflow_and_on_the_page_of_months(stack, months) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=stack.home.mlflow_url)
+    experiment = client.get_experiment_by_name("monthly")
+    (run,) = client.search_runs(
+        [experiment.experiment_id], f"tags.`sluice.stage` = 'month' and tags.`sluice.version` = '{SECOND}'"
+    )
+    assert {"month.html", "month.json"} <= {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert stack.airflow.xcom(months[SECOND]["report"])["mlflow_run_url"]
