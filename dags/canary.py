@@ -55,6 +55,7 @@ for recipe in recipes_for("canary"):
                 task_id="approve",
                 subject=f"{recipe.name}: may the large model be trained on this mixture?",
                 within_h=recipe.place.approve_within_h,
+                rejects=True,
                 **decision,
             )
             decide >> approve >> gate

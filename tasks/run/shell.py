@@ -129,6 +129,11 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     what_if.add_argument(
         "--examples", type=int, default=5, help="documents to show whose verdict would change, each way"
     )
+    rejecting = add(
+        "reject", "reject the mixture of a version: the next cycle of canaries does not start from it", _reject
+    )
+    rejecting.add_argument("--why", default="", help="the reason")
+    rejecting.add_argument("--withdraw", action="store_true", help="end the rejection")
     add("sync", "send to MLflow the runs that it missed while it was down", _sync)
     new = commands.add_parser("init", help=(text := "write a recipe for a folder, a file or a site"), description=text)
     new.add_argument("what", help="a folder or file, here or in an object store (s3://bucket/folder/); or a site's URL")
@@ -362,6 +367,20 @@ def _ledger(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
         ("drift", ledger.drift(options.address)),
     ):
         print(f"{title}: {', '.join(lines) or 'nothing'}")
+
+
+def _reject(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    import getpass
+
+    from tasks.run.rejection import reject, withdraw
+
+    version = options.version or recipe.version
+    if options.withdraw:
+        ended = withdraw(store, recipe.name, version)
+        print(f"{recipe.name}/mixture@{version} {'is not rejected any more' if ended else 'was not rejected'}")
+    else:
+        rejected = reject(store, recipe.name, version, getpass.getuser(), options.why)
+        print(f"{rejected.address}: {rejected.record.note}")
 
 
 def _sync(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

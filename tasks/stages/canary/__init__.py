@@ -228,7 +228,10 @@ STAGES = (
             "before": Input("arms", member=round_before, earlier=True),
             "canaries": Input("canary", members_of="arms", member=round_before, earlier=True),
         },
-        previous={"previous": PreviousInput("mixture", completed_by="mixture")},
+        previous={
+            "previous": PreviousInput("mixture", completed_by="mixture", unless="rejected"),
+            "earlier": PreviousInput("mixture", completed_by="mixture"),
+        },
         decided_by="before",
         mapped=True,
     ),
