@@ -23,7 +23,7 @@ Writes `canaries.json`.
 """
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations_with_replacement, product
 from typing import Any
 
@@ -36,6 +36,7 @@ from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import first, following, with_results
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decide import decide
+from tasks.stages.canary.evidence import entering
 from tasks.stages.canary.finalist import confirming, screen, seeds_of
 from tasks.stages.canary.statistics import Floats, confirm, finalist
 
@@ -142,6 +143,7 @@ class World:
         seed: of the noise of its runs.
         ratio: how many times as noisy the runs of the arm `noisy` are.
         noisy: name of an arm.
+        content: share of each label in each source, as recorded in `evidence.json`.
     """
 
     sequences: dict[str, int]
@@ -151,6 +153,7 @@ class World:
     seed: int
     ratio: float = 1.0
     noisy: str = ""
+    content: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def planted(cls, sources: int, seed: int) -> "World":
@@ -209,10 +212,24 @@ class World:
         return {"arm": arm["arm"], "seed": seed, "weights": arm["weights"], "bpb": rounded}
 
 
-def cycle_in(world: World, config: CanaryConfig, previous: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the decision of a whole cycle by the functions of the stages, with the weights it `selected`."""
+def cycle_in(
+    world: World, config: CanaryConfig, previous: dict[str, Any] | None = None, *, remember: bool = False
+) -> dict[str, Any]:
+    """Returns the decision of a whole cycle by the functions of the stages, with the weights it `selected`.
+
+    Args:
+        world: the planted response.
+        config: settings of the cycle.
+        previous: decision of the cycle before.
+        remember: read the runs of earlier cycles from `previous`, as the stages do, and return them with this one's
+            (`evidence`).
+    """
     cost = CycleCost(config, vocab_size=4096, seq_len=256)
     cycle = first(config, world.sequences, cost, previous)
+    if remember:
+        flops, earlier = cost.flops(config.model), (previous or {}).get("evidence", [])
+        known = entering(earlier, "before", "source", flops)
+        cycle = {**cycle, "evidence": {**known, "by": "source", "flops": flops, "content": world.content}}
     for number in range(1, config.rounds + 1):
         names = cycle["rounds"][-1]["arms"]
         results = [world.run(arm, seed) for arm in cycle["arms"] if arm["arm"] in names for seed in config.seeds]
@@ -222,7 +239,7 @@ def cycle_in(world: World, config: CanaryConfig, previous: dict[str, Any] | None
     fresh = [world.run(arm, seed) for arm in arms for seed in seeds_of(config, arm)]
     decision = decide(config, screening, arms, fresh, cost)
     selected = screening["lead"]["weights"] if screening["lead"] else cycle["arms"][0]["weights"]
-    return {**decision, "selected": selected, "screened": len(cycle["results"])}
+    return {**decision, "selected": selected, "screened": len(cycle["results"]), "evidence": screening["evidence"]}
 
 
 def of_equal_mixtures(cycles: int) -> dict[str, Any]:

@@ -225,6 +225,7 @@ STAGES = (
         module="arms",
         inputs={
             "plan": _PLAN,
+            "shards": Input("shards"),
             "before": Input("arms", member=round_before, earlier=True),
             "canaries": Input("canary", members_of="arms", member=round_before, earlier=True),
         },
