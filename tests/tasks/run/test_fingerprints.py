@@ -39,6 +39,7 @@ BEFORE = {
     "canary": "ecb740e4cb04b3d2",
     "finalist": "2ac7c9721c2fc725",
     "confirm": "d664735dbc09d0bc",
+    "prioritize": "ce852256a53fe5a4",
     "decide": "9f405e9ce8c74452",
     "estimate": "3a0a4f44e55a10d7",
     "train": "13e3389e21916738",
