@@ -21,12 +21,12 @@ SMALL = CONFIG.model_copy(update={"arms": 3})
 
 def two_cycles(world: World, later: World | None = None) -> tuple[dict, dict]:
     """A cycle, and a small one that knows its runs; the later one has other seeds of its noise."""
-    first = cycle_in(world, CONFIG, remember=True)
-    return first, cycle_in(later or replace(world, seed=world.seed + 1), SMALL, first, remember=True)
+    first = cycle_in(world, CONFIG, earlier=[])
+    return first, cycle_in(later or replace(world, seed=world.seed + 1), SMALL, first, first["evidence"])
 
 
 def test_the_next_cycle_registers_the_runs_before_its_first_run_with_age_size_and_hash() -> None:
-    first = cycle_in(World.planted(3, 1), CONFIG, remember=True)
+    first = cycle_in(World.planted(3, 1), CONFIG, earlier=[])
     [own] = first["evidence"]
     assert (own["artifact"], len(own["runs"])) == ("", 12)
     half = evidence.entering(first["evidence"], "r/mixture@v1", "source", own["flops"] * 4)
@@ -56,8 +56,8 @@ def test_runs_of_another_response_are_not_used() -> None:
     world = World.planted(3, 5)
     other = World(world.sequences, world.level, world.exponent[::-1] * 3, world.worth[::-1, ::-1], 77)
     config = CONFIG.model_copy(update={"arms": 12})
-    first = cycle_in(world, CONFIG, remember=True)
-    assert cycle_in(other, config, first, remember=True)["earlier"]["used"] == "alone"
+    first = cycle_in(world, CONFIG, earlier=[])
+    assert cycle_in(other, config, first, first["evidence"])["earlier"]["used"] == "alone"
 
 
 def test_the_backtest_states_how_the_cycles_before_ranked_the_arms_of_this_one() -> None:
@@ -69,7 +69,7 @@ def test_the_backtest_states_how_the_cycles_before_ranked_the_arms_of_this_one()
     assert tested["rank_agreement"] > 0.8
     assert 0 <= tested["regret"] < 0.01
     assert second["evidence"][-1]["backtest"] == tested
-    third = cycle_in(replace(world, seed=9), SMALL, second, remember=True)
+    third = cycle_in(replace(world, seed=9), SMALL, second, second["evidence"])
     assert [cycle["backtest"] for cycle in third["earlier"]["cycles"]] == [None, tested]
     assert [cycle["age"] for cycle in third["earlier"]["cycles"]] == [2, 1]
     report = markdown(third)
@@ -80,7 +80,7 @@ def test_the_backtest_states_how_the_cycles_before_ranked_the_arms_of_this_one()
 def test_runs_of_sources_with_other_names_are_evidence_by_their_content() -> None:
     world = World.planted(3, 2)
     labels = {name: {f"language={name}": 1.0} for name in world.sequences}
-    first = cycle_in(replace(world, content=labels), CONFIG, remember=True)
+    first = cycle_in(replace(world, content=labels), CONFIG, earlier=[])
     renamed = {f"n{name}": count for name, count in world.sequences.items()}
     later = replace(world, seed=8, sequences=renamed, content={f"n{name}": row for name, row in labels.items()})
     # Held-out text is measured by source: its bits per byte have other names, so only those that are equal count.
@@ -88,7 +88,7 @@ def test_runs_of_sources_with_other_names_are_evidence_by_their_content() -> Non
         {**run, "bpb": {f"n{name}": value for name, value in run["bpb"].items()}}
         for run in first["evidence"][0]["runs"]
     ]
-    second = cycle_in(later, SMALL, {**first, "weights": later_weights(first["weights"])}, remember=True)
+    second = cycle_in(later, SMALL, {**first, "weights": later_weights(first["weights"])}, first["evidence"])
     assert second["earlier"]["backtest"]["features"] == "content"
     assert second["earlier"]["backtest"]["rank_agreement"] > 0.8
 
@@ -99,8 +99,8 @@ def later_weights(weights: dict[str, float]) -> dict[str, float]:
 
 def test_an_added_source_has_no_bits_per_byte_in_earlier_runs_and_is_fitted_to_those_of_this_cycle() -> None:
     world = World.planted(4, 3)
-    first = cycle_in(world.without_the_last(), CONFIG, remember=True)
-    second = cycle_in(world, CONFIG, first, remember=True)
+    first = cycle_in(world.without_the_last(), CONFIG, earlier=[])
+    second = cycle_in(world, CONFIG, first, first["evidence"])
     assert set(second["earlier"]["tried"]) == {"alone", "names"}
     assert set(second["evidence"][0]["runs"][0]["bpb"]) == {"s0", "s1", "s2"}
     assert set(second["response"]["proposed_weights"]) == {"s0", "s1", "s2", "s3"}
@@ -111,7 +111,7 @@ def test_equal_cycles_give_equal_evidence_and_decisions() -> None:
 
 
 def test_mixtures_of_another_column_are_no_evidence() -> None:
-    first = cycle_in(World.planted(3, 1), CONFIG, remember=True)
+    first = cycle_in(World.planted(3, 1), CONFIG, earlier=[])
     found = evidence.entering(first["evidence"], "r/mixture@v1", "tier", 1.0)
     assert found == {"cycles": [], "note": 'No run of an earlier cycle enters the fit: none had mixtures of "tier".'}
 
