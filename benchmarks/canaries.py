@@ -2,7 +2,7 @@
 
     python -m benchmarks.canaries [--cycles N] [--share S]
 
-Five tables. The first two simulate the rule of the confirmation alone, many times; the others run the functions of the
+Six tables. The first two simulate the rule of the confirmation alone, many times; the others run the functions of the
 stages (arms of every round, screening, finalist, confirmation, decision) on planted responses.
 
 `equal`: percentage of cycles that promote an arm although all are equal, by number of arms (with the current mixture),
@@ -18,12 +18,14 @@ selects from the optimum; its regret@1, in bits per byte of the target; and whet
 grid, of a stratified sample (Sobol) and of a random search with as many runs. `added`: a source is added after a
 finished cycle; a cycle that keeps the ratios of the old sources, with a quarter of the runs, against a whole one:
 both decide alike if both keep or both promote, and its mixture is not worse by more than one run's noise.
+`remembered`: a cycle of 8 runs with and without the 23 runs of an earlier one, of another size: regret of the mixture
+that it selects, where both cycles have one response, and where the earlier one had another, so that its runs mislead.
 
 Writes `canaries.json`.
 """
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement, product
 from typing import Any
 
@@ -31,11 +33,12 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import qmc
 
-from benchmarks.harness import keep, parser
+from benchmarks.harness import keep, last, parser
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import first, following, with_results
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decide import decide
+from tasks.stages.canary.evidence import entering
 from tasks.stages.canary.finalist import confirming, screen, seeds_of
 from tasks.stages.canary.statistics import Floats, confirm, finalist
 
@@ -142,6 +145,7 @@ class World:
         seed: of the noise of its runs.
         ratio: how many times as noisy the runs of the arm `noisy` are.
         noisy: name of an arm.
+        content: share of each label in each source, as recorded in `evidence.json`.
     """
 
     sequences: dict[str, int]
@@ -151,6 +155,7 @@ class World:
     seed: int
     ratio: float = 1.0
     noisy: str = ""
+    content: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def planted(cls, sources: int, seed: int) -> "World":
@@ -209,10 +214,27 @@ class World:
         return {"arm": arm["arm"], "seed": seed, "weights": arm["weights"], "bpb": rounded}
 
 
-def cycle_in(world: World, config: CanaryConfig, previous: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the decision of a whole cycle by the functions of the stages, with the weights it `selected`."""
+def cycle_in(
+    world: World,
+    config: CanaryConfig,
+    previous: dict[str, Any] | None = None,
+    earlier: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Returns the decision of a whole cycle by the functions of the stages, with the weights it `selected`.
+
+    Args:
+        world: the planted response.
+        config: settings of the cycle.
+        previous: decision of the cycle before.
+        earlier: `evidence` of the cycle before, whose runs enter the fit; the result has it with this cycle's. None:
+            no evidence is kept.
+    """
     cost = CycleCost(config, vocab_size=4096, seq_len=256)
     cycle = first(config, world.sequences, cost, previous)
+    if earlier is not None:
+        flops = cost.flops(config.model)
+        known = entering(earlier, "before", "source", flops)
+        cycle = {**cycle, "evidence": {**known, "by": "source", "flops": flops, "content": world.content}}
     for number in range(1, config.rounds + 1):
         names = cycle["rounds"][-1]["arms"]
         results = [world.run(arm, seed) for arm in cycle["arms"] if arm["arm"] in names for seed in config.seeds]
@@ -222,7 +244,7 @@ def cycle_in(world: World, config: CanaryConfig, previous: dict[str, Any] | None
     fresh = [world.run(arm, seed) for arm in arms for seed in seeds_of(config, arm)]
     decision = decide(config, screening, arms, fresh, cost)
     selected = screening["lead"]["weights"] if screening["lead"] else cycle["arms"][0]["weights"]
-    return {**decision, "selected": selected, "screened": len(cycle["results"])}
+    return {**decision, "selected": selected, "screened": len(cycle["results"]), "evidence": screening["evidence"]}
 
 
 def of_equal_mixtures(cycles: int) -> dict[str, Any]:
@@ -365,13 +387,58 @@ def of_added_sources(cases: int) -> dict[str, Any]:
     }
 
 
+def of_remembered_runs(cases: int) -> dict[str, Any]:
+    """Returns what the runs of an earlier cycle add to one of 8 runs, where the response is the same or another."""
+    table: dict[str, Any] = {"cases": cases}
+    for kind in ("same", "another"):
+        rows = []
+        for number in range(cases):
+            sources = (3, 4, 5, 6)[number % 4]
+            world, config = World.planted(sources, 20_000 + number), planted_config(sources)
+            known = cycle_in(world, config.model_copy(update={"rounds": 1, "arms": 20}), earlier=[])["evidence"]
+            # Another size: higher bits per byte that depend less on the mixture; and other noise.
+            later = replace(world, level=world.level + 0.1, exponent=world.exponent * 0.8, seed=world.seed + 1)
+            if kind == "another":
+                later = replace(World.planted(sources, 30_000 + number), sequences=world.sequences)
+            small = config.model_copy(update={"rounds": 1, "arms": 5})
+            lowest = float(later.target(later.optimum()[None])[0])
+            found = {}
+            for name, earlier in (("with", known), ("without", [])):
+                decision = cycle_in(later, small, earlier=earlier)
+                found[name] = float(later.target(later.vector(decision["selected"])[None])[0]) - lowest
+                if earlier:
+                    found["used"] = decision["earlier"]["used"] != "alone"
+                    found["rank"] = decision["earlier"]["backtest"]["rank_agreement"]
+            rows.append(found)
+        table[kind] = {
+            **{
+                f"regret_{name}": round(float(np.median([row[name] for row in rows])), 5)
+                for name in ("with", "without")
+            },
+            "better": round(100 * float(np.mean([row["with"] < row["without"] for row in rows])), 1),
+            "worse": round(100 * float(np.mean([row["with"] > row["without"] for row in rows])), 1),
+            "used": round(100 * float(np.mean([row["used"] for row in rows])), 1),
+            "backtest_rank_median": round(float(np.median([row["rank"] for row in rows])), 2),
+        }
+    return table
+
+
 def measure(options: argparse.Namespace) -> None:
     """Simulates all tables, prints and keeps them."""
     share = options.share
+    if options.only_remembered:
+        table = of_remembered_runs(max(4, int(100 * share)))
+        print(table)
+        known = {
+            name: value for name, value in last("canaries").items() if name not in ("benchmark", "date", "machine")
+        }
+        keep("canaries", {**known, "remembered": table})
+        return
     tables: dict[str, Any] = {
         "planted": of_planted_optima(max(5, int(200 * share))),
         "added": of_added_sources(max(4, int(100 * share))),
         "again": of_equal_mixtures(max(60, int(2_000 * share))),
+        "remembered": of_remembered_runs(max(4, int(100 * share))),
     }
     for name, table in tables.items():
         print(name, table, flush=True)
@@ -385,5 +452,6 @@ def measure(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--cycles", type=int, default=2_000, help="simulated cycles of each row of equal and power")
+    options.add_argument("--only-remembered", action="store_true", help="only that table")
     options.add_argument("--share", type=float, default=1.0, help="share of the cycles of the other tables")
     measure(options.parse_args())

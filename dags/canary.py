@@ -4,6 +4,7 @@
 |---|---|
 | reads | the asset `tokens` |
 | writes | by round `arms` and a `canary` per arm and seed; the `finalist`, its `confirmation`s; the asset `mixture` |
+| | and, with `[priorities]` enabled, `priorities`: proposed factors of the scores of hosts in later crawls |
 | costs | `canary.steps` training steps per arm and seed, and of the confirmation, in the pool `gpu` |
 | next | `pretrain` starts automatically |
 
@@ -49,6 +50,8 @@ for recipe in recipes_for("canary"):
         decide = StageOperator(task_id="decide", stage="decide", **always)
         decision = {"recipe": recipe.name, "decided": decide.output}
         gate = CanaryGate(task_id="gate", outlets=[asset(recipe.name, "mixture")], **decision)
+        if "prioritize" in recipe.stages("canary"):
+            gate >> StageOperator(task_id="prioritize", stage="prioritize", recipe=recipe.name)
         canary >> finalist
         confirm >> decide >> gate
         if recipe.place.ask_human:
@@ -56,6 +59,7 @@ for recipe in recipes_for("canary"):
                 task_id="approve",
                 subject=f"{recipe.name}: may the large model be trained on this mixture?",
                 within_h=recipe.place.approve_within_h,
+                rejects=True,
                 **decision,
             )
             decide >> approve >> gate

@@ -28,13 +28,21 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
         recipe: name of the recipe.
         decided: the XCom of the stage that decided.
         promoted_only: require approval only for a promotion.
+        rejects: record a rejection of the mixture, so that no later cycle starts from it (`tasks.run.rejection`).
         within_h: hours without an answer that are a rejection; 0 to wait without end.
     """
 
     template_fields: ClassVar[Sequence[str]] = (*ApprovalOperator.template_fields, "recipe", "decided")
 
     def __init__(
-        self, *, recipe: str, decided: Any, promoted_only: bool = False, within_h: float = 0.0, **kwargs: Any
+        self,
+        *,
+        recipe: str,
+        decided: Any,
+        promoted_only: bool = False,
+        rejects: bool = False,
+        within_h: float = 0.0,
+        **kwargs: Any,
     ) -> None:
         if within_h:
             kwargs |= {"response_timeout": timedelta(hours=within_h), "defaults": self.REJECT}
@@ -42,6 +50,7 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
         self.recipe = recipe
         self.decided = decided
         self.promoted_only = promoted_only
+        self.rejects = rejects
 
     def execute(self, context: Any) -> Any:
         """Puts the report into the question and defers until it is answered."""
@@ -52,6 +61,28 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
             recipe = find_recipe(self.recipe)
             self.body = read_text(run_of(recipe, context).recipe(recipe), self.decided["address"], "report.md")
         return super().execute(context)
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        """Records a rejection, or ends that of an earlier answer, before the downstream tasks run or are skipped."""
+        if self.rejects and "error" not in event:
+            with fails_at_once():
+                self._record(event)
+        return super().execute_complete(context, event)
+
+    def _record(self, event: dict[str, Any]) -> None:
+        # Imported here, because DAG files import this module.
+        from tasks.core.artifact import ArtifactId
+        from tasks.run.rejection import reject, withdraw
+        from tasks.run.runner import open_store
+
+        recipe = find_recipe(self.recipe)
+        use_connection(recipe)
+        store, version = open_store(recipe), ArtifactId.parse(self.decided["address"]).version
+        if self.REJECT in event["chosen_options"]:
+            user = event["responded_by_user"] or {}
+            self.log.info("%s", reject(store, recipe.name, version, user.get("name", "")).record.note)
+        else:
+            withdraw(store, recipe.name, version)
 
 
 class CanaryGate(BaseOperator):  # type: ignore[misc]

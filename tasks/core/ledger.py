@@ -103,15 +103,30 @@ VERSIONS = "versions"
 """Metric of artifacts that accumulate versions: the number of versions that one contains."""
 
 
-def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
+def newest(store: Store, name: str, *, but: str = "", unless: str = "") -> Artifact | None:
     """Returns the newest artifact `name` at any version except `but`, or None.
 
     The newest is the one that contains the most versions (`VERSIONS`), so that an old version that is run again with
     other limits, or finishes late, does not become the newest. Ties, and artifacts without this metric, are ordered by
     the time they were finished.
+
+    Args:
+        store: the store to read.
+        name: name of the artifacts.
+        but: a version that does not count.
+        unless: kind of a mark (`is_marked`); artifacts with one do not count.
     """
-    artifacts = versions_of(store, name, but=but)
-    return max(artifacts, key=newness, default=None)
+    artifacts = sorted(versions_of(store, name, but=but), key=newness, reverse=True)
+    return next((artifact for artifact in artifacts if not (unless and is_marked(artifact, unless))), None)
+
+
+def is_marked(artifact: Artifact, kind: str) -> bool:
+    """Returns whether the artifact of a kind at the same version refers to this artifact as it is now."""
+    mark = ArtifactId(f"{artifact.address.name.partition('/')[0]}/{kind}", artifact.address.version)
+    found = Artifact.find(artifact.store, mark)
+    return found is not None and any(
+        ref.address == str(artifact.address) and artifact.matches(ref) for ref in found.record.inputs
+    )
 
 
 def newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:

@@ -68,6 +68,8 @@ class PreviousInput:
             reads only inputs of a source version has the same previous version as the source version: it is another
             result of the same cycle, not the next cycle.
         when: dotted recipe field; the input is read only if it is true. "" for always.
+        unless: kind of an artifact that marks the completing one, such as a rejection; a version with the mark is never
+            a previous version. "" for none.
     """
 
     kind: str
@@ -75,6 +77,7 @@ class PreviousInput:
     members: str = ""
     accumulates: bool = False
     when: str = ""
+    unless: str = ""
 
 
 @dataclass(frozen=True)

@@ -261,7 +261,7 @@ def _require_newest(
 def _newest_completed(
     recipe: Recipe, store: Store, previous: PreviousInput, member: str, version: str
 ) -> list[ArtifactId]:
-    completed = newest(store, f"{recipe.name}/{previous.completed_by}", but=version)
+    completed = newest(store, f"{recipe.name}/{previous.completed_by}", but=version, unless=previous.unless)
     if completed is None:
         return []
     kind = previous.kind.removesuffix("/*")

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
-from tasks.core.ledger import Ledger, newness
+from tasks.core.ledger import Ledger, is_marked, newness
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup import dedup_index
@@ -287,9 +287,10 @@ class _Records:
     def _of_kinds(self, *kinds: str) -> list[str]:
         return [str(artifact.address) for artifact in self.own if _kind(str(artifact.address)) in kinds]
 
-    def _newest(self, kind: str) -> Artifact | None:
+    def _newest(self, kind: str, unless: str = "") -> Artifact | None:
         name = f"{self.recipe}/{kind}"
-        return max((one for one in self.own if one.address.name == name), key=newness, default=None)
+        found = sorted((one for one in self.own if one.address.name == name), key=newness, reverse=True)
+        return next((one for one in found if not (unless and is_marked(one, unless))), None)
 
     def _versions(self, most: int, drop: Collection[str]) -> Iterator[_Root]:
         """Yields the newest versions and the crawl cycles that are not complete, with what they began from."""
@@ -313,7 +314,7 @@ class _Records:
     def _next_inputs(self) -> Iterator[str]:
         """Yields what the next version will read from the newest complete one (`lineage.previous_inputs`)."""
         for previous in (previous for stage in STAGES.values() for previous in stage.previous.values()):
-            if completed := self._newest(previous.completed_by):
+            if completed := self._newest(previous.completed_by, previous.unless):
                 name = f"{self.recipe}/{previous.kind.removesuffix('/*')}"
                 yield f"{name}@{completed.address.version}"
                 inputs = (ref.address for ref in completed.record.inputs)

@@ -121,6 +121,11 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     add("cycle", "run a month: all stages that its version does not have yet, then its report", _cycle)
     month = add("month", "what a month brought and cost, what has changed, and what needs a person", _month)
     month.add_argument("--json", action="store_true", help="print JSON")
+    rejecting = add(
+        "reject", "reject the mixture of a version: the next cycle of canaries does not start from it", _reject
+    )
+    rejecting.add_argument("--why", default="", help="the reason")
+    rejecting.add_argument("--withdraw", action="store_true", help="end the rejection")
     add("sync", "send to MLflow the runs that it missed while it was down", _sync)
     new = commands.add_parser("init", help=(text := "write a recipe for a folder, a file or a site"), description=text)
     new.add_argument("what", help="a folder or file, here or in an object store (s3://bucket/folder/); or a site's URL")
@@ -378,6 +383,20 @@ def _month(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
     tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, f"{SHELL}/{version}")
     content = read_month(month_report(store, recipe, version, tracking))
     _print(content, options.json, lambda: text(content))
+
+
+def _reject(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    import getpass
+
+    from tasks.run.rejection import reject, withdraw
+
+    version = options.version or recipe.version
+    if options.withdraw:
+        ended = withdraw(store, recipe.name, version)
+        print(f"{recipe.name}/mixture@{version} {'is not rejected any more' if ended else 'was not rejected'}")
+    else:
+        rejected = reject(store, recipe.name, version, getpass.getuser(), options.why)
+        print(f"{rejected.address}: {rejected.record.note}")
 
 
 def _sync(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

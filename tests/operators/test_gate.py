@@ -1,6 +1,7 @@
 """The canary DAG: arms become mapped tasks, and the gate publishes the decision."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -8,6 +9,7 @@ from operators.gate import ReportApproval
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
+from tasks.core.ledger import is_marked
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
@@ -48,11 +50,15 @@ def run_gate(tmp_path, monkeypatch, recipes, airflow_db):
     return run
 
 
-def test_the_gate_states_the_decision_and_publishes_the_mixture(run_gate, tmp_path, caplog, capsys):
-    output = Output(Store(str(tmp_path / "store")), ArtifactId("gated/mixture", "v1"), "0" * 64)
+def write_mixture(folder, recipe):
+    output = Output(Store(str(folder)), ArtifactId(f"{recipe}/mixture", "v1"), "0" * 64)
     with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
         file.write(json.dumps(DECISION).encode())
-    commit(output, "decide", 1, Config(), [], Report())
+    return commit(output, "decide", 1, Config(), [], Report())
+
+
+def test_the_gate_states_the_decision_and_publishes_the_mixture(run_gate, tmp_path, caplog, capsys):
+    write_mixture(tmp_path / "store", "gated")
     run = run_gate("gated")
     assert returned(run, "gate") == {
         "address": "gated/mixture@v1",
@@ -118,3 +124,22 @@ def test_without_a_finalist_nothing_is_confirmed_and_the_decision_is_made(recipe
     assert states(run)["round_2.canary"] == states(run)["round_3.canary"] == "skipped"
     assert states(run)["confirm"] == "skipped"
     assert returned(run, "gate")["reason"] == "arm-0 stays: no arm was better in the screening"
+
+
+def test_the_answer_no_is_recorded_for_the_next_cycle_and_a_later_yes_ends_it(recipes, tmp_path, monkeypatch):
+    recipes("vetoed")
+    mixture = write_mixture(tmp_path / "store", "vetoed")
+    decided = StageResult(str(mixture.address), "f", "c", "v1", False, (), {}, {}, "").to_json()
+    approval = ReportApproval(task_id="approve", subject="?", recipe="vetoed", decided=decided, rejects=True)
+
+    def answer(option, user):
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        event = {"chosen_options": [option], "params_input": {}, "responded_at": at, "responded_by_user": user}
+        approval.execute_complete({}, event)
+        return Artifact.find(mixture.store, ArtifactId("vetoed/rejected", "v1"))
+
+    rejected = answer("Reject", {"id": "7", "name": "ann"})
+    assert json.loads(rejected.read("rejected.json")) == {"by": "ann", "mixture": "vetoed/mixture@v1", "why": ""}
+    assert is_marked(mixture, "rejected")
+    assert answer("Approve", {"id": "7", "name": "ann"}) is None
+    assert answer("Reject", None).record.note == "rejected by no answer in time"

@@ -18,6 +18,7 @@ ranges of an open file.
 
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -510,6 +511,31 @@ def read_label(file: BinaryIO, row: int, name: str) -> str:
     return str(batch.column(name)[row % BATCH_ROWS].as_py())
 
 
-def _open_column(file: BinaryIO, column: int = 0) -> Any:
+def count_labels(file: BinaryIO, by: str) -> dict[tuple[str, str, str], int]:
+    """Returns the tokens of a shard by (value of `by`, other label column or `source`, its label).
+
+    Raises:
+        InputError: the shard has no column `by`.
+    """
+    schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
+    _check_column(schema, by)
+    others = [name for name in schema.names if name == SOURCE or name not in BASE_COLUMNS]
+    fields = [schema.get_field_index(name) for name in (*others, "n_tokens")]
+    counts: Counter[tuple[str, str, str]] = Counter()
+    reader = _open_column(file, *fields)
+    for index in range(reader.num_record_batches):
+        batch = pa.Table.from_batches([reader.get_batch(index)])
+        for name in others:
+            if name != by:
+                sums = batch.group_by([by, name]).aggregate([("n_tokens", "sum")])
+                for value, label_, tokens in zip(
+                    *(sums[key].to_pylist() for key in (by, name, "n_tokens_sum")), strict=True
+                ):
+                    counts[value, name, label_] += tokens
+    return dict(counts)
+
+
+def _open_column(file: BinaryIO, *columns: int) -> Any:
     # Column 0 is `doc_uid`. Columns that are not included are not read.
-    return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=pa.ipc.IpcReadOptions(included_fields=[column]))
+    options = pa.ipc.IpcReadOptions(included_fields=list(columns or (0,)))
+    return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=options)

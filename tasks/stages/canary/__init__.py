@@ -225,10 +225,14 @@ STAGES = (
         module="arms",
         inputs={
             "plan": _PLAN,
+            "shards": Input("shards"),
             "before": Input("arms", member=round_before, earlier=True),
             "canaries": Input("canary", members_of="arms", member=round_before, earlier=True),
         },
-        previous={"previous": PreviousInput("mixture", completed_by="mixture")},
+        previous={
+            "previous": PreviousInput("mixture", completed_by="mixture", unless="rejected"),
+            "earlier": PreviousInput("mixture", completed_by="mixture"),
+        },
         decided_by="before",
         mapped=True,
     ),

@@ -1,8 +1,10 @@
 """Stage arms: the mixtures of one round of a canary cycle. Its members are the rounds, "round-<k>".
 
-Reads `plan` (sequences per source) and, if it exists, the `previous` decision; from the second round on, the round
+Reads `plan` (sequences per source), label columns of `shards` and, if they exist, the `previous` decision that was not
+rejected and the `earlier` one, of the cycle before, with its runs; from the second round on, the round
 `before` it and that round's `canaries`. Writes `arms.json`, the arms of the round (`screening.Arm`), and `cycle.json`:
-{registered: the rules and the budget, written before the first run; arms and results: of all rounds so far; rounds}.
+{registered: the rules and the budget, and evidence: the runs of earlier cycles (`evidence`), both written before the
+first run; arms and results: of all rounds so far; rounds}.
 Returns the members of the mapped stage canary: "round-<k>-arm-<n>-seed-<s>"; none if no further round is needed.
 
 `arm-0` is the current mixture, the control of all comparisons: the decision of the previous cycle, unless the recipe's
@@ -27,12 +29,12 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.canary import CanaryConfig, design
+from tasks.stages.canary import CanaryConfig, design, evidence
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.design import Space
 from tasks.stages.canary.screening import Arm, Screening
 
-VERSION = 3
+VERSION = 4
 ARMS = "arms.json"
 CYCLE = "cycle.json"
 RESULT = "result.json"
@@ -64,6 +66,8 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         targets(config, plan.summary)
         sequences = {source: plan.sequences[source] for source in plan.sources}
         cycle = first(config, sequences, cost, decision, overridden=overridden)
+        cycle = {**cycle, "evidence": _evidence(inputs, plan.summary["by"], cost)}
+        cycle["registered"]["rules"] += [_start(inputs, overridden=overridden), cycle["evidence"]["note"]]
     this = cycle["rounds"][-1]
     arms = [arm for arm in cycle["arms"] if arm["arm"] in this["arms"]]
     if CYCLE not in output.committed:
@@ -75,6 +79,24 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     kinds = ", ".join(arm["kind"] for arm in arms)
     note = this["stopped"] or f"{len(arms)} arms ({kinds}) x {len(config.seeds)} seeds"
     return Report(metrics={"arms": len(arms), "runs": len(members)}, members=members, note=note)
+
+
+def _evidence(inputs: Inputs, by: str, cost: CycleCost) -> dict[str, Any]:
+    """Returns the runs of earlier cycles, and what this one records for later cycles beside its runs."""
+    flops = cost.flops(cost.config.model)
+    content = evidence.content_of(inputs["shards"], by) if "shards" in inputs else {}
+    return {**evidence.registered(inputs.get("earlier"), by, flops), "by": by, "flops": flops, "content": content}
+
+
+def _start(inputs: Inputs, *, overridden: bool) -> str:
+    """Returns in words where the current mixture comes from."""
+    newest, accepted = inputs.get("earlier"), inputs.get("previous")
+    rejected = (
+        f"{newest.address} was rejected. " if newest and newest.address != (accepted and accepted.address) else ""
+    )
+    if accepted is None or overridden:
+        return f"{rejected}The current mixture is that of the recipe."
+    return f"{rejected}The current mixture is the decision of {accepted.address}."
 
 
 def parse_member(member: str) -> tuple[str, int]:
@@ -182,7 +204,7 @@ def screening_of(config: CanaryConfig, cycle: Cycle) -> Screening:
     """Returns the screening of a cycle with the results of all its rounds."""
     registered = cycle["registered"]
     space = space_of(config, registered["sequences"], registered["kept"])
-    return Screening.of(config, cycle["arms"], cycle["results"], space)
+    return Screening.of(config, cycle["arms"], cycle["results"], space, cycle.get("evidence"))
 
 
 def _stop(config: CanaryConfig, probability: float | None, room: int, number: int) -> str | None:

@@ -1,8 +1,8 @@
 """Stage decide: results of the confirmation -> the mixture for training, and the reason.
 
 Reads `finalist`, and of `confirmations` the `result.json` of every arm and fresh seed; writes `mixture.json` {weights,
-winner, current, promoted, reason, confidence, target, arms, confirmation, checks, response, ...} and `report.md`, and
-logs `response.png` to the tracker.
+winner, current, promoted, reason, confidence, target, arms, confirmation, checks, response, ...}, `report.md` and
+`evidence.json`, the runs of this cycle and earlier ones for the next (`evidence`); logs `response.png` to the tracker.
 
 The finalist is promoted only if the interval of its paired differences is above 0, no guarded source regresses, the A/A
 arm would not have been promoted by the same rule, and the difference has the same sign at one fifth of the learning
@@ -20,13 +20,15 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig, statistics
 from tasks.stages.canary.arms import ARMS, REPEATED, RESULT
 from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.evidence import EVIDENCE
 from tasks.stages.canary.finalist import SCREENING, seeds_of
 from tasks.stages.canary.report import figure, markdown, shares
 from tasks.stages.canary.screening import Arm, bpb_of, weights_of
 
-VERSION = 3
+VERSION = 4
 MIXTURE = "mixture.json"
 REPORT = "report.md"
+_FROM_SCREENING = ("arms", "target", "signals", "lead", "response", "earlier", "rounds", "registered")
 SMALL_WEIGHTS = 15_000_000
 """Weights below which small models do not rank mixtures as large ones do (Olmix, arXiv 2602.12237)."""
 
@@ -43,6 +45,8 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
                 file.write(json.dumps(decision, indent=2, sort_keys=True).encode() + b"\n")
             with part.file(REPORT) as file:
                 file.write(markdown(decision).encode())
+            with part.file(EVIDENCE) as file:
+                file.write(json.dumps({"cycles": screening["evidence"]}, indent=1, sort_keys=True).encode() + b"\n")
     output.log_file("response.png", partial(figure, decision))
     metrics = {"promoted": float(decision["promoted"]), "winner_bpb": _score_of(decision, decision["winner"])}
     metrics |= {"current_bpb": _score_of(decision, decision["current"]), "runs": decision["runs"]}
@@ -88,7 +92,7 @@ def decide(
         "cost": cost.text(runs),
         "small_models": cost.parameters < SMALL_WEIGHTS,
         "parameters": cost.parameters,
-        **{key: screening[key] for key in ("arms", "target", "signals", "lead", "response", "rounds", "registered")},
+        **{key: screening[key] for key in _FROM_SCREENING},
     }
 
 

@@ -1,9 +1,9 @@
 """Stage finalist: results of the screening -> the mixture to confirm, if any looks better than the current one.
 
 Reads `arms` of the last round, and its `canaries`. Writes `screening.json`: {arms: a row per arm, target, signals,
-finalist, response, rounds, registered, runs, cost}, and `arms.json`, the arms of the confirmation, or an empty list:
-the current mixture, the finalist, the A/A arm, and both mixtures at one fifth of the learning rate. Returns the members
-of the mapped stage confirm: "arm-<k>-seed-<s>" for these and the fresh seeds.
+finalist, response, earlier, evidence, rounds, registered, runs, cost}, and `arms.json`, the arms of the confirmation,
+or an empty list: the current mixture, the finalist, the A/A arm, and both mixtures at one fifth of the learning rate.
+Returns the members of the mapped stage confirm: "arm-<k>-seed-<s>" for these and the fresh seeds.
 
 The finalist is the mixture with the lowest predicted target among the arms and the proposal of the response, or, if the
 response does not rank arms that it has not seen, the arm with the lowest mean; in any case only if it is lower than the
@@ -19,12 +19,12 @@ import numpy as np
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary import CanaryConfig, evidence
 from tasks.stages.canary.arms import ARMS, CYCLE, PROPOSED, RESULT, Cycle, screening_of, with_results
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.screening import Arm, Lead, Screening
 
-VERSION = 2
+VERSION = 3
 SCREENING = "screening.json"
 LR_SHARE = 0.2
 """Share of the learning rate at which the sign of the difference is checked."""
@@ -72,7 +72,7 @@ def screen(config: CanaryConfig, cycle: Cycle, cost: CycleCost) -> dict[str, Any
         InputError: a result is missing, or has other weights than its arm.
     """
     found = screening_of(config, cycle)
-    lead, runs = found.lead, len(cycle["results"])
+    lead, runs, earlier = found.lead, len(cycle["results"]), _earlier(found)
     return {
         "arms": _rows(found, cycle["arms"]),
         "target": {source: round(weight, 6) for source, weight in sorted(found.target.items())},
@@ -80,6 +80,8 @@ def screen(config: CanaryConfig, cycle: Cycle, cost: CycleCost) -> dict[str, Any
         "finalist": _name(lead, cycle["arms"]),
         "lead": None if lead is None else _rounded(vars(lead)),
         "response": _response(found),
+        "earlier": earlier,
+        "evidence": _evidence(found, cycle, earlier),
         "rounds": cycle["rounds"],
         "registered": cycle["registered"],
         "runs": runs,
@@ -132,10 +134,10 @@ def _rows(found: Screening, arms: Sequence[Arm]) -> list[dict[str, Any]]:
 def _response(found: Screening) -> dict[str, Any] | None:
     """Returns the summary of the fit, or None without one."""
     response, proposal = found.response, found.proposal
-    if response is None or proposal is None:
+    if found.fitted is None or response is None or proposal is None:
         return None
     judged = response.judgements[response.form]
-    left_out = judged.predicted.reshape(len(found.arms), -1).mean(1).tolist()
+    left_out = judged.predicted[-found.scores.size :].reshape(len(found.arms), -1).mean(1).tolist()
     worth = None if response.worth is None else np.round(response.worth, 4).tolist()
     return {
         "form": response.form,
@@ -148,11 +150,47 @@ def _response(found: Screening) -> dict[str, Any] | None:
         "proposed_bpb": round(float(response.predict(proposal[None])[0]), 6),
         "worth": worth
         and {
-            source: dict(zip(found.space.names, row, strict=True))
+            source: dict(zip(found.fitted.features or found.space.names, row, strict=True))
             for source, row in zip(found.sources, worth, strict=True)
         },
         "left_out_bpb": {arm["arm"]: round(x, 6) for arm, x in zip(found.arms, left_out, strict=True)},
     }
+
+
+def _earlier(found: Screening) -> dict[str, Any]:
+    """Returns what earlier cycles said about this one, without their runs."""
+    about = ("artifact", "age", "size", "importance", "sha256", "backtest")
+    goal = found.goal if found.target else np.zeros(len(found.sources))
+    return {
+        "note": found.evidence.get("note", "There is no earlier cycle."),
+        "cycles": [{"runs": len(cycle["runs"]), **{key: cycle[key] for key in about}} for cycle in found.earlier],
+        "used": found.fitted and found.fitted.used,
+        "tried": found.fitted.tried if found.fitted else {},
+        "backtest": evidence.backtest(found.runs(mean=True), found.earlier, goal, found.sources, found.config.forms),
+    }
+
+
+def _evidence(found: Screening, cycle: Cycle, about_earlier: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the cycles of `evidence.json` (`evidence.Cycle`): those that are registered, and this one."""
+    names = ("artifact", "by", "flops", "epochs", "content", "runs", "backtest")
+    earlier = [{name: one[name] for name in names} for one in found.earlier]
+    if not found.evidence:
+        return earlier
+    samples = found.config.steps * found.config.batch_size
+    runs = [
+        {"weights": row["weights"], "bpb": row["bpb"], "seeds": len(found.config.seeds)}
+        for row in _rows(found, cycle["arms"])
+    ]
+    own = {
+        "artifact": "",
+        "by": found.evidence["by"],
+        "flops": found.evidence["flops"],
+        "epochs": {source: round(samples / count, 6) for source, count in cycle["registered"]["sequences"].items()},
+        "content": found.evidence["content"],
+        "runs": runs,
+        "backtest": about_earlier["backtest"],
+    }
+    return [*earlier, own]
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:

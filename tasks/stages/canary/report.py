@@ -13,7 +13,7 @@ _DPI = 110
 
 
 def markdown(decision: Mapping[str, Any]) -> str:
-    """Returns the report in Markdown: first in plain words, then confirmation, arms, sources, response and rules."""
+    """Returns the report in Markdown: first in plain words, then the figures, and the rules as registered."""
     return "\n".join(
         [
             "# Canary mixtures",
@@ -24,6 +24,7 @@ def markdown(decision: Mapping[str, Any]) -> str:
             *_sources(decision),
             *_fit(decision),
             "",
+            *_earlier(decision["earlier"]),
             "## Registered before the first run",
             "",
             *(f"- {rule}" for rule in decision["registered"]["rules"]),
@@ -238,6 +239,47 @@ def _worth(worth: dict[str, dict[str, float]]) -> list[str]:
         *lines,
         *(_row([source, *(f"{row[name]:.3f}" for name in columns)]) for source, row in sorted(worth.items())),
     ]
+
+
+_USED = {
+    "alone": "They were not used: without them the fit predicts left-out arms of this cycle better.",
+    "names": "They were used, by the names of their sources: with them the fit predicts left-out arms of this cycle "
+    "better.",
+    "content": "They were used, by the content of their sources: with them the fit predicts left-out arms of this "
+    "cycle better.",
+}
+
+
+def _earlier(earlier: Mapping[str, Any]) -> list[str]:
+    """Returns the section on the runs of earlier cycles, and how well they predicted later ones; [] without any."""
+    if not earlier["cycles"]:
+        return []
+    lines = ["## Earlier cycles", "", earlier["note"], ""]
+    if used := earlier["used"]:
+        ranks = ", ".join(
+            f"{name} {'undefined' if one['rank_agreement'] is None else format(one['rank_agreement'], '.2f')}"
+            for name, one in earlier["tried"].items()
+        )
+        lines += [f"{_USED[used]} Rank correlation on left-out arms: {ranks}.", ""]
+    tested = [(cycle["artifact"], cycle["backtest"]) for cycle in earlier["cycles"]]
+    tested = [(name, one) for name, one in (*tested, ("this cycle", earlier["backtest"])) if one]
+    if not tested:
+        return lines
+    return [
+        *lines,
+        "How well the cycles before each cycle predicted it. Regret: by how much the arm that they put first was worse "
+        "than the lowest, in bits per byte.",
+        "",
+        _row(["cycle", "its arms", "earlier arms", "rank correlation", "pairs ordered as measured", "regret"]),
+        _row(["---"] * 6),
+        *(_row([name, *_backtest(one)]) for name, one in tested),
+        "",
+    ]
+
+
+def _backtest(one: Mapping[str, Any]) -> list[str]:
+    rank = "" if one["rank_agreement"] is None else f"{one['rank_agreement']:.2f}"
+    return [str(one["arms"]), str(one["runs"]), rank, f"{one['accuracy']:.0%}", f"{one['regret']:.4f}"]
 
 
 def _row(cells: list[str]) -> str:

@@ -34,7 +34,7 @@ Integers = NDArray[np.int64]
 FORMS = ("log-linear", "power", "exposures")
 
 _FOLDS = 10
-_TIE = 0.01
+TIE = 0.01
 """Difference of rank correlations below which the form with the smaller squared error is kept."""
 _HALF_LIFE = 2.0
 _ROUNDS = 5
@@ -71,10 +71,14 @@ def decision_accuracy(predicted: Floats, measured: Floats) -> float:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Measurements of n runs; see `fit`. `cycles` are numbers from 0, and `groups` the number of each run's mixture."""
+    """Measurements of n runs; see `fit`. `cycles` are numbers from 0, and `groups` the number of each run's mixture.
+
+    `log_bpb` is 0 where `known` is false: a run that did not measure a source says nothing about it.
+    """
 
     mixtures: Mixtures
     log_bpb: Floats
+    known: NDArray[np.bool_]
     importance: Floats
     content: Floats
     own: tuple[int | None, ...]
@@ -103,7 +107,7 @@ class Judgement:
 
     Attributes:
         predicted: target of each run, predicted from the other mixtures, shape (n,).
-        measured: target of each run, shape (n,).
+        measured: target of each run, shape (n,); NaN if the run did not measure all of it.
         rank_agreement: Spearman's correlation of the two over the mixtures of the current cycle; None if undefined.
         accuracy: share of pairs of these mixtures that are ordered as measured.
         optimism: mean of measured minus predicted target in the fifth of these mixtures that is predicted to be best.
@@ -130,7 +134,8 @@ class Response:
         judgements: of every form that was tried.
         fitted: curves of the measured sources.
         groups: number of the mixture of each run, shape (n,).
-        epochs: number of times that a run reads each source with weight 1, shape (sources,).
+        epochs: number of times that a run reads each source with weight 1, shape (sources,). Weights of fewer sources,
+            the first ones, are completed with 0.
     """
 
     form: str
@@ -180,6 +185,7 @@ class Response:
     def _sources(self, weights: Floats, parameters: Floats | None) -> Floats:
         """Returns bits per byte, shape (..., measured, n)."""
         current = np.full(len(weights), self.fitted.offsets.shape[1] - 1)
+        weights = np.pad(weights, ((0, 0), (0, len(self.epochs) - weights.shape[1])))
         values: Floats = np.exp(self.fitted.log_bpb(Mixtures(weights, weights * self.epochs), current, parameters))
         return values
 
@@ -242,7 +248,8 @@ def fit(
 
     Args:
         weights: of the sources, shape (n, sources); at least 3 different mixtures.
-        bpb: bits per byte of the held-out text of each measured source, shape (n, measured).
+        bpb: bits per byte of the held-out text of each measured source, shape (n, measured); NaN where a run of an
+            earlier cycle did not measure it.
         target: weight of each measured source in the target, shape (measured,).
         own: number of the feature that is each measured source, None for one that is none of them; without `own`, the
             measured sources are the sources, in their order, or no feature if there is `content`.
@@ -258,14 +265,16 @@ def fit(
     if own is None:
         own = range(count) if content is None and bpb.shape[1] == count else [None] * bpb.shape[1]
     full = np.broadcast_to(np.zeros(count) if epochs is None else epochs, weights.shape)
+    known, content = np.isfinite(bpb.T), np.eye(count) if content is None else content
     runs = _Runs(
         Mixtures(weights, weights * full),
-        np.log(bpb.T),
+        np.log(np.where(known, bpb.T, 1.0)),
+        known,
         np.ones(len(bpb)) if importance is None else importance,
-        np.eye(count) if content is None else content,
+        content,
         tuple(own),
         np.zeros(len(bpb), np.int64) if cycles is None else np.unique(cycles, return_inverse=True)[1],
-        np.unique(np.round(weights, 6), axis=0, return_inverse=True)[1].reshape(-1),
+        np.unique(np.round(weights @ content, 6), axis=0, return_inverse=True)[1].reshape(-1),
     )
     judgements = {form: _judge(form, runs, target) for form in FORMS if form in forms}
     form = _chosen(judgements)
@@ -273,9 +282,9 @@ def fit(
 
 
 def _chosen(judgements: Mapping[str, Judgement]) -> str:
-    """Returns the form with the highest rank correlation; of those within `_TIE`, the one with the smallest error."""
+    """Returns the form with the highest rank correlation; of those within `TIE`, the one with the smallest error."""
     ranks = {form: -1.0 if one.rank_agreement is None else one.rank_agreement for form, one in judgements.items()}
-    close = [form for form, rank in ranks.items() if rank >= max(ranks.values()) - _TIE]
+    close = [form for form, rank in ranks.items() if rank >= max(ranks.values()) - TIE]
     return min(close, key=lambda form: judgements[form].error)
 
 
@@ -287,7 +296,8 @@ def _judge(form: str, runs: _Runs, target: Floats) -> Judgement:
     by_fold = fitted.log_bpb(runs.mixtures, runs.cycles).reshape(-1, measured, len(fold))
     slopes = fitted.slopes[:, runs.cycles].reshape(by_fold.shape)
     predicted, slope = (values[fold, :, np.arange(len(fold))].T for values in (by_fold, slopes))
-    targets = target @ np.exp(predicted), target @ np.exp(runs.log_bpb)
+    whole = runs.known[target > 0].all(0)
+    targets = target @ np.exp(predicted), np.where(whole, target @ np.exp(runs.log_bpb), np.nan)
     current = runs.cycles == runs.cycles.max()
     ours, real = (_by_mixture(values[current], runs.groups[current]) for values in targets)
     agreement = float(spearmanr(ours, real).statistic) if min(np.ptp(ours), np.ptp(real)) > 0 else np.nan
@@ -299,7 +309,7 @@ def _judge(form: str, runs: _Runs, target: Floats) -> Judgement:
         accuracy=decision_accuracy(ours, real),
         optimism=float((real - ours)[first].mean()),
         error=float(np.sqrt(((real - ours) ** 2).mean())),
-        residuals=(runs.log_bpb - predicted) / slope,
+        residuals=np.where(runs.known, runs.log_bpb - predicted, 0.0) / slope,
     )
 
 
@@ -320,7 +330,8 @@ def _fit_form(form: str, runs: _Runs, importance: Floats) -> _Fitted:
             then those of the second, and so on.
     """
     measured = len(runs.log_bpb)
-    y, weight = np.tile(runs.log_bpb, (len(importance), 1)), np.repeat(importance, measured, axis=0)
+    y = np.tile(runs.log_bpb, (len(importance), 1))
+    weight = np.repeat(importance, measured, axis=0) * np.tile(runs.known, (len(importance), 1))
     own, count = runs.own * len(importance), int(runs.cycles.max()) + 1
     offsets, slopes = np.zeros((len(y), count)), np.ones((len(y), count))
     first = int(np.argmax(np.bincount(runs.cycles, runs.importance)))

@@ -13,6 +13,7 @@ import numpy as np
 from tasks.core.errors import InputError
 from tasks.stages.canary import CanaryConfig, statistics
 from tasks.stages.canary.design import Floats, Space
+from tasks.stages.canary.evidence import Fitted, Runs, with_evidence
 from tasks.stages.canary.response import Response, fit
 from tasks.stages.canary.statistics import Signal
 
@@ -54,6 +55,7 @@ class Screening:
         bpb: bits per byte, shape (arms, seeds, sources).
         again: that of the A/A arm, shape (seeds, sources).
         space: the mixtures among which the cycle looks.
+        evidence: registered cycles before this one, and the content of its sources (`arms`); {} without.
     """
 
     config: CanaryConfig
@@ -62,16 +64,22 @@ class Screening:
     bpb: Floats
     again: Floats
     space: Space
+    evidence: Mapping[str, Any]
 
     @classmethod
     def of(
-        cls, config: CanaryConfig, arms: Sequence[Arm], results: Sequence[Mapping[str, Any]], space: Space
+        cls,
+        config: CanaryConfig,
+        arms: Sequence[Arm],
+        results: Sequence[Mapping[str, Any]],
+        space: Space,
+        evidence: Mapping[str, Any] | None = None,
     ) -> "Screening":
         """Collects the results of all rounds; raises InputError if one is missing or has other weights than its arm."""
         sources, bpb = bpb_of(arms, config.seeds, results)
         again = next(index for index, arm in enumerate(arms) if arm.get("again"))
         rest = [index for index in range(len(arms)) if index != again]
-        return cls(config, [arms[index] for index in rest], sources, bpb[rest], bpb[again], space)
+        return cls(config, [arms[index] for index in rest], sources, bpb[rest], bpb[again], space, evidence or {})
 
     @cached_property
     def signals(self) -> dict[str, Signal]:
@@ -112,22 +120,44 @@ class Screening:
         """Shares of the groups in the arms, shape (arms, groups)."""
         return np.array([self.space.shares(arm["weights"]) for arm in self.arms])
 
-    @cached_property
+    @property
     def response(self) -> Response | None:
         """The response of the target to the shares of the groups; None for too few arms or groups."""
+        return self.fitted.response if self.fitted else None
+
+    @cached_property
+    def fitted(self) -> Fitted | None:
+        """The response, with the runs of earlier cycles if these improve it."""
         if len(self.arms) < 3 or self.shares.shape[1] < 2 or not self.target:
             return None
-        count = len(self.config.seeds)
         number = dict(zip(self.space.sources, self.space.group, strict=True))
-        return fit(
-            np.repeat(self.shares, count, axis=0),
-            self.bpb.reshape(-1, len(self.sources)),
+        runs = self.runs(mean=False)
+        alone = fit(
+            runs.shares,
+            runs.bpb,
             self.goal,
             # Arms that weight another column (`[pack] by`) are measured by source nevertheless.
             own=[number.get(source) for source in self.sources],
             epochs=self.space.epochs,
             forms=self.config.forms,
         )
+        return with_evidence(alone, runs, self.earlier, self.goal, self.sources, self.config.forms)
+
+    @property
+    def earlier(self) -> Sequence[Mapping[str, Any]]:
+        """The registered cycles before this one (`evidence.Cycle`)."""
+        cycles: Sequence[Mapping[str, Any]] = self.evidence.get("cycles", ())
+        return cycles
+
+    def runs(self, *, mean: bool) -> Runs:
+        """Returns the runs of this cycle for the fit: one for each arm (`mean`), or for each arm and seed."""
+        columns: list[dict[str, float]] = [{} for _ in range(self.shares.shape[1])]
+        for source, group, ratio in zip(self.space.sources, self.space.group, self.space.ratios.tolist(), strict=True):
+            columns[group][source] = ratio
+        bpb = self.bpb.mean(1) if mean else self.bpb.reshape(-1, len(self.sources))
+        shares = np.repeat(self.shares, len(bpb) // len(self.arms), axis=0)
+        content = self.evidence.get("content", {})
+        return Runs(columns, self.space.epochs, content, shares, bpb, np.ones(len(bpb)))
 
     @property
     def selects(self) -> bool:

@@ -5,7 +5,7 @@ seeds and earlier cycles -> inject, rank -> generate -> fetch -> render -> updat
 
 from typing import Any
 
-from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
+from tasks.core.stage_spec import Input, NamedInput, PreviousInput, StageSpec, Takedowns
 from tasks.stages.crawl.config import CrawlConfig
 
 _CRAWLDB = PreviousInput("crawldb/*", completed_by="warc", members="crawl.partitions", when="crawl.recrawl")
@@ -32,7 +32,7 @@ STAGES = (
     _stage(
         "generate",
         "fetchlist",
-        inputs={"seeds": Input("seeds"), "ranks": Input("ranks")},
+        inputs={"seeds": Input("seeds"), "ranks": Input("ranks"), "priorities": NamedInput("priorities")},
         previous={"previous": _CRAWLDB},
         takedowns=Takedowns(),
         mapped=True,

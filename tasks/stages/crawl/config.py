@@ -186,6 +186,10 @@ class CrawlConfig(Config):
     score_every: int = Field(default=5, ge=1)
     """Number of cycles between two computations of host scores."""
 
+    priorities: str = Field(default="", exclude_if=lambda id_: not id_)
+    """Id of an artifact with factors of the scores of hosts, such as "web/priorities@2026-11", which the stage
+    prioritize has proposed. Naming a version accepts it; no proposal is ever read because it is the newest."""
+
     mime_types: tuple[str, ...] = ("text/html", "application/xhtml+xml", "text/plain", "application/pdf")
     """Content types that are kept; responses without a type are kept, too."""
 
@@ -223,6 +227,14 @@ class CrawlConfig(Config):
     def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if problems := [f"the seed {seed!r} is not an http or https URL" for seed in value if not _host_of(seed)]:
             raise Problems(problems)
+        return value
+
+    @field_validator("priorities")
+    @classmethod
+    def _is_one_proposal(cls, value: str) -> str:
+        name, _, version = value.partition("@")
+        if value and (not name.endswith("/priorities") or not version or version == "previous"):
+            raise ValueError(f'{value!r} names no proposal: write the one to accept, such as "web/priorities@2026-11"')
         return value
 
     @field_validator("hosts_file")

@@ -9,7 +9,8 @@ last fetch, or after the interval of their seed if that is shorter; this does no
 gone, and to pages with another canonical URL. URLs that the file lists to be fetched again are due at once, until they
 were tried after the time that the file gives.
 
-The score of a due URL is the score of its host divided by its depth + 1, increased with the days that it is overdue (so
+The score of a host is its rank times its factor in the `priorities` that the recipe names, if any. The score of a due
+URL is the score of its host divided by its depth + 1, increased with the days that it is overdue (so
 that no URL starves), and multiplied by the score of the seed, if it is one. Per host, no more URLs are listed than the
 time box allows at the host's pace. Front queues are ranges of the score between powers of two; within a queue, hosts
 take turns. 10 million known URLs, half of them due, take some 15 CPU-seconds.
@@ -25,6 +26,7 @@ import pyarrow as pa
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.tombstones import tombstones_of
+from tasks.formats.web import priorities
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
@@ -104,11 +106,11 @@ ANTI JOIN due USING (key) ANTI JOIN previous USING (key)
 _HOSTS = """
 CREATE TABLE listed AS
 SELECT *, row_number() OVER (PARTITION BY domain ORDER BY score DESC, host) AS in_domain FROM (
-  SELECT n.host, n.domain, coalesce(r.score, 1.0) AS score,
+  SELECT n.host, n.domain, coalesce(r.score, 1.0) * coalesce(f.factor, 1.0) AS score,
     least(n.per_host, greatest(1,
       CAST(floor($box / greatest(n.delay_s, coalesce(h.crawl_delay_s, 0), 0.001)) AS BIGINT))) AS cap,
     coalesce(h.crawl_delay_s, 0.0) AS crawl_delay_s, h.latency_s, coalesce(h.failures, 0) AS failures, h.backoff_until
-  FROM named n LEFT JOIN ranks r USING (host) LEFT JOIN hosts h USING (host)
+  FROM named n LEFT JOIN ranks r USING (host) LEFT JOIN priorities f USING (host) LEFT JOIN hosts h USING (host)
   WHERE h.backoff_until IS NULL OR h.backoff_until <= $now + to_microseconds(CAST($box * 1e6 AS BIGINT))
 )
 """
@@ -189,6 +191,8 @@ def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) 
         duck.view(connection, name, [(previous, file)] if previous else [], schema)
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number))])
     duck.view(connection, "ranks", [(inputs["ranks"], RANKS_FILE)])
+    accepted = [(inputs["priorities"], priorities.FILE)] if "priorities" in inputs else []
+    duck.view(connection, "priorities", accepted, priorities.PRIORITIES)
 
 
 def _choose(

@@ -1,7 +1,11 @@
 """A whole cycle: arms, real small runs, a decision."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.formats.tokens import marks
@@ -32,6 +36,23 @@ def config() -> CanaryConfig:
     )
 
 
+class Finished(NamedTuple):
+    made: Made
+    runs: list[Artifact]
+    fresh: list[Artifact]
+    mixture: Artifact
+    again: Artifact
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A cycle with real runs."""
+    folder = tmp_path_factory.mktemp("cycle")
+    made = tokens_in(folder)
+    with training_in_process():
+        return Finished(made, *cycle(folder, made))
+
+
 def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Artifact, Artifact]:
     arms = run_stage_in(
         folder, "tasks.stages.canary.arms", config(), {"plan": made.plan}, member="round-1", kind="arms"
@@ -60,10 +81,8 @@ def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Art
     return runs, fresh, mixture, again
 
 
-def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) -> None:
-    made = tokens_in(tmp_path)
-    with training_in_process():
-        runs, fresh, mixture, again = cycle(tmp_path, made)
+def test_a_cycle_trains_every_arm_decides_and_is_reproducible(finished: Finished) -> None:
+    _, runs, fresh, mixture, again = finished
     results = [json.loads(run.read("result.json")) for run in runs]
     assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 3), ("arm-0-again", 3), ("arm-1", 3)]
     for one in results:
@@ -87,6 +106,39 @@ def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) ->
     assert decision["confirmation"]["seeds"] == [4, 5, 6]
     assert "| arm-1 | uniform |" in mixture.read("report.md").decode()
     assert again.read("result.json") == runs[0].read("result.json")
+
+
+def test_the_next_cycle_by_the_stages_knows_the_runs_of_this_one_until_its_files_are_removed(
+    tmp_path: Path, finished: Finished
+) -> None:
+    made, mixture = finished.made, finished.mixture
+    later = config().model_copy(update={"rounds": 1, "arms": 2, "signal_floor": 0})
+    known = {"plan": made.plan, "shards": made.shards, "previous": mixture, "earlier": mixture}
+    with training_in_process():
+        arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", later, known, member="round-1", kind="later")
+        inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
+        runs = [
+            run_stage_in(tmp_path, "tasks.stages.canary.run", later, inputs, member=member, kind="later-run")
+            for member in arms.record.members
+        ]
+    begun = json.loads(arms.read("cycle.json"))
+    [earlier] = begun["evidence"]["cycles"]
+    assert (earlier["artifact"], earlier["age"], earlier["size"]) == ("test/mixture@dev", 1, 1.0)
+    assert begun["evidence"]["note"] in begun["registered"]["rules"]
+    assert begun["evidence"]["content"]["web"]["tier=silver"] == 1.0
+    screened = {"plan": made.plan, "arms": arms, "canaries": runs}
+    finalist = run_stage_in(tmp_path, "tasks.stages.canary.finalist", later, screened, kind="later-finalist")
+    screening = json.loads(finalist.read("screening.json"))
+    assert {"alone", "names"} <= set(screening["earlier"]["tried"])
+    assert screening["earlier"]["backtest"] is None  # two mixtures determine no response
+    assert [len(one["runs"]) for one in screening["evidence"]] == [3, len(begun["arms"])]
+    mixture.remove_files("test", datetime.now(UTC))
+    gone = {"plan": made.plan, "shards": made.shards, "earlier": mixture}
+    arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", later, gone, member="round-1", kind="without")
+    begun = json.loads(arms.read("cycle.json"))
+    assert begun["evidence"]["cycles"] == []
+    assert "enters the fit: the files of test/mixture@dev were removed on" in begun["registered"]["rules"][-1]
+    assert "test/mixture@dev was rejected. The current mixture is that of the recipe." in begun["registered"]["rules"]
 
 
 def test_the_record_of_a_canary_names_its_takedown(tmp_path: Path) -> None:

@@ -3,8 +3,15 @@
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.artifact import ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.formats.web.priorities import FILE, PRIORITIES
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
@@ -30,12 +37,14 @@ def host_row(host, **changes):
     return {**dict.fromkeys(crawldb.HOSTS.names), "host": host, "crawl_delay_s": 0.0, "failures": 0, **changes}
 
 
-def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, **settings):
+def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, factors=(), **settings):
     """Returns the URLs that generate lists, in order."""
     config = CrawlConfig(**{**BASE, **settings})
     with duck.connect(".") as connection:
         connection.register("previous", pa.Table.from_pylist(list(urls), schema=crawldb.URLS))
         connection.register("hosts", pa.Table.from_pylist(list(hosts), schema=crawldb.HOSTS))
+        rows = [{"host": host, "documents": 1, "factor": factor} for host, factor in dict(factors).items()]
+        connection.register("priorities", pa.Table.from_pylist(rows, schema=PRIORITIES))
         connection.register("ranks", pa.Table.from_pylist(list(ranks), schema=RANKS))
         scores = dict(seeds) if isinstance(seeds, dict) else dict.fromkeys(seeds, 1.0)
         rows = [{"key": key(url), "url": url, "host": url.split("/")[2], "score": scores[url]} for url in scores]
@@ -59,6 +68,19 @@ def test_linked_hosts_come_before_unlinked_ones():
     urls = [url_row(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
     ranks = [{"host": "b.example", "score": 8.0}, {"host": "a.example", "score": 0.5}]
     assert [url.split("/")[2][0] for url in chosen(urls, ranks=ranks)] == list("bbbaaa")
+
+
+def test_accepted_priorities_multiply_the_ranks_of_hosts_and_others_stay_as_they_are():
+    urls = [url_row(f"http://{host}.example/{n}") for host in "abc" for n in range(2)]
+    ranks = [{"host": f"{host}.example", "score": 1.0} for host in "abc"]
+    order = [url.split("/")[2][0] for url in chosen(urls, ranks=ranks)]
+    assert order == list("abcabc")
+    factors = {"c.example": 4.0, "a.example": 0.25}
+    order = [url.split("/")[2][0] for url in chosen(urls, ranks=ranks, factors=factors)]
+    assert order == list("ccbbaa")
+    ranks[0]["score"] = 16.0  # the rank of a times 1/4 is that of c times 4
+    order = [url.split("/")[2][0] for url in chosen(urls, ranks=ranks, factors=factors)]
+    assert order == list("acacbb")
 
 
 def test_a_seed_score_overrides_the_page_score():
@@ -236,3 +258,23 @@ def test_host_ranks_follow_links_between_hosts():
 
 def test_without_links_there_are_no_ranks():
     assert scores(crawldb.EDGES.empty_table()).num_rows == 0
+
+
+def test_the_stage_reads_only_priorities_that_are_named_and_gives_the_same_list_without(run_stage, tmp_path):
+    config = CrawlConfig(seeds=("http://b.example/", "http://a.example/"), contact="mailto:a@b.example", partitions=1)
+    table = pa.table([["b.example"], [7], [4.0]], schema=PRIORITIES)
+    output = Output(Store(str(tmp_path)), ArtifactId("test/priorities", "dev"), "by-hand")
+    with output.part("priorities", conserved=False) as part, part.file(FILE, rows=1) as file:
+        pq.write_table(table, file)
+    accepted = commit(output, "by hand", 1, Config(), [], Report())
+    inputs = {
+        "seeds": run_stage("tasks.stages.crawl.inject", config),
+        "ranks": run_stage("tasks.stages.crawl.rank", config),
+    }
+
+    def listed(kind, **more):
+        made = run_stage("tasks.stages.crawl.generate", config, inputs | more, member="p0", kind=kind)
+        return {row["url"].split("/")[2]: row["score"] for row in made.table("urls.parquet").to_pylist()}
+
+    assert listed("before") == {"a.example": 1.0, "b.example": 1.0}
+    assert list(listed("after", priorities=accepted).items()) == [("b.example", 4.0), ("a.example", 1.0)]

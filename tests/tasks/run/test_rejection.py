@@ -1,0 +1,69 @@
+"""A rejected mixture: what the next cycle of canaries starts from."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.run.catalogue import STAGES
+from tasks.run.lineage import previous_inputs
+from tasks.run.place import Retention
+from tasks.run.recipe import Recipe
+from tasks.run.retention import survey
+from tasks.run.shell import main
+
+RECIPE = '{"name": "r", "extract": {"files": [{"name": "a", "kind": "text", "path": "/a"}]}, "canary": {}}'
+
+
+def mixture(store: Store, version: str, web: float = 0.5) -> Artifact:
+    output = Output(store, ArtifactId("r/mixture", version), "0" * 64)
+    with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
+        file.write(json.dumps({"weights": {"web": web}}).encode())
+    return commit(output, "decide", 1, Config(), [], Report())
+
+
+def read_by_the_next_cycle(store: Store) -> dict[str, str]:
+    own = ArtifactId("r/arms/round-1", "v3")
+    found = previous_inputs(Recipe.from_text(RECIPE), store, STAGES["arms"], own, {})
+    return {role: str(one.address) for role, one in found.items() if isinstance(one, Artifact)}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("SLUICE_STORE", str(tmp_path))
+    store = Store(str(tmp_path))
+    mixture(store, "v1")
+    mixture(store, "v2")
+    return store
+
+
+def test_no_cycle_starts_from_a_rejected_mixture_and_its_runs_stay_evidence(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read_by_the_next_cycle(store) == {"previous": "r/mixture@v2", "earlier": "r/mixture@v2"}
+    assert main(["reject", "--recipe", RECIPE, "--version", "v2", "--why", "too much web"]) == 0
+    assert capsys.readouterr().out.endswith(": too much web\n")
+    assert read_by_the_next_cycle(store) == {"previous": "r/mixture@v1", "earlier": "r/mixture@v2"}
+    kept = {one.artifact: one.needed for one in survey(store, "r", Retention(versions=1)).holdings}
+    assert kept["r/mixture@v1"] == "the next version begins from it"
+    assert main(["reject", "--recipe", RECIPE, "--version", "v2", "--withdraw"]) == 0
+    assert read_by_the_next_cycle(store)["previous"] == "r/mixture@v2"
+
+
+def test_a_mixture_that_is_made_again_with_another_result_is_not_rejected(store: Store) -> None:
+    main(["reject", "--recipe", RECIPE, "--version", "v2"])
+    Artifact.open_at(store, ArtifactId("r/mixture", "v2")).remove()
+    mixture(store, "v2", web=0.7)
+    assert read_by_the_next_cycle(store)["previous"] == "r/mixture@v2"
+    main(["reject", "--recipe", RECIPE, "--version", "v2"])
+    assert read_by_the_next_cycle(store)["previous"] == "r/mixture@v1"
+
+
+def test_a_version_without_a_mixture_cannot_be_rejected(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reject", "--recipe", RECIPE, "--version", "v9"]) == 2
+    assert "no artifact r/mixture@v9" in capsys.readouterr().err
