@@ -6,9 +6,9 @@ artifacts of the version or its source version, artifacts of the previous versio
 setting names by its address outside the store is imported first.
 
 In an id in settings, the version `previous` is the newest other version that existed when the run began; without a
-recipe, `previous` and `champion` are versions of the same recipe. Takedowns of all versions are inputs, but only their tombstones are part of fingerprints: an artifact made before a takedown differs
-from one made after it. A crawl cycle and a takedown keep the takedowns that they began with, so that a killed run can
-resume.
+recipe, `previous` and `champion` are versions of the same recipe. Takedowns of all versions are inputs, but only their
+tombstones are part of fingerprints: an artifact made before a takedown differs from one made after it. A crawl cycle
+and a takedown keep the takedowns that they began with, so that a killed run can resume.
 """
 
 import importlib

@@ -34,8 +34,8 @@ from tasks.run.place import Retention
 from tasks.run.result import Json
 
 FOLDER = ".retention"
-MODELS = ("model", "tuned_model")
-"""Kinds of registered models."""
+MODELS = ("model", "merged_model", "tuned_model")
+"""Kinds of models that are registered; a merged one is if it becomes the challenger."""
 CAPTURES = "segment"
 CRAWL = "crawl"
 _CRAWL_STATE = ("crawldb", "fetchlist", "ranks", "seeds")

@@ -355,8 +355,8 @@ class TrainConfig(Config):
         )
         if self.continual.start == "stable" and not has_phases:
             problems.append(
-                '.continual.start: the schedule has no stable phase that ends: set [train.optim] schedule = "wsd", with '
-                'decay_share below 1 and fewer warmup_steps than steps, or start = "last"'
+                '.continual.start: the schedule has no stable phase before a decay: set [train.optim] schedule = "wsd" '
+                'with decay_share below 1 and fewer warmup_steps than steps, or start = "last"'
             )
         if self.milestones > steps:
             problems.append(f".continual.steps: {self.milestones} milestones do not fit into {steps} steps")

@@ -35,8 +35,8 @@ _MONTH = re.compile(r"\d{4}-\d{2}")
 USEFUL_EPOCHS = 4.0
 """Epochs up to which repeated text is about as useful as new text (see `TrainConfig.repetition_cap`)."""
 REPLAY_SHARES = ((0.25, 0.5), (1.0, 0.25), (math.inf, 0.05))
-"""(most new sequences per old one, share of replay): half of every batch for a small increment (TiC-LM, arXiv 2504.02107),
-a quarter to a twentieth for one that is as large as what was read before (arXiv 2403.08763)."""
+"""(most new sequences per old one, share of replay): half of every batch for a small increment (TiC-LM, arXiv
+2504.02107), a quarter to a twentieth for one as large as what was read before (arXiv 2403.08763)."""
 KINDS = {"sft": "instructions", "dpo": "preferences"}
 """The kind of examples that each loss reads."""
 
