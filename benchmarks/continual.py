@@ -48,7 +48,7 @@ MONTHS = ("2026-01", "2026-02", "2026-03", "2026-04", "2026-05", "2026-06")
 BASE = ("books", "code", "reviews")
 NEW = ("techdocs", "academic", "math", "speech", "wiki")
 """The domain that begins in each later month."""
-FIRST_BYTES = 280_000
+FIRST_BYTES = 160_000
 """UTF-8 bytes of training text of the first month."""
 INCREMENT = 1 / 8
 """Bytes of a later month, per byte of the first."""
@@ -66,15 +66,14 @@ NO_REPLAY = "no replay"
 USUAL = {"start": "stable", "fall": 0.5, "warmup_steps": 10}
 """Settings of the chains of `settings`, unless they say otherwise, and of the first month of all chains."""
 SETTINGS: dict[str, dict[str, Any]] = {
-    "peak 1": {"peak_share": 1.0},
     "peak 1/3": {"peak_share": 1 / 3},
+    "peak 1": {"peak_share": 1.0},
     "peak 1/10": {"peak_share": 0.1},
-    "peak 1/30": {"peak_share": 1 / 30},
-    "peak 1/3, last": {"peak_share": 1 / 3, "start": "last"},
-    "peak 1/10, last": {"peak_share": 0.1, "start": "last"},
-    "peak 1/3, constant": {"peak_share": 1 / 3, "fall": 0.0},
     "peak 1/3, no replay": {"peak_share": 1 / 3, NO_REPLAY: True},
+    "peak 1/3, last": {"peak_share": 1 / 3, "start": "last"},
+    "peak 1/30": {"peak_share": 1 / 30},
     "peak 1/3, with moments": {"peak_share": 1 / 3, "moments": True},
+    "peak 1/3, constant": {"peak_share": 1 / 3, "fall": 0.0},
 }
 """Settings of the chains of `settings`; "moments": with the state of the optimizer, which the product does not load."""
 
