@@ -255,20 +255,23 @@ def months(given: argparse.Namespace) -> None:
     """Trains chains and from nothing with all seeds, and keeps the bits per byte of all models."""
     found = tokens(given.data)
     last_shards, last_plan = found[MONTHS[-1]]
-    continual, retrained, steps = [], [], {}
+    every = [-(-sum(Plan.open(plan).sequences.values()) * EPOCHS // BATCH) for _, plan in found.values()]
+    nothing = [
+        trained(f"nothing-seed{seed}", training(every[-1] * BATCH, seed), shards=last_shards, plan=last_plan)
+        for seed in SEEDS
+    ]
+    retrained = [bits_per_byte(one, last_shards) for one in nothing]
+    print([mean(row) for row in retrained], flush=True)
+    defaults = ContinualConfig().model_dump(exclude={"steps"})
+    name = next((name for name, changes in SETTINGS.items() if USUAL | changes == defaults), "defaults")
+    continual = []
     for seed in SEEDS:
-        sequences = sum(Plan.open(last_plan).sequences.values()) * EPOCHS
-        nothing = training(sequences, seed)
-        scratch = trained(f"nothing-seed{seed}", nothing, shards=last_shards, plan=last_plan)
-        retrained.append(bits_per_byte(scratch, last_shards))
-        checkpoints = chain("defaults", seed, found, {})
-        rows = [bits_per_byte(one, last_shards) for one in checkpoints]
-        continual.append(rows)
-        of_chain = _steps(checkpoints)
-        every = [-(-sum(Plan.open(found[month][1]).sequences.values()) * EPOCHS // BATCH) for month in MONTHS]
-        steps = {"month 6": of_chain[-1], "month 6 from nothing": nothing.steps,
-                 "six months": sum(of_chain), "six months from nothing": sum(every)}  # fmt: skip
-        print(seed, mean(retrained[-1]), [mean(row) for row in rows], flush=True)
+        checkpoints = chain(name, seed, found, defaults)
+        continual.append([bits_per_byte(one, last_shards) for one in checkpoints])
+        print(seed, [mean(row) for row in continual[-1]], flush=True)
+    of_chain = _steps(checkpoints)
+    steps = {"month 6": of_chain[-1], "month 6 from nothing": every[-1],
+             "six months": sum(of_chain), "six months from nothing": sum(every)}  # fmt: skip
     figures = {
         "steps": steps,
         "from_nothing": _spread([mean(row) for row in retrained]),

@@ -59,7 +59,7 @@ class Champions(NamedTuple):
         commit(output, "train", 2, training(**settings), trained.record.inputs, Report())
 
     def whole_run(self, version: str, last: int = STEPS[-1]) -> None:
-        """Commits the whole run as the checkpoint of a version; the weights of its last milestone are those of `last`."""
+        """Commits the whole run as the checkpoint of a version; its last weights are those of the step `last`."""
         trained = Artifact.open_at(self.store, ArtifactId("test/trained", "dev"))
         final, other = (f"checkpoints/step-{step:08d}/model.safetensors" for step in (STEPS[-1], last))
         output = Output(self.store, ArtifactId("test/checkpoint", version), f"{last:063d}f")
@@ -101,6 +101,8 @@ def recipe_in(folder: Path, **settings: Any) -> Recipe:
         "consolidate.sources": ["code"],
         "evaluate.max_tokens": 100_000,
         "promote.enabled": True,
+        "train.steps": STEPS[-1],
+        "train.milestones": 10,
     }
     return find_recipe("smoke").override({**common, **settings})
 

@@ -179,9 +179,9 @@ def test_a_merged_model_is_the_mean_of_the_last_checkpoints_before_the_decay_and
     }
     champions.whole_run("v3")
     for stage in ("evaluate", "register"):
-        champions.run(stage, "v3", merge__last=7)
+        champions.run(stage, "v3")
     with pytest.raises(InputError, match=r"last = 7: test/checkpoint@v3 has 6 checkpoints before its decay"):
-        champions.run("merge", "v3", merge__last=7)
+        champions.run("merge", "v3", merge__last=7, train__milestones=20)
 
 
 def test_a_run_can_begin_from_the_champion_whose_merged_model_leads_to_its_checkpoint(champions: Champions) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
+from tasks.run.forecast import plan
 from tasks.run.place import Retention
 from tasks.run.recipe import find_recipe
 from tasks.run.retention import survey
@@ -182,3 +183,28 @@ def test_a_run_that_kept_no_checkpoint_before_its_decay_is_refused(chain: Months
 def test_impossible_settings_are_refused(chain: Months, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         chain.recipe.override(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"merge.last": 2},
+            r"merge\.last: a run of 12 steps keeps 1 checkpoints before its decay: raise train\.milestones",
+        ),
+        ({"train.milestones": 8, "merge.last": 5}, r"merge\.last: a run of 8 steps keeps 4 checkpoints before"),
+        ({"promote.enabled": False, "merge.last": 1}, r"merge\.last: nothing compares the merged model: set promote"),
+    ],
+)
+def test_merging_without_enough_checkpoints_or_a_comparison_is_refused(
+    chain: Months, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RecipeError, match=said):
+        chain.recipe.override({"promote.enabled": True, **changes})
+    assert "merge" in chain.recipe.override({"promote.enabled": True, "merge.last": 1}).stages("pretrain")
+
+
+def test_the_estimate_of_a_later_month_is_that_of_its_own_steps(chain: Months) -> None:
+    planned = plan(chain.recipe, chain.store, "january").planned
+    first = plan(chain.recipe.override({"name": "another"}), chain.store, "january").planned
+    assert planned["time"]["flops"] * 12 == pytest.approx(first["time"]["flops"] * 8)
