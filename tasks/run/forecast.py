@@ -232,6 +232,7 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: boo
     name = f"{recipe.name}/checkpoint"
     previous = newest(store, name, but=version)
     measured = RunPerformance.of(previous.record.metrics) if previous else None
+    train = train.of_month(2) if previous else train
     ranks = recipe.place.train.nproc * nodes
     address = str(previous.address) if previous else ""
     planned = estimate(

@@ -5,10 +5,10 @@ artifacts of the version or its source version, artifacts of the previous versio
 (such as `init_from`), takedowns in force, files outside the store, and code with its own versions. A model that a
 setting names by its address outside the store is imported first.
 
-In an id in settings, the version `previous` is the newest other version that existed when the run began. Takedowns of
-all versions are inputs, but only their tombstones are part of fingerprints: an artifact made before a takedown differs
-from one made after it. A crawl cycle and a takedown keep the takedowns that they began with, so that a killed run can
-resume.
+In an id in settings, the version `previous` is the newest other version that existed when the run began; without a
+recipe, `previous` and `champion` are versions of the same recipe. Takedowns of all versions are inputs, but only their
+tombstones are part of fingerprints: an artifact made before a takedown differs from one made after it. A crawl cycle
+and a takedown keep the takedowns that they began with, so that a killed run can resume.
 """
 
 import importlib
@@ -34,7 +34,9 @@ from tasks.formats.tokens.exposure import BASE, tokenizer_of
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import ArtifactsByRole, artifact_of_version, previous_inputs
 from tasks.run.recipe import Recipe
+from tasks.stages.registry.promote import champion_of
 from tasks.trainer.checkpoints.fence import first_attempt
+from tasks.trainer.config import CHAMPION, PREVIOUS
 from tasks.trainer.interchange.address import is_address
 from tasks.trainer.tuning.config import FinetuneConfig
 
@@ -237,9 +239,6 @@ def _difference(record: ArtifactRecord, resolved: ResolvedStage) -> str:
     return "its inputs have changed"
 
 
-PREVIOUS = "previous"
-
-
 def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId) -> ArtifactsByRole:
     """Returns the artifacts whose ids are in the settings of a stage; roles without an id are left out.
 
@@ -263,17 +262,21 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
         if not isinstance(value, str):
             artifacts[role] = [named_artifact(store, path, id_, own) for id_ in value]
             continue
-        if is_address(value) or ArtifactId.parse(value).version != PREVIOUS:
+        if not _is_chosen(value):
             artifacts[role] = named_artifact(store, path, value, own)
-        elif previous := _find_previous(store, role, ArtifactId.parse(value).name, own):
-            artifacts[role] = previous
+        elif chosen := _find_chosen(store, role, value, own):
+            artifacts[role] = chosen
     return artifacts
 
 
+def _is_chosen(name: str) -> bool:
+    """Returns whether a setting leaves the version to the run."""
+    return name in (PREVIOUS, CHAMPION) or (name.endswith(f"@{PREVIOUS}") and not is_address(name))
+
+
 def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
-    """Returns the roles with the version `previous`, whose artifact is chosen when the run begins."""
-    names = {role: str(_setting(config, field)) for role, field in stage.named_inputs.items()}
-    return [role for role, name in names.items() if name.endswith(f"@{PREVIOUS}") and not is_address(name)]
+    """Returns the roles whose artifact is chosen when the run begins, such as that of the previous version."""
+    return [role for role, field in stage.named_inputs.items() if _is_chosen(str(_setting(config, field)))]
 
 
 def _setting(config: Config, path: str) -> Any:
@@ -317,18 +320,35 @@ def named_artifact(store: Store, field: str, name: str, own: ArtifactId | None =
     )
 
 
-def _find_previous(store: Store, role: str, name: str, own: ArtifactId) -> Artifact | None:
-    """Returns the newest other version of `name` when the run began, which is now if it has not begun; or None."""
+def _find_chosen(store: Store, role: str, value: str, own: ArtifactId) -> Artifact | None:
+    """Returns the artifact that a setting without a version meant when the run began, which is now if it has not begun.
+
+    Returns None if there was none.
+    """
     if result := Artifact.find(store, own):
         refs = [ref for ref in result.record.inputs if ref.role == role]
         return Artifact.open_at(store, ArtifactId.parse(refs[0].address)) if refs else None
     began = first_attempt(store, own) or datetime.now(UTC)
+    if value == CHAMPION:
+        decision = _newest(store, f"{own.name.partition('/')[0]}/champion", own, began)
+        return _trained_as(champion_of(decision)) if decision else None
+    return _newest(store, own.name if value == PREVIOUS else ArtifactId.parse(value).name, own, began)
+
+
+def _newest(store: Store, name: str, own: ArtifactId, until: datetime) -> Artifact | None:
+    """Returns the newest version of `name`, except `own`, that was complete at a time; None if there was none."""
     others = [
         artifact
         for artifact in versions_of(store, name)
-        if artifact.address != own and artifact.record.finished <= began
+        if artifact.address != own and artifact.record.finished <= until
     ]
     return max(others, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
+
+
+def _trained_as(model: Artifact) -> Artifact:
+    """Opens the checkpoint that a registered model was made from."""
+    (ref,) = (ref for ref in model.record.inputs if ref.role == "checkpoint")
+    return Artifact.open_at(model.store, ArtifactId.parse(ref.address))
 
 
 EXTERNAL = "external:"

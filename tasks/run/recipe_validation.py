@@ -24,7 +24,7 @@ from tasks.stages.extract import parser
 from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig
-from tasks.stages.registry import PromoteConfig
+from tasks.stages.registry import MergeConfig, PromoteConfig
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
@@ -47,9 +47,10 @@ READ: Mapping[str, tuple[str, ...]] = {
     "repeats": ("enabled",),
     "pack": ("by", "leave_out_repeats"),
     "canary": ("current", "target", "guarded", "steps", "optim"),
-    "train": ("mixture", "anneal", "replay", "steps", "milestones", "optim"),
+    "train": ("mixture", "anneal", "replay", "steps", "milestones", "optim", "init_from", "continual"),
+    "merge": ("last",),
     "evaluate": ("tasks",),
-    "promote": ("guarded",),
+    "promote": ("guarded", "enabled"),
     "examples": ("chunks",),
     "finetune": ("steps", "milestones", "optim"),
 }
@@ -83,6 +84,7 @@ class Sections:
     canary: CanaryConfig | None = None
     train: TrainConfig | None = None
     evaluate: EvaluateConfig | None = None
+    merge: MergeConfig | None = None
     promote: PromoteConfig | None = None
     examples: ExamplesConfig | None = None
     finetune: FinetuneConfig | None = None
@@ -100,6 +102,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         _repeats,
         _mixture,
         _warmup,
+        _merged,
         _measurements,
         _classifiers,
         _ngram_models,
@@ -194,6 +197,23 @@ def _warmup(sections: Sections) -> Iterator[str]:
                 f"{name}.optim.warmup_steps: the run would end in its warm-up, at {steps / warmup:.0%} of the learning "
                 f"rate: set at most {steps}, or raise {name}.steps"
             )
+
+
+def _merged(sections: Sections) -> Iterator[str]:
+    """Checks that a merged model has its checkpoints in every run, and a comparison to be in."""
+    if sections.merge is None or not sections.merge.active or sections.train is None:
+        return
+    if sections.promote and not sections.promote.enabled:
+        yield "merge.last: nothing compares the merged model: set promote.enabled = true, or remove [merge]"
+    for run in (sections.train, sections.train.of_month(2)):
+        before = sum(step <= run.stable_step for step in run.milestone_steps)
+        before = before if run.optim.schedule == "wsd" else 0
+        if before < sections.merge.last:
+            yield (
+                f"merge.last: a run of {run.steps} steps keeps {before} checkpoints before its decay: raise "
+                'train.milestones, with train.optim.schedule = "wsd", or merge fewer'
+            )
+            return
 
 
 def _measurements(sections: Sections) -> Iterator[str]:

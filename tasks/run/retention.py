@@ -34,8 +34,8 @@ from tasks.run.place import Retention
 from tasks.run.result import Json
 
 FOLDER = ".retention"
-MODELS = ("model", "tuned_model")
-"""Kinds of registered models."""
+MODELS = ("model", "merged_model", "tuned_model")
+"""Kinds of models that are registered; a merged one is if it becomes the challenger."""
 CAPTURES = "segment"
 MONTH = "month"
 """Kind of the reports of months (`tasks.run.monthly`)."""
@@ -327,9 +327,9 @@ def _is_part(artifact: Artifact) -> bool:
     return stage is None or stage.dag in PARTS
 
 
-def _alone(_artifact: Artifact) -> list[str]:
-    """Returns nothing: the files of an artifact without those that it was made from."""
-    return []
+def _alone(artifact: Artifact) -> list[str]:
+    """Returns the artifact whose files an artifact has adopted, if any; not what it was made from."""
+    return [artifact.record.adopted_from] if artifact.record.adopted_from else []
 
 
 def _made_from(artifact: Artifact) -> list[str]:

@@ -22,6 +22,8 @@ from tasks.trainer.place import CHECK_EVERY, Layout
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
+PREVIOUS, CHAMPION = "previous", "champion"
+"""In `TrainConfig.init_from`: the newest other version of the same recipe, and the version of its champion."""
 
 
 class LinearRope(Config):
@@ -163,6 +165,12 @@ class OptimConfig(Config):
     clip: float = Field(default=1.0, gt=0)
     """Upper bound of the global gradient norm."""
 
+    def decay_from(self, steps: int) -> int:
+        """Returns the first of `steps` steps at which the learning rate falls; until then the peak is constant."""
+        if self.schedule == "cosine":
+            return min(self.warmup_steps, steps - 1)
+        return max(self.warmup_steps, round(steps * (1 - self.decay_share)))
+
 
 class AnnealConfig(Config):
     """The second stage of the mixture: other weights in the last steps."""
@@ -187,13 +195,33 @@ EARLIER = "earlier"
 class ReplayConfig(Config):
     """Replay: the share of every batch that repeats data of earlier runs."""
 
-    share: float = Field(ge=0.001, le=0.999)
-    """Share of the sequences of every batch, in both stages, that is drawn from the old sources."""
-    old: tuple[str, ...] = Field(min_length=1)
+    share: float | None = Field(default=None, ge=0.001, le=0.999)
+    """Share of the sequences of every batch, in both stages, that is drawn from the old sources. None: by the number of
+    new sequences per old one (`tasks.trainer.spec.replay_share`)."""
+    old: tuple[str, ...] = Field(default=(EARLIER,), min_length=1)
     """The old sources; every other source is new. With `[pack] by = "fetched_at"`, "earlier" stands for all months
     before the newest one, and documents without a time; in the first month there are none. Within the old and within
     the new sources, the ratio of the weights is kept. If the mixture gives none of them a weight, they are weighted by
     their number of sequences."""
+
+
+class ContinualConfig(Config):
+    """A later month: a run that continues the model of an earlier version (`init_from`), for a part of its compute.
+
+    The first month, for which `init_from` finds no version, is trained by `[train]` alone and without replay.
+    """
+
+    start: Literal["stable", "last"] = "stable"
+    """`stable`: from the checkpoint before the decay of the earlier run, which every run then keeps as a milestone.
+    `last`: from its last one."""
+    peak_share: float = Field(default=0.1, gt=0, le=1)
+    """Peak learning rate of the second month, as a share of `[train.optim] lr`."""
+    fall: float = Field(default=0.5, ge=0, le=1)
+    """How the peak falls over the months: that of month n is `peak_share` / (n - 1)^`fall`; 0: it stays."""
+    warmup_steps: int = Field(default=10, ge=0)
+    """Steps of linear warm-up of a later month."""
+    steps: int = Field(default=0, ge=0)
+    """Steps of a later month; 0: those of `[train]`."""
 
 
 class HeldoutConfig(Config):
@@ -248,9 +276,13 @@ class TrainConfig(Config):
     """Seed of random initial weights."""
     init_from: str = Field(default="", exclude_if=lambda name: not name)
     """Checkpoint whose last weights are the initial weights ("demo/checkpoint@2026.10"), of the same model and
-    tokenizer. "demo/checkpoint@previous" is the newest other version when the run started; if there is none, the
-    weights are random. A model from elsewhere ("hf://owner/name@revision", a folder, its URL) is imported first.
-    Optimizer, steps and learning rate start from scratch, with the warm-up. Empty: random weights."""
+    tokenizer. "demo/checkpoint@previous" is the newest other version when the run started, "previous" that of the same
+    recipe, and "champion" the one that its last decision names; if there is none, the weights are random. A model from
+    elsewhere ("hf://owner/name@revision", a folder, its URL) is imported first. Optimizer, steps and learning rate
+    start from scratch, with the warm-up. Empty: random weights."""
+    continual: ContinualConfig | None = Field(default=None, exclude_if=lambda continual: continual is None)
+    """Where in the earlier run a later month begins, and its learning rate and steps; None: from the last weights, with
+    the settings of `[train]`."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of sequences."""
     checkpoint_every: int = Field(default=100, ge=1)
@@ -277,6 +309,8 @@ class TrainConfig(Config):
     @field_validator("init_from")
     @classmethod
     def _checkpoint(cls, name: str) -> str:
+        if name in (PREVIOUS, CHAMPION):
+            return name
         form = 'the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"'
         check_model_name(name, _CHECKPOINT, form)
         return name
@@ -305,9 +339,45 @@ class TrainConfig(Config):
                 f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
                 "without a step: take one nearer to 0.5, or train more steps"
             )
+        problems += self._continual_problems()
         if problems:
             raise Problems(problems)
         return self
+
+    def _continual_problems(self) -> list[str]:
+        if self.continual is None:
+            return []
+        problems, steps = [], self.continual.steps or self.steps
+        if not self.init_from:
+            problems.append(f'.continual: nothing to continue: set [train] init_from = "{PREVIOUS}"')
+        has_phases = self.optim.schedule == "wsd" and all(
+            0 < run.stable_step < run.steps for run in (self, self.of_month(2))
+        )
+        if self.continual.start == "stable" and not has_phases:
+            problems.append(
+                '.continual.start: the schedule has no stable phase before a decay: set [train.optim] schedule = "wsd" '
+                'with decay_share below 1 and fewer warmup_steps than steps, or start = "last"'
+            )
+        if self.milestones > steps:
+            problems.append(f".continual.steps: {self.milestones} milestones do not fit into {steps} steps")
+        if self.continual.warmup_steps >= steps:
+            problems.append(f".continual.warmup_steps: {self.continual.warmup_steps} leave nothing of {steps} steps")
+        return problems
+
+    def of_month(self, month: int) -> "TrainConfig":
+        """Returns the settings of the run of a month; 1 is the first, which continues no model."""
+        if self.continual is None:
+            return self
+        if month == 1:
+            return self.model_copy(update={"replay": None})
+        peak = self.optim.lr * self.continual.peak_share * (month - 1) ** -self.continual.fall
+        optim = self.optim.model_copy(update={"lr": peak, "warmup_steps": self.continual.warmup_steps})
+        return self.model_copy(update={"optim": optim, "steps": self.continual.steps or self.steps})
+
+    @property
+    def stable_step(self) -> int:
+        """Number of completed steps when the learning rate begins to fall."""
+        return self.optim.decay_from(self.steps)
 
     @property
     def anneal_from(self) -> int:
@@ -316,8 +386,14 @@ class TrainConfig(Config):
 
     @property
     def milestone_steps(self) -> tuple[int, ...]:
-        """Steps whose checkpoints are kept permanently, ascending; the last is `steps`."""
-        return tuple(self.steps * index // self.milestones for index in range(1, self.milestones + 1))
+        """Steps whose checkpoints are kept permanently, ascending; the last is `steps`.
+
+        A run that a later month may continue also keeps the one before its decay.
+        """
+        steps = {self.steps * index // self.milestones for index in range(1, self.milestones + 1)}
+        if self.continual and self.continual.start == "stable":
+            steps.add(self.stable_step)
+        return tuple(sorted(steps))
 
 
 class LoraConfig(Config):

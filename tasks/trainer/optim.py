@@ -169,10 +169,7 @@ def learning_rate(config: OptimConfig, step: int, steps: int) -> float:
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
-    if config.schedule == "cosine":
-        start = min(config.warmup_steps, steps - 1)
-    else:
-        start = max(config.warmup_steps, round(steps * (1 - config.decay_share)))
+    start = config.decay_from(steps)
     progress = min(1.0, max(0.0, (step + 1 - start) / max(1, steps - start)))
     shape = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
     return config.lr * (config.min_lr_share + (1 - config.min_lr_share) * shape)

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tasks.core.artifact import Artifact
@@ -23,6 +23,7 @@ from tasks.formats.tokens.labels import UNKNOWN
 from tasks.formats.tokens.mixture import Anneal, Mixture, grid_weights, repetitions, replay_weights
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard import ShardSet
+from tasks.trainer import continual
 from tasks.trainer.config import EARLIER, ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
@@ -33,6 +34,9 @@ log = logging.getLogger("sluice.train")
 _MONTH = re.compile(r"\d{4}-\d{2}")
 USEFUL_EPOCHS = 4.0
 """Epochs up to which repeated text is about as useful as new text (see `TrainConfig.repetition_cap`)."""
+REPLAY_SHARES = ((0.25, 0.5), (1.0, 0.25), (math.inf, 0.05))
+"""(most new sequences per old one, share of replay): half of every batch for a small increment (TiC-LM, arXiv
+2504.02107), a quarter to a twentieth for one as large as what was read before (arXiv 2403.08763)."""
 KINDS = {"sft": "instructions", "dpo": "preferences"}
 """The kind of examples that each loss reads."""
 
@@ -58,7 +62,8 @@ def make_spec(
             f"{inputs['plan'].address} was packed from other shards than {shards.address}", "run the stage pack again"
         )
     plan = Plan.open(inputs["plan"])
-    initial = initial_weights(config, plan.format, inputs[INITIAL]) if INITIAL in inputs else None
+    start = continual.start_step(config, inputs)
+    initial = initial_weights(config, plan.format, inputs[INITIAL], start) if INITIAL in inputs else None
     weights, anneal = _mixture(config, plan, inputs)
     heldout_file = ""
     if config.heldout:
@@ -203,8 +208,21 @@ def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mappin
             "[train] replay.old names every source, so that none is new",
             "leave out the new ones, or [train] replay",
         )
-    # Without old sources there is nothing to replay: the first month.
-    return replay_weights(weights, sequences, old, config.replay.share) if old else dict(weights)
+    if not old:  # nothing to replay: the first month
+        return dict(weights)
+    share = config.replay.share or replay_share(sequences, old)
+    return replay_weights(weights, sequences, old, share)
+
+
+def replay_share(sequences: Mapping[str, int], old: Collection[str]) -> float:
+    """Returns the default share of old sequences in a batch, by the size of the increment (`REPLAY_SHARES`).
+
+    >>> replay_share({"may": 90, "june": 10}, ["may"]), replay_share({"may": 10, "june": 90}, ["may"])
+    (0.5, 0.05)
+    """
+    before = sum(sequences[source] for source in old)
+    increment = (sum(sequences.values()) - before) / max(1, before)
+    return next(share for most, share in REPLAY_SHARES if increment <= most)
 
 
 def _before_newest(sequences: Mapping[str, int]) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ from tasks.formats.tokens.shard import parse_shard_name
 
 INITIAL = "initial"
 """Role of the origin among the inputs of a training."""
+FROM_STEP = "initial_step"
+"""Key of `run.json`: the step of the origin's run from whose checkpoint the run started, if it is not the last one."""
 BASE = "base"
 """Role of the origin among the inputs of a fine-tuning."""
 _LEARNED_FROM = ("shards", "examples")
@@ -66,6 +68,14 @@ def origin_of(model: Artifact) -> Artifact | None:
             "restore it, or train again from weights whose history is there",
         )
     return origin
+
+
+def origin_step(model: Artifact) -> int | None:
+    """Returns the step of the origin's run from whose checkpoint a run started; None for the last one."""
+    if not any(ref.role == INITIAL for ref in model.record.inputs):
+        return None
+    step: int | None = json.loads(model.read("run.json")).get(FROM_STEP)
+    return step
 
 
 def origin_refs(model: Artifact) -> list[InputRef]:
@@ -138,14 +148,18 @@ def run_exposure(model: Artifact, tombstones: Tombstones) -> Exposure:
     """Returns the covered documents that a model has learned from in its own run."""
     rows: list[Row] = []
     try:
-        rows += _learned_rows(model, tombstones)
+        rows += _learned_rows(model, tombstones, None)
     except (InputError, FileNotFoundError) as error:
         return Exposure(rows, str(error))
     return Exposure(rows)
 
 
+Exposures = dict[tuple[ArtifactId, int | None], Exposure]
+"""Exposures by model, and by the step of its run whose checkpoint is meant; None for the last one."""
+
+
 def checkpoint_exposure(
-    checkpoint: Artifact, tombstones: Tombstones, cache: dict[ArtifactId, Exposure] | None = None
+    checkpoint: Artifact, tombstones: Tombstones, cache: Exposures | None = None, until: int | None = None
 ) -> Exposure:
     """Returns the covered documents that a checkpoint has learned from, in its own run or in earlier ones.
 
@@ -153,11 +167,13 @@ def checkpoint_exposure(
         checkpoint: checkpoint of a run, or a fine-tuned model.
         tombstones: documents to look for.
         cache: results of earlier calls with the same tombstones; updated, so that a long history is read once.
+        until: step of the run whose checkpoint is meant; None for the last one.
     """
     cache = {} if cache is None else cache
-    if checkpoint.address not in cache:
-        cache[checkpoint.address] = _compute_exposure(checkpoint, tombstones, cache)
-    return cache[checkpoint.address]
+    key = (checkpoint.address, until)
+    if key not in cache:
+        cache[key] = _compute_exposure(checkpoint, tombstones, cache, until)
+    return cache[key]
 
 
 def inherited_rows(checkpoint: Artifact, origin: Artifact, exposure: Exposure) -> list[Row]:
@@ -173,14 +189,14 @@ def inherited_rows(checkpoint: Artifact, origin: Artifact, exposure: Exposure) -
     return [document_row(row["id"], row["url"], row["source"], **more) for row in exposure.rows]
 
 
-def _compute_exposure(checkpoint: Artifact, tombstones: Tombstones, cache: dict[ArtifactId, Exposure]) -> Exposure:
+def _compute_exposure(checkpoint: Artifact, tombstones: Tombstones, cache: Exposures, until: int | None) -> Exposure:
     rows: dict[str, Row] = {}
     try:
-        rows = {row["id"]: row for row in _learned_rows(checkpoint, tombstones)}
+        rows = {row["id"]: row for row in _learned_rows(checkpoint, tombstones, until)}
         origin = origin_of(checkpoint)
         if origin is None:
             return Exposure(list(rows.values()))
-        earlier = checkpoint_exposure(origin, tombstones, cache)
+        earlier = checkpoint_exposure(origin, tombstones, cache, origin_step(checkpoint))
         for row in inherited_rows(checkpoint, origin, earlier):
             own = rows.get(row["id"], row)
             rows[row["id"]] = {**row, "sequences": own["sequences"], "steps": own["steps"]}
@@ -189,13 +205,13 @@ def _compute_exposure(checkpoint: Artifact, tombstones: Tombstones, cache: dict[
         return Exposure(list(rows.values()), str(error))
 
 
-def _learned_rows(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+def _learned_rows(checkpoint: Artifact, tombstones: Tombstones, until: int | None) -> Iterator[Row]:
     if problem := unrecorded(checkpoint):
         raise InputError(problem)
     if is_tuned(checkpoint):
         yield from _finetuned_rows(checkpoint, tombstones)
         return
-    for row, reading in _readings_of(_input(checkpoint, "plan"), checkpoint, tombstones):
+    for row, reading in _readings_of(_input(checkpoint, "plan"), checkpoint, tombstones, until):
         if reading.learned:
             yield {**row, "steps": reading.learned, "checkpoints": reading.checkpoints}
 
@@ -211,10 +227,12 @@ def _finetuned_rows(model: Artifact, tombstones: Tombstones) -> Iterator[Row]:
             )
 
 
-def _readings_of(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
-    """Yields the covered documents of a plan with their sequences, and their readings."""
+def _readings_of(
+    plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones, until: int | None = None
+) -> Iterator[tuple[Row, Reading]]:
+    """Yields the covered documents of a plan with their sequences, and their readings before the step `until`."""
     shards = _input(plan, "shards")
-    readings = Readings(DocumentIndex(shards), Plan.open(plan), checkpoint)
+    readings = Readings(DocumentIndex(shards), Plan.open(plan), checkpoint, until)
     for row, shard, shard_row in shard_rows(shards, tombstones):
         reading = readings.of(shard, shard_row)
         if reading.sequences:

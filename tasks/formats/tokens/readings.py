@@ -74,7 +74,7 @@ def reading_of(
         sequences: sequence numbers, ascending.
         blank: first step at which the tokens were blank; None if they were read to the end.
     """
-    until = run["steps"] if blank is None else blank
+    until = run["steps"] if blank is None else min(blank, run["steps"])
     steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, until)})
     skipped = [step for step in steps if step in skipped_steps]
     first_learned = next((step for step in steps if step not in skipped_steps), None)
@@ -89,17 +89,27 @@ class Readings:
         index: index of the token shards; None before encoding.
         plan: plan that was packed from the shards; None before packing.
         checkpoint: checkpoint that was trained on the plan; None before training.
+        until: number of the run's steps that count, if another run started from the checkpoint after them.
     """
 
-    def __init__(self, index: DocumentIndex | None, plan: Plan | None, checkpoint: Artifact | None) -> None:
+    def __init__(
+        self, index: DocumentIndex | None, plan: Plan | None, checkpoint: Artifact | None, until: int | None = None
+    ) -> None:
         self._index = index
         self._plan = plan
         self._checkpoint = checkpoint
+        self._until = until
 
     @cached_property
     def run(self) -> dict[str, Any] | None:
-        """`run.json` of the checkpoint."""
-        return json.loads(self._checkpoint.read("run.json")) if self._checkpoint else None
+        """`run.json` of the checkpoint, up to the last step that counts."""
+        if self._checkpoint is None:
+            return None
+        run: dict[str, Any] = json.loads(self._checkpoint.read("run.json"))
+        if self._until is None:
+            return run
+        counts = [count for count in run["checkpoint_steps"] if count <= self._until]
+        return {**run, "steps": self._until, "checkpoint_steps": counts}
 
     @property
     def settings(self) -> dict[str, Any] | None:

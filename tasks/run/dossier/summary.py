@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.artifact import Artifact
+from tasks.formats.tokens.exposure import origin_ref
 from tasks.run.dossier.corpus import WEB, Corpus
 from tasks.run.result import Json
 from tasks.run.trace.cards import disallowed_fetches
+from tasks.trainer.interchange.address import is_address
 
 SIZES = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trillion tokens"))
 """Classes of the size of text in the template, with their upper limits."""
@@ -68,12 +70,12 @@ def _general(artifacts: Mapping[str, Artifact], corpus: Corpus, statement: State
     checkpoint, shards = artifacts["checkpoint"], artifacts["shards"]
     tokens = int(shards.record.metrics["tokens"])
     total = corpus.total
-    origin = checkpoint.record.config.get("init_from")
+    named, origin = checkpoint.record.config.get("init_from", ""), origin_ref(checkpoint)
     return {
         "provider": statement.provider or None,
         "contact": statement.contact or None,
         "model": str(checkpoint.address),
-        "derived_from": origin or None,
+        "derived_from": (named if is_address(named) else origin.address) if origin else None,
         "placed_on_market": None,
         "modality": "text",
         "size": next((name for limit, name in SIZES if tokens < limit), LARGEST),

@@ -48,6 +48,8 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         f"{tokens:,} tokens. It reads end-of-text before a text, and has seen sequences of at most "
         f"{run['seq_len']:,} tokens. It continues texts; it follows no instructions."
     ]
+    if "merged_model" in artifacts:
+        about.append(f"Its weights are the {artifacts['merged_model'].record.note}; the scores are those of the last.")
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
     return HEADER + text
 

@@ -22,7 +22,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
 from tasks.formats.documents.key_index import PART_KEYS_FOLDER, KeyIndex
-from tasks.formats.tokens.exposure import origin_of, origin_ref, unrecorded
+from tasks.formats.tokens.exposure import origin_of, origin_ref, origin_step, unrecorded
 from tasks.formats.tokens.index import DocumentIndex, IndexEntry
 from tasks.formats.tokens.origins import Origin, accumulates, read_origins
 from tasks.formats.tokens.plan import Plan
@@ -110,6 +110,8 @@ class LineageReader:
 
     recipe: str
     artifacts: dict[str, Artifact]
+    until: int | None = None
+    """Number of steps of the training that count, if another run began from the checkpoint after them; None: all."""
 
     @classmethod
     def follow(cls, store: Store, recipe: str, version: str) -> "LineageReader":
@@ -145,23 +147,24 @@ class LineageReader:
         checkpoint = self.artifacts.get("checkpoint")
         while checkpoint and (ref := origin_ref(checkpoint)):
             try:
+                until = origin_step(checkpoint)
                 checkpoint = origin_of(checkpoint)
                 assert checkpoint is not None
-                runs.append(OriginRun(ref.address, LineageReader._of_run(checkpoint)))
+                runs.append(OriginRun(ref.address, LineageReader._of_run(checkpoint, until)))
             except InputError as error:
                 runs.append(OriginRun(ref.address, None, error.cause))
                 break
         return runs
 
     @classmethod
-    def _of_run(cls, checkpoint: Artifact) -> "LineageReader":
+    def _of_run(cls, checkpoint: Artifact, until: int | None) -> "LineageReader":
         if problem := unrecorded(checkpoint):
             raise InputError(problem)
         artifacts = lineage.chain_of(checkpoint)
         for kind in ("shards", "plan"):
             if kind not in artifacts:
                 raise InputError(f"the {kind} that {checkpoint.address} was trained on are gone", "restore them")
-        return cls(checkpoint.address.name.partition("/")[0], artifacts)
+        return cls(checkpoint.address.name.partition("/")[0], artifacts, until)
 
     @cached_property
     def index(self) -> DocumentIndex | None:
@@ -188,7 +191,8 @@ class LineageReader:
     @cached_property
     def readings(self) -> Readings:
         """The index of which steps read which documents."""
-        return Readings(self.index, self.plan, None if self.unrecorded else self.artifacts.get("checkpoint"))
+        checkpoint = None if self.unrecorded else self.artifacts.get("checkpoint")
+        return Readings(self.index, self.plan, checkpoint, self.until)
 
     @cached_property
     def unrecorded(self) -> str:

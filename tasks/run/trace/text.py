@@ -58,6 +58,8 @@ def _page(trace: PageTrace) -> list[str]:
         lines += ["", *_document(document, trace.lineage.run)]
     for capture in trace.captures_without_document:
         lines += ["", f"capture {capture.record_id or capture.url}: gave no document ({capture.reason})"]
+    if trace.lineage.before and (first := trace.first):
+        lines += ["", f"first read by {first.checkpoint} in step {first.step:,}"]
     if len(lines) == 1 and not trace.lineage.unrecorded:
         lines += ["", "never captured: neither a document nor a rejected capture has this address"]
     return lines

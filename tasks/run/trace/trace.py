@@ -242,6 +242,14 @@ class FailedCapture:
 
 
 @dataclass(frozen=True)
+class FirstReading:
+    """The run of a chain of models, each begun from the one before, that was the first to learn from a page."""
+
+    checkpoint: str
+    step: int
+
+
+@dataclass(frozen=True)
 class PageTrace(LineageTrace):
     """Documents of a URL, an id or a domain, and the runs that read them.
 
@@ -257,12 +265,23 @@ class PageTrace(LineageTrace):
     captures_without_document: tuple[FailedCapture, ...] = ()
     count: int | None = None
 
+    @property
+    def first(self) -> FirstReading | None:
+        """The first run and step that learned from the documents, as far as runs are known; None if none did."""
+        own = self.lineage.artifacts.get("checkpoint", "")
+        runs = [*((run.model, run.documents or ()) for run in reversed(self.lineage.before)), (own, self.documents)]
+        for checkpoint, documents in runs:
+            if steps := [step for one in documents if one.reading for step in one.reading.learned]:
+                return FirstReading(checkpoint, min(steps))
+        return None
+
     def _result(self) -> Json:
         documents = [document.to_json(self.lineage.run is not None) for document in self.documents]
         if self.count is not None:
             return {"count": self.count, "documents": documents}
         captures = [asdict(capture) for capture in self.captures_without_document]
-        return {"documents": documents, "captures_without_document": captures}
+        first = {"first": asdict(self.first) if self.first else None} if self.lineage.before else {}
+        return {"documents": documents, "captures_without_document": captures, **first}
 
     def _body(self) -> Json:
         return {**super()._body(), "tuned": [_tuned_json(run) for run in self.tuned]}

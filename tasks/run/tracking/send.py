@@ -232,7 +232,8 @@ def set_aliases(client: Any, message: Message, run_id: str, decision: Artifact) 
             log.warning("[%s] %s gets no alias %s: it is gone", decision.address, address, alias)
             continue
         tuned = "-tuned" if model.address.name.endswith("/tuned_model") else ""
-        name = model.record.config["model"] or f"{message.context.experiment}{tuned}"
+        settings = model.record.config.get("registry") or model.record.config  # of a merged model, or of another one
+        name = settings["model"] or f"{message.context.experiment}{tuned}"
         client.set_registered_model_alias(name, alias, register(client, name, _FOLDER, run_id, model))
 
 

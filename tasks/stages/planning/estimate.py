@@ -1,9 +1,10 @@
 """Stage `estimate`: predicted memory, time and cost of the recipe's training run at its place.
 
 Reads the summary of the pack plan (vocabulary, sequence length) and, if it exists, the record of the previous version's
-checkpoint, whose MFU is assumed for this run. Writes `estimate.json` (`tasks.trainer.planning.estimate`) and
-`estimate.md`. An invalid layout is an error; a layout that does not fit the memory is only a warning, because an
-estimate can be wrong. The layout is that of the place where the estimate is computed first.
+checkpoint, whose MFU is assumed for this run; with `[train.continual]` the run is then a later month. Writes
+`estimate.json` (`tasks.trainer.planning.estimate`) and `estimate.md`. An invalid layout is an error; a layout that does
+not fit the memory is only a warning, because an estimate can be wrong. The layout is that of the place where the
+estimate is computed first.
 """
 
 import json
@@ -29,16 +30,17 @@ VERSION = 3
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the estimate; raises RecipeError if the run cannot be trained in the layout of the place."""
     assert config.train is not None, "the recipe sets it if the plan is enabled"
+    previous = inputs.get("previous")
+    train = config.train.of_month(2) if previous else config.train
     summary, layout = json.loads(inputs["plan"].read(SUMMARY)), layout_here()
     vocab_size, seq_len = summary["vocab_size"], summary["seq_len"]
     if layout:
         # The stage runs on one node and knows only its ranks; the number of nodes is checked when the run starts.
-        check_fit(layout, config.train, vocab_size, seq_len, max(1, layout.ranks // ranks_here()), ranks_here())
-    previous = inputs.get("previous")
+        check_fit(layout, train, vocab_size, seq_len, max(1, layout.ranks // ranks_here()), ranks_here())
     run_estimate = estimate(
         config,
-        config.train,
-        ModelShape.of(config.train.model, vocab_size),
+        train,
+        ModelShape.of(train.model, vocab_size),
         seq_len,
         layout,
         ranks_here(),

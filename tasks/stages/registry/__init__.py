@@ -1,6 +1,7 @@
-"""Stages register, compare and promote: registration of a new model, and selection of the champion.
+"""Stages register, merge, compare and promote: registration of a new model, and selection of the champion.
 
 checkpoint, scores, tokenizer -> register -> model; model, champion -> compare -> verdict -> promote -> champion
+checkpoint, model -> merge -> merged_model, which compare reads beside the model
 
 Fine-tuned models, which `finetune` registers, have a champion of their own: compare_tuned, promote_tuned.
 """
@@ -17,6 +18,22 @@ class RegisterConfig(Config):
 
     model: str = ""
     """Name in the registry; empty: the recipe's name."""
+
+
+class MergeConfig(Config):
+    """Settings of a second challenger: the mean of checkpoints of the stable phase."""
+
+    COPIED = {"registry": SectionCopy("registry", when="merge.active")}
+
+    last: int = Field(default=0, ge=0)
+    """Number of milestones to average, the last ones before the decay; 0: no merged model."""
+    registry: RegisterConfig | None = None
+    """Name in the registry; copied from [registry] by the recipe."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the stage runs."""
+        return self.last > 0
 
 
 class PromoteConfig(Config):
@@ -71,13 +88,26 @@ STAGES = (
         },
     ),
     StageSpec(
+        "merge",
+        dag="pretrain",
+        output="merged_model",
+        config=MergeConfig,
+        module="merge",
+        inputs={"checkpoint": Input("checkpoint"), "model": Input("model")},
+    ),
+    StageSpec(
         "compare",
         dag="pretrain",
         output="comparison",
         config=PromoteConfig,
         section="promote",
         module="compare",
-        inputs={"model": Input("model"), "shards": Input("shards"), "tokenizer": Input("tokenizer")},
+        inputs={
+            "model": Input("model"),
+            "merged": Input("merged_model", optional=True),
+            "shards": Input("shards"),
+            "tokenizer": Input("tokenizer"),
+        },
         previous={"decided": _CHAMPION},
     ),
     StageSpec(

@@ -1,11 +1,12 @@
 """Stage `compare`: compares the new model with the champion on the held-out text and the tasks of this version.
 
 Reads `model` (this version's), `shards` and `tokenizer` (held-out documents), and the last decision, which names the
-champion; without a champion, nothing is scored. Also reads `model/lineage.json` of both models: it contains the
-`scores.json` of the registration, with contamination counts and the values of other seeds.
+champion; without a champion, nothing is scored. If there is a `merged_model` of the same run, it is the challenger
+instead of the model if it is better by the rule for a new champion. Also reads `model/lineage.json` of both models: it
+contains the `scores.json` of the registration, with contamination counts and the values of other seeds.
 
 Writes the scores of both models per document and item (see `tasks.trainer.evaluation.comparison`), `comparison.json`
-{champion, challenger, promoted, reason, confidence, score, rows} and `report.md`, and logs the report and
+{champion, challenger, merged, promoted, reason, confidence, score, rows} and `report.md`, and logs the report and
 `comparison.png` to the tracker, which gives the model the alias "challenger". `promoted` is the verdict, which the
 stage `promote` applies.
 """
@@ -28,6 +29,7 @@ from tasks.trainer.evaluation.comparison import TOKENIZER, Comparison, Contender
 from tasks.trainer.evaluation.items import files_of
 
 VERSION = 1
+MERGED = "merged"
 REPORT = "report.md"
 _DPI = 110
 _HEAD = ("", "metric", "items", "champion", "challenger", "better by", "read in training", "")
@@ -41,11 +43,16 @@ def external(config: PromoteConfig) -> dict[str, list[str]]:
 
 def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the comparison; raises InputError if the champion is gone, or one of the models cannot be scored."""
-    return decide(config, inputs, output, partial(_scored, config, inputs, output))
+    score = partial(_scored, config, inputs, output)
+    return decide(config, inputs, output, score, inputs.get("merged"))
 
 
 def decide(
-    config: PromoteConfig, inputs: Inputs, output: Output, score: Callable[[Artifact, Artifact], list[Comparison]]
+    config: PromoteConfig,
+    inputs: Inputs,
+    output: Output,
+    score: Callable[[Artifact, Artifact], list[Comparison]],
+    merged: Artifact | None = None,
 ) -> Report:
     """Compares `inputs["model"]` with the champion of the last decision, if there is one; writes and logs the verdict.
 
@@ -53,13 +60,15 @@ def decide(
         config: settings.
         inputs: `model`, and `decided` after a decision.
         output: receives the comparison.
-        score: compares champion and challenger.
+        score: compares two models, the first of which is the champion or, if the second is `merged`, the model.
+        merged: the merged model of the same run, which may be the challenger instead of the model.
     """
-    challenger = inputs["model"]
+    challenger, choice = _challenger(config, score, inputs["model"], merged)
     champion = champion_of(inputs["decided"]) if "decided" in inputs else None
     comparison: dict[str, Any] = {
         CHALLENGER: model_ref(challenger),
         CHAMPION: model_ref(champion) if champion else None,
+        **choice,
     }
     if champion:
         comparison |= _judged(config, score(champion, challenger), champion, challenger)
@@ -78,6 +87,22 @@ def decide(
     return Report(metrics=_metrics(comparison), note=comparison["reason"])
 
 
+def _challenger(
+    config: PromoteConfig,
+    score: Callable[[Artifact, Artifact], list[Comparison]],
+    model: Artifact,
+    merged: Artifact | None,
+) -> tuple[Artifact, dict[str, Any]]:
+    """Returns the challenger, and what the comparison says about the merged model; {} if there is none."""
+    if merged is None:
+        return model, {}
+    read = read_in_training(model)
+    result = verdict.judge(score(model, merged), read, ({}, {}), config.confidence, config.guarded, config.guard_share)
+    low, high = _edges(result.score.interval(result.confidence))
+    outcome = {"chosen": result.promoted, "difference": result.score.value, "interval": [low, high]}
+    return merged if result.promoted else model, {MERGED: {**model_ref(merged), **outcome}}
+
+
 def _first(challenger: Artifact) -> dict[str, Any]:
     reason = f"{challenger.address} becomes champion: it is the first, there was none to compare it with"
     return {"promoted": True, "reason": reason, "score": None, "rows": []}
@@ -86,12 +111,13 @@ def _first(challenger: Artifact) -> dict[str, Any]:
 def _scored(
     config: PromoteConfig, inputs: Inputs, output: Output, champion: Artifact, challenger: Artifact
 ) -> list[Comparison]:
-    """Compares two models on held-out documents and tasks."""
+    """Compares two models on held-out documents and tasks; the files of a model are named by its role."""
     assert config.evaluate is not None, "the recipe fills it in where the comparison is enabled"
     shards, settings = ShardSet.open(inputs["shards"]), config.evaluate
     texts = texts_of(shards, inputs["tokenizer"].read(TOKENIZER).decode(), settings.max_tokens)
     verdict.check_names(config.guarded, [*texts, *(task.name for task in settings.tasks)])
-    first, second = Contender.of_artifact(CHAMPION, champion), Contender.of_artifact(CHALLENGER, challenger)
+    roles = {inputs[role].address: label for role, label in ((MERGED, MERGED), ("model", CHALLENGER)) if role in inputs}
+    first, second = (Contender.of_artifact(roles.get(one.address, CHAMPION), one) for one in (champion, challenger))
     return compare(first, second, texts, settings, output)
 
 
@@ -168,6 +194,10 @@ def _scores(model: Artifact) -> dict[str, Any]:
 def markdown(comparison: dict[str, Any]) -> str:
     """Returns the report in Markdown: the decision in a sentence, a row for the score, and a row per comparison."""
     lines = ["# Champion and challenger", "", f"**{comparison['reason']}.**", ""]
+    if merged := comparison.get(MERGED):
+        said = "is the challenger" if merged["chosen"] else "is not the challenger"
+        lines += [f"`{merged['artifact']}`, the mean of checkpoints before the decay, {said}: better than the last "
+                  f"checkpoint by {_interval(merged)} bits per byte or of the items.", ""]  # fmt: skip
     if not comparison["rows"]:
         return "\n".join(lines)
     champion, challenger = (comparison[name]["artifact"] for name in ("champion", "challenger"))

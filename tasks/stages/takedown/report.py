@@ -24,6 +24,7 @@ from tasks.formats.documents import chunks as chunk_format
 from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones, canonical_document_url
 from tasks.formats.tokens.exposure import (
     Exposure,
+    Exposures,
     Row,
     checkpoint_exposure,
     document_row,
@@ -31,6 +32,7 @@ from tasks.formats.tokens.exposure import (
     inherited_rows,
     origin_of,
     origin_ref,
+    origin_step,
     plan_rows,
     run_exposure,
     shard_rows,
@@ -100,7 +102,7 @@ def affected_artifacts(store: Store, recipe: str, tombstones: Tombstones) -> lis
     An artifact whose documents cannot be determined is returned with its problem; it does not prevent the takedown.
     """
     own = [artifact for kind in KINDS for artifact in _artifacts(store, recipe, kind)]
-    exposures: dict[ArtifactId, Exposure] = {}
+    exposures: Exposures = {}
     results = [of_artifact(artifact, tombstones, exposures) for artifact in own]
     candidates = Ledger(store, kinds=(*MODELS, EXAMPLES))
     others = (artifact for artifact in candidates if not _of(recipe, str(artifact.address)))
@@ -126,9 +128,7 @@ def unfinished(store: Store, recipe: str) -> list[str]:
     return sorted(ids)
 
 
-def of_artifact(
-    artifact: Artifact, tombstones: Tombstones, exposures: dict[ArtifactId, Exposure] | None = None
-) -> AffectedArtifact:
+def of_artifact(artifact: Artifact, tombstones: Tombstones, exposures: Exposures | None = None) -> AffectedArtifact:
     """Returns the documents of one artifact that are taken down; `exposures` is the cache of `checkpoint_exposure`."""
     kind = _kind(artifact)
     if kind in MODELS:
@@ -141,9 +141,7 @@ def of_artifact(
         return AffectedArtifact(artifact, kind, problem=str(error))
 
 
-def _of_other_recipe(
-    artifact: Artifact, recipe: str, tombstones: Tombstones, exposures: dict[ArtifactId, Exposure]
-) -> AffectedArtifact:
+def _of_other_recipe(artifact: Artifact, recipe: str, tombstones: Tombstones, exposures: Exposures) -> AffectedArtifact:
     """Returns the documents that examples or a model of another recipe have from chunks or weights of this one."""
     kind = _kind(artifact)
     if kind == EXAMPLES:
@@ -160,13 +158,13 @@ def _of_other_recipe(
             break
         from_recipe = _of(recipe, ref.address)
         try:
-            origin = origin_of(model)
+            until, origin = origin_step(model), origin_of(model)
         except InputError as error:
             problem = problem or (str(error) if from_recipe else "")
             break
         assert origin is not None
         if from_recipe:
-            exposure = checkpoint_exposure(origin, tombstones, exposures)
+            exposure = checkpoint_exposure(origin, tombstones, exposures, until)
             _add(by_id, inherited_rows(artifact, origin, exposure))
             problem = problem or exposure.problem
             break

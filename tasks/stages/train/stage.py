@@ -36,6 +36,8 @@ from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.node_copies import NodeCopies
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.continual import described, settings_of_month, start_step
+from tasks.trainer.continual import note as continual_note
 from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
@@ -66,6 +68,7 @@ and tokens trained on after the step."""
 
 def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Trains the model of the recipe; see the module docstring."""
+    config = settings_of_month(config, inputs)
     fence = Fence(output)
     fence.inherit()
     locations, gang = checkpoints_here(), Gang.from_environment()
@@ -106,7 +109,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
     check_milestones(output, config.milestone_steps)
     if "model" not in output.committed:
-        _describe(output, spec, metrics, notice.marks_content())
+        _describe(output, spec, metrics, notice.marks_content(), described(config, inputs))
     recovery.clear()
     output.log_file("loss.png", partial(loss_curve, metrics))
     monitor.send_page()
@@ -122,6 +125,7 @@ def join(config: TrainConfig, inputs: Inputs, output: Output) -> None:
     Raises:
         SluiceError: as on node 0.
     """
+    config = settings_of_month(config, inputs)
     gang, locations = Gang.from_environment(), checkpoints_here()
     assert gang is not None
     copies = NodeCopies(output, gang.node, gang.nodes, config.milestone_steps, locations)
@@ -136,23 +140,26 @@ def _initial_note(config: TrainConfig, inputs: Inputs, output: Output) -> str:
     if not config.init_from:
         return ""
     if INITIAL not in inputs:
-        name = config.init_from.partition("@")[0]
+        recipe = output.address.name.partition("/")[0]
+        name = config.init_from.partition("@")[0] if "@" in config.init_from else f"{recipe}/checkpoint"
         note = f"; began from random weights, since no other version of {name} was complete"
         log.warning("[%s] %s", output.address, note.removeprefix("; "))
         return note
     checkpoint = inputs[INITIAL]
-    note = f"; {initial_model_note(checkpoint, output)}"
+    note = f"; {initial_model_note(checkpoint, output, start_step(config, inputs))}{continual_note(config, inputs)}"
     changed = changed_settings(checkpoint, config.model)
     return f"{note}, with {changed}" if changed else note
 
 
-def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], withheld_marks: bytes) -> None:
+def _describe(
+    output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], withheld_marks: bytes, of_month: dict[str, Any]
+) -> None:
     """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of withheld documents if any."""
     plan = Plan.read(spec.plan)
     with output.part("model", conserved=False) as part:
         for name, content in (
             ("model.json", describe(spec.run.model, plan.format, plan.seq_len)),
-            ("run.json", describe_run(spec, plan)),
+            ("run.json", {**describe_run(spec, plan), **of_month}),
         ):
             with part.file(name) as file:
                 file.write((canonical_json(content) + "\n").encode())

@@ -87,15 +87,16 @@ def takedown_refs(store: Store, marks_content: bytes) -> tuple[InputRef, ...]:
     return tuple(takedown.restricted_to(FILES).ref(ROLE) for takedown in takedowns if takedown)
 
 
-def initial_model_note(model: Artifact, output: Output) -> str:
+def initial_model_note(model: Artifact, output: Output, until: int | None = None) -> str:
     """Returns a clause for the note of a run: its initial model, and how many of its documents are now taken down.
 
     Args:
         model: the model with the initial weights.
         output: the artifact of the run; its name contains the recipe.
+        until: step of the model's run from whose checkpoint the new run begins; None for the last one.
     """
     tombstones = Tombstones.read(in_force(output.store, output.address.name.partition("/")[0]))
-    count = len(checkpoint_exposure(model, tombstones).rows) if tombstones else 0
+    count = len(checkpoint_exposure(model, tombstones, until=until).rows) if tombstones else 0
     note = f"began from {model.address}"
     if count:
         note += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"

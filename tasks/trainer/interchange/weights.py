@@ -104,7 +104,7 @@ def write_fp32(tensors: Mapping[str, StoredTensor], file: BinaryIO) -> None:
         end = begin + DTYPES["F32"].itemsize * tensor.size
         header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [begin, end]}
         begin = end
-    _write_header(file, header)
+    write_header(file, header)
     for tensor in tensors.values():
         for piece in pieces_of(tensor):
             file.write(piece.tobytes())
@@ -201,7 +201,7 @@ def _write(source: BinaryIO, target: BinaryIO, tensors: Sequence[_Tensor]) -> No
         header[tensor.new] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]}
         begin = end
     # `transformers` requires the framework in the metadata.
-    _write_header(target, {"__metadata__": {"format": "pt"}, **header})
+    write_header(target, {"__metadata__": {"format": "pt"}, **header})
     for tensor in tensors:
         left = tensor.read
         while left:
@@ -226,8 +226,8 @@ def _narrowed(data: bytes, tensor: _Tensor) -> bytes:
     return narrow.tobytes()
 
 
-def _write_header(target: BinaryIO, header: Mapping[str, Any]) -> None:
-    """Writes length and header; the data are aligned to eight bytes."""
+def write_header(target: BinaryIO, header: Mapping[str, Any]) -> None:
+    """Writes length and header of a safetensors file; the data, which follow, are aligned to eight bytes."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     target.write(len(text).to_bytes(_HEADER_LENGTH, "little") + text)

@@ -16,7 +16,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.formats.tokens.exposure import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.trainer.checkpoints.checkpoint import MODEL
+from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_name
 from tasks.trainer.model.shape import ModelShape
@@ -75,18 +75,20 @@ def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str
     return model.eval(), content
 
 
-def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], InitialSpec]:
+def last_weights(checkpoint: Artifact, setting: str, step: int | None = None) -> tuple[dict[str, Any], InitialSpec]:
     """Returns the content of `model.json` and the location of the full weights: merged, or of the last checkpoint.
 
     Args:
         checkpoint: artifact of a training or a fine-tuning.
         setting: name of the setting that selects it, for error messages.
+        step: the checkpoint after this number of steps instead, which must be a milestone.
 
     Raises:
         InputError: it has no model, or only adapters.
     """
     entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
     last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
+    last = last if step is None else f"checkpoints/{name_of(step)}/{MODEL}"
     if not last or FILE not in entries:
         raise InputError(f"{setting}: {checkpoint.address} has no model", "name the checkpoint of a training")
     described = json.loads(checkpoint.read(FILE))
@@ -100,19 +102,22 @@ def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], In
     )
 
 
-def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifact) -> InitialSpec:
-    """Returns the location of the last weights of an earlier run, after checking that a run can start from them.
+def initial_weights(
+    config: TrainConfig, tokens: TokenFormat, checkpoint: Artifact, step: int | None = None
+) -> InitialSpec:
+    """Returns the location of the weights of an earlier run, after checking that a run can start from them.
 
     Args:
         config: settings of the new run.
         tokens: format of the tokens of the new run.
         checkpoint: artifact of the earlier run.
+        step: one of its milestones; None: the last.
 
     Raises:
         InputError: the checkpoint lacks a file, has another tokenizer, or has a model whose weights have other shapes
             or another meaning. Other differences are allowed (`changed_settings`).
     """
-    described, initial = last_weights(checkpoint, "[train] init_from")
+    described, initial = last_weights(checkpoint, "[train] init_from", step)
     _check_tokenizer(checkpoint, described["tokenizer_sha256"], tokens.tokenizer_sha256)
     _check_shape(checkpoint, described["model"], config.model)
     return initial

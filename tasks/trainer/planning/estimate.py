@@ -300,8 +300,8 @@ def _checkpoints(
     best, chosen = best_interval(delay, mtbf), run.checkpoint_every * step
     return {
         "bytes": size,
-        "artifact_gb": run.milestones * size / GB,
-        "scratch_gb": (run.milestones + run.keep_checkpoints) * size / GB,
+        "artifact_gb": len(run.milestone_steps) * size / GB,
+        "scratch_gb": (len(run.milestone_steps) + run.keep_checkpoints) * size / GB,
         "mtbf_hours": mtbf / HOUR,
         "delay_s": delay,
         "best_interval_s": best,

@@ -58,6 +58,17 @@ class Champions(NamedTuple):
                     file.write(content)
         commit(output, "train", 2, training(**settings), trained.record.inputs, Report())
 
+    def whole_run(self, version: str, last: int = STEPS[-1]) -> None:
+        """Commits the whole run as the checkpoint of a version; its last weights are those of the step `last`."""
+        trained = Artifact.open_at(self.store, ArtifactId("test/trained", "dev"))
+        final, other = (f"checkpoints/step-{step:08d}/model.safetensors" for step in (STEPS[-1], last))
+        output = Output(self.store, ArtifactId("test/checkpoint", version), f"{last:063d}f")
+        with output.part("model", conserved=False) as part:
+            for path in trained.files():
+                with part.file(path) as file:
+                    file.write(trained.read(other if path == final else path))
+        commit(output, "train", 2, training(), trained.record.inputs, Report())
+
     def decision(self, version: str) -> dict[str, Any]:
         """Returns the content of `champion.json`."""
         return dict(json.loads(self.artifact("champion", version).read("champion.json")))
@@ -90,6 +101,8 @@ def recipe_in(folder: Path, **settings: Any) -> Recipe:
         "consolidate.sources": ["code"],
         "evaluate.max_tokens": 100_000,
         "promote.enabled": True,
+        "train.steps": STEPS[-1],
+        "train.milestones": 10,
     }
     return find_recipe("smoke").override({**common, **settings})
 

@@ -1,18 +1,32 @@
 """The champion version: decided in the store, and mirrored by the aliases of MLflow's registry."""
 
+import json
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tasks.core.artifact import ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
 from tasks.core.errors import InputError
+from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.run.inputs import resolve
+from tasks.run.lineage import chain_of
+from tasks.run.place import Retention
+from tasks.run.retention import survey
+from tasks.run.trace.cards import card
 from tasks.run.tracking.send import OUTBOX, send_messages
+from tasks.stages.registry.promote import model_ref
+from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.weights import tensors_in
 from tests.kills import die_in
-from tests.tasks.run.champions import JUDGED, STEPS, Champions, champions_in, recipe_in
+from tests.tasks.run.champions import FIRST, JUDGED, STEPS, Champions, champions_in, recipe_in
 from tests.tasks.run.tracking.servers import client, free_port, relay
 
 YOUNG, CHILD, MIDDLE, OLD = STEPS
@@ -114,6 +128,81 @@ def test_a_killed_comparison_ends_with_the_same_bytes(judged: Champions, champio
         one.run("promote", "v2")
     for kind in ("comparison", "champion"):
         assert champions.artifact(kind, "v2").record.content == whole.artifact(kind, "v2").record.content
+
+
+def weights(path: str) -> dict[str, np.ndarray]:
+    return {name: tensor.values() for name, tensor in tensors_in(Path(path))}
+
+
+def test_the_better_one_of_the_merged_and_the_last_checkpoint_challenges_the_champion(champions: Champions) -> None:
+    merging = {"merge__last": 3}
+    for version, last, chosen in (("v2", OLD, False), ("v3", YOUNG, True)):
+        champions.whole_run(version, last)
+        for stage in ("evaluate", "register", "merge", "compare", "promote"):
+            champions.run(stage, version, **merging)
+        compared = champions.comparison(version)
+        kind = "merged_model" if chosen else "model"
+        assert compared["merged"]["artifact"] == f"test/merged_model@{version}"
+        assert compared["merged"]["chosen"] is chosen is (compared["merged"]["interval"][0] > 0)
+        assert compared["challenger"]["artifact"] == f"test/{kind}@{version}"
+        said = f"{'is' if chosen else 'is not'} the challenger: better than the last checkpoint by"
+        assert f"`test/merged_model@{version}`, the mean of checkpoints" in (
+            report := champions.artifact("comparison", version).read("report.md").decode()
+        )
+        assert said in report
+    assert champions.decision("v2")["champion"]["artifact"] == "test/model@v2"
+    # The champion is compared with the merged model alone.
+    assert {row["items"] for row in champions.comparison("v3")["rows"]} == {
+        row["items"] for row in champions.comparison("v2")["rows"]
+    }
+
+
+def test_a_merged_model_is_the_mean_of_the_last_checkpoints_before_the_decay_and_names_them(
+    champions: Champions,
+) -> None:
+    champions.whole_run("v2")
+    for stage in ("evaluate", "register", "merge"):
+        champions.run(stage, "v2", merge__last=3)
+    merged, checkpoint = champions.artifact("merged_model", "v2"), champions.artifact("checkpoint", "v2")
+    steps = [24, 30, 36]  # of 60, with a decay of 24 steps and a milestone every 6
+    assert json.loads(merged.read("model/lineage.json"))["merged"] == steps
+    assert {ref.address for ref in merged.record.inputs} == {"test/checkpoint@v2", "test/model@v2"}
+    files = [weights(checkpoint.local(f"checkpoints/step-{step:08d}/model.safetensors")) for step in steps]
+    found = weights(merged.local("model/model.safetensors"))
+    assert len(found) == len(files[0])
+    for name in files[0]:
+        mean = np.mean([one[name] for one in files], axis=0, dtype=np.float64).astype(np.float32)
+        np.testing.assert_array_equal(found[llama_name(name)], mean)
+    assert "mean of the checkpoints after 24, 30, 36 steps; the scores" in card(chain_of(merged), ())
+    assert "test/merged_model@v2" in {
+        one.artifact for one in survey(champions.store, "test", Retention(versions=1)).holdings if one.needed
+    }
+    champions.whole_run("v3")
+    for stage in ("evaluate", "register"):
+        champions.run(stage, "v3")
+    with pytest.raises(InputError, match=r"last = 7: test/checkpoint@v3 has 6 checkpoints before its decay"):
+        champions.run("merge", "v3", merge__last=7, train__milestones=20)
+
+
+def test_a_run_can_begin_from_the_champion_whose_merged_model_leads_to_its_checkpoint(champions: Champions) -> None:
+    recipe = champions.recipe.override({"train.init_from": "champion"})
+
+    def chosen() -> str:
+        return str(resolve(recipe, champions.store, "train", "next", FIRST, "").inputs["initial"].address)
+
+    assert chosen() == "test/checkpoint@v1"
+    champions.judge("v2", OLD)
+    champions.judge("v3", CHILD)  # stays challenger
+    assert chosen() == "test/checkpoint@v2"
+    champions.whole_run("v4", YOUNG)
+    for stage in ("evaluate", "register", "merge"):
+        champions.run(stage, "v4", merge__last=3)
+    decision = {"champion": model_ref(champions.artifact("merged_model", "v4"))}
+    output = Output(champions.store, ArtifactId("test/champion", "v4"), "by-hand")
+    with output.part("champion.json", conserved=False) as part, part.file("champion.json") as file:
+        file.write(json.dumps(decision).encode())
+    commit(output, "promote", 1, Config(), [], Report())
+    assert chosen() == "test/checkpoint@v4"
 
 
 def aliases(uri: str) -> dict[str, str]:

@@ -1,0 +1,315 @@
+"""A year's first half: six months of real text, read by continual training and by retraining from nothing.
+
+    python -m benchmarks.continual settings --data FOLDER
+    python -m benchmarks.continual months --data FOLDER
+
+The texts are from FOLDER/<domain>.jsonl.zst. The first month has books, code and reviews; each later one has an eighth
+of its bytes, three fifths of them from a domain that is new. Models of half a million weights are trained by the stages
+of the product with the tokenizer of the first month. A month reads what is new twice. All are measured by bits per byte
+on held-out text of all six months.
+
+`settings` trains the later months with one seed under several settings of `[train.continual]`, and without replay.
+`months` trains them with the defaults and three seeds, and from nothing on all documents, also twice. Every run is an
+artifact, so that after a kill only the unfinished run is repeated. Writes `continual_settings.json` and
+`continual.json`; together 15 minutes of a core.
+"""
+
+import argparse
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.harness import STATE, json_lines, keep, parser
+from benchmarks.responses import train_here
+from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.engine import Engine
+from tasks.core.stage import Inputs, Output, Report, part_names
+from tasks.core.store import Store
+from tasks.formats.documents.document import document_id
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import ShardSet
+from tasks.stages.consolidate.stage import KEPT_SCHEMA
+from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.trainer.config import ContinualConfig, InitialSpec, ModelConfig, ReplayConfig, TrainConfig, TrainSpec
+from tasks.trainer.launch.launcher import OnMetrics
+
+FOLDER = STATE / "continual"
+MONTHS = ("2026-01", "2026-02", "2026-03", "2026-04", "2026-05", "2026-06")
+BASE = ("books", "code", "reviews")
+NEW = ("techdocs", "academic", "math", "speech", "wiki")
+"""The domain that begins in each later month."""
+FIRST_BYTES = 160_000
+"""UTF-8 bytes of training text of the first month."""
+INCREMENT = 1 / 8
+"""Bytes of a later month, per byte of the first."""
+NEW_SHARE = 0.6
+HELD_OUT = 0.3
+PIECE = 1_500
+"""Characters of each document that are used."""
+VOCABULARY, SEQ_LEN, BATCH = 1_024, 64, 8
+EPOCHS = 2
+SEEDS = (0, 1, 2)
+HELDOUT_TOKENS = 4_000
+"""Per month."""
+MILESTONES = 6
+NO_REPLAY = "no replay"
+USUAL = {"start": "stable", "fall": 0.5, "warmup_steps": 10}
+"""Settings of the chains of `settings`, unless they say otherwise, and of the first month of all chains."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "peak 1/3": {"peak_share": 1 / 3},
+    "peak 1": {"peak_share": 1.0},
+    "peak 1/10": {"peak_share": 0.1},
+    "peak 1/3, no replay": {"peak_share": 1 / 3, NO_REPLAY: True},
+    "peak 1/3, last": {"peak_share": 1 / 3, "start": "last"},
+    "peak 1/30": {"peak_share": 1 / 30},
+    "peak 1/3, with moments": {"peak_share": 1 / 3, "moments": True},
+    "peak 1/3, constant": {"peak_share": 1 / 3, "fall": 0.0},
+}
+"""Settings of the chains of `settings`; "moments": with the state of the optimizer, which the product does not load."""
+
+
+def made(kind: str, version: str, module: str, config: Config, **inputs: Artifact) -> Artifact:
+    """Returns the artifact of a stage, which runs unless it has; raises RuntimeError if it has with other settings."""
+    stage, store = importlib.import_module(module), Store(str(FOLDER))
+    address = ArtifactId(f"continual/{kind}", version)
+    refs = [
+        InputRef(role=role, address=str(one.address), fingerprint=one.record.fingerprint, content=one.record.content)
+        for role, one in sorted(inputs.items())
+    ]
+    identity = fingerprint(module, stage.VERSION, "", config, refs)
+    if existing := Artifact.find(store, address):
+        if existing.record.fingerprint != identity:
+            raise RuntimeError(f"{address} has other settings or inputs: delete {FOLDER}")
+        return existing
+    output = Output(store, address, identity)
+    report = stage.run(config, Inputs(dict(inputs)), output, Engine())
+    return commit(output, module, stage.VERSION, config, refs, report)
+
+
+def texts_by_month(data: Path) -> dict[str, list[tuple[str, str]]]:
+    """Returns (domain, text) of the new documents of every month; those of a domain are ordered by their hashes."""
+    streams: dict[str, Iterator[str]] = {}
+    for domain in (*BASE, *NEW):
+        texts = [row["text"][:PIECE] for row in json_lines(data / f"{domain}.jsonl.zst")]
+        streams[domain] = iter(sorted(texts, key=lambda text: hashlib.sha1(text.encode()).digest()))
+    months: dict[str, list[tuple[str, str]]] = {}
+    for number, month in enumerate(MONTHS):
+        size = FIRST_BYTES * (INCREMENT if number else 1) / (1 - HELD_OUT)
+        new = NEW_SHARE if number else 0.0
+        wanted = {domain: size * (1 - new) / len(BASE) for domain in BASE}
+        wanted |= {NEW[number - 1]: size * new} if number else {}
+        months[month] = [(domain, text) for domain, count in wanted.items() for text in _taken(streams[domain], count)]
+    return months
+
+
+def _taken(texts: Iterator[str], count: float) -> Iterator[str]:
+    """Yields texts until they have `count` UTF-8 bytes."""
+    while count > 0 and (text := next(texts, None)) is not None:
+        count -= len(text.encode())
+        yield text
+
+
+def tokens(data: Path) -> dict[str, tuple[Artifact, Artifact]]:
+    """Returns shards and plan of every month, with the documents of all months up to it; the months are sources."""
+    by_month = texts_by_month(data)
+    empty = {field.name: None if field.nullable else "" for field in KEPT_SCHEMA}
+    rows: list[dict[str, Any]] = []
+    tokenizer: Artifact | None = None
+    found = {}
+    for month in MONTHS:
+        for number, (domain, text) in enumerate(by_month[month]):
+            url = f"https://{domain}.example.org/{month}/{number}"
+            row = {"id": document_id(url, "sha1:A"), "url": url, "text": text, "source": month}
+            rows.append({**empty, **row, "tier": "silver", "language": "en"})
+        documents = Artifact.find(Store(str(FOLDER)), address := ArtifactId("continual/documents", month))
+        if documents is None:
+            output = Output(Store(str(FOLDER)), address, "texts")
+            with output.part(part_names(1)[0], conserved=False) as part:
+                part.table("kept", pa.Table.from_pylist(sorted(rows, key=lambda row: row["id"]), schema=KEPT_SCHEMA))
+            documents = commit(output, "texts", 1, Config(), [], Report())
+        tokenizer = tokenizer or made(
+            "tokenizer", "all", "tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=VOCABULARY), documents=documents
+        )
+        encoding = EncodeConfig(heldout_share=HELD_OUT)
+        shards = made("shards", month, "tasks.stages.tokens.encode", encoding, documents=documents, tokenizer=tokenizer)
+        found[month] = (
+            shards,
+            made("plan", month, "tasks.stages.tokens.pack", PackConfig(seq_len=SEQ_LEN), shards=shards),
+        )
+    return found
+
+
+def training(sequences: int, seed: int, **settings: Any) -> TrainConfig:
+    """Returns the settings of a run that reads a number of sequences."""
+    common = {"model": ModelConfig(layers=2, dim=128, heads=4, kv_heads=2), "batch_size": BATCH, "microbatch": BATCH}
+    steps = -(-sequences // BATCH)
+    return TrainConfig(
+        **{**common, "steps": steps, "milestones": MILESTONES, "checkpoint_every": steps, **settings},
+        init_seed=seed,
+        seed=seed,
+    )
+
+
+def chain(
+    name: str, seed: int, months: Mapping[str, tuple[Artifact, Artifact]], changes: Mapping[str, Any]
+) -> list[Artifact]:
+    """Trains the six months one after the other; returns their checkpoints."""
+    changes = dict(changes)
+    replays, keeps = not changes.pop(NO_REPLAY, False), changes.pop("moments", False)
+    checkpoints: list[Artifact] = []
+    for number, month in enumerate(MONTHS):
+        shards, plan = months[month]
+        new = Plan.open(plan).sequences[month]
+        # With half of every batch replayed, the new sequences are read as often as without.
+        later = -(-(new * EPOCHS * (2 if replays else 1)) // BATCH) if number else 1
+        replay = ReplayConfig(share=0.5 if replays else 0.001)
+        continual = ContinualConfig(**{**changes, "steps": max(later, 12)})
+        first = Plan.open(months[MONTHS[0]][1]).sequences[MONTHS[0]] * EPOCHS
+        config = training(first, seed, init_from="previous", continual=continual, replay=replay)
+        inputs = {"shards": shards, "plan": plan} | ({"initial": checkpoints[-1]} if checkpoints else {})
+        if number == 0:  # the same for all settings
+            config = training(first, seed, init_from="previous", continual=ContinualConfig(**USUAL), replay=replay)
+        version = f"{month}-seed{seed}" + (f"-{slug(name)}" if number else "")
+        with moments_of_the_initial_checkpoint() if keeps else nullcontext():
+            checkpoints.append(trained(version, config, **inputs))
+    return checkpoints
+
+
+def trained(version: str, config: TrainConfig, **inputs: Artifact) -> Artifact:
+    """Returns a checkpoint, trained in this process unless it exists."""
+
+    def train(spec: TrainSpec, on_metrics: OnMetrics, gang: None, check: Callable[[], None]) -> None:
+        train_here(spec, on_metrics, check)
+
+    with patch("tasks.stages.train.stage.train_local", train):
+        return made("checkpoint", version, "tasks.stages.train.stage", config, **inputs)
+
+
+def slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name)
+
+
+@contextmanager
+def moments_of_the_initial_checkpoint() -> Iterator[None]:
+    """Within the block, runs load the optimizer's state of their initial checkpoint as well."""
+    from safetensors.torch import load_file
+
+    from tasks.trainer.model.model_file import load_initial
+    from tasks.trainer.optim import load_optimizer
+
+    def load(method: Any, initial: InitialSpec) -> None:
+        load_initial(method, initial)
+        folder, optimizer = Path(initial.file).parent, method.__self__.optimizer
+        load_optimizer(optimizer, load_file(folder / "optimizer.safetensors"))
+        optimizer.steps_taken = json.loads((folder / "state.json").read_text())["steps_taken"]
+
+    with patch("tasks.trainer.loop.load_initial", load):
+        yield
+
+
+def bits_per_byte(checkpoint: Artifact, shards: Artifact, step: int | None = None) -> dict[str, float]:
+    """Returns the bits per byte of a checkpoint on held-out text, by month."""
+    from tasks.trainer.data.heldout import heldout_by_source
+    from tasks.trainer.evaluation import bpb
+    from tasks.trainer.evaluation.bpb import document_bits
+    from tasks.trainer.model.model_file import last_weights, load_model
+
+    weights = Path(last_weights(checkpoint, "", step)[1].file)
+    model, about = load_model(Path(checkpoint.local("model.json")), weights)
+    found = {}
+    for month, documents in heldout_by_source(ShardSet.open(shards), HELDOUT_TOKENS).items():
+        bits = document_bits(model, documents, about["eos_id"], about["seq_len"])
+        found[month] = round(bpb.bits_per_byte(documents, bits), 4)
+    return found
+
+
+def mean(by_month: Mapping[str, float]) -> float:
+    return round(float(np.mean([*by_month.values()])), 4)
+
+
+def settings(given: argparse.Namespace) -> None:
+    """Trains a chain with each of the settings, and keeps the bits per byte of its last month."""
+    months = tokens(given.data)
+    last = months[MONTHS[-1]][0]
+    rows = []
+    for name, changes in SETTINGS.items():
+        checkpoints = chain(name, SEEDS[0], months, USUAL | changes)
+        found, steps = bits_per_byte(checkpoints[-1], last), _steps(checkpoints)
+        old = {month: found[month] for month in MONTHS[:-1]}
+        rows.append({"settings": name, "all": mean(found), "old": mean(old), "new": found[MONTHS[-1]], "steps": steps})
+        print(rows[-1], flush=True)
+    keep("continual_settings", {"rows": rows})
+
+
+def months(given: argparse.Namespace) -> None:
+    """Trains chains and from nothing with all seeds, and keeps the bits per byte of all models."""
+    found = tokens(given.data)
+    last_shards, last_plan = found[MONTHS[-1]]
+    every = [-(-sum(Plan.open(plan).sequences.values()) * EPOCHS // BATCH) for _, plan in found.values()]
+    nothing = [
+        trained(f"nothing-seed{seed}", training(every[-1] * BATCH, seed), shards=last_shards, plan=last_plan)
+        for seed in SEEDS
+    ]
+    retrained = [bits_per_byte(one, last_shards) for one in nothing]
+    print([mean(row) for row in retrained], flush=True)
+    defaults = ContinualConfig().model_dump(exclude={"steps"})
+    name = next((name for name, changes in SETTINGS.items() if USUAL | changes == defaults), "defaults")
+    continual = []
+    for seed in SEEDS:
+        checkpoints = chain(name, seed, found, defaults)
+        continual.append([bits_per_byte(one, last_shards) for one in checkpoints])
+        print(seed, [mean(row) for row in continual[-1]], flush=True)
+    of_chain = _steps(checkpoints)
+    steps = {"month 6": of_chain[-1], "month 6 from nothing": every[-1],
+             "six months": sum(of_chain), "six months from nothing": sum(every)}  # fmt: skip
+    figures = {
+        "steps": steps,
+        "from_nothing": _spread([mean(row) for row in retrained]),
+        "continual": _spread([mean(rows[-1]) for rows in continual]),
+        "by_month": {
+            "from_nothing": {month: _spread([row[month] for row in retrained]) for month in MONTHS},
+            "continual": {month: _spread([rows[-1][month] for rows in continual]) for month in MONTHS},
+        },
+        "regret_of_seed_0": [[row[month] for month in MONTHS] for row in continual[0]],
+    }
+    keep("continual", figures)
+
+
+def _steps(checkpoints: list[Artifact]) -> list[int]:
+    return [json.loads(one.read("run.json"))["steps"] for one in checkpoints]
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {
+        "mean": round(float(np.mean(values)), 4),
+        "sd": None if deviation is None else round(deviation, 4),
+        "values": values,
+    }
+
+
+def main() -> None:
+    options = parser(__doc__)
+    commands = options.add_subparsers(required=True, metavar="settings|months")
+    one = commands.add_parser("settings", help="compare settings with one seed")
+    one.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")
+    one.set_defaults(run=settings)
+    two = commands.add_parser("months", help="compare with retraining, three seeds")
+    two.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")
+    two.set_defaults(run=months)
+    given = options.parse_args()
+    given.run(given)
+
+
+if __name__ == "__main__":
+    main()
