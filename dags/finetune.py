@@ -43,7 +43,7 @@ for recipe in recipes_for("finetune"):
     with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None, form=FORM)):
         tasks = {}
         for stage in recipe.stages("finetune"):
-            operator = training_operator(recipe, gang=False) if stage in GPU else StageOperator
+            operator = training_operator(recipe, gang=stage == "finetune") if stage in GPU else StageOperator
             pool = {"pool": "gpu"} if stage in GPU else {}
             tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **pool)
         connect(tasks)

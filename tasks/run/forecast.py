@@ -226,18 +226,16 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "", tuned: boo
         raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
     shape = read_shape(Path(model)) if model else ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
-    nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
+    nodes, per_node = _nodes(recipe), recipe.place.train.nproc
     if layout and not model:
-        check_fit(layout, train, shape.vocab_size, seq_len, nodes, recipe.place.train.nproc)
+        check_fit(layout, train, shape.vocab_size, seq_len, nodes, per_node)
     name = f"{recipe.name}/checkpoint"
     previous = newest(store, name, but=version)
     measured = RunPerformance.of(previous.record.metrics) if previous else None
     train = train.of_month(2) if previous else train
-    ranks = recipe.place.train.nproc * nodes
+    ranks, config = per_node * nodes, recipe.of(PlanConfig)
     address = str(previous.address) if previous else ""
-    planned = estimate(
-        recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, recipe.place.train.nproc, measured, address
-    )
+    planned = estimate(config, train, shape, seq_len, layout, ranks, per_node, measured, address)
     if model:  # the recipe's place says nothing about where it will be trained
         return TrainingPlan(planned, [], implausible(planned), [])
     return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
@@ -277,15 +275,19 @@ def _tuning_plan(recipe: Recipe, store: Store, version: str) -> TrainingPlan:
     described = json.loads(base.read(model_file.FILE))
     seq_len, train = recipe.of(ExamplesConfig).seq_len, tuning.training(ModelConfig.model_validate(described["model"]))
     shape, layout = ModelShape.of(train.model, described["vocab_size"]), recipe.place.train.layout
+    nodes, per_node = _nodes(recipe), recipe.place.train.nproc
     if layout:
-        check_fit(layout, train, shape.vocab_size, seq_len, 1, layout.ranks)
+        check_fit(layout, train, shape.vocab_size, seq_len, nodes, per_node)
     spec = tuning.tuning_spec(described["vocab_size"], described["eos_id"], seq_len)
     previous = newest(store, name, but=version)
     measured = RunPerformance.of(previous.record.metrics) if previous else None
-    config, ranks = recipe.of(PlanConfig), recipe.place.train.nproc
-    address = str(previous.address) if previous else ""
-    planned = estimate(config, train, shape, seq_len, layout, ranks, ranks, measured, address, spec)
+    config, address = recipe.of(PlanConfig), str(previous.address) if previous else ""
+    planned = estimate(config, train, shape, seq_len, layout, per_node * nodes, per_node, measured, address, spec)
     return _with_omissions(recipe, store, version, planned, Artifact.find(store, ArtifactId(name, version)))
+
+
+def _nodes(recipe: Recipe) -> int:
+    return recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
 
 
 def _lacks_gpu(recipe: Recipe) -> bool:

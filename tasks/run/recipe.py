@@ -87,7 +87,7 @@ class Recipe(_Sections):
         self._fill_in()
         relevant = {name: getattr(self, name) for name in READ if _is_relevant(name, self.makes)}
         sections = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **relevant)
-        if problems := [*inconsistencies(sections), *self._beyond_one_node(), *self._without_cycles()]:
+        if problems := [*inconsistencies(sections), *self._unsupported_layout(), *self._without_cycles()]:
             raise Problems(problems)
         return self
 
@@ -103,11 +103,11 @@ class Recipe(_Sections):
                 copy = original if self.field(when) else None
                 self.__dict__[section] = settings.model_copy(update={name: copy})
 
-    def _beyond_one_node(self) -> Iterator[str]:
-        """Yields errors for settings of the place that fine-tuning does not support."""
-        tuning, cluster = self.of(FinetuneConfig), self.place.kubernetes
+    def _unsupported_layout(self) -> Iterator[str]:
+        """Yields errors for a layout of the place that fine-tuning does not support."""
+        tuning = self.of(FinetuneConfig)
         if tuning.active:
-            yield from unsupported_settings(self.place.train.layout, cluster.nodes if cluster else 1, tuning.loss)
+            yield from unsupported_settings(self.place.train.layout, tuning.loss)
 
     def _without_cycles(self) -> Iterator[str]:
         """Yields what keeps the recipe from being run month by month, if it has `[cycle]`."""

@@ -74,9 +74,13 @@ class Trainer:
             check_ranks(self.run, ranks.world)
         self.layout = self._layout()
         self.disk = Disk.find(self.out, ranks)
-        self.checkpoints = Readable(self.disk, ranks, self.layout, sources_of(spec.copies), self.faults)
+        self._check_ranks_agree()
+        self.replica = self._replica()
+        boxes, sources = self.replica.boxes, sources_of(spec.copies)
+        self.checkpoints = Readable(self.disk, ranks, self.layout, boxes, sources, self.faults)
         newest = self._newest()
-        self.replica = self._replica(initialize=newest is None and spec.initial is None)
+        if newest is None and spec.initial is None:
+            self.replica.initialize()
         self.step, self.tokens, self.guard = 0, 0, LossGuard()
         self.passed: StepRanges = []
         self.has_trained = self._is_first_step = True
@@ -95,20 +99,18 @@ class Trainer:
             counts = ModelShape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
-    def _replica(self, *, initialize: bool) -> "Replicated | Sharded":
-        """Returns the model, with or without its initial weights: sharded in a layout, else replicated."""
+    def _replica(self) -> "Replicated | Sharded":
+        """Returns the model, sharded in a layout, else replicated; only that of a fine-tuning has its weights."""
         vocab_size, seq_len, tuning = self.batches.vocab_size, self.batches.seq_len, self.spec.tuning
         if self.layout is None and tuning:
             from tasks.trainer.tuning.model import build_tuned
 
             return Replicated(self.run, vocab_size, self.ranks, build_tuned(self.spec))
         if self.layout is None:
-            return Replicated(self.run, vocab_size, self.ranks, initialize=initialize)
+            return Replicated(self.run, vocab_size, self.ranks, initialize=False)
         from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
 
-        sharded = Sharded(
-            self.run, self.layout, vocab_size, seq_len, self.ranks, initialize=initialize and not tuning, tuning=tuning
-        )
+        sharded = Sharded(self.run, self.layout, vocab_size, seq_len, self.ranks, initialize=False, tuning=tuning)
         if tuning:
             from tasks.trainer.tuning.model import load_base
 
@@ -329,19 +331,22 @@ class Trainer:
         mixture = {"weights": self.spec.weights, "plan": self.batches.identity}
         return {"config": self.run.model_dump(mode="json"), **mixture, **initial}
 
-    def _newest(self) -> dict[str, Any] | None:
-        """Returns the state of the newest checkpoint that all ranks can read; None if there is no checkpoint.
-
-        Raises:
-            InputError: ranks or checkpoints belong to another run.
-            TransientError: there are checkpoints, but none can be read.
-        """
+    def _check_ranks_agree(self) -> None:
+        """Raises InputError if this rank belongs to another run than rank 0."""
         own = json.dumps(self._identity())
         if self.ranks.broadcast_text(own) != own:
             raise InputError(
                 f"rank {self.ranks.rank} has other settings or inputs than rank 0",
                 "start all nodes with the same recipe and version",
             )
+
+    def _newest(self) -> dict[str, Any] | None:
+        """Returns the state of the newest checkpoint that all ranks can read; None if there is no checkpoint.
+
+        Raises:
+            InputError: the checkpoints belong to another run.
+            TransientError: there are checkpoints, but none can be read.
+        """
         state = self.checkpoints.newest()
         if state and state["run"] != self._identity():
             raise InputError(

@@ -7,6 +7,8 @@ adapters are merged, `merged/model.safetensors`. Examples of documents that are 
 blank from the next checkpoint on, and examples that spoil a step immediately (`withheld.json`). Training runs in child
 processes (`launch`); a killed stage resumes from the newest checkpoint that verifies, and writes the same bytes.
 `monitor` raises alerts during the run and sends the report page to the tracker.
+
+On several nodes, every node starts this stage: node 0 runs it, and the others `join` it, as in `tasks.stages.train`.
 """
 
 import json
@@ -25,10 +27,13 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import tokenizer_of, unrecorded
 from tasks.formats.tokens.readings import recipes_of, withheld_examples
 from tasks.formats.tokens.shard import TokenFormat
+from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
+from tasks.trainer.checkpoints.copies import PATIENCE_S
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
+from tasks.trainer.checkpoints.node_copies import NodeCopies
 from tasks.trainer.checkpoints.recovery import Recovery
-from tasks.trainer.config import TrainSpec
+from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
@@ -49,17 +54,15 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 
     Raises:
         InputError: base and examples do not match, or every step was skipped.
-        RecipeError: the place has several nodes, or a layout that fine-tuning does not support.
+        RecipeError: the place has a layout that fine-tuning does not support.
     """
-    gang = Gang.from_environment()
-    for problem in unsupported_settings(layout_here(), gang.nodes if gang else 1, config.loss):
-        cause, _, remedy = problem.rpartition(": ")
-        raise RecipeError(cause, remedy)
+    _check_layout(config)
     fence = Fence(output)
     fence.inherit()
-    locations = checkpoints_here()
+    locations, gang = checkpoints_here(), Gang.from_environment()
     spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every, layout_here())
-    recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations)
+    recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations, gang.nodes if gang else 1)
+    spec = spec.model_copy(update={"copies": recovery.copy_specs()})
     known_faults = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
     examples = inputs["examples"]
@@ -79,22 +82,25 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 
     def check() -> None:
         fence.check_now_and_then()
+        recovery.tick()
         monitor.tick()
 
     try:
         with recovery.guarding(fence):
-            train_local(spec, follow, check=check)
+            train_local(spec, follow, gang=gang, check=check)
     except SupersededError:
         raise
     except BaseException as error:
         monitor.send_page(error)
         raise
-    recovery.publish(config.steps)
+    recovery.publish(config.steps, wait_s=PATIENCE_S)
     metrics = _checked_metrics(output, spec)
     opened_examples = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
             _describe(part, config, spec, opened_examples, metrics)
+            if config.lora and config.lora.merge:
+                _merge(part, output, spec)
     recovery.clear()
     output.log_file("loss.png", partial(loss_curve, metrics))
     monitor.send_page()
@@ -102,6 +108,29 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
     all_metrics = {**report.metrics, **speed, **monitor.counts()}
     return replace(report, metrics=all_metrics, note=f"{report.note}; {initial_note}", inputs=notice.refs())
+
+
+def join(config: FinetuneConfig, inputs: Inputs, output: Output) -> None:
+    """Runs the ranks of a node other than 0, with the same inputs; writes nothing of the artifact.
+
+    Raises:
+        SluiceError: as on node 0.
+    """
+    _check_layout(config)
+    gang, locations = Gang.from_environment(), checkpoints_here()
+    assert gang is not None
+    copies = NodeCopies(output, gang.node, gang.nodes, config.training(ModelConfig()).milestone_steps, locations)
+    spec = tuning_spec(config, inputs, copies.run, check_every_here(), locations.keep_every, layout_here())
+    with copies.guarding():
+        ranks_spec = spec.model_copy(update={"copies": copies.specs})
+        train_local(ranks_spec, lambda step, values: None, gang=gang, check=copies.keep_up)
+
+
+def _check_layout(config: FinetuneConfig) -> None:
+    """Raises RecipeError if fine-tuning does not support the layout of the place."""
+    for problem in unsupported_settings(layout_here(), config.loss):
+        cause, _, remedy = problem.rpartition(": ")
+        raise RecipeError(cause, remedy)
 
 
 def _check_template(examples: Artifact, base: Artifact) -> None:
@@ -146,11 +175,15 @@ def _describe(
     if (withheld := Path(spec.out) / marks.FILE).exists():
         with part.file(marks.FILE) as file:
             file.write(withheld.read_bytes())
-    if config.lora and config.lora.merge:
-        from tasks.trainer.tuning.model import write_merged
 
-        with part.file(MERGED) as file:
-            write_merged(spec, file)
+
+def _merge(part: Part, output: Output, spec: TrainSpec) -> None:
+    """Writes the whole model, with the adapters of the last milestone, which is committed."""
+    from tasks.trainer.tuning.model import write_merged
+
+    weights = output.store.read(f"{output.address.path}/checkpoints/{name_of(spec.run.steps)}/{MODEL}")
+    with part.file(MERGED) as file:
+        write_merged(spec, weights, file)
 
 
 def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -> dict[str, Any]:

@@ -15,10 +15,11 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,14 +178,27 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+class Box(NamedTuple):
+    """A rectangular part of a tensor: its offsets within the tensor, and its shape."""
+
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def overlap(self, other: "Box") -> "Box | None":
+        """Returns the values that two parts of the same tensor have in common; None if there are none."""
+        firsts = tuple(map(max, self.offsets, other.offsets))
+        ends = (min(a + m, b + n) for a, m, b, n in zip(*self, *other, strict=True))
+        lengths = tuple(end - first for end, first in zip(ends, firsts, strict=True))
+        return Box(firsts, lengths) if all(length > 0 for length in lengths) else None
+
+
 @dataclass(frozen=True)
 class TensorPart:
-    """A rectangular part of a tensor in a file: byte offset `begin`, and offsets and shape within the tensor."""
+    """A part of a tensor in a file, from byte `begin` on."""
 
     path: Path
     begin: int
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
+    box: Box
 
 
 @dataclass(frozen=True)
@@ -209,10 +223,10 @@ class StoredTensor:
             return values.reshape(*self.shape, size)
         whole = np.empty((*self.shape, size), dtype=np.uint8)
         for part in self.parts:
-            count = math.prod(part.shape) * size
+            count = math.prod(part.box.shape) * size
             values = np.fromfile(part.path, dtype=np.uint8, count=count, offset=part.begin)
-            box = tuple(slice(first, first + length) for first, length in zip(part.offsets, part.shape, strict=True))
-            whole[box] = values.reshape(*part.shape, size)
+            here = tuple(slice(first, first + length) for first, length in zip(*part.box, strict=True))
+            whole[here] = values.reshape(*part.box.shape, size)
         return whole
 
 
@@ -232,27 +246,41 @@ def tensors_in(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     tensors = {}
     for name in sorted(parts_by_name):
         dtype, parts = parts_by_name[name][0][0], [part for _, part in parts_by_name[name]]
-        ends = [tuple(a + b for a, b in zip(part.offsets, part.shape, strict=True)) for part in parts]
+        ends = [tuple(a + b for a, b in zip(*part.box, strict=True)) for part in parts]
         shape = tuple(max(sizes) for sizes in zip(*ends, strict=True))
-        if sum(math.prod(part.shape) for part in parts) != math.prod(shape):
+        if sum(math.prod(part.box.shape) for part in parts) != math.prod(shape):
             raise InputError(f'{paths[0].parent}: parts of the tensor "{name}" are missing', "delete the folder")
         tensors[name] = StoredTensor(dtype, shape, tuple(parts))
     return tensors
 
 
-def parts_in(path: Path) -> Iterator[tuple[str, str, TensorPart]]:
-    """Yields name, dtype and part of every tensor in a file; raises InputError if it is not a safetensors file."""
+def parts_in(path: Path, read: Callable[[int, int], bytes] | None = None) -> Iterator[tuple[str, str, TensorPart]]:
+    """Yields name, dtype and part of every tensor in a file.
+
+    Args:
+        path: of the file.
+        read: returns the bytes between two offsets of a file that is elsewhere; None: it is read from `path`.
+
+    Raises:
+        InputError: it is not a safetensors file.
+    """
+    read = read or partial(_read_range, path)
     try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header: dict[str, Any] = json.loads(file.read(size))
+        size = int.from_bytes(read(0, 8), "little")
+        header: dict[str, Any] = json.loads(read(8, 8 + size))
         sharding = json.loads((header.pop("__metadata__", None) or {}).get(SHARDING, "{}"))
         for name, entry in header.items():
             shape = tuple(entry["shape"])
             offsets = tuple(sharding[name]["saved_offsets"]) if sharding else (0,) * len(shape)
-            yield name, entry["dtype"], TensorPart(path, 8 + size + entry["data_offsets"][0], offsets, shape)
+            yield name, entry["dtype"], TensorPart(path, 8 + size + entry["data_offsets"][0], Box(offsets, shape))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is not a safetensors file ({error})", "delete the folder") from error
+
+
+def _read_range(path: Path, first: int, end: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(first)
+        return file.read(end - first)
 
 
 def write_whole(tensors: dict[str, StoredTensor], file: IO[bytes]) -> None:

@@ -2,14 +2,17 @@
 
 With a layout whose replicas span nodes, the files of a checkpoint are spread over the disks of the nodes. A file that a
 rank needs and that is not on its disk, because the disk is new or the layout another, is fetched from a copy of the
-checkpoint or from the milestone. If the scratch folder is shared by all nodes, there is one disk.
+checkpoint or from the milestone: in another layout, only files with parts of the tensors that are on this node. If the
+scratch folder is shared by all nodes, there is one disk.
 """
 
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.checkpoint import Box
 from tasks.trainer.checkpoints.sources import Source, fetch_file
 from tasks.trainer.logs import METRICS, Faults, proven_steps
 from tasks.trainer.parallel.ranks import Ranks, checkpoint_group
@@ -54,10 +58,6 @@ class Disk:
             return cls(first / "checkpoints", 0, ranks.rank, ranks.world)
         return cls(out / "checkpoints", ranks.node, ranks.local_rank, ranks.local_world)
 
-    def number_of(self, rank: int) -> int:
-        """Returns the index of the disk of any rank; all disks have equally many ranks."""
-        return rank // self.ranks
-
 
 def _is_shared(out: Path, ranks: Ranks) -> bool:
     """Returns whether every rank sees a folder of rank 0, by a file with a random name in it."""
@@ -89,15 +89,23 @@ class Readable:
     Args:
         disk: of this rank.
         ranks: the process group.
-        layout: in which the ranks read; None: rank 0 reads everything.
+        layout: in which the ranks read.
+        boxes: returns which part of each tensor this rank reads; None: all files.
         sources: of files that are not on a disk.
         faults: of the run.
     """
 
     def __init__(
-        self, disk: Disk, ranks: Ranks, layout: Layout | None, sources: Sequence[Source], faults: Faults
+        self,
+        disk: Disk,
+        ranks: Ranks,
+        layout: Layout | None,
+        boxes: Callable[[], Mapping[str, Box] | None],
+        sources: Sequence[Source],
+        faults: Faults,
     ) -> None:
-        self.disk, self.ranks, self.layout, self.sources, self.faults = disk, ranks, layout, sources, faults
+        self.disk, self.ranks, self.layout, self.boxes = disk, ranks, layout, boxes
+        self.sources, self.faults = sources, faults
         self._group = checkpoint_group() if ranks.world > 1 else None
         self._run = disk.root.parent
 
@@ -145,10 +153,7 @@ class Readable:
         for number, files, reasons in self._gather((self.disk.number, here, damaged)):
             on_disks.setdefault(number, set()).update(files)
             damaged = reasons or damaged
-        needed = set[str]()
-        for rank in range(self.ranks.world):
-            if self.disk.number_of(rank) == self.disk.number:
-                needed.update(self._needed(rank, listing))
+        needed = self._needed(step, listing, on_disks, here)
         missing = sorted(needed - on_disks[self.disk.number])[self.disk.rank :: self.disk.ranks]
         reasons = [reason for reason in self._gather(self._fetch(step, listing, missing)) if reason]
         if not reasons:
@@ -195,13 +200,49 @@ class Readable:
                 damaged = f"{path} does not have the sha256 its checkpoint states"
         return good, damaged
 
-    def _needed(self, rank: int, listing: Listing) -> Iterable[str]:
-        """Returns the files that a rank reads: its own if the layout is the same, else all; none on other replicas."""
-        if rank >= (self.layout.ranks // self.layout.replicate if self.layout else 1):
-            return ()
-        if self.layout and listing.state.get(checkpoint.LAYOUT) == self.layout.sharding:
-            return [file for file in listing.sums if file.startswith(checkpoint.file_prefix(rank))]
-        return listing.sums
+    def _needed(self, step: int, listing: Listing, on_disks: Mapping[int, set[str]], here: Sequence[str]) -> set[str]:
+        """Returns the files that the ranks of this disk read; a collective.
+
+        Args:
+            step: of the checkpoint.
+            listing: its files.
+            on_disks: the good files on each disk.
+            here: those that this rank has verified.
+        """
+        same = self.layout is not None and listing.state.get(checkpoint.LAYOUT) == self.layout.sharding
+        parts: Mapping[str, Sequence[tuple[str, Box]]] = {}
+        if self.layout and not same and any(files != listing.sums.keys() for files in on_disks.values()):
+            parts = self._parts(step, listing, set.union(*on_disks.values()), here)
+        boxes = self.boxes()
+        if boxes is None:
+            own = list(listing.sums)
+        elif same:
+            own = [file for file in listing.sums if boxes and file.startswith(checkpoint.file_prefix(self.ranks.rank))]
+        else:
+            own = [file for file in listing.sums if boxes and _overlaps(boxes, parts.get(file))]
+        needed = set[str]()
+        for number, files in self._gather((self.disk.number, own)):
+            needed.update(files if number == self.disk.number else ())
+        return needed
+
+    def _parts(
+        self, step: int, listing: Listing, on_disks: set[str], here: Sequence[str]
+    ) -> dict[str, list[tuple[str, Box]]]:
+        """Returns the parts of tensors in each file whose header can be read; each header is read once per disk."""
+        absent = sorted(listing.sums.keys() - on_disks)[self.ranks.rank :: self.ranks.world]
+        of_rank = {}
+        for file, ways in [(file, [None]) for file in here] + [(file, self._ways(listing, file)) for file in absent]:
+            for read in ways:
+                with suppress(SluiceError, OSError):
+                    parts = checkpoint.parts_in(self._folder(step) / file, read)
+                    of_rank[file] = [(name, part.box) for name, _, part in parts]
+                    break
+        return {file: parts for of_one in self._gather(of_rank) for file, parts in of_one.items()}
+
+    def _ways(self, listing: Listing, file: str) -> Iterator[Callable[[int, int], bytes]]:
+        """Yields functions that return the bytes between two offsets of a file in a source."""
+        for number, folder in listing.folders:
+            yield partial(self.sources[number].store.read_range, f"{folder}/{file}")
 
     def _fetch(self, step: int, listing: Listing, files: Sequence[str]) -> str:
         """Fetches files from the sources to this disk; returns "", or the reason why one is not there."""
@@ -246,3 +287,8 @@ class Readable:
         items = [None] * self.ranks.world
         dist.all_gather_object(items, item, group=self._group)
         return items
+
+
+def _overlaps(boxes: Mapping[str, Box], parts: Sequence[tuple[str, Box]] | None) -> bool:
+    """Whether a file has a part of one of the boxes; of a file whose parts are unknown, it may."""
+    return parts is None or any(name in boxes and boxes[name].overlap(box) for name, box in parts)

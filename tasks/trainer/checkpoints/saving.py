@@ -40,6 +40,9 @@ class Stateful(Protocol):
     def write(self, staged: Any, folder: Path) -> dict[str, str]:
         """Writes the result of `stage`; returns the SHA-256 of this rank's files by name. Has no barrier at its end."""
 
+    def boxes(self) -> Mapping[str, checkpoint.Box] | None:
+        """Returns which part of each tensor this rank reads from files, by name; None: all files."""
+
     def read(self, folder: Path) -> None:
         """Loads a checkpoint, from which files that this rank does not need may be missing."""
 

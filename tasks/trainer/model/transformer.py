@@ -196,10 +196,15 @@ class Transformer(nn.Module):
 def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:
     """Returns a model in fp32 with random initial weights from `seed`."""
     model = Transformer(config, vocab_size)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(initial_weight(config, name, weight.shape, seed))
+    set_initial_weights(model, config, seed)
     return model
+
+
+@torch.no_grad()
+def set_initial_weights(model: Transformer, config: ModelConfig, seed: int) -> None:
+    """Sets random initial weights from `seed`, in place."""
+    for name, weight in model.named_parameters():
+        weight.copy_(initial_weight(config, name, weight.shape, seed))
 
 
 def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> Tensor:

@@ -24,7 +24,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.model.attention import best_kernel
-from tasks.trainer.model.transformer import Transformer, build
+from tasks.trainer.model.transformer import Transformer, set_initial_weights
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
 
@@ -60,9 +60,10 @@ class Replicated:
         if run.precision == "fp8":
             raise InputError("fp8 needs a GPU", 'set [train] precision = "bf16", or train on a GPU')
         self.numbers = self.numbers_of(0)
-        if model is None and initialize:
-            model = build(run.model, vocab_size, run.init_seed)
+        initialize = initialize and model is None
         self.model = (model or Transformer(run.model, vocab_size)).to(ranks.device)
+        if initialize:
+            self.initialize()
         self._choose_kernel()
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
@@ -75,6 +76,10 @@ class Replicated:
         self.stop_requested = False
         """Whether this rank has received SIGTERM; the next gradient computation shares it with all ranks."""
         self._staged: dict[str, Tensor] = {}
+
+    def initialize(self) -> None:
+        """Sets the random initial weights."""
+        set_initial_weights(self.model, self.run.model, self.run.init_seed)
 
     def _choose_kernel(self) -> None:
         """Sets the attention kernel of the model, and of a frozen reference within it."""
@@ -186,6 +191,10 @@ class Replicated:
         for file, tensors in staged.items():
             save_file(tensors, folder / file)
         return {file: sha256_of_file(folder / file) for file in staged}
+
+    def boxes(self) -> dict[str, checkpoint.Box] | None:
+        """Returns {} on ranks that read nothing from files, and None on rank 0, which reads everything."""
+        return {} if self.ranks.rank else None
 
     def read(self, folder: Path) -> None:
         """Loads a checkpoint on rank 0, and broadcasts the state to all ranks."""

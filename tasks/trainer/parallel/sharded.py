@@ -31,7 +31,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
-from tasks.trainer.checkpoints.checkpoint import STATE, TensorPart, file_prefix, parts_in
+from tasks.trainer.checkpoints.checkpoint import STATE, Box, TensorPart, file_prefix, parts_in
 from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
@@ -61,14 +61,13 @@ def load_shards(state: Mapping[str, Tensor], folder: Path, rank: int) -> None:
         InputError: a part of a shard is in none of the files, or a file is malformed.
     """
     boxes = {name: _box(tensor) for name, tensor in state.items()}
-    missing = {name: size for name, (_, shape) in boxes.items() if (size := math.prod(shape))}
+    missing = {name: size for name, box in boxes.items() if (size := math.prod(box.shape))}
     for path in _in_order(folder, rank):
         if not missing:
             return
         for name, _, part in parts_in(path):
             if name in missing:
-                offsets, shape = boxes[name]
-                missing[name] -= _copy_overlap(state[name], offsets, shape, part)
+                missing[name] -= _copy_overlap(state[name], boxes[name], part)
                 if not missing[name]:
                     del missing[name]
     if missing:
@@ -82,32 +81,29 @@ def _in_order(folder: Path, rank: int) -> Iterator[Path]:
     yield from sorted(paths, key=lambda path: not path.name.startswith(own))
 
 
-def _box(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns offsets and shape of this rank's shard within the whole tensor."""
+def _box(tensor: Tensor) -> Box:
+    """Returns which part of the whole tensor this rank's shard is."""
     if not isinstance(tensor, DTensor):
-        return (0,) * tensor.ndim, tuple(tensor.shape)
+        return Box((0,) * tensor.ndim, tuple(tensor.shape))
     shape, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tuple(offsets), tuple(shape)
+    return Box(tuple(offsets), tuple(shape))
 
 
-def _copy_overlap(tensor: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...], part: TensorPart) -> int:
+def _copy_overlap(tensor: Tensor, box: Box, part: TensorPart) -> int:
     """Copies the overlap of a part with the box of a shard into the shard; returns its number of values."""
-    firsts = [max(a, b) for a, b in zip(offsets, part.offsets, strict=True)]
-    lengths = [
-        min(a + m, b + n) - first
-        for a, m, b, n, first in zip(offsets, shape, part.offsets, part.shape, firsts, strict=True)
-    ]
-    if any(length <= 0 for length in lengths):
+    if (common := box.overlap(part.box)) is None:
         return 0
     shard: Tensor = tensor.detach()
     if isinstance(shard, DTensor):
         shard = shard.to_local()
-    there = tuple(slice(f - b, f - b + n) for f, b, n in zip(firsts, part.offsets, lengths, strict=True))
-    here = tuple(slice(f - a, f - a + n) for f, a, n in zip(firsts, offsets, lengths, strict=True))
-    stored = np.memmap(part.path, np.uint8, "r", part.begin, (*part.shape, shard.element_size()))
+    here, there = (
+        tuple(slice(f - b, f - b + n) for f, b, n in zip(common.offsets, whole.offsets, common.shape, strict=True))
+        for whole in (box, part.box)
+    )
+    stored = np.memmap(part.path, np.uint8, "r", part.begin, (*part.box.shape, shard.element_size()))
     values = torch.from_numpy(np.array(stored[there])).view(shard.dtype).squeeze(-1)
     shard[here].copy_(values)
-    return math.prod(lengths)
+    return math.prod(common.shape)
 
 
 log = logging.getLogger(__name__)
@@ -167,7 +163,7 @@ class Sharded:
             if parameter.requires_grad
         }
         if initialize:
-            initialize_shards(self.parameters, run)
+            self.initialize()
         self.optimizer = build_optimizer(self.parameters, run)
         self._fingerprint = install_fingerprint(self.chunks, self.mesh)
         self.share, self.share_tolerance = 0.0, self._fingerprint.tolerance
@@ -225,6 +221,10 @@ class Sharded:
             return float(self.pipeline.backward(microbatches)), count
         (model,) = self.chunks
         return float(accumulate(model, microbatches, self.layout.zero)), count
+
+    def initialize(self) -> None:
+        """Sets the random initial weights."""
+        initialize_shards(self.parameters, self.run)
 
     def state_hashes(self) -> list[Tensor]:
         """Returns the hash of this rank's shard of weights and optimizer state for each of `copies`, int64 scalars."""
@@ -328,15 +328,26 @@ class Sharded:
         Raises:
             InputError: a part that this rank reads is not in `folder`.
         """
-        state, shared = self._state(), dict[str, Tensor]()
-        if self.layout.tensor > 1:
-            shared = dict(self._select(RankCopies("norms", "", []), state))
-        if self.mesh.at("replicate") == 0:
-            own = {name: state[name] for name in state if not self.mesh.at("tensor") or name not in shared}
-            load_shards(own, folder, self.ranks.rank)
-            self._copy_along("tensor", shared)
+        load_shards(self._own_state(), folder, self.ranks.rank)
+        if self.layout.tensor > 1 and self.mesh.at("replicate") == 0:
+            self._copy_along("tensor", self._shared_state())
         if self.layout.replicate > 1:
-            self._copy_along("replicate", state)
+            self._copy_along("replicate", self._state())
+
+    def boxes(self) -> dict[str, Box]:
+        """Returns which part of each tensor `read` reads from files on this rank, by name; {} on later replicas."""
+        return {name: _box(tensor) for name, tensor in self._own_state().items()}
+
+    def _own_state(self) -> dict[str, Tensor]:
+        """Returns the tensors that this rank reads from files."""
+        if self.mesh.at("replicate"):
+            return {}
+        shared = self._shared_state() if self.mesh.at("tensor") else {}
+        return {name: tensor for name, tensor in self._state().items() if name not in shared}
+
+    def _shared_state(self) -> Mapping[str, Tensor]:
+        """Returns the tensors that ranks of tensor parallelism have copies of."""
+        return self._select(RankCopies("norms", "", []), self._state())
 
     def _copy_along(self, dimension: str, state: Mapping[str, Tensor]) -> None:
         """Broadcasts tensors from the first rank of a dimension, in place."""

@@ -12,7 +12,6 @@ from tasks.trainer.interchange.address import check_model_name
 from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
-_REMEDY = "leave it out, or fine-tune in a recipe without it"
 _SHARD = "use shard and replicate, or fine-tune in a recipe without it"
 
 
@@ -83,16 +82,13 @@ class FinetuneConfig(Config):
         )
 
 
-def unsupported_settings(layout: Layout | None, nodes: int, loss: str = "sft") -> Iterator[str]:
+def unsupported_settings(layout: Layout | None, loss: str = "sft") -> Iterator[str]:
     """Yields the settings of a place that a fine-tuning does not support, as "setting: reason: remedy".
 
     Args:
         layout: of the place; None: it has none.
-        nodes: number of nodes of a run.
         loss: of the fine-tuning.
     """
-    if nodes > 1:
-        yield f"place.kubernetes.nodes: {nodes} nodes, and a fine-tuning runs on one: {_REMEDY}"
     if layout is None:
         return
     for name, degree in (("tensor", layout.tensor), ("pipeline", layout.pipeline)):

@@ -8,24 +8,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
-from tasks.trainer.checkpoints.checkpoint import MODEL, StoredTensor, name_of, tensors_in, write_whole
+from tasks.trainer.checkpoints.checkpoint import StoredTensor, tensors_in, write_whole
 from tasks.trainer.config import LoraConfig, ModelConfig, TrainSpec, TuningSpec
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.transformer import Transformer, initial_weight
 from tasks.trainer.optim import local
-from tasks.trainer.parallel.replicated import whole_checkpoint
 from tasks.trainer.tuning.lora import LoraLinear, Nf4Linear, adapters, attach, dequantize, freeze, quantize, scale_of
 
 Weights = Mapping[str, StoredTensor]
@@ -151,22 +149,23 @@ def _set(target: Tensor, values: Tensor) -> None:
     local(target).copy_(values)
 
 
-def write_merged(spec: TrainSpec, file: IO[bytes]) -> None:
-    """Writes the safetensors file of the whole model after the last step, with the adapters merged.
+def write_merged(spec: TrainSpec, adapters: bytes, file: IO[bytes]) -> None:
+    """Writes the safetensors file of a whole model, with adapters merged.
 
-    Reads the last checkpoint in the run's folder.
+    Args:
+        spec: the fine-tuning, with its base.
+        adapters: content of the safetensors file of a whole checkpoint.
+        file: receives the model.
 
     Raises:
-        InputError: as `build_tuned`; or the checkpoint does not verify.
+        InputError: as `build_tuned`.
     """
     tuning, initial = spec.tuning, spec.initial
     assert tuning is not None
     assert tuning.lora is not None
     assert initial is not None
     lora = tuning.lora
-    with whole_checkpoint(Path(spec.out) / "checkpoints" / name_of(spec.run.steps)) as folder:
-        adapter = load_file(folder / MODEL)
-    load_initial(lambda base: write_whole(merged(tensors_in([base]), adapter, lora), file), initial)
+    load_initial(lambda base: write_whole(merged(tensors_in([base]), load(adapters), lora), file), initial)
 
 
 def merged(base: Weights, adapter: Mapping[str, Tensor], config: LoraConfig) -> dict[str, StoredTensor]:

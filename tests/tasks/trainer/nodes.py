@@ -15,9 +15,9 @@ import torch
 
 from tasks.core.errors import TransientError
 from tasks.core.stage import Output
+from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.runner import join_stage, run_stage
-from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import CopySpec, TrainSpec
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, Gang
@@ -96,7 +96,7 @@ def merged(nodes: Sequence[TrainSpec], step: int, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class StageNode:
-    """A node that runs the stage, and one rank in the same process.
+    """A node that runs a stage that trains, and one rank in the same process.
 
     `scratch` is the folder of its disk. `kill_when` is called after every step; the node is killed when it is true.
     """
@@ -104,10 +104,11 @@ class StageNode:
     recipe: Recipe
     scratch: Path
     kill_when: Callable[[int], bool] = lambda step: False
+    stage: str = "train"
 
 
 def run_stages(nodes: Sequence[StageNode]) -> list[int]:
-    """Runs the stage `train` on all nodes, with one rank each; returns the exit codes."""
+    """Runs the stage on all nodes, with one rank each; returns the exit codes."""
     importlib.import_module("tasks.trainer.parallel.sharded")
     port = free_port()
     return forked(_stage, [(node, number, len(nodes), port) for number, node in enumerate(nodes)], 300)
@@ -121,13 +122,13 @@ def _stage(here: StageNode, number: int, nodes: int, port: int) -> None:
     scratch = here.scratch / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     Output.scratch = property(lambda output: str(scratch))  # type: ignore[assignment,method-assign]
-    stage.train_local = partial(_train, here)  # type: ignore[attr-defined]
+    importlib.import_module(STAGES[here.stage].module).train_local = partial(_train, here)  # type: ignore[attr-defined]
     code = 0
     try:
         if number:
-            join_stage(here.recipe, "train")
+            join_stage(here.recipe, here.stage)
         else:
-            run_stage(here.recipe, "train")
+            run_stage(here.recipe, here.stage)
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -143,6 +144,7 @@ def _train(
     check: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains like `train_local` with one rank in this process; a thread calls the functions of the stage."""
+    Path(spec.out).mkdir(parents=True, exist_ok=True)
     tail, ended = MetricsTail(Path(spec.out) / METRICS), threading.Event()
 
     def follow() -> None:

@@ -21,7 +21,7 @@ def save(root: Path, step: int) -> Path:
 
 def readable(root: Path) -> Readable:
     """Finds checkpoints for one rank; faults are recorded beside them."""
-    return Readable(Disk(root, 0, 0, 1), Ranks(0, 1, 0), None, (), Faults(root))
+    return Readable(Disk(root, 0, 0, 1), Ranks(0, 1, 0), None, lambda: None, (), Faults(root))
 
 
 def test_a_loaded_checkpoint_equals_the_saved_state(tmp_path: Path) -> None:
