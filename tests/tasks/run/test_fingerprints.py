@@ -35,6 +35,7 @@ BEFORE = {
     "spans": "4c47e4224b6fe8d6",
     "repeats": "3f09fbc7b6b10903",
     "pack": "9f3c31c4477b2576",
+    "variants": "d9be9786fc16bdb9",
     "arms": "acd7bcfb4964997d",
     "canary": "ecb740e4cb04b3d2",
     "finalist": "545ca9fc4dde3bc8",
