@@ -15,7 +15,8 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
-from operators.runs import fails_at_once, run_of
+from operators.runs import RunSettings, fails_at_once, run_of
+from tasks.core.stage_spec import variant_version
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 
@@ -86,7 +87,10 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
 
 
 class CanaryGate(BaseOperator):  # type: ignore[misc]
-    """Logs the decision with its reasons, and publishes the mixture.
+    """Logs the decision with its reasons, and publishes mixture and settings.
+
+    With accepted settings, the event names the version of their variant, whose tokens exist, and has the settings as
+    overrides, so that the training reads both.
 
     Args:
         recipe: name of the recipe.
@@ -114,6 +118,10 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
         self.log.info(
             "weights: %s", ", ".join(f"{name} {share:.3f}" for name, share in sorted(decision["weights"].items()))
         )
+        if settings := decision.get("settings"):
+            self.log.info("settings: %s", ", ".join(f"{path} = {value}" for path, value in sorted(settings.items())))
+            version = variant_version(run.version, decision["variant"])
+            run = RunSettings(version, run.version, {**run.overrides, **settings})
         announce(context, self.outlets, StageResult.from_json(self.decided), run)
         return {
             "address": self.decided["address"],

@@ -32,21 +32,30 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         recipe: name of the recipe.
         stage: name of the stage in `tasks.run.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
+        variant: makes the artifact of this variant (`tasks.run.variants`), of which there is one per canary arm.
         skip_when_empty: mark the task as skipped, without outlet events, if the artifact has no rows.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member")
+    template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member", "variant")
     operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (MlflowLink(), ArtifactLink())
     ui_color = "#e8f0ea"
     on_dask = False
 
     def __init__(
-        self, *, recipe: str, stage: str, member: str = "", skip_when_empty: bool = False, **kwargs: Any
+        self,
+        *,
+        recipe: str,
+        stage: str,
+        member: str = "",
+        variant: str = "",
+        skip_when_empty: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.recipe = recipe
         self.stage = stage
         self.member = member
+        self.variant = variant
         self.skip_when_empty = skip_when_empty
         self.result: dict[str, Any] = {}
 
@@ -64,18 +73,23 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         """
         # Imported here, because DAG files import this module and must not import pyarrow.
         from operators.stats import send_gauges
-        from tasks.run.runner import run_stage
+        from tasks.run.runner import open_store, run_stage
+        from tasks.run.variants import variant_of
 
         recipe = find_recipe(self.recipe)
         run = self.run_of(recipe, context)
         recipe = run.recipe(recipe)
         use_connection(recipe)
+        version, source_version = run.version, run.source_version
+        if self.variant:
+            source_version = run.version
+            recipe, version = variant_of(recipe, open_store(recipe), run.version, self.variant)
         with forward_alerts(recipe.place.alerts, context["ti"]):
             result = run_stage(
                 recipe,
                 self.stage,
-                version=run.version,
-                source_version=run.source_version,
+                version=version,
+                source_version=source_version,
                 member=self.member,
                 on_dask=self.on_dask,
                 tracking=tracking_of(recipe, context),

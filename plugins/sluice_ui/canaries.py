@@ -49,6 +49,7 @@ def canaries(recipe: Recipe, version: str, at: Address) -> str:
         cards=[*(_cards(decision) if decision else []), *_cost(kinds)],
         cost=decision.get("cost", "") if decision else "",
         confirmation=_confirmation(decision) if decision else None,
+        settings=[[path, json.dumps(value)] for path, value in sorted((decision or {}).get("settings", {}).items())],
         checks=_checks(decision) if decision else [],
         rounds=[[one.get(name) for name in ("round", "stopped")] + [", ".join(one.get("arms", ()))]
                 for one in (decision or {}).get("rounds") or ()],
@@ -60,7 +61,8 @@ def canaries(recipe: Recipe, version: str, at: Address) -> str:
 
 def _cards(decision: Json) -> list[tuple[str, str, str]]:
     confirmed = decision.get("confirmation")
-    cards = [("Mixture", str(decision["winner"]), "promoted" if decision.get("promoted") else "stays")]
+    what, name = ("Settings", decision["variant"]) if "settings" in decision else ("Mixture", decision["winner"])
+    cards = [(what, str(name), "promoted" if decision.get("promoted") else "stays")]
     if not confirmed:
         return [*cards, ("Sure", "no", "nothing was confirmed on fresh seeds")]
     low, high = _interval(confirmed)

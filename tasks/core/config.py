@@ -33,7 +33,10 @@ class Problems(ValueError):
 
 
 class SectionCopy(NamedTuple):
-    """The section that a recipe copies into a field, if the recipe field at the dotted path `when` is true."""
+    """The section, or table of one, that a recipe copies into a field, if the recipe field `when` is true.
+
+    Both are dotted paths.
+    """
 
     section: str
     when: str

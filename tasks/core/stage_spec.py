@@ -28,6 +28,9 @@ class Input:
         member: returns the member of `kind`, or of `members_of`, that is read, from the stage's own member and its
             settings; with "" the input is left out. None for artifacts without members.
         earlier: the artifact was made by an earlier pass through the same stages, so the input does not order them.
+        variant: returns the variant whose artifact is read (`variant_version`), from the stage's own member and its
+            settings. A tuple of names reads one artifact of each, and with () the input is left out; with "" the
+            artifact of the own version is read.
         or_of_base: if the recipe has no stage that makes the artifact, read the one that the base model of the
             recipe's fine-tuning was made with; only for the tokenizer.
     """
@@ -40,7 +43,17 @@ class Input:
     when: str = ""
     member: Callable[[str, Any], str] | None = None
     earlier: bool = False
+    variant: Callable[[str, Any], str | tuple[str, ...]] | None = None
     or_of_base: bool = False
+
+
+def variant_version(version: str, variant: str) -> str:
+    """Returns the version of the artifacts of a variant: the recipe with other settings, made from a version's inputs.
+
+    >>> variant_version("2026-11", "strict")
+    '2026-11.strict'
+    """
+    return f"{version}.{variant}"
 
 
 @dataclass(frozen=True)
@@ -116,6 +129,7 @@ class StageSpec:
         before: stages that wait for it in the DAG without reading its output.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
         reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
+        when: dotted recipe field; the stage is part of a recipe only if it is true. "" for always.
     """
 
     name: str
@@ -132,6 +146,7 @@ class StageSpec:
     before: tuple[str, ...] = ()
     mapped: bool = False
     reads_web: bool = False
+    when: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "section", self.section or self.name)
@@ -154,7 +169,8 @@ class StageSpec:
     @property
     def of_other_versions(self) -> frozenset[str]:
         """Roles of inputs from other versions; searches for the artifacts of a version do not follow them."""
-        return frozenset({*self.named_inputs, *self.previous})
+        variants = (role for role, source in self.own_inputs.items() if source.variant)
+        return frozenset({*self.named_inputs, *self.previous, *variants})
 
     def input_kinds(self, *, required: bool = False) -> tuple[str, ...]:
         """Returns the kinds, without members, that it reads from its own version; `required`: without optional ones.

@@ -27,7 +27,7 @@ from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
-from tasks.core.stage_spec import Input, StageSpec
+from tasks.core.stage_spec import Input, StageSpec, variant_version
 from tasks.core.store import Store, open_outside
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.tokens.exposure import BASE, tokenizer_of
@@ -121,26 +121,53 @@ def _spec(recipe: Recipe, name: str, member: str) -> StageSpec:
     return spec
 
 
+@dataclass(frozen=True)
+class _Opener:
+    """Opens the artifacts of one version that a stage reads; see `resolve`."""
+
+    recipe: Recipe
+    store: Store
+    spec: StageSpec
+    version: str
+    source_version: str | None
+
+    def open(self, kind: str, variant: str = "") -> Artifact:
+        """Opens the artifact of a kind, at this version or its source version; that of a variant is never elsewhere.
+
+        Raises:
+            InputError: it does not exist.
+        """
+        maker, source = MAKERS[kind.partition("/")[0]].name, "" if variant else self.source_version
+        own = ArtifactId(
+            f"{self.recipe.name}/{kind}", variant_version(self.version, variant) if variant else self.version
+        )
+        if artifact := Artifact.find(self.store, own):
+            return artifact
+        if source and (artifact := artifact_of_version(self.store, self.recipe.name, kind, source)):
+            return artifact
+        where, remedy = f"which is not in {self.store.root}", f"run the stage {maker} first"
+        if variant:
+            remedy = f"run the stages up to {maker} with --variant {variant} first"
+        elif source and source != self.version:
+            where = f"and {source} has none in {self.store.root}, nor was it made from one that still exists"
+        if not variant:
+            remedy += ", or name a version that has it (source_version)"
+        raise InputError(f"stage {self.spec.name} needs {own}, {where}", remedy)
+
+    def variants(self, declared: Input, kind: str, member: str) -> Artifact | list[Artifact]:
+        """Opens an artifact that is not the member of a list: one, or one of each variant that is read."""
+        section = getattr(self.recipe, self.spec.section)
+        variant = declared.variant(member, section) if declared.variant else ""
+        opened = [self.open(kind, name) for name in ([variant] if isinstance(variant, str) else variant)]
+        read = [artifact.restricted_to(declared.files) if declared.files else artifact for artifact in opened]
+        return read[0] if isinstance(variant, str) else read
+
+
 def _current_inputs(
     recipe: Recipe, store: Store, spec: StageSpec, version: str, source_version: str | None, member: str
 ) -> tuple[ArtifactsByRole, tuple[InputRef, ...]]:
     """Returns the inputs at this version, and references to artifacts of which only groups are read."""
-
-    def open_input(kind: str) -> Artifact:
-        own = ArtifactId(f"{recipe.name}/{kind}", version)
-        if artifact := Artifact.find(store, own):
-            return artifact
-        if source_version and (artifact := artifact_of_version(store, recipe.name, kind, source_version)):
-            return artifact
-        where = f"which is not in {store.root}"
-        if source_version and source_version != version:
-            where = f"and {source_version} has none in {store.root}, nor was it made from one that still exists"
-        raise InputError(
-            f"stage {spec.name} needs {own}, {where}",
-            f"run the stage {MAKERS[kind.partition('/')[0]].name} first, or name a version that has it "
-            "(source_version)",
-        )
-
+    opener = _Opener(recipe, store, spec, version, source_version)
     artifacts: ArtifactsByRole = {}
     wholes: dict[str, Artifact] = {}
     for role, declared in spec.own_inputs.items():
@@ -152,14 +179,13 @@ def _current_inputs(
         if declared.or_of_base and not is_made:
             artifacts[role] = tokenizer_of_base(recipe, store, version)
         elif declared.members_of:
-            members = open_input(declared.members_of + of).record.members
-            artifacts[role] = [open_input(f"{declared.kind}/{name}") for name in members]
+            members = opener.open(declared.members_of + of).record.members
+            artifacts[role] = [opener.open(f"{declared.kind}/{name}") for name in members]
         elif declared.group:
-            whole = wholes.setdefault(declared.kind, open_input(declared.kind))
+            whole = wholes.setdefault(declared.kind, opener.open(declared.kind))
             artifacts[role] = group_of(whole, declared.group)
-        else:
-            artifact = open_input(declared.kind.replace("*", member) + of)
-            artifacts[role] = artifact.restricted_to(declared.files) if declared.files else artifact
+        elif read := opener.variants(declared, declared.kind.replace("*", member) + of, member):
+            artifacts[role] = read
     return artifacts, tuple(wholes[kind].ref(kind) for kind in sorted(wholes))
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError, create_model, field_validator, model_validator
 
-from tasks.core.config import C, Config, Problems, assign, canonical_json, parse, validate_strict
+from tasks.core.config import C, Config, Problems, assign, canonical_json, nearest, parse, validate_strict
 from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
 from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, SECTIONS, STAGES, sections_of, stages_of
 from tasks.run.monthly.config import Cycle
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_sources
+from tasks.stages.canary import ARM_SETTINGS, CanaryConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
@@ -87,9 +88,23 @@ class Recipe(_Sections):
         self._fill_in()
         relevant = {name: getattr(self, name) for name in READ if _is_relevant(name, self.makes)}
         sections = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **relevant)
-        if problems := [*inconsistencies(sections), *self._unsupported_layout(), *self._without_cycles()]:
+        problems = [*inconsistencies(sections), *self._unsupported_layout(), *self._without_cycles()]
+        if problems := problems or [*self._unusable_arms()]:
             raise Problems(problems)
         return self
+
+    def _unusable_arms(self) -> Iterator[str]:
+        """Yields errors in the settings of canary arms."""
+        sections = sorted({*sections_of("documents"), *sections_of("tokens")})
+        allowed = (*(f"{section}." for section in sections), *ARM_SETTINGS)
+        for arm in self.of(CanaryConfig).settings:
+            where = f'canary.settings: the arm "{arm.name}"'
+            foreign = [path for path in arm.set if not path.startswith(allowed)]
+            yield from (f"{where} sets {path}: {nearest(path, (*sections, *ARM_SETTINGS))}" for path in foreign)
+            try:
+                self.variant({} if foreign else arm.set)
+            except RecipeError as error:
+                yield f"{where}: {error.cause}: {error.remedy}"
 
     def _fill_in(self) -> None:
         """Sets fields derived from other sections; raises ValueError if the recipe sets such a field itself."""
@@ -97,7 +112,7 @@ class Recipe(_Sections):
         self.__dict__["consolidate"] = with_sources(crawls, self.of(ExtractConfig), self.of(ConsolidateConfig))
         for section, config in SECTIONS.items():
             for name, (source, when) in config.COPIED.items():
-                settings, original = getattr(self, section), getattr(self, source)
+                settings, original = getattr(self, section), self.field(source)
                 if getattr(settings, name) not in (None, original):
                     raise ValueError(f"{section}.{name} is filled in from [{source}]: leave it out")
                 copy = original if self.field(when) else None
@@ -132,11 +147,16 @@ class Recipe(_Sections):
     def has(self, stage: StageSpec) -> bool:
         """Returns whether a stage runs in this recipe."""
         dag_runs = stage.dag in OPERATIONS or PARTS[stage.dag] in self.makes
-        return dag_runs and bool(getattr(self, stage.section).active)
+        wanted = not stage.when or bool(self.field(stage.when))
+        return dag_runs and wanted and bool(getattr(self, stage.section).active)
 
     def stages(self, dag: str) -> tuple[str, ...]:
         """Returns the stages of a DAG that run in this recipe, in order."""
         return tuple(stage for stage in stages_of(dag) if self.has(STAGES[stage]))
+
+    def variant(self, changed: Mapping[str, Any]) -> "Recipe":
+        """Returns the recipe with the settings of a canary arm, and without arms; raises RecipeError."""
+        return self.override({"canary.settings": [], **changed})
 
     @property
     def parts(self) -> tuple[str, ...]:

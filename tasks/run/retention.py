@@ -32,6 +32,7 @@ from tasks.formats.tokens.origins import accumulates, read_origins
 from tasks.run.catalogue import PARTS, STAGES
 from tasks.run.place import Retention
 from tasks.run.result import Json
+from tasks.run.variants import bases
 
 FOLDER = ".retention"
 MODELS = ("model", "merged_model", "tuned_model")
@@ -298,7 +299,11 @@ class _Records:
         for artifact in filter(_is_part, self.own):
             parts.setdefault(artifact.address.version, []).append(artifact)
         begun = [version for version in self.versions if version in parts and version not in drop]
-        for rank, version in enumerate(begun):
+        base_of = bases(self.own)
+        # The variants of a version, for its canaries, are not further versions.
+        ranks = {base: rank for rank, base in enumerate(dict.fromkeys(base_of.get(one, one) for one in begun))}
+        for version in begun:
+            rank = ranks[base_of.get(version, version)]
             if rank < most or self._is_unfinished_cycle(parts[version], version):
                 reason = f"{_NEWEST} {most} versions" if rank < most else f"{version} is not complete"
                 yield _Root([str(artifact.address) for artifact in parts[version]], reason, _made_from)

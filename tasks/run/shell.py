@@ -21,6 +21,7 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.core.terminal import handling_broken_pipe
 from tasks.run.catalogue import STAGES
 from tasks.run.pid1 import fork_below_init
+from tasks.run.variants import DAGS, variant_of
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.takedown import VERSION_FORMAT, dated
@@ -91,6 +92,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
         command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
         if name == "takedown":
             add_takedown_arguments(command)
+        if stage.dag in DAGS:
+            command.add_argument("--variant", default="", help="arm of [[canary.settings]] whose artifact to make")
         if stage.mapped:
             command.add_argument("--member", required=True, help="the member, such as p0 or arm-0-seed-1")
     add = partial(_store_command, commands)
@@ -222,7 +225,13 @@ def _run(options: argparse.Namespace) -> None:
     if options.stage == "takedown":
         version, request = takedown_overrides(options)
         recipe = recipe.override(request)
-    run = {"version": version, "source_version": options.source_version, "member": options.member}
+    source_version = options.source_version
+    if variant := getattr(options, "variant", ""):
+        from tasks.run.runner import open_store
+
+        source_version = version or recipe.version
+        recipe, version = variant_of(recipe, open_store(recipe), source_version, variant)
+    run = {"version": version, "source_version": source_version, "member": options.member}
     if node_of():
         join_stage(recipe, options.stage, **run)
         return

@@ -76,6 +76,17 @@ def test_the_gate_states_the_decision_and_publishes_the_mixture(run_gate, tmp_pa
     }  # fmt: skip
 
 
+def test_with_accepted_settings_the_event_names_their_version_and_has_them_as_overrides(run_gate, tmp_path):
+    accepted = {"tokenizer.vocab_size": 300}
+    output = Output(Store(str(tmp_path / "store")), ArtifactId("settled/mixture", "v1"), "0" * 64)
+    with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
+        file.write(json.dumps({**DECISION, "settings": accepted, "variant": "coarse"}).encode())
+    commit(output, "decide", 1, Config(), [], Report())
+    run_gate("settled")
+    [event] = events_of("settled/mixture")
+    assert (event["version"], event["source_version"], event["overrides"]) == ("v1.coarse", "v1", accepted)
+
+
 def test_no_approval_is_requested_if_nothing_changes():
     decided = StageResult("r/comparison@v1", "f", "c", "v1", False, (), {"promoted": 0.0}, {}, "").to_json()
     approval = ReportApproval(task_id="approve", subject="?", recipe="r", decided=decided, promoted_only=True)
@@ -99,6 +110,58 @@ def test_every_arm_and_seed_is_a_mapped_task(recipes, dag_bag, documents):
     assert all(member.startswith("round-1-arm-") for member in members)
     mapped = [ti for ti in run.get_task_instances() if ti.task_id == "round_1.canary"]
     assert sorted(ti.map_index for ti in mapped) == list(range(len(members)))
+
+
+SETTINGS = """
+[extract]
+parts = 1
+min_chars = 1
+[[extract.files]]
+name = "texts"
+kind = "text"
+path = "{texts}/*.txt"
+[annotate]
+use = ["prose_score"]
+[consolidate]
+filters = []
+mask_pii = false
+[tokenizer]
+vocab_size = 300
+[encode]
+heldout_share = 0.2
+[pack]
+seq_len = 16
+[canary]
+repetition_cap = 99
+steps = 2
+batch_size = 2
+microbatch = 2
+[[canary.settings]]
+name = "coarse"
+set = {{ "tokenizer.vocab_size" = 270 }}
+"""
+
+
+def test_the_tokens_of_every_arm_of_settings_are_made_in_a_mapped_group(recipes, dag_bag, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(30):
+        (texts / f"{number}.txt").write_text(f"Text number {number} of a few words about the river and the stone.")
+    recipes("arms", text='name = "arms"\n' + SETTINGS.format(texts=texts))
+    recipe = find_recipe("arms")
+    for stage in (*recipe.stages("corpus"), *recipe.stages("tokens")):
+        run_stage(recipe, stage, version="v1", tracking=TrackingContext("", "arms"))
+    dag = dag_bag().dags["arms.canary"]
+    assert "round_2.arms" not in dag.task_dict
+    run = dag.test(run_conf={"version": "v1"}, mark_success_pattern=r"^(.*\.canary|finalist|confirm|decide|gate)$")
+    assert returned(run, "variants") == ["current", "coarse"]
+    packed = [ti for ti in run.get_task_instances() if ti.task_id == "variant.pack"]
+    assert sorted((ti.map_index, str(ti.state)) for ti in packed) == [(0, "success"), (1, "success")]
+    store = Store(str(tmp_path / "store"))
+    plans = [Artifact.open_at(store, ArtifactId("arms/plan", version)) for version in ("v1", "v1.current", "v1.coarse")]
+    assert [json.loads(plan.read("plan/summary.json"))["vocab_size"] for plan in plans] == [300, 300, 270]
+    assert plans[1].record.adopted_from == "arms/plan@v1"
+    assert [parse_member(member)[0] for member in returned(run, "round_1.arms")] == ["arm-0", "arm-0-again", "arm-1"]
 
 
 def test_without_a_finalist_nothing_is_confirmed_and_the_decision_is_made(recipes, dag_bag, documents, tmp_path):

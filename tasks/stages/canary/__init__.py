@@ -3,22 +3,58 @@
 In rounds: arms (select the mixtures of the round) -> canary (one small model per mixture and seed). Then finalist (the
 best mixture, if it looks better than the current one) -> confirm (fresh seeds of these two) -> decide (promote, or keep
 the current one).
+
+With `[[canary.settings]]` the arms are other settings of the recipe, not mixtures: variants (the settings of each arm)
+-> the stages of documents and tokens with each of these -> arms -> canary, and so on, in one round.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, field_errors, nearest
+from tasks.core.config import (
+    Config,
+    Problems,
+    SectionCopy,
+    assign,
+    canonical_json,
+    duplicates,
+    field_errors,
+    nearest,
+    validate_strict,
+)
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.formats.tokens.mixture import check_weights
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.planning.config import PEAKS
 
 AGAIN = 1_000_000
 """Added to the seed of the data order in the A/A arm: the current mixture again, with other data."""
+
+
+CURRENT = "current"
+"""Kind of the arm with the current mixture and settings; name of the variant with the current settings."""
+REPEATED = "A/A"
+"""Kind of the arm that is the current one again, with other data."""
+
+MIXTURE_OF_ARM = "canary.current"
+"""Setting of an arm with its mixture."""
+
+SCHEDULE = ("anneal", "replay")
+"""Tables of [train] that an arm may set; its runs then follow them."""
+
+
+class VariantConfig(Config):
+    """An arm that is the recipe with other settings."""
+
+    name: str = Field(pattern=r"^[a-z0-9_]+$")
+    """Name of the arm; its artifacts have the version `<version>.<name>`."""
+    set: dict[str, Any] = Field(min_length=1)
+    """Settings by dotted path, as in `--set`: of the sections of documents and tokens, `train.anneal`, `train.replay`,
+    and `canary.current`, the mixture of this arm; necessary if it adds a source to a mixture that is set."""
 
 
 class BudgetConfig(Config):
@@ -120,6 +156,26 @@ class CanaryConfig(Config):
     guarded: tuple[str, ...] = ()
     """Sources of documents that must not regress, regardless of `[pack] by`; empty: all of them."""
 
+    settings: tuple[VariantConfig, ...] = Field(default=(), exclude_if=lambda variants: not variants)
+    """Arms that are other settings of the recipe, instead of mixtures. All of them change the same settings, or they
+    are all combinations of several changes (factorial). Later cycles start from the accepted ones, unless `reuse` is
+    false."""
+    anneal: AnnealConfig | None = Field(default=None, exclude_if=lambda anneal: anneal is None)
+    """With `settings`: that of [train], which the recipe fills in."""
+    replay: ReplayConfig | None = Field(default=None, exclude_if=lambda replay: replay is None)
+    """With `settings`: that of [train], which the recipe fills in."""
+
+    COPIED = {name: SectionCopy(f"train.{name}", when="canary.settings") for name in SCHEDULE}
+
+    @field_validator("settings")
+    @classmethod
+    def _one_factor(cls, variants: tuple[VariantConfig, ...]) -> tuple[VariantConfig, ...]:
+        names = [variant.name for variant in variants]
+        if taken := [*duplicates(names), *(name for name in names if name == CURRENT)]:
+            raise ValueError(f'the arm "{taken[0]}" exists already: give it another name')
+        check_factors([variant.set for variant in variants])
+        return variants
+
     @field_validator("current", "target")
     @classmethod
     def _shares(cls, weights: dict[str, float]) -> dict[str, float]:
@@ -171,6 +227,51 @@ class CanaryConfig(Config):
             seed=seed + AGAIN if arm.get("again") else seed,
             checkpoint_every=max(1, self.steps // 4),
             milestones=1,
+            **self._schedule(arm.get("set", {})),
+        )
+
+    @property
+    def screenings(self) -> int:
+        """The most rounds of screening: one, if the arms are given."""
+        return 1 if self.settings else self.rounds
+
+    def _schedule(self, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns `anneal` and `replay` of a run with some settings of [train] changed."""
+        tables = {name: getattr(self, name) for name in SCHEDULE}
+        own = {path: value for path, value in changed.items() if path.startswith(_SCHEDULED)}
+        if not own:
+            return tables
+        settings = {"train": {name: table.model_dump(mode="json") for name, table in tables.items() if table}}
+        assign(settings, own)
+        train = validate_strict(TrainConfig, settings["train"])
+        return {name: getattr(train, name) for name in SCHEDULE}
+
+
+_SCHEDULED = tuple(f"train.{name}" for name in SCHEDULE)
+ARM_SETTINGS = (*_SCHEDULED, MIXTURE_OF_ARM)
+"""Settings that an arm may set in addition to those of documents and tokens."""
+
+
+def check_factors(changes: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValueError unless arms change one factor, or are all combinations of the changes of several ones.
+
+    Settings that are always changed together are one factor.
+    """
+    distinct = {canonical_json(change) for change in changes}
+    if len(distinct) < len(changes):
+        raise ValueError("two arms have the same settings: leave one out")
+    factors: dict[tuple[bool, ...], list[str]] = {}
+    for path in sorted({path for change in changes for path in change} - {MIXTURE_OF_ARM}):
+        factors.setdefault(tuple(path in change for change in changes), []).append(path)
+    levels = [
+        {canonical_json([change[path] for path in paths]) for change in changes if paths[0] in change}
+        for paths in factors.values()
+    ]
+    # The current settings are one more level of each factor, and together one more combination.
+    if changes and math.prod(len(values) + 1 for values in levels) != len(changes) + 1:
+        raise ValueError(
+            "the arms change different settings, so that no difference is that of one: let all change the same ones, "
+            "or add an arm for every combination"
         )
 
 
@@ -199,7 +300,42 @@ def round_before(member: str, _: Config) -> str:
 
 def last_round(_: str, config: CanaryConfig) -> str:
     """Returns the last round of a cycle, which ran or was skipped."""
-    return f"round-{config.rounds}"
+    return f"round-{config.screenings}"
+
+
+def arm_of(member: str) -> str:
+    """Returns the arm of a member's name, with or without its round.
+
+    >>> arm_of("round-1-arm-0-again-seed-4")
+    'arm-0-again'
+    """
+    arm = member.rpartition("-seed-")[0]
+    return arm[arm.index("arm-") :]
+
+
+def variant_of(member: str, config: CanaryConfig) -> str:
+    """Returns the variant of a member of `canary` or `confirm`; "" if the arms are mixtures.
+
+    >>> config = CanaryConfig(settings=({"name": "strict", "set": {"extract.min_chars": 9}},))
+    >>> variant_of("round-1-arm-0-again-seed-4", config), variant_of("arm-1-low-lr-seed-4", config)
+    ('current', 'strict')
+    """
+    number = int(arm_of(member).split("-")[1])
+    return ("", *variants_of(member, config)[1:])[number] or CURRENT if config.settings else ""
+
+
+def variants_of(_: str, config: CanaryConfig) -> tuple[str, ...]:
+    """Returns the variants of a cycle, the current one first; () if the arms are mixtures."""
+    return (CURRENT, *(variant.name for variant in config.settings)) if config.settings else ()
+
+
+def measured_variant(_: str, config: CanaryConfig) -> str | tuple[str, ...]:
+    """Returns the variant on whose held-out text all arms are measured; () if the arms are mixtures."""
+    return CURRENT if config.settings else ()
+
+
+def _variant_if_any(member: str, config: CanaryConfig) -> str | tuple[str, ...]:
+    return variant_of(member, config) or ()
 
 
 def _small_runs(name: str, output: str, arms: Input) -> StageSpec:
@@ -210,12 +346,30 @@ def _small_runs(name: str, output: str, arms: Input) -> StageSpec:
         config=CanaryConfig,
         section="canary",
         module="run",
-        inputs={"arms": arms, "shards": Input("shards"), "plan": _PLAN},
+        inputs={
+            "arms": arms,
+            "shards": Input("shards", variant=variant_of),
+            "plan": Input("plan", files=("plan/",), variant=variant_of),
+            "tokenizer": Input("tokenizer", variant=_variant_if_any),
+            "heldout": Input("shards", variant=measured_variant),
+            "heldout_tokenizer": Input("tokenizer", variant=measured_variant),
+        },
         mapped=True,
     )
 
 
 STAGES = (
+    StageSpec(
+        "variants",
+        dag="canary",
+        output="variants",
+        config=CanaryConfig,
+        section="canary",
+        module="variants",
+        inputs={"plan": _PLAN},
+        previous={"previous": PreviousInput("mixture", completed_by="mixture")},
+        when="canary.settings",
+    ),
     StageSpec(
         "arms",
         dag="canary",
@@ -228,6 +382,10 @@ STAGES = (
             "shards": Input("shards"),
             "before": Input("arms", member=round_before, earlier=True),
             "canaries": Input("canary", members_of="arms", member=round_before, earlier=True),
+            "variants": Input("variants", optional=True),
+            "plans": Input("plan", files=("plan/",), variant=variants_of),
+            "encoded": Input("shards", variant=variants_of),
+            "documents": Input("documents", files=("rejected/",), variant=variants_of),
         },
         previous={
             "previous": PreviousInput("mixture", completed_by="mixture", unless="rejected"),

@@ -29,10 +29,13 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.canary import CanaryConfig, design, evidence
+from tasks.formats.tokens.shard import ShardSet
+from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, arm_of, design, evidence, heldout, settings
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.design import Space
-from tasks.stages.canary.screening import Arm, Screening
+from tasks.stages.canary.registration import registered_settings, require_repetition, rules
+from tasks.stages.canary.screening import Arm, Cycle, Screening
+from tasks.stages.canary.variants import VARIANTS
 
 VERSION = 4
 ARMS = "arms.json"
@@ -40,30 +43,27 @@ CYCLE = "cycle.json"
 RESULT = "result.json"
 """File of the result of each member."""
 
-CURRENT = "current"
-REPEATED = "A/A"
 SAMPLED = "sampled"
 PROPOSED = "proposed"
 _CANDIDATES = 4_000
 _SAME = 0.005
 """L1 distance below which two mixtures count as the same arm."""
 
-Cycle = dict[str, Any]
-"""Content of `cycle.json`."""
-
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Selects the arms of a round; raises RecipeError if the current mixture, the target or the budget is invalid."""
     plan = Plan.open(inputs["plan"])
     cost = CycleCost(config, plan.format.vocab_size, plan.seq_len)
-    if "before" in inputs:
+    if config.settings:
+        cycle = _of_settings(config, inputs, cost)
+    elif "before" in inputs:
         results = [json.loads(member.read(RESULT)) for member in inputs.many("canaries")]
         cycle = following(config, json.loads(inputs["before"].read(CYCLE)), results, cost)
     else:
         previous = inputs.get("previous")
         decision = json.loads(previous.read("mixture.json")) if previous else None
         overridden = previous is not None and previous.record.config.get("current") != config.current
-        targets(config, plan.summary)
+        targets(config, plan.summary["heldout_documents"])
         sequences = {source: plan.sequences[source] for source in plan.sources}
         cycle = first(config, sequences, cost, decision, overridden=overridden)
         cycle = {**cycle, "evidence": _evidence(inputs, plan.summary["by"], cost)}
@@ -99,23 +99,36 @@ def _start(inputs: Inputs, *, overridden: bool) -> str:
     return f"{rejected}The current mixture is the decision of {accepted.address}."
 
 
+def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle:
+    content = json.loads(inputs["variants"].read(VARIANTS))
+    plans = [Plan.open(artifact) for artifact in inputs.many("plans")]
+    targets(config, plans[0].summary["heldout_documents"])
+    encoded, limit = inputs.many("encoded"), config.heldout_tokens
+    left_out = heldout.trained_on(ShardSet.open(encoded[0]), limit, encoded, inputs.many("documents"))
+    sequences = [{source: plan.sequences[source] for source in plan.sources} for plan in plans]
+    return settings.first(config, content["variants"], sequences, content["weights"], left_out, cost)
+
+
 def parse_member(member: str) -> tuple[str, int]:
     """Returns (arm, seed) of a member's name, with or without its round.
 
     >>> parse_member("arm-2-seed-1"), parse_member("round-1-arm-0-again-seed-4")
     (('arm-2', 1), ('arm-0-again', 4))
     """
-    arm, _, seed = member.rpartition("-seed-")
-    return arm[arm.index("arm-") :], int(seed)
+    return arm_of(member), int(member.rpartition("-seed-")[2])
 
 
-def targets(config: CanaryConfig, summary: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+def targets(config: CanaryConfig, counts: Mapping[str, int]) -> dict[str, float]:
     """Returns the weight of each source's held-out bits per byte in the target.
+
+    Args:
+        config: settings of the cycle.
+        counts: number of held-out documents by source.
 
     Raises:
         RecipeError: a source of the target is unknown or has no held-out document.
     """
-    measurable = [source for source, count in sorted(summary["heldout_documents"].items()) if count]
+    measurable = [source for source, count in sorted(counts.items()) if count]
     if not measurable:
         raise RecipeError("no source has a held-out document", "raise [encode] heldout_share or heldout_min")
     if not config.target:
@@ -154,7 +167,7 @@ def first(
     names = [arm["arm"] for arm in arms]
     about = {"sequences": dict(sequences), "kept": kept, "most_arms": _quarter(config) if kept else None}
     return {
-        "registered": {**about, "rules": rules(config, cost, len(arms)), "settings": _settings(config)},
+        "registered": {**about, "rules": rules(config, cost, len(arms)), "settings": registered_settings(config)},
         "arms": arms,
         "results": [],
         "rounds": [{"round": 1, "arms": names, "probability": None, "proposed": None, "stopped": None}],
@@ -264,7 +277,7 @@ def choose(
     kept = kept_ratios(config, sequences, None if overridden else previous)
     space = space_of(config, sequences, kept)
     current = _current(config, sequences, natural, None if overridden else previous)
-    _check_repetition(config, current, sequences)
+    require_repetition(config, current, sequences, "the current mixture")
     arms: list[Arm] = [
         {"arm": "arm-0", "kind": CURRENT, "weights": current},
         {"arm": "arm-0-again", "kind": REPEATED, "weights": current, "again": True},
@@ -329,17 +342,6 @@ def _restrict(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dic
     return grid_weights(common) if any(common.values()) else None
 
 
-def _check_repetition(config: CanaryConfig, current: Mapping[str, float], sequences: Mapping[str, int]) -> None:
-    needed = repetitions(current, sequences, config.steps * config.batch_size)
-    source, epochs = max(needed.items(), key=lambda item: item[1])
-    if epochs > config.repetition_cap:
-        raise RecipeError(
-            f'the current mixture reads "{source}" {epochs:.1f} times, above [canary] repetition_cap = '
-            f"{config.repetition_cap:g}",
-            "lower its weight or [canary] steps, raise the cap, or add text of the source",
-        )
-
-
 def _anchors(
     config: CanaryConfig, current: Mapping[str, float], natural: dict[str, float]
 ) -> Iterator[tuple[str, dict[str, float]]]:
@@ -361,42 +363,3 @@ def _fits(config: CanaryConfig, weights: Mapping[str, float], sequences: Mapping
 
 def _is_duplicate(weights: Mapping[str, float], arms: Sequence[Arm]) -> bool:
     return any(sum(abs(weights[source] - arm["weights"][source]) for source in weights) < _SAME for arm in arms)
-
-
-def _settings(config: CanaryConfig) -> dict[str, Any]:
-    return {
-        "rounds": config.rounds,
-        "seeds": list(config.seeds),
-        "fresh_seeds": list(config.fresh_seeds),
-        "target": config.target,
-        "guarded": list(config.guarded),
-        "budget": config.budget.model_dump(mode="json"),
-    }
-
-
-def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
-    """Returns the rules of a cycle as sentences, which `cycle.json` states before the first run.
-
-    Args:
-        config: settings of the cycle.
-        cost: of the cycle.
-        arms: number of arms of the first round.
-    """
-    share = (1 - config.confidence) / 2
-    lines = [
-        f"At most {config.rounds} rounds; none follows if the best mixture is lower than the current one with a "
-        f"probability above {config.sure:g}, or the budget is spent.",
-        f"The finalist and the current mixture are trained with {config.confirmations} fresh seeds. It is promoted "
-        f"only if Student's interval ({config.confidence:.0%}) of the paired differences is above 0, and no guarded "
-        f"source becomes worse by more than {config.guard_share:.0%}. At most {share:.1%} of equal mixtures are "
-        "promoted.",
-        "The current mixture is also trained with other data (A/A). If that would have been promoted, nothing is.",
-    ]
-    if config.lr_check:
-        lines.append("At one fifth of the learning rate, the mean difference must have the same sign.")
-    if config.signal_floor:
-        lines.append(
-            f"A source votes in the target unless its signal-to-noise ratio is surely below {config.signal_floor:g}."
-        )
-    budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
-    return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]

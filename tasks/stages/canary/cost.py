@@ -81,7 +81,7 @@ class CycleCost:
         if needed > self.limit:
             raise RecipeError(
                 f"[canary] budget pays for {self.limit:.1f} runs, and the least cycle needs {needed:.1f}: {screening} "
-                f"to screen the current mixture, its A/A arm and one other, and {self.reserved:.1f} to confirm",
+                f"to screen the current mixture, its A/A arm and the others, and {self.reserved:.1f} to confirm",
                 "raise the budget, or lower [canary] confirmations, seeds or steps",
             )
 
@@ -103,7 +103,7 @@ class CycleCost:
             first: arms of the first round; 0: by the settings, with one arm for each kind of anchors.
         """
         config = self.config
-        first = first or 2 + len(config.anchors) + config.arms
-        screening = (first + (config.rounds - 1) * config.arms) * len(config.seeds)
+        first = first or 2 + (len(config.settings) or len(config.anchors) + config.arms)
+        screening = (first + (config.screenings - 1) * config.arms) * len(config.seeds)
         confirming = (3 + 2 * config.lr_check) * config.confirmations * self.confirming
         return min(self.limit, screening + confirming)

@@ -17,8 +17,8 @@ from typing import Any
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.canary import CanaryConfig, statistics
-from tasks.stages.canary.arms import ARMS, REPEATED, RESULT
+from tasks.stages.canary import REPEATED, CanaryConfig, statistics
+from tasks.stages.canary.arms import ARMS, RESULT
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.evidence import EVIDENCE
 from tasks.stages.canary.finalist import SCREENING, seeds_of
@@ -79,9 +79,10 @@ def decide(
     checks = _checks(config, screening["target"], arms, results)
     promoted = confirmed is not None and _is_better(confirmed) and all(check["passed"] for check in checks.values())
     runs = screening["runs"] + len(results) * cost.confirming
+    winner = arms[1] if promoted else current
     return {
-        "weights": arms[1]["weights"] if promoted else current["weights"],
-        "winner": arms[1]["arm"] if promoted else current["arm"],
+        "weights": winner["weights"],
+        "winner": winner["arm"],
         "current": current["arm"],
         "promoted": promoted,
         "reason": _reason(config, screening, confirmed, checks),
@@ -92,6 +93,7 @@ def decide(
         "cost": cost.text(runs),
         "small_models": cost.parameters < SMALL_WEIGHTS,
         "parameters": cost.parameters,
+        **({"settings": winner["set"], "variant": winner["kind"]} if "set" in winner else {}),
         **{key: screening[key] for key in _FROM_SCREENING},
     }
 

@@ -20,9 +20,9 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig, evidence
-from tasks.stages.canary.arms import ARMS, CYCLE, PROPOSED, RESULT, Cycle, screening_of, with_results
+from tasks.stages.canary.arms import ARMS, CYCLE, PROPOSED, RESULT, screening_of, with_results
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.screening import Arm, Lead, Screening
+from tasks.stages.canary.screening import Arm, Cycle, Lead, Screening
 
 VERSION = 3
 SCREENING = "screening.json"
@@ -122,6 +122,7 @@ def _rows(found: Screening, arms: Sequence[Arm]) -> list[dict[str, Any]]:
         rows.append(
             {
                 **{key: arm[key] for key in ("arm", "kind", "weights")},
+                **({"set": arm["set"]} if "set" in arm else {}),
                 "target_bpb": round(float(bpb @ found.goal), 6),
                 "bpb": {source: round(float(value), 6) for source, value in zip(found.sources, bpb, strict=True)},
                 "difference": round(score - float(bpb @ found.goal), 6),

@@ -4,10 +4,11 @@ Both are made from the decision alone (`decide.decide`).
 """
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.stages.canary.arms import REPEATED
+from tasks.stages.canary import REPEATED
 
 _DPI = 110
 
@@ -16,7 +17,7 @@ def markdown(decision: Mapping[str, Any]) -> str:
     """Returns the report in Markdown: first in plain words, then the figures, and the rules as registered."""
     return "\n".join(
         [
-            "# Canary mixtures",
+            "# Canary settings" if "settings" in decision else "# Canary mixtures",
             "",
             *_plain(decision),
             *_confirmed(decision),
@@ -37,6 +38,8 @@ def _plain(decision: Mapping[str, Any]) -> list[str]:
     """Returns decision, certainty, cost and what would change the decision, in sentences."""
     weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
     lines = [f"**{decision['reason']}.**", "", f"- *Mixture:* {weights}.", f"- *How sure:* {_certainty(decision)}"]
+    if "settings" in decision:
+        lines.insert(-1, _settings(decision))
     lines += [f"- *Cost:* {decision['cost']}.", f"- *What would change it:* {_change(decision)}"]
     if decision["small_models"]:
         lines.append(
@@ -44,6 +47,16 @@ def _plain(decision: Mapping[str, Any]) -> list[str]:
             "from about 15 M weights on, small models rank as large ones do. The cycle shows the process."
         )
     return [*lines, ""]
+
+
+def _settings(decision: Mapping[str, Any]) -> str:
+    changed = "; ".join(f"`{path}` = `{json.dumps(value)}`" for path, value in sorted(decision["settings"].items()))
+    if not changed:
+        return "- *Settings:* those of the recipe."
+    return (
+        f"- *Settings:* {changed}. The training starts with them, on the tokens of the version "
+        f"`<version>.{decision['variant']}`, and so does the next cycle."
+    )
 
 
 def _certainty(decision: Mapping[str, Any]) -> str:
@@ -205,6 +218,8 @@ def _verdict(row: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
 
 def _fit(decision: Mapping[str, Any]) -> list[str]:
     fit = decision["response"]
+    if fit is None and "settings" in decision:
+        return []
     if fit is None:
         return ["No response is fitted: there are fewer than three arms or two sources, or no source votes."]
     weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(fit["proposed_weights"].items()))

@@ -8,15 +8,18 @@ Documents that were taken down before the start are not read, even if the plan c
 `withheld.json` then lists them, and the record lists the takedowns as inputs.
 A canary trains on one node, regardless of the place's nodes for training; it resumes like a training (`recovery`).
 
+An arm of settings reads the shards and the plan of its variant, and is measured on the held-out text of the current
+settings (`heldout`, with its `heldout_tokenizer`), which its own `tokenizer` encodes.
+
 Seeds are paired: with the same seed, every arm has the same initial weights and the same order within each source, so
-that arms differ only in their mixture.
+that arms differ only in their mixture, or their settings.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
@@ -24,20 +27,21 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
-from tasks.formats.tokens.shard import HELDOUT
-from tasks.stages.canary import CanaryConfig
+from tasks.formats.tokens.shard import HELDOUT, ShardSet
+from tasks.stages.canary import CanaryConfig, heldout
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.stages.canary.screening import Arm
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.heldout import HeldoutDocument, heldout_documents
 from tasks.trainer.data.notice import TakedownNotice, takedown_refs
-from tasks.trainer.evaluation.bpb import evaluate_bpb
+from tasks.trainer.evaluation.bpb import documents_bpb
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.model import model_file
-from tasks.trainer.spec import make_spec
+from tasks.trainer.spec import make_spec, mix
 
 VERSION = 1
 _CURVE_POINTS = 50
@@ -57,8 +61,9 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
         notice.update()
         _train(spec, output, recovery, fence)
-        bpb = _measure(config, inputs["shards"], spec, plan)
-        target = targets(config, plan.summary)
+        measured = _documents(config, inputs, plan, arm)
+        bpb = _measure(config, spec, plan, measured)
+        target = targets(config, {source: len(documents) for source, documents in measured.items()})
         result = {
             **arm,
             "seed": seed,
@@ -95,8 +100,9 @@ def _arm(inputs: Inputs, name: str) -> Arm:
 
 def _spec(config: CanaryConfig, inputs: Inputs, run: Path, arm: Arm, seed: int) -> TrainSpec:
     files = Inputs({role: inputs[role] for role in ("shards", "plan")})
-    spec = make_spec(config.training(seed, arm), files, run)
-    return spec.model_copy(update={"weights": arm["weights"]})
+    training, plan = config.training(seed, arm), Plan.open(inputs["plan"])
+    weights, anneal = mix(training, {source: plan.sequences[source] for source in plan.sources}, arm["weights"])
+    return make_spec(training, files, run).model_copy(update={"weights": weights, "anneal": anneal})
 
 
 def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) -> None:
@@ -110,8 +116,22 @@ def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) ->
         train_local(spec, follow, check=fence.check_now_and_then)
 
 
-def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan) -> dict[str, float]:
-    """Returns the bits per byte of every source that has held-out text."""
+def _documents(config: CanaryConfig, inputs: Inputs, plan: Plan, arm: Arm) -> dict[str, list[HeldoutDocument]]:
+    """Returns the held-out documents of every source that has any: for arms of settings, the same text for all."""
+    if config.settings:
+        left_out = {bytes.fromhex(uid) for uid in arm.get("left_out", ())}
+        shards, tokenizers = ShardSet.open(inputs["heldout"]), (inputs["heldout_tokenizer"], inputs["tokenizer"])
+        return heldout.measured(shards, config.heldout_tokens, left_out, tokenizers, plan.format.eos_id)
+    sources = [source for source, count in sorted(plan.summary["heldout_documents"].items()) if count]
+    # Whole files are fetched for these shards only.
+    shards = ShardSet.open(inputs["shards"].restricted_to(tuple(f"{SHARDS}/{name}-{HELDOUT}-" for name in sources)))
+    return {source: heldout_documents(shards, source, config.heldout_tokens) for source in sources}
+
+
+def _measure(
+    config: CanaryConfig, spec: TrainSpec, plan: Plan, documents: Mapping[str, Sequence[HeldoutDocument]]
+) -> dict[str, float]:
+    """Returns the bits per byte of the documents of every source."""
     folder = Path(spec.out) / "model"
     folder.mkdir(exist_ok=True)
     description = model_file.describe(spec.run.model, plan.format, plan.seq_len)
@@ -119,10 +139,7 @@ def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan
     weights = folder / MODEL
     weights.unlink(missing_ok=True)
     weights.symlink_to((Path(spec.out) / "checkpoints" / name_of(config.steps) / MODEL).resolve())
-    sources = [source for source, count in sorted(plan.summary["heldout_documents"].items()) if count]
-    # Whole files are fetched for these shards only.
-    heldout = shards.restricted_to(tuple(f"{SHARDS}/{source}-{HELDOUT}-" for source in sources))
-    bpb = evaluate_bpb(str(folder), heldout, sources, config.heldout_tokens, plan.seq_len)
+    bpb = documents_bpb(str(folder), documents, plan.seq_len)
     return {source: round(value, 6) for source, value in sorted(bpb.items())}
 
 

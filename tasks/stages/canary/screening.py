@@ -19,7 +19,11 @@ from tasks.stages.canary.statistics import Signal
 
 Arm = dict[str, Any]
 """An arm, as in `arms.json`: arm (its name), kind, weights; and, if they differ from those of a plain run: again (other
-data), lr_share (of the learning rate), confirms (the model of the confirmation)."""
+data), lr_share (of the learning rate), confirms (the model of the confirmation). An arm of settings also has set (the
+settings by dotted path) and, if there are any, left_out (ids of held-out documents that are not measured)."""
+
+Cycle = dict[str, Any]
+"""Content of `cycle.json`, see `arms`."""
 
 _DRAWS = 400
 _USEFUL = 0.5
@@ -122,13 +126,13 @@ class Screening:
 
     @property
     def response(self) -> Response | None:
-        """The response of the target to the shares of the groups; None for too few arms or groups."""
+        """The response of the target to the shares of the groups; None for too few arms or groups, or for settings."""
         return self.fitted.response if self.fitted else None
 
     @cached_property
     def fitted(self) -> Fitted | None:
         """The response, with the runs of earlier cycles if these improve it."""
-        if len(self.arms) < 3 or self.shares.shape[1] < 2 or not self.target:
+        if self.config.settings or len(self.arms) < 3 or self.shares.shape[1] < 2 or not self.target:
             return None
         number = dict(zip(self.space.sources, self.space.group, strict=True))
         runs = self.runs(mean=False)

@@ -5,7 +5,7 @@ Reads the held-out shards; writes and reads the documents that a run measures du
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,16 @@ class EvaluationWindow:
     first: int
 
 
-def heldout_documents(shards: ShardSet, source: str, max_tokens: int) -> list[HeldoutDocument]:
+def heldout_documents(
+    shards: ShardSet, source: str, max_tokens: int, left_out: Collection[bytes] = ()
+) -> list[HeldoutDocument]:
     """Returns held-out documents of a source with up to `max_tokens` tokens in total, at least one document.
+
+    Args:
+        shards: token shards.
+        source: name of the source.
+        max_tokens: see above.
+        left_out: ids of documents to leave out.
 
     Raises:
         InputError: the source has no held-out document.
@@ -48,6 +56,8 @@ def heldout_documents(shards: ShardSet, source: str, max_tokens: int) -> list[He
     documents: list[HeldoutDocument] = []
     tokens = 0
     for document in shards.heldout(source):
+        if document[0] in left_out:
+            continue
         if documents and tokens + len(document[1]) > max_tokens:
             break
         documents.append(HeldoutDocument(*document))

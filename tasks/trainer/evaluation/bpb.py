@@ -50,15 +50,22 @@ def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[
     Raises:
         InputError: the model cannot be loaded, or a source has no held-out document.
     """
+    opened = ShardSet.open(shards) if isinstance(shards, Artifact) else shards
+    found = {source: heldout_documents(opened, source, max_tokens_per_source) for source in sorted(sources)}
+    return documents_bpb(model_dir, found, seq_len, threads)
+
+
+def documents_bpb(
+    model_dir: str, documents: Mapping[str, Sequence[HeldoutDocument]], seq_len: int, threads: int = 1
+) -> dict[str, float]:
+    """Returns the bits per byte of each source's documents, in the tokens of the model; see `evaluate_bpb`."""
     torch.set_num_threads(threads)
     folder = Path(model_dir)
     model, description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
-    opened = ShardSet.open(shards) if isinstance(shards, Artifact) else shards
-    scores = {}
-    for source in sorted(sources):
-        documents = heldout_documents(opened, source, max_tokens_per_source)
-        scores[source] = bits_per_byte(documents, document_bits(model, documents, description["eos_id"], seq_len))
-    return scores
+    return {
+        source: bits_per_byte(several, document_bits(model, several, description["eos_id"], seq_len))
+        for source, several in documents.items()
+    }
 
 
 def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_id: int, context: int,

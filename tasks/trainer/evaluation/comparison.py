@@ -202,14 +202,17 @@ def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, lis
     Raises:
         InputError: no document is held out.
     """
+    found = heldout_by_source(shards, max_tokens)
+    return {source: decode_texts(documents, tokenizer) for source, documents in found.items()}
+
+
+def decode_texts(documents: Iterable[HeldoutDocument], tokenizer: str) -> list[HeldoutText]:
+    """Returns documents as text; `tokenizer` is the content of their `tokenizer.json`."""
     decoder = Tokenizer.from_str(tokenizer)
-    return {
-        source: [
-            HeldoutText(document.uid, decoder.decode(document.tokens[:-1].tolist(), skip_special_tokens=False))
-            for document in documents
-        ]
-        for source, documents in heldout_by_source(shards, max_tokens).items()
-    }
+    return [
+        HeldoutText(document.uid, decoder.decode(document.tokens[:-1].tolist(), skip_special_tokens=False))
+        for document in documents
+    ]
 
 
 def compare(
@@ -314,7 +317,7 @@ def _bits(
 
 
 def encode_texts(texts: Iterable[HeldoutText], tokenizer: str, eos_id: int) -> Iterable[HeldoutDocument]:
-    """Yields documents encode_texts as in the shards, where special tokens in a text are encode_texts as plain text."""
+    """Yields documents encoded as in the shards, where special tokens in a text are encoded as plain text."""
     encoder = Tokenizer.from_str(tokenizer)
     encoder.encode_special_tokens = True
     for document in texts:

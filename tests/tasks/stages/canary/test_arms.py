@@ -78,10 +78,10 @@ def test_an_unknown_source_in_the_current_mixture_or_the_target_is_refused() -> 
         RecipeError, match=r'\[canary\] current, among .* sequence: no source is called "webb"\. Did you mean "web"'
     ):
         choose(CanaryConfig(current={"webb": 1.0}), PLENTY)
-    summary = {"heldout_documents": {"web": 5, "code": 0}}
+    counts = {"web": 5, "code": 0}
     with pytest.raises(RecipeError, match=r'\[canary\] target: no source is called "code"'):
-        targets(CanaryConfig(target={"code": 1.0}), summary)
-    assert targets(CanaryConfig(), summary) == {"web": 1.0}
+        targets(CanaryConfig(target={"code": 1.0}), counts)
+    assert targets(CanaryConfig(), counts) == {"web": 1.0}
 
 
 def test_a_cycle_starts_from_the_decision_and_proposal_of_the_previous_one() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.stages.canary import BudgetConfig, CanaryConfig
-from tasks.stages.canary.arms import rules
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.decide import decide
 from tasks.stages.canary.finalist import confirming, screen, seeds_of
+from tasks.stages.canary.registration import rules
 from tasks.stages.canary.report import figure, markdown
 
 WEIGHTS = [

@@ -1,0 +1,62 @@
+"""What a cycle states before its first run: its rules, its settings, and that no arm repeats a source too often."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.core.errors import RecipeError
+from tasks.formats.tokens.mixture import repetitions
+from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.cost import CycleCost
+
+
+def require_repetition(
+    config: CanaryConfig, weights: Mapping[str, float], sequences: Mapping[str, int], whose: str
+) -> None:
+    """Raises RecipeError if a mixture reads a source more often than `repetition_cap`; `whose` names the mixture."""
+    needed = repetitions(weights, sequences, config.steps * config.batch_size)
+    source, epochs = max(needed.items(), key=lambda item: item[1])
+    if epochs > config.repetition_cap:
+        raise RecipeError(
+            f'{whose} reads "{source}" {epochs:.1f} times, above [canary] repetition_cap = {config.repetition_cap:g}',
+            "lower its weight or [canary] steps, raise the cap, or add text of the source",
+        )
+
+
+def registered_settings(config: CanaryConfig) -> dict[str, Any]:
+    """Returns the settings that `cycle.json` states before the first run."""
+    return {
+        "rounds": config.rounds,
+        "seeds": list(config.seeds),
+        "fresh_seeds": list(config.fresh_seeds),
+        "target": config.target,
+        "guarded": list(config.guarded),
+        "budget": config.budget.model_dump(mode="json"),
+    }
+
+
+def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
+    """Returns the rules of a cycle as sentences, which `cycle.json` states before the first run.
+
+    Args:
+        config: settings of the cycle.
+        cost: of the cycle.
+        arms: number of arms of the first round.
+    """
+    share = (1 - config.confidence) / 2
+    lines = [
+        f"At most {config.rounds} rounds; none follows if the best mixture is lower than the current one with a "
+        f"probability above {config.sure:g}, or the budget is spent.",
+        f"The finalist and the current mixture are trained with {config.confirmations} fresh seeds. It is promoted "
+        f"only if Student's interval ({config.confidence:.0%}) of the paired differences is above 0, and no guarded "
+        f"source becomes worse by more than {config.guard_share:.0%}. At most {share:.1%} of equal mixtures are "
+        "promoted.",
+        "The current mixture is also trained with other data (A/A). If that would have been promoted, nothing is.",
+    ]
+    if config.lr_check:
+        lines.append("At one fifth of the learning rate, the mean difference must have the same sign.")
+    if config.signal_floor:
+        lines.append(
+            f"A source votes in the target unless its signal-to-noise ratio is surely below {config.signal_floor:g}."
+        )
+    budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
+    return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]

@@ -1,0 +1,222 @@
+"""A cycle whose arms are settings: tokens of their own, the same held-out text, a decision that the next one uses."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.errors import InputError, RecipeError
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.formats.tokens.shard import ShardSet
+from tasks.run.place import Retention
+from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.result import StageResult
+from tasks.run.retention import survey
+from tasks.run.runner import run_stage
+from tasks.run.tracking import TrackingContext
+from tasks.run.variants import stages_of_variants, variant_of
+from tasks.stages.canary import CanaryConfig
+from tests.conftest import run_stage_in
+from tests.corpora import WORDS
+from tests.tasks.trainer.in_process import training_in_process
+
+MADE = ("extract", "annotate", "dedup", "consolidate", "tokenizer", "encode", "pack")
+STRICT = {"name": "strict", "set": {"consolidate.limits.gopher_quality.min_words": 60}}
+COARSE = {"name": "coarse", "set": {"tokenizer.vocab_size": 260}}
+
+
+def recipe_in(folder: Path, *arms: dict, **more: object) -> Recipe:
+    """Returns a recipe of texts of 30 to 120 words, of which half are kept by the strict arm."""
+    draw, texts = random.Random(3), folder / "texts"
+    if not texts.exists():
+        texts.mkdir()
+        for number in range(60):
+            words = draw.choices(WORDS[:9], k=90) if number % 2 else draw.choices(WORDS[9:], k=40)
+            (texts / f"{number}.txt").write_text(f"the and of {number} {' '.join(words)}.")
+    small = {"layers": 1, "dim": 16, "heads": 2, "kv_heads": 1}
+    return find_recipe("demo").override(
+        {
+            "name": "arms",
+            "place.store": str(folder / "store"),
+            "crawl.enabled": False,
+            "extract.files": [{"name": "texts", "kind": "text", "path": f"{texts}/*.txt"}],
+            "extract.min_chars": 1,
+            "extract.parts": 1,
+            "annotate.use": ["gopher_quality", "prose_score"],
+            "consolidate.mask_pii": False,
+            "consolidate.filters": ["gopher_quality"],
+            "consolidate.sources": ["texts"],
+            "consolidate.limits.gopher_quality": {"min_words": 20, "min_letters": 0.1, "min_stop_words": 0},
+            "tokenizer.vocab_size": 300,
+            "encode.heldout_share": 0.2,
+            "spans.enabled": False,
+            "pack.seq_len": 32,
+            "canary": {
+                "settings": list(arms), "confirmations": 3, "lr_check": False, "guard_share": 9.0, "signal_floor": 0.0,
+                "steps": 4, "batch_size": 4, "microbatch": 4, "repetition_cap": 99.0,
+                "model": small, "optim": {"lr": 3e-2, "warmup_steps": 1},
+            },
+            **more,
+        }
+    )  # fmt: skip
+
+
+def run(recipe: Recipe, stage: str, version: str = "1", member: str = "", source: str | None = None) -> StageResult:
+    tracking = TrackingContext("", recipe.name)
+    return run_stage(recipe, stage, version=version, member=member, source_version=source, tracking=tracking)
+
+
+def opened(recipe: Recipe, kind: str, version: str = "1") -> Artifact:
+    return Artifact.open_at(Store(recipe.place.store), ArtifactId(f"{recipe.name}/{kind}", version))
+
+
+def make_variants(recipe: Recipe, version: str = "1") -> dict[str, set[str]]:
+    """Runs the stages of all variants; returns those that were not adopted, by variant."""
+    store, made = Store(recipe.place.store), {}
+    for name in run(recipe, "variants", version).members:
+        of_arm, at = variant_of(recipe, store, version, name)
+        results = {stage: run(of_arm, stage, at, source=version) for stage in stages_of_variants(recipe)}
+        made[name] = {stage for stage, result in results.items() if not result.skipped}
+    return made
+
+
+def decide(recipe: Recipe, version: str = "1") -> None:
+    """Runs the stages after the variants."""
+    for member in run(recipe, "arms", version, "round-1").members:
+        run(recipe, "canary", version, member)
+    for member in run(recipe, "finalist", version).members:
+        run(recipe, "confirm", version, member)
+    run(recipe, "decide", version)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
+    """A recipe whose cycle with a filter limit has run at version 1."""
+    with training_in_process():
+        recipe = recipe_in(tmp_path_factory.mktemp("strict"), STRICT)
+        for stage in MADE:
+            run(recipe, stage)
+        made = make_variants(recipe)
+        assert made == {"current": set(), "strict": {"consolidate", "tokenizer", "encode", "pack"}}
+        decide(recipe)
+        yield recipe
+
+
+def test_an_arm_of_settings_is_made_by_the_same_stages_and_decided_like_a_mixture(strict: Recipe) -> None:
+    decision = json.loads(opened(strict, "mixture").read("mixture.json"))
+    assert [(arm["arm"], arm["kind"], arm["set"]) for arm in decision["arms"]] == [
+        ("arm-0", "current", {}), ("arm-0-again", "A/A", {}), ("arm-1", "strict", STRICT["set"]),
+    ]  # fmt: skip
+    assert decision["variant"] == ("strict" if decision["promoted"] else "current")
+    assert decision["settings"] == (STRICT["set"] if decision["promoted"] else {})
+    run_of_arm = opened(strict, "canary/round-1-arm-1-seed-0")
+    read = {ref.role: ref.address for ref in run_of_arm.record.inputs}
+    assert read["shards"] == "arms/shards@1.strict"
+    assert read["heldout"] == "arms/shards@1.current"
+    rules = decision["registered"]["rules"]
+    assert "strict (consolidate.limits.gopher_quality.min_words)" in rules[0]
+    assert "held-out documents of the current settings" in rules[1]
+    assert "# Canary settings" in opened(strict, "mixture").read("report.md").decode()
+
+
+def test_every_arm_is_measured_on_the_same_text_whatever_it_keeps(strict: Recipe) -> None:
+    current, arm = (ShardSet.open(opened(strict, "shards", f"1.{name}")) for name in ("current", "strict"))
+    held_out = [{uid for uid, _, _ in shards.heldout("texts")} for shards in (current, arm)]
+    assert held_out[1] < held_out[0]  # the strict arm has no model of the others
+    results = [json.loads(opened(strict, f"canary/round-1-arm-{n}-seed-0").read("result.json"))["bpb"] for n in (0, 1)]
+    assert results[0].keys() == results[1].keys() == {"texts"}
+
+
+def test_the_next_cycle_starts_from_the_accepted_settings(strict: Recipe, tmp_path: Path) -> None:
+    config = recipe_in(tmp_path, COARSE).canary
+    plan = opened(strict, "plan")
+    inputs = {"plan": plan, "previous": decision_in(tmp_path, {"settings": STRICT["set"], "weights": {"texts": 1.0}})}
+    listed = run_stage_in(tmp_path, "tasks.stages.canary.variants", config, inputs, kind="variants")
+    found = json.loads(listed.read("variants.json"))
+    assert found["variants"] == [
+        {"name": "current", "set": STRICT["set"]},
+        {"name": "coarse", "set": STRICT["set"] | COARSE["set"]},
+    ]
+    assert found["weights"] == {"texts": 1.0}
+    afresh = config.model_copy(update={"reuse": False})
+    again = run_stage_in(tmp_path, "tasks.stages.canary.variants", afresh, inputs, kind="afresh")
+    assert json.loads(again.read("variants.json"))["variants"][0] == {"name": "current", "set": {}}
+
+
+def decision_in(folder: Path, content: dict) -> Artifact:
+    output = Output(Store(str(folder)), ArtifactId("test/mixture", "before"), "0" * 64)
+    with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
+        file.write(json.dumps(content).encode())
+    return commit(output, "decide", 1, CanaryConfig(), [], Report())
+
+
+def test_an_arm_of_which_the_tokens_were_not_made_is_not_trained_on_those_of_the_version(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path, STRICT)
+    with pytest.raises(InputError, match=r"arms/variants@1 is not in .*Run the stage variants first"):
+        variant_of(recipe, Store(recipe.place.store), "1", "strict")
+    output = Output(Store(recipe.place.store), ArtifactId("arms/plan", "1"), "0" * 64)
+    with output.part("plan", conserved=False) as part, part.file("plan/summary.json") as file:
+        file.write(b"{}")
+    commit(output, "pack", 1, CanaryConfig(), [], Report())
+    run(recipe, "variants")
+    with pytest.raises(
+        InputError, match=r"needs arms/plan@1.current.*Run the stages up to pack with --variant current"
+    ):
+        run(recipe, "arms", member="round-1")
+    with pytest.raises(InputError, match=r'has no variant "lax".*It has current, strict'):
+        variant_of(recipe, Store(recipe.place.store), "1", "lax")
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        ([{"name": "far", "set": {"place.store": "/tmp"}}], r'the arm "far" sets place.store'),
+        ([{"name": "far", "set": {"crawl.max_pages": 3}}], r'the arm "far" sets crawl.max_pages'),
+        ([{"name": "typo", "set": {"pack.seq_length": 64}}], r'the arm "typo": .*unknown key pack.seq_length'),
+        ([STRICT, COARSE], r"the arms change different settings"),
+        ([STRICT, STRICT | {"name": "same"}], r"two arms have the same settings"),
+        ([STRICT | {"name": "current"}], r'the arm "current" exists already'),
+    ],
+)
+def test_arms_that_decide_nothing_or_leave_the_recipe_are_refused(
+    arms: list[dict], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe_in(tmp_path, *arms)
+
+
+def test_several_factors_need_all_their_combinations(tmp_path: Path) -> None:
+    both = {"name": "both", "set": STRICT["set"] | COARSE["set"]}
+    assert len(recipe_in(tmp_path, STRICT, COARSE, both).canary.settings) == 3
+    tied = {"name": "other", "set": {path: 40 for path in both["set"]} | {"tokenizer.vocab_size": 270}}
+    assert len(recipe_in(tmp_path, both, tied).canary.settings) == 2  # always changed together: one factor
+
+
+def test_runs_of_an_arm_follow_its_annealing_and_replay(tmp_path: Path) -> None:
+    late = {"name": "late", "set": {"train.anneal": {"share": 0.5, "mixture": {"texts": 1.0}}}}
+    early = {"train.anneal": {"share": 0.25, "mixture": {"texts": 1.0}}}
+    config = recipe_in(tmp_path, late, **early).canary
+    current, arm = config.training(0, {"set": {}}), config.training(0, {"set": late["set"]})
+    assert (current.anneal_from, arm.anneal_from) == (3, 2)
+    replayed = config.training(0, {"set": {"train.replay": {"share": 0.5, "old": ["texts"]}}})
+    assert replayed.replay is not None
+    assert replayed.anneal == current.anneal
+
+
+def test_without_arms_of_settings_the_recipe_has_no_variants(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    assert "variants" not in recipe.stages("canary")
+    assert "anneal" not in json.loads(recipe.text)["canary"]
+    assert stages_of_variants(recipe) == MADE
+
+
+def test_variants_are_not_counted_as_versions_to_keep(strict: Recipe) -> None:
+    store = Store(strict.place.store)
+    needed = {one.artifact: one.needed for one in survey(store, "arms", Retention(versions=1)).holdings}
+    assert "newest" in needed["arms/shards@1"]
+    assert needed["arms/shards@1.strict"] == needed["arms/shards@1"]
