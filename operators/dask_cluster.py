@@ -43,7 +43,9 @@ class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
         """Creates or adopts the cluster; deletes one that it created and that does not become ready."""
         with fails_at_once():
             recipe = find_recipe(self.recipe)
-            run_of(recipe, context).recipe(recipe)  # refuses an unusable conf before the cluster starts
+            run = run_of(recipe, context)
+            log.info("Dask cluster of %s, %s", recipe.name, run)
+            run.recipe(recipe)  # refuses an unusable conf before the cluster starts
             pods = place_of(recipe)
             assert pods is not None, "the DAG file creates this task only where the place has pods for Dask"
             self._unfinished = pods, run_name(context)

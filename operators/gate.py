@@ -56,11 +56,13 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
     def execute(self, context: Any) -> Any:
         """Puts the report into the question and defers until it is answered."""
         if self.promoted_only and not self.decided["metrics"]["promoted"]:
-            self.log.info("no promotion: no approval needed")
+            self.log.info("%s: no promotion: no approval needed", self.decided["address"])
             return None
         with fails_at_once():
             recipe = find_recipe(self.recipe)
-            self.body = read_text(run_of(recipe, context).recipe(recipe), self.decided["address"], "report.md")
+            run = run_of(recipe, context)
+            self.log.info("approval for %s, %s", recipe.name, run)
+            self.body = read_text(run.recipe(recipe), self.decided["address"], "report.md")
         return super().execute(context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
@@ -112,6 +114,7 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
         with fails_at_once():
             recipe = find_recipe(self.recipe)
             run = run_of(recipe, context)
+            self.log.info("decision of %s, %s", recipe.name, run)
             decision = json.loads(read_text(run.recipe(recipe), self.decided["address"], "mixture.json"))
         self.result = self.decided
         self.log.info("%s", decision["reason"])

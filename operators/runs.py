@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from tasks.core.config import nearest
 from tasks.core.errors import RecipeError, SluiceError
 from tasks.run.recipe import Recipe
+from tasks.stages.takedown import VERSION_FORMAT, dated
 
 VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 """Pattern of a version; it becomes a folder of the store."""
@@ -46,6 +47,10 @@ class RunSettings:
     version: str
     source_version: str | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        source = f", source version {self.source_version}" if self.source_version else ""
+        return f"version {self.version}{source}"
 
     @property
     def event_fields(self) -> dict[str, Any]:
@@ -81,6 +86,19 @@ def run_of(recipe: Recipe, context: Mapping[str, Any]) -> RunSettings:
     typed = params.get("source_version")
     source_version = _valid_version(typed) if typed else _source_of(event, version)
     return RunSettings(version, source_version, {**_overrides_of(event, "the asset event"), **form_overrides})
+
+
+def request_of(recipe: Recipe, context: Mapping[str, Any]) -> RunSettings:
+    """Returns the settings of a run of the takedown DAG: version and date of the request are those of the run.
+
+    Raises:
+        RecipeError: as `run_of`.
+    """
+    run = run_of(recipe, context)
+    # A run triggered through the API may have no logical date.
+    moment = context.get("logical_date") or context["dag_run"].run_after
+    version = context["params"].get("version") or moment.strftime(VERSION_FORMAT)
+    return RunSettings(version, None, {**run.overrides, **dated(moment)})
 
 
 def _known(params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,9 +17,8 @@ from operators.aws import use_connection
 from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
-from operators.runs import RunSettings, fails_at_once, parent_key, run_of
+from operators.runs import RunSettings, fails_at_once, parent_key, request_of, run_of
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.stages.takedown import VERSION_FORMAT, dated
 
 STOP_S = 3.0
 """Seconds that child processes have to exit after SIGTERM; Airflow kills the task process 5 s after its SIGTERM."""
@@ -134,11 +133,7 @@ class TakedownOperator(StageOperator):
 
     def run_of(self, recipe: Recipe, context: Any) -> RunSettings:
         """Returns the run of the request; raises RecipeError."""
-        run = run_of(recipe, context)
-        # A run triggered through the API may have no logical date.
-        moment = context.get("logical_date") or context["dag_run"].run_after
-        version = context["params"].get("version") or moment.strftime(VERSION_FORMAT)
-        return RunSettings(version, None, {**run.overrides, **dated(moment)})
+        return request_of(recipe, context)
 
 
 def tracking_of(recipe: Recipe, context: Any) -> Any:

@@ -1,11 +1,13 @@
-"""Airflow plugin of the Sluice page. The only file here that Airflow's plugin loader reads (see .airflowignore).
+"""Airflow plugin: the Sluice page, and the notes of DAG runs.
 
+The only file here that Airflow's plugin loader reads (see .airflowignore).
 Every Airflow process imports it, including each task, so it imports no code of Sluice at its top: the page is imported
-on its first request, in the API server.
+on its first request, in the API server, and the code of notes when the scheduler starts a run.
 """
 
 from typing import Any
 
+from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 
 TABS = {
@@ -24,10 +26,23 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
     await app(scope, receive, send)
 
 
+class RunNotes:
+    """Listener that writes the version of a run into its note when it starts, unless somebody wrote one."""
+
+    @hookimpl  # type: ignore[untyped-decorator]
+    def on_dag_run_running(self, dag_run: Any, msg: str) -> None:
+        """Called by the scheduler, which saves the run afterwards and logs an error of a listener."""
+        from operators.run_notes import note_of
+
+        if not dag_run.note and (note := note_of(dag_run)):
+            dag_run.note = note
+
+
 class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
-    """Adds "Sluice" to the navigation, and as a tab to the pages of DAGs, runs and tasks."""
+    """Adds "Sluice" to the navigation, and as a tab to the pages of DAGs, runs and tasks; adds notes to runs."""
 
     name = "sluice"
+    listeners = [RunNotes()]
     fastapi_apps = [{"app": page, "url_prefix": "/sluice", "name": "Sluice"}]
     external_views = [
         {"name": "Sluice", "href": "/sluice/", "destination": "nav", "url_route": "sluice"},

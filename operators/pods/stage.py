@@ -37,6 +37,7 @@ START_OUTAGE_S = 300.0
 def command_of(recipe: Recipe, stage: str, member: str, context: Any) -> list[str]:
     """Returns the arguments of `python` that run the stage."""
     run = run_of(recipe, context)
+    log.info("%s of %s, %s", f"{stage} {member}".strip(), recipe.name, run)
     command = ["-m", "tasks", stage, "--recipe", run.recipe(recipe).text, "--version", run.version]
     command += ["--parent-key", parent_key(context)]
     if run.source_version:

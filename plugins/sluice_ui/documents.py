@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
 from sluice_ui.frame import ROOT, Address, Version, badge, link, page
-from sluice_ui.histogram import figure
+from sluice_ui.histogram import SIDES, figure
 from sluice_ui.located import Located, Reader
 from sluice_ui.scan import Condition, Place, between, contains, equals, host_of_url, rows_at, search
 from tasks.core.artifact import Artifact, ArtifactId
@@ -44,6 +44,9 @@ SEARCHED_BYTES = 64 << 20
 COUNTED = 100_000
 """Number of documents with some words at which counting ends."""
 
+RARE = 2_000
+"""Number of documents that may have a part of a title or URL up to which only their files are read."""
+
 FETCHED_BYTES = 256 << 20
 """Bytes of files of a remote store that one page fetches, if they are not in the cache of this machine."""
 
@@ -60,7 +63,8 @@ def corpus(recipe: Recipe, version: str, at: Address) -> str:
     documents = Artifact.open_at(open_store(recipe), ArtifactId(f"{recipe.name}/documents", version))
     asked = _Asked.of(at.query)
     index = _index_of(documents, recipe.name, version)
-    listing = _by_words(documents, index, asked) if index and asked.searches_text else _by_columns(documents, asked)
+    by_words = index if asked.searches_text else None
+    listing = _by_words(documents, by_words, asked) if by_words else _by_columns(documents, index, asked)
     rows = rows_at(documents, asked.folder, listing.places, COLUMNS)
     reader = Reader(recipe, version, documents)
     values = reader.values_of(rows) if asked.fate == "rejected" else {}
@@ -151,7 +155,8 @@ def _index_of(documents: Artifact, recipe: str, version: str) -> TextIndex | Non
     index = Artifact.find(documents.store, ArtifactId(f"{recipe}/text_index", version))
     if index is None or {ref.content for ref in index.record.inputs} != {documents.record.content}:
         return None
-    return TextIndex(index)
+    found = TextIndex(index)
+    return found if found.is_readable else None
 
 
 def _by_words(documents: Artifact, index: TextIndex, asked: _Asked) -> _Listing:
@@ -169,14 +174,15 @@ def _by_words(documents: Artifact, index: TextIndex, asked: _Asked) -> _Listing:
     return _Listing([Place(files[row.path], row.row) for row in rows], sentence, next="0.0" if end < number else "")
 
 
-def _by_columns(documents: Artifact, asked: _Asked) -> _Listing:
-    """Returns the documents that meet the conditions, by reading columns of the files."""
+def _by_columns(documents: Artifact, index: TextIndex | None, asked: _Asked) -> _Listing:
+    """Returns the documents that meet the conditions, by reading columns of the files that may have any."""
     count = _counted(documents, asked) if not asked.text and asked.scores == (None, None) else None
     number = "" if count is None else f"Documents that match: {count:,}."
     if count == 0:
         return _Listing((), number)
     budget = SEARCHED_BYTES if asked.searches_text else None if documents.store.is_local else FETCHED_BYTES
-    found = search(documents, asked.folder, _conditions(asked), asked.begin, SHOWN, budget)
+    only = index.files_with(asked.text, RARE) if index and asked.text and asked.fate == "kept" else None
+    found = search(documents, asked.folder, _conditions(asked), asked.begin, SHOWN, budget, only)
     searched = ""
     if found.next and len(found.places) < SHOWN:
         files = len(documents.files(asked.folder))
@@ -260,7 +266,7 @@ def _shown(row: Mapping[str, Any], of: Version, values: Mapping[str, LimitValue]
 
 
 def _beside(value: LimitValue) -> str:
-    bound = "" if value.bound is None else f", at {value.side} {figure(value.bound)}"
+    bound = "" if value.bound is None else f", {SIDES[value.side]} {figure(value.bound)}"
     return f"{figure(value.value)}{bound}"
 
 
@@ -309,7 +315,7 @@ def document(recipe: Recipe, version: str, doc_id: str, part: str, at: Address) 
 
 
 def _limit_row(value: LimitValue) -> list[object]:
-    limit = "no limit" if value.bound is None else f"at {value.side} {figure(value.bound)}"
+    limit = "no limit" if value.bound is None else f"{SIDES[value.side]} {figure(value.bound)}"
     verdict = badge("drops it", "bad") if value.is_beyond else ""
     return [value.path.removeprefix("limits."), round(value.value, 4), limit, verdict]
 

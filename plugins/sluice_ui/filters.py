@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from sluice_ui.access import VERSION_NAME, At, Name, User, VersionName, readable, respond, router
 from sluice_ui.frame import ROOT, Address, Version, link, page
-from sluice_ui.histogram import Histogram, figure
+from sluice_ui.histogram import SIDES, Histogram, figure
 from sluice_ui.trigger import Token, offer, trigger
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import changes
@@ -38,6 +38,11 @@ EXAMPLES = 5
 
 SECTION = "consolidate"
 _PREFIX = "limits."
+_GOLD = "gold"
+"""Setting whose names have dots, so that it is replaced as a whole; also the prefix of its paths."""
+
+NUMBERS = ("kept_before", "kept_after", "gained", "lost", "gold_before", "gold_after")
+"""Numbers of `PartCounts` that the page shows."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def filters(recipe: Recipe, version: str, at: Address, user: Any) -> str:
     problem, effect, overrides = "", None, {}
     if asked:
         try:
-            after = changed_settings(measured.config, asked)
+            after = _changed(measured.config, asked)
             effect = _effect(measured, after, recipe, version)
             overrides = _overrides(recipe, after)
         except SluiceError as error:
@@ -143,6 +148,13 @@ def _asked(limits: Sequence[LimitSummary], query: Mapping[str, str]) -> dict[str
     return asked
 
 
+def _changed(config: ConsolidateConfig, asked: Mapping[str, Any]) -> ConsolidateConfig:
+    """Returns the settings with other limits by dotted path; raises RecipeError for an unusable value."""
+    values = {path: value for path, value in asked.items() if not path.startswith(f"{_GOLD}.")}
+    gold = {path.removeprefix(f"{_GOLD}."): value for path, value in asked.items() if path not in values}
+    return changed_settings(config, {**values, **({_GOLD: {**config.gold, **gold}} if gold else {})})
+
+
 def _number(text: str) -> int | float | str:
     """Returns a number, as an integer if it is one; other text as it is, for the error of the settings."""
     try:
@@ -170,6 +182,7 @@ def _card(limits: Sequence[LimitSummary], text: str) -> dict[str, Any]:
         "path": first.path,
         "name": first.path.removeprefix(_PREFIX),
         "side": first.side,
+        "words": SIDES[first.side],
         "own": _text(first.bound),
         "text": text or _text(first.bound),
         "axis": axis,
@@ -193,7 +206,7 @@ def _text(bound: float | None) -> str:
 def _effect(measured: Measured, after: ConsolidateConfig, recipe: Recipe, version: str) -> dict[str, Any]:
     """Returns the numbers and examples of other limits as the template shows them."""
     result = measured.compare(after)
-    numbers = {name: measured.estimate(result, name) for name in ("kept_before", "kept_after", "gained", "lost")}
+    numbers = {name: measured.estimate(result, name) for name in NUMBERS}
     examples = [
         [
             move.before or "kept",
@@ -204,14 +217,16 @@ def _effect(measured: Measured, after: ConsolidateConfig, recipe: Recipe, versio
         ]
         for move in result.moved
     ]
-    return {"numbers": numbers, "examples": examples}
+    return {"numbers": numbers, "examples": examples, "gold": bool(after.gold)}
 
 
 def _overrides(recipe: Recipe, after: ConsolidateConfig) -> dict[str, Any]:
     """Returns the overrides of a run that makes documents with these settings, by dotted path of the recipe."""
-    own, other = (config.model_dump(mode="json", exclude={"kinds"}) for config in (recipe.of(ConsolidateConfig), after))
+    before = recipe.of(ConsolidateConfig)
+    own, other = (config.model_dump(mode="json", exclude={"kinds", _GOLD}) for config in (before, after))
     found = changes(own, other, SECTION)
-    return {path: {} if value is None and isinstance(previous, dict) else value for path, previous, value in found}
+    overrides = {path: {} if value is None and isinstance(old, dict) else value for path, old, value in found}
+    return overrides if before.gold == after.gold else {**overrides, f"{SECTION}.{_GOLD}": dict(after.gold)}
 
 
 routes = router()
@@ -241,7 +256,7 @@ async def make_version(
     def overrides() -> str:
         measured = Measured.open(found, version)
         limits = measured.limits()
-        conf["overrides"] = _overrides(found, changed_settings(measured.config, _asked(limits, at.query)))
+        conf["overrides"] = _overrides(found, _changed(measured.config, _asked(limits, at.query)))
         return ""
 
     await run_in_threadpool(respond, overrides)

@@ -9,6 +9,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 BINS = 50
+SIDES = {"least": "at least", "most": "at most", "below": "below"}
+"""Words before a limit, by its side."""
 _HEIGHT = 60
 _SPREAD = 50
 """Values whose 99th percentile is this many times their median or their limit get a logarithmic axis."""
@@ -75,7 +77,7 @@ class Histogram:
         Args:
             bound: the limit of the version; None for none.
             asked: the limit that is tried; None for none.
-            side: "least" or "most".
+            side: "least", "most" or "below".
         """
         most = math.sqrt(max(*self.counts, 1))
         at = None if asked is None else self.place(asked) * BINS

@@ -1,10 +1,10 @@
-"""Finds documents by their columns in the Parquet files of a version, without an index.
+"""Finds documents by their columns in the Parquet files of a version, or in those that an index names.
 
 DuckDB reads the columns that the conditions name, and skips row groups by their statistics. Files are read in groups
 that grow, until enough rows match, so that a condition that many documents meet reads few files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,7 +74,13 @@ def contains(columns: Sequence[str], text: str) -> Condition:
 
 
 def search(
-    artifact: Artifact, folder: str, conditions: Sequence[Condition], begin: Place, most: int, budget: int | None = None
+    artifact: Artifact,
+    folder: str,
+    conditions: Sequence[Condition],
+    begin: Place,
+    most: int,
+    budget: int | None = None,
+    only: Collection[str] | None = None,
 ) -> Found:
     """Returns the first rows from a place on that meet all conditions; a file without a column has none.
 
@@ -85,6 +91,7 @@ def search(
         begin: where to begin.
         most: number of rows to find.
         budget: bytes of files to read at most, of which the first one may be larger; None for no limit.
+        only: paths of the files that can have such rows, if an index says so; None for all.
     """
     sizes = {entry.path: entry.bytes for part in artifact.parts for entry in part.files}
     paths = artifact.files(folder)
@@ -92,23 +99,27 @@ def search(
     places: list[Place] = []
     if not paths or not columns <= set(parquet.schema(artifact.local(paths[0])).names):
         return Found((), None, 0)
-    at, width, used = begin.file, _FIRST_GROUP, 0
-    while at < len(paths) and len(places) < most:
+    left = [number for number in range(begin.file, len(paths)) if only is None or paths[number] in only]
+    bytes_of = [sizes[paths[number]] for number in left]
+    at, width, used = 0, _FIRST_GROUP, 0
+    while at < len(left) and len(places) < most:
         end = at + 1
-        used += sizes[paths[at]]
-        while end < min(len(paths), at + width) and (budget is None or used + sizes[paths[end]] <= budget):
-            used += sizes[paths[end]]
+        used += bytes_of[at]
+        while end < min(len(left), at + width) and (budget is None or used + bytes_of[end] <= budget):
+            used += bytes_of[end]
             end += 1
-        skip = begin.row if at == begin.file else 0
-        local = [artifact.local(path) for path in paths[at:end]]
-        places += [Place(at + file, row) for file, row in _group(local, conditions, skip, most - len(places))]
+        group = left[at:end]
+        skip = begin.row if group[0] == begin.file else 0
+        local = [artifact.local(paths[number]) for number in group]
+        places += [Place(group[file], row) for file, row in _group(local, conditions, skip, most - len(places))]
         at, width = end, width * _GROWTH
-        if (budget is not None and used >= budget) or (budget and at < len(paths) and used + sizes[paths[at]] > budget):
+        if (budget is not None and used >= budget) or (budget and at < len(left) and used + bytes_of[at] > budget):
             break
     if len(places) >= most:
         last = places[-1]
         return Found(tuple(places), Place(last.file, last.row + 1), last.file - begin.file + 1)
-    return Found(tuple(places), Place(at, 0) if at < len(paths) else None, at - begin.file)
+    end_file = left[at] if at < len(left) else len(paths)
+    return Found(tuple(places), Place(end_file, 0) if at < len(left) else None, end_file - begin.file)
 
 
 def _group(paths: Sequence[str], conditions: Sequence[Condition], skip: int, most: int) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ class StageResult:
         metrics: summary numbers.
         rows: numbers of rows: "in", "out", and rejected rows by reason.
         mlflow_run_url: URL of the MLflow run; "" if the run was not tracked.
+        adopted_from: id of the artifact whose files it has; "" if it was made for its version.
     """
 
     address: str
@@ -34,6 +35,7 @@ class StageResult:
     metrics: dict[str, float]
     rows: dict[str, int]
     mlflow_run_url: str
+    adopted_from: str = ""
 
     def to_json(self) -> Json:
         """Returns the fields as JSON values."""

@@ -217,6 +217,7 @@ def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult
         metrics=record.metrics,
         rows={"in": record.rows_in, "out": record.rows_out, **record.rejected},
         mlflow_run_url=mlflow_url(artifact),
+        adopted_from=record.adopted_from or "",
     )
 
 

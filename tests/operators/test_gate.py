@@ -67,12 +67,13 @@ def test_the_gate_states_the_decision_and_publishes_the_mixture(run_gate, tmp_pa
         "reason": "arm-2 is better, 95% sure",
     }
     said = caplog.text + capsys.readouterr().out
+    assert "decision of gated, version v1" in said
     assert "arm-2 is better, 95% sure" in said
     assert "code 0.300, web 0.700" in said
     [event] = events_of("gated/mixture")
     assert event == {
         "address": "gated/mixture@v1", "fingerprint": "f", "content": "c", "version": "v1", "source_version": None,
-        "overrides": {},
+        "overrides": {}, "outcome": "made",
     }  # fmt: skip
 
 

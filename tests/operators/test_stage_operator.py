@@ -21,7 +21,7 @@ def tries(run, task):
     return next(ti for ti in run.get_task_instances() if ti.task_id == task).try_number
 
 
-def test_a_dag_run_writes_artifacts_and_emits_an_event_for_the_last_one(recipes, dag_bag, documents, tmp_path):
+def test_a_dag_run_writes_artifacts_and_emits_an_event_with_version_and_figures(recipes, dag_bag, documents, tmp_path):
     recipes("flow")
     documents("flow", "v1")
     run = dag_bag().dags["flow.tokens"].test(run_conf={"version": "v1"})
@@ -29,12 +29,15 @@ def test_a_dag_run_writes_artifacts_and_emits_an_event_for_the_last_one(recipes,
     plan = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("flow/plan", "v1"))
     assert events_of("flow/tokens") == [
         {
-            "address": "flow/plan@v1",
-            "fingerprint": plan.record.fingerprint,
-            "content": plan.record.content,
             "version": "v1",
             "source_version": None,
             "overrides": {},
+            "address": "flow/plan@v1",
+            "outcome": "made",
+            "tokens": plan.record.metrics["tokens"],
+            "sequences": plan.record.metrics["sequences"],
+            "fingerprint": plan.record.fingerprint,
+            "content": plan.record.content,
         }
     ]
     result = returned(run, "encode")
@@ -67,6 +70,16 @@ def test_a_source_version_names_inputs_of_another_version(recipes, dag_bag, docu
     run = dag_bag().dags["branch.tokens"].test(run_conf={"version": "exp", "source_version": "dev"})
     assert str(run.state) == "success"
     assert returned(run, "encode")["address"] == "branch/shards@exp"
+    assert (
+        str(dag_bag().dags["branch.tokens"].test(run_conf={"version": "next", "source_version": "exp"}).state)
+        == "success"
+    )
+    event = events_of("branch/tokens")[-1]
+    assert [event[name] for name in ("version", "source_version", "outcome")] == [
+        "next",
+        "exp",
+        "adopted from branch/plan@exp",
+    ]
 
 
 def test_a_permanent_error_ends_the_task_at_its_first_try_with_one_line(recipes, dag_bag, caplog, capsys):

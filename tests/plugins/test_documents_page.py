@@ -205,3 +205,28 @@ def test_with_an_index_of_words_texts_of_all_files_are_searched(get, made, tmp_p
     assert len(shown) == len(set(shown)) == 31
     assert "the search has no word" in get(f"{PAGE}&text=?!&within=text").text
     assert get(f"{PAGE}&text={HOSTILE}&within=text").status_code == 200
+    assert addresses(get(f'{PAGE}&text="write to"&within=text').text) == ["https://example.org/best"]
+    assert addresses(get(f'{PAGE}&text="to write"&within=text').text) == []
+
+
+def test_with_an_index_a_rare_part_of_a_title_or_url_is_searched_in_the_files_that_have_it(
+    get, made, tmp_path, monkeypatch
+):
+    from sluice_ui import documents, scan
+
+    store, searched, group = tmp_path / "store", [], scan._group
+    kept = Artifact.open_at(Store(str(store)), ArtifactId("test/documents", "dev"))
+    run_stage_in(
+        store, "tasks.stages.text_index.stage", TextIndexConfig(enabled=True), {"documents": kept}, kind="text_index"
+    )
+    monkeypatch.setattr(scan, "_group", lambda paths, *more: searched.extend(paths) or group(paths, *more))
+    for part in ("ARBO", "org/best"):
+        assert addresses(get(f"{PAGE}&text={part}").text) == ["https://example.org/best"]
+        assert len(searched) == 1, "one of three files has it"
+        searched.clear()
+    assert addresses(get(f"{PAGE}&text=harbor&language=de").text) == []
+    searched.clear()
+    assert addresses(get(f"{PAGE}&text=nowhere").text) == searched == []
+    monkeypatch.setattr(documents, "RARE", 5)
+    assert len(addresses(get(f"{PAGE}&text=example").text)) == 20
+    assert len({*searched}) > 1

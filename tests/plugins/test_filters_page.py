@@ -8,12 +8,15 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.run.forecast import changed_settings
+from tasks.run.recipe import find_recipe
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.sampling import FEWEST_PARTS, estimate
+from tasks.stages.paragraphs import ParagraphsConfig
 from tests.airflow_home import DAGS
 from tests.conftest import run_stage_in
 from tests.plugins.conftest import HOSTILE
-from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE, prepare, text
+from tests.tasks.stages.consolidate.test_contaminated import ITEM, looked_at
+from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE, prepare, prose, text
 from tests.tasks.stages.dedup.made import document
 
 PAGE = "/sluice/filters?recipe=test&version=dev"
@@ -75,6 +78,89 @@ def test_the_counts_of_a_limit_are_those_that_consolidate_then_makes(get, inputs
         "dropped instead of kept": len(kept[0] - kept[1]),
     }
     assert kept[0] != kept[1]
+
+
+PARAGRAPH = " ".join(prose(99, 12))
+"""A paragraph of twelve words that some documents repeat."""
+
+QUOTED = {12: 14, 13: 17, 14: 20, 15: 16}
+"""Words of the evaluation item at the beginning of a document, by its number."""
+
+GOLD = ConsolidateConfig(gold={"prose_score.score": 0.5, "gopher_quality.words": 100}, trusted=("code",),
+                         limits={"gopher_quality": {"max_words": 220}})  # fmt: skip
+
+
+@pytest.fixture
+def signals(recipes, tmp_path):
+    """Documents of which some have an evaluation item, some repeated paragraphs, and some reach the tier gold."""
+    recipes("test")
+    made = [
+        document(
+            " ".join([*ITEM[: QUOTED.get(seed, 0)], *prose(seed, 30)])
+            + f"\n{PARAGRAPH}" * (seed % 4 if seed < 12 else 0),
+            f"{seed}",
+            prose_score=seed / 20,
+            measured={"gopher_quality": {"words": 40 + 10 * seed}},
+            source="code" if seed == 19 else "web",
+        )
+        for seed in range(20)
+    ]
+    store = tmp_path / "store"
+    inputs = looked_at(store, made, parts=4)
+    extracted = {"extracted": inputs["extracted"]}
+    inputs["paragraphs"] = run_stage_in(
+        store, "tasks.stages.paragraphs.stage", ParagraphsConfig(enabled=True), extracted, kind="paragraphs"
+    )
+    own = GOLD.model_copy(update={"contaminated_share": 0.9})
+    run_stage_in(store, CONSOLIDATE, own, inputs, kind="documents")
+    return own, inputs
+
+
+def test_limits_of_contamination_repetition_and_gold_count_as_consolidate_does(get, signals, tmp_path):
+    own, inputs = signals
+    store = tmp_path / "store"
+    before = tiers(Artifact.open_at(Store(str(store)), ArtifactId("test/documents", "dev")))
+    for number, (limit, changed) in enumerate([
+        ("contaminated_share=0.5", {"contaminated_share": 0.5}),
+        ("repeated_share=0.3", {"repeated_share": 0.3}),
+        ("gold.prose_score.score=0.25", {"gold": {**GOLD.gold, "prose_score.score": 0.25}}),
+        ("gold.gopher_quality.words=180", {"gold": {**GOLD.gold, "gopher_quality.words": 180}}),
+    ]):  # fmt: skip
+        after = tiers(
+            run_stage_in(
+                store, CONSOLIDATE, own.model_copy(update=changed), inputs, kind="documents", version=f"{number}"
+            )
+        )
+        assert cards(get(f"{PAGE}&{limit}").text) == {
+            "documents kept by this version": len(before),
+            "kept with the changed limits": len(after),
+            "kept instead of dropped": len(after.keys() - before.keys()),
+            "dropped instead of kept": len(before.keys() - after.keys()),
+            "gold in this version": [*before.values()].count("gold"),
+            "gold with the changed limits": [*after.values()].count("gold"),
+        }
+        assert before != after
+
+
+def tiers(documents):
+    """Returns the tiers of the kept documents by id."""
+    return {row["id"]: row["tier"] for path in documents.files("kept/") for row in documents.table(path).to_pylist()}
+
+
+def test_each_signal_has_its_histogram_and_gold_is_overridden_as_a_whole(get, signals):
+    page = get(f"{PAGE}&gold.prose_score.score=0.25").text
+    found = dict(re.findall(r'name="([^"]+)" value="([^"]*)" data-own', page))
+    assert [found[name] for name in ("contaminated_share", "repeated_share", "gold.prose_score.score")] == [
+        "0.9", "0.5", "0.25"
+    ]  # fmt: skip
+    assert "<code>silver</code> 10 of 19 documents" in page
+    from sluice_ui import filters
+
+    own, asked = signals[0], {"gold.prose_score.score": 0.25, "repeated_share": 0.4}
+    overrides = filters._overrides(find_recipe("test"), filters._changed(own, asked))
+    assert overrides["consolidate.gold"] == {**GOLD.gold, "prose_score.score": 0.25}
+    assert overrides["consolidate.repeated_share"] == 0.4
+    assert overrides["consolidate.contaminated_share"] == 0.9
 
 
 def test_each_numeric_limit_has_a_histogram_of_the_values_and_its_own_number(get, inputs):

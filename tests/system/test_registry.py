@@ -53,6 +53,6 @@ def test_every_stage_run_is_nested_under_its_dag_run_and_names_its_inputs(stack,
         and parents[run.data.tags["mlflow.parentRunId"]].data.tags["sluice.dag_run"] == pretrain
     ]
     assert {held.dataset.name for held in train.inputs.dataset_inputs} >= {"smoke/shards@dev", "smoke/mixture@dev"}
-    assert len(client.get_metric_history(train.info.run_id, "loss")) >= 10
+    assert len(client.get_metric_history(train.info.run_id, "loss/train")) >= 10
     pictures = {entry.path for entry in client.list_artifacts(train.info.run_id) if entry.path.endswith(".png")}
     assert pictures

@@ -4,8 +4,9 @@ Files are SQLite databases (`words/<group>.sqlite`), each for some consecutive f
 
     files        first row in the index, and path of each file of documents
     scores       prose score of each row
-    words        an FTS5 table without content and positions: the words of title, URL and text of each row, and a word
-                 for each value of COLUMNS, by which a search is restricted
+    words        an FTS5 table without content: the words of title, URL and text of each row, with their positions if
+                 the index finds phrases, and a word for each value of COLUMNS, by which a search is restricted
+    parts        an FTS5 table without content and positions: each three letters of title and URL of each row
 
 Words are those of `tasks.formats.documents.text.words`; case and accents are ignored, and in scripts without spaces
 every letter is a word. The bytes depend on the version of SQLite, which the header of its files records.
@@ -30,11 +31,24 @@ KEPT = "kept/"
 COLUMNS = ("source", "host", "language", "tier")
 """Columns to whose values a search can be restricted."""
 
-_SCHEMA = """
+FORMAT = 2
+"""Number of the format, in the header of each file; files without it are of an earlier one."""
+
+_SCHEMA = f"""
+PRAGMA user_version = {FORMAT};
 CREATE TABLE files (first INTEGER PRIMARY KEY, path TEXT NOT NULL);
 CREATE TABLE scores (row INTEGER PRIMARY KEY, score REAL);
-CREATE VIRTUAL TABLE words USING fts5(text, content='', detail=none, tokenize='unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE parts USING fts5(
+    letters, content='', columnsize=0, detail=none, tokenize='trigram case_sensitive 1'
+);
 """
+_WORDS = "CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail={}, tokenize='{}');"
+_TOKENS = "unicode61 remove_diacritics 2"
+_BETWEEN = " \ue000 "
+"""A word that no text has (U+E000 is for private use), between title, URL and text, which no phrase spans."""
+
+_LETTERS = 3
+"""Letters of a part in the index of titles and URLs."""
 
 
 class IndexedRow(NamedTuple):
@@ -50,12 +64,17 @@ def group_name(number: int, count: int) -> str:
 
 
 class TextIndexWriter:
-    """Writes one index; a context manager that holds it in a temporary folder."""
+    """Writes one index; a context manager that holds it in a temporary folder.
 
-    def __init__(self) -> None:
+    Args:
+        phrases: whether it has the positions of words, by which phrases are found.
+    """
+
+    def __init__(self, phrases: bool = True) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sluice-words-")
         self._connection = sqlite3.connect(Path(self._folder.name) / "words.sqlite", isolation_level=None)
-        self._connection.executescript(f"PRAGMA journal_mode = off; PRAGMA synchronous = off; {_SCHEMA}")
+        schema = _SCHEMA + _WORDS.format("full" if phrases else "none", _TOKENS)
+        self._connection.executescript(f"PRAGMA journal_mode = off; PRAGMA synchronous = off; {schema}")
         self._connection.execute("BEGIN")
         self.rows = 0
 
@@ -75,6 +94,11 @@ class TextIndexWriter:
         numbers = range(self.rows, self.rows + len(documents))
         entries = zip(numbers, map(_indexed, documents), strict=True)
         self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", entries)
+        names = (
+            (number, _lower(f"{row['title'] or ''}\n{row['url']}"))
+            for number, row in zip(numbers, documents, strict=True)
+        )
+        self._connection.executemany("INSERT INTO parts (rowid, letters) VALUES (?, ?)", names)
         scores = ((number, row["prose_score"]) for number, row in zip(numbers, documents, strict=True))
         self._connection.executemany("INSERT INTO scores VALUES (?, ?)", scores)
         self.rows += len(documents)
@@ -82,7 +106,8 @@ class TextIndexWriter:
     def write(self, file: BinaryIO) -> None:
         """Ends the index and writes it."""
         whole = os.path.join(self._folder.name, "whole.sqlite")
-        self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+        for table in ("words", "parts"):
+            self._connection.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
         self._connection.execute("COMMIT")
         self._connection.execute("VACUUM INTO ?", (whole,))
         with open(whole, "rb") as source:
@@ -92,7 +117,12 @@ class TextIndexWriter:
 def _indexed(document: Mapping[str, Any]) -> str:
     values = [_word_of(column, document[column] or "") for column in COLUMNS]
     texts = (document[name] or "" for name in ("title", "url", "text"))
-    return " ".join([*values, *(text if text.isascii() else " ".join(words(text)) for text in texts)])
+    return _BETWEEN.join([*values, *(text if text.isascii() else " ".join(words(text)) for text in texts)])
+
+
+def _lower(text: str) -> str:
+    """Returns a text in lower case letter by letter, as DuckDB's `lower`, which compares the parts that are found."""
+    return text.replace("İ", "i").replace("Σ", "σ").lower()
 
 
 def _word_of(column: str, value: str) -> str:
@@ -110,6 +140,43 @@ class TextIndex:
     def __init__(self, index: Artifact) -> None:
         self._index = index
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether the index has this format, and not that of an earlier version of Sluice."""
+        (path, *_) = self._index.files(f"{FOLDER}/")
+        with self._open(path) as connection:
+            return bool(connection.execute("PRAGMA user_version").fetchone()[0] == FORMAT)
+
+    def files_with(self, part: str, most: int) -> list[str] | None:
+        """Returns the files of documents with rows whose title or URL may contain a part, regardless of case.
+
+        A row that contains it is in one of them; whether a row of them does is for the caller to see.
+
+        Args:
+            part: the part.
+            most: number of rows above which the index is of no use.
+
+        Returns:
+            Paths in the order of the files; None if the part has fewer than three letters, or more rows may have it.
+        """
+        if len(part) < _LETTERS or "\0" in part:
+            return None
+        query = " AND ".join(f'"{three}"' for three in _threes(_lower(part)))
+        found: dict[str, None] = {}
+        rows = 0
+        for path in self._index.files(f"{FOLDER}/"):
+            with self._open(path) as connection:
+                select = "SELECT rowid FROM parts WHERE parts MATCH ? ORDER BY rowid LIMIT ?"
+                own = [row for (row,) in connection.execute(select, (query, most + 1 - rows))]
+                rows += len(own)
+                if rows > most:
+                    return None
+                found |= dict.fromkeys(row.path for row in _places(connection, own))
+        return list(found)
+
+    def _open(self, path: str) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(f"file:{self._index.local(path)}?immutable=1", uri=True))
+
     def find(
         self,
         text: str,
@@ -122,7 +189,8 @@ class TextIndex:
         """Returns the number of rows that have all words, and some of them in the order of the files.
 
         Args:
-            text: words, in any order; "*" after the last one finds words that begin with it.
+            text: words, in any order; those in double quotes are a phrase, beside each other in this order in title,
+                URL or text. "*" after the last word finds words that begin with it.
             values: values of COLUMNS that the rows have.
             scores: least and most prose score; None for no limit.
             first: number of matching rows to leave out.
@@ -130,7 +198,7 @@ class TextIndex:
             counted: number of rows at which counting ends; the result is then larger by one.
 
         Raises:
-            InputError: the text has no word.
+            InputError: the text has no word, or a phrase, and the index has no positions.
         """
         query = _query(text, values)
         number, rows = 0, list[IndexedRow]()
@@ -139,9 +207,11 @@ class TextIndex:
             select = f"FROM words JOIN scores ON scores.row = words.rowid WHERE words MATCH ?{where}" if where else (
                 "FROM words WHERE words MATCH ?"
             )  # fmt: skip
-            with closing(sqlite3.connect(f"file:{self._index.local(path)}?immutable=1", uri=True)) as connection:
+            with self._open(path) as connection:
                 count = f"SELECT count(*) FROM (SELECT words.rowid {select} LIMIT ?)"
                 limit = max(counted + 1 - number, first + most - number)
+                if " " in query.replace(" AND ", "") and not _has_positions(connection):
+                    raise InputError("the index has no phrases", "search for words, or set [text_index] phrases = true")
                 matching = 0
                 if limit > 0:
                     (matching,) = connection.execute(count, (query, *bounds, limit)).fetchone()
@@ -155,15 +225,33 @@ class TextIndex:
 
 
 def _query(text: str, values: Mapping[str, str]) -> str:
-    """Returns a query of FTS5: all words, quoted, so that none of them is an operator."""
-    found = [piece for word in words(text) for piece in word.split("_") if piece]
+    """Returns a query of FTS5: all words and phrases, quoted, so that none of them is an operator."""
+    found: list[str] = []
+    for number, piece in enumerate(text.split('"')):
+        own = [part for word in words(piece) for part in word.split("_") if part]
+        found += [" ".join(own)] if number % 2 and own else own
     if not found:
         raise InputError("the search has no word", "give letters or digits")
     last = "*" if text.rstrip().endswith("*") else ""
     return " AND ".join(
         [*(f'"{_word_of(column, value)}"' for column, value in values.items()),
-         *(f'"{word}"' for word in found[:-1]), f'"{found[-1]}"{last}']
+         *(f'"{words_beside}"' for words_beside in found[:-1]), f'"{found[-1]}"{last}']
     )  # fmt: skip
+
+
+def _threes(text: str) -> list[str]:
+    """Returns each three letters of a text, quoted for FTS5.
+
+    >>> _threes("a-b.c")
+    ['a-b', '-b.', 'b.c']
+    """
+    threes = dict.fromkeys(text[at : at + _LETTERS] for at in range(len(text) - _LETTERS + 1))
+    return [three.replace('"', '""') for three in threes]
+
+
+def _has_positions(connection: sqlite3.Connection) -> bool:
+    (schema,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'words'").fetchone()
+    return "detail=full" in schema
 
 
 def _where(scores: tuple[float | None, float | None]) -> tuple[str, list[float]]:

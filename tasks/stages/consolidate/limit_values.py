@@ -1,9 +1,9 @@
-"""The values that the numeric limits of the filters are compared with, over the documents of a version.
+"""The values that the numeric limits are compared with, over the documents of a version.
 
 Reads `extracted` and the measured columns; writes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.rules import LimitValues, limit_values
+from tasks.stages.consolidate.rules import LimitValues, gold_values, limit_values
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class LimitSummary:
 
     Attributes:
         path: dotted path of the limit below the section.
-        reason: the reason to drop a document beyond it.
-        side: "least" or "most": what the limit is.
+        reason: the reason to drop a document beyond it; "silver" for a minimum of the tier gold.
+        side: "least", "most" or "below": what the limit is.
         bound: the limit; None for no limit.
         values: the values, shape (n,).
         beyond: number of documents beyond it.
-        alone: number of those that are beyond no other numeric limit.
+        alone: number of those that are beyond no other numeric limit; for gold, no other minimum.
     """
 
     path: str
@@ -49,7 +49,7 @@ class _OfPart(NamedTuple):
 def summaries(
     config: ConsolidateConfig, inputs: AlignedInputs, parts: Sequence[str] | None = None, most: int | None = None
 ) -> list[LimitSummary]:
-    """Returns the numeric limits of the filters with their values, in order of precedence, general limits first.
+    """Returns the numeric limits with their values, in order of precedence, general limits first, and those of gold.
 
     Args:
         config: the settings.
@@ -59,25 +59,24 @@ def summaries(
     """
     found: dict[tuple[str, str], list[_OfPart]] = {}
     for name in inputs.names() if parts is None else parts:
-        documents, judged, _ = inputs.parts.part(name, ["id", "source"], config.filters, ["id"])
+        documents, judged, _ = inputs.parts.part(name, ["id", "source"], config.reads(), ["id"])
         taken_down = inputs.parts.taken_down(name, documents.num_rows)[:most]
         documents, judged = documents.slice(0, most), judged.slice(0, most)
-        limits = list(limit_values(config, documents.column("source"), judged, taken_down))
-        masks = [_beyond(limit) for limit in limits]
-        reasons = np.zeros(documents.num_rows, np.int64)
-        for limit, mask in zip(limits, masks, strict=True):
-            reasons[limit.rows[mask]] += 1
-        for limit, mask in zip(limits, masks, strict=True):
-            alone = int((reasons[limit.rows[mask]] == 1).sum())
-            found.setdefault((limit.path, limit.reason), []).append(_OfPart(limit, int(mask.sum()), alone))
+        for values in (limit_values, gold_values):
+            limits = list(values(config, documents.column("source"), judged, taken_down))
+            for of_part in _counted(limits, documents.num_rows):
+                found.setdefault((of_part.limit.path, of_part.limit.reason), []).append(of_part)
     return [_sum(limits) for limits in found.values()]
 
 
-def _beyond(limit: LimitValues) -> NDArray[np.bool_]:
-    if limit.bound is None:
-        return np.zeros(len(limit.rows), np.bool_)
-    mask: NDArray[np.bool_] = limit.values < limit.bound if limit.side == "least" else limit.values > limit.bound
-    return mask
+def _counted(limits: Sequence[LimitValues], rows: int) -> Iterator[_OfPart]:
+    """Yields the limits of one part with the numbers of documents beyond each, and beyond no other one."""
+    masks = [limit.beyond() for limit in limits]
+    reasons = np.zeros(rows, np.int64)
+    for limit, mask in zip(limits, masks, strict=True):
+        reasons[limit.rows[mask]] += 1
+    for limit, mask in zip(limits, masks, strict=True):
+        yield _OfPart(limit, int(mask.sum()), int((reasons[limit.rows[mask]] == 1).sum()))
 
 
 def _sum(parts: Sequence[_OfPart]) -> LimitSummary:

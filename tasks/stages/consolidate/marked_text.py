@@ -27,20 +27,15 @@ class TextPiece(NamedTuple):
 
 
 class LimitValue(NamedTuple):
-    """The value of a document beside a limit; `side` is "least" or "most", `bound` None for no limit."""
+    """The value of a document beside a limit; `side` as in `LimitValues`, `bound` None for no limit."""
 
     path: str
     reason: str
     side: str
     bound: float | None
     value: float
-
-    @property
-    def is_beyond(self) -> bool:
-        """Whether the limit drops the document."""
-        if self.bound is None:
-            return False
-        return self.value < self.bound if self.side == "least" else self.value > self.bound
+    is_beyond: bool
+    """Whether the limit drops the document."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +108,9 @@ def _values_by_row(
 ) -> Mapping[int, list[LimitValue]]:
     found: dict[int, list[LimitValue]] = {}
     for limit in limit_values(config, sources, judged, np.zeros(len(sources), np.bool_)):
-        for row, value in zip(limit.rows.tolist(), limit.values.tolist(), strict=True):
-            entry = LimitValue(limit.path, limit.reason, limit.side, limit.bound, float(value))
+        rows = zip(limit.rows.tolist(), limit.values.tolist(), limit.beyond().tolist(), strict=True)
+        for row, value, is_beyond in rows:
+            entry = LimitValue(limit.path, limit.reason, limit.side, limit.bound, float(value), is_beyond)
             found.setdefault(row, []).append(entry)
     return found
 

@@ -4,7 +4,7 @@ Pure functions over co-partitioned columns. Reasons are ordered by filter, then 
 duplication.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,8 +58,8 @@ class LimitValues(NamedTuple):
 
     Attributes:
         path: dotted path of the limit below the section.
-        reason: the reason to drop a document beyond it.
-        side: "least" or "most": what the limit is; a value equal to it is kept.
+        reason: the reason to drop a document beyond it; "silver" for a minimum of the tier gold, which drops none.
+        side: "least" or "most" for what the limit is; a value equal to it is kept. "below" if an equal value is not.
         bound: the limit; None for no limit.
         rows: the documents to which it applies, shape (n,).
         values: their values, shape (n,).
@@ -71,6 +71,16 @@ class LimitValues(NamedTuple):
     bound: float | None
     rows: NDArray[np.int64]
     values: NDArray[Any]
+
+    def beyond(self) -> NDArray[np.bool_]:
+        """Returns which of the values are beyond the limit, shape (n,)."""
+        if self.bound is None:
+            return np.zeros(len(self.rows), np.bool_)
+        mask: NDArray[np.bool_] = _BEYOND[self.side](self.values, self.bound)
+        return mask
+
+
+_BEYOND: Mapping[str, Callable[[Any, Any], Any]] = {"least": np.less, "most": np.greater, "below": np.greater_equal}
 
 
 def verdicts(
@@ -189,7 +199,9 @@ def reasons(
 def limit_values(
     config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table, taken_down: NDArray[np.bool_]
 ) -> Iterator[LimitValues]:
-    """Yields the numeric limits of the filters with the values of the documents to which they apply.
+    """Yields the numeric limits with the values of the documents to which they apply, in order of precedence.
+
+    The limits of contamination and of repeated paragraphs have the documents that contain an item, or such paragraphs.
 
     Args:
         config: the stage's settings.
@@ -210,6 +222,37 @@ def limit_values(
                     rows[of_these],
                     threshold.values[of_these],
                 )
+    if CONTAMINATED in attributes.column_names and config.contaminated == "drop":
+        shares = _shares(attributes.column(CONTAMINATED), readable)
+        yield LimitValues("contaminated_share", CONTAMINATED, "below", config.contaminated_share, *shares)
+    if REPEATED in attributes.column_names:
+        shares = _shares(attributes.column(REPEATED), readable & in_scope(config, sources))
+        yield LimitValues("repeated_share", REPEATED, "most", config.repeated_share, *shares)
+
+
+def _shares(column: pa.ChunkedArray, mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Returns the rows in a mask that have a share, and the shares."""
+    share = pc.struct_field(column, "share")
+    rows = np.flatnonzero(mask & share.is_valid().to_numpy())
+    return rows, share.take(pa.array(rows)).to_numpy()
+
+
+def gold_values(
+    config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table, taken_down: NDArray[np.bool_]
+) -> Iterator[LimitValues]:
+    """Yields the minimums of the tier gold with the values of the documents of sources that are not trusted.
+
+    Args:
+        config: the stage's settings.
+        sources: source of each document.
+        attributes: as in `verdicts`.
+        taken_down: as in `reasons`.
+    """
+    readable = ~taken_down & attributes.column("error").is_null().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(readable & ~_is_one_of(sources, config.trusted))
+    for annotator, field, least in config.marks():
+        values = fields(attributes.column(annotator).take(pa.array(rows)).combine_chunks())[field]
+        yield LimitValues(f"{GOLD}.{annotator}.{field}", SILVER, "least", least, rows, values)
 
 
 def _by_limits(

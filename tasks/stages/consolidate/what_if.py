@@ -53,13 +53,15 @@ class ChangedVerdict:
 
 
 class PartCounts(NamedTuple):
-    """Numbers of documents of one part: all, those kept before and after, and those whose verdict changes."""
+    """Numbers of documents of one part: all, kept before and after, with another verdict, gold before and after."""
 
     documents: int
     kept_before: int
     kept_after: int
     gained: int
     lost: int
+    gold_before: int = 0
+    gold_after: int = 0
 
 
 OutcomeCounts = dict[tuple[str, str, str, str], int]
@@ -146,7 +148,10 @@ def what_if(
         for is_gain, rows in changed.items():
             examples_by_side[is_gain] = nsmallest(examples, [*examples_by_side[is_gain], *rows])
         kept_before, kept_after = (first.count("") for first in firsts)
-        by_part.append(PartCounts(len(sources), kept_before, kept_after, len(changed[True]), len(changed[False])))
+        gold = (tiers.count(GOLD) for _, tiers in sides)
+        by_part.append(
+            PartCounts(len(sources), kept_before, kept_after, len(changed[True]), len(changed[False]), *gold)
+        )
     chosen_examples = tuple(_examples(before, after, parts, [*examples_by_side[True], *examples_by_side[False]]))
     funnels = (_funnel(counts[0], rejections), _funnel(counts[1], rejections))
     gained, lost = (sum(getattr(part, side) for part in by_part) for side in ("gained", "lost"))

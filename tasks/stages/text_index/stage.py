@@ -1,4 +1,4 @@
-"""Stage `text_index`: an index of the words of kept documents.
+"""Stage `text_index`: an index of the words of kept documents, and of the letters of their titles and URLs.
 
 Reads `documents` (kept/); writes `words/group-<number>-of-<count>.sqlite`, one index per group of files
 (`tasks.formats.documents.text_index`). A group is a part, which one worker writes.
@@ -13,7 +13,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.text_index import FOLDER, KEPT, TextIndexWriter, group_name
 from tasks.stages.text_index import TextIndexConfig
 
-VERSION = 1
+VERSION = 2
 
 _COLUMNS = ("title", "url", "text", "source", "host", "language", "tier", "prose_score")
 _BATCH = 2_000
@@ -32,14 +32,14 @@ def run(config: TextIndexConfig, inputs: Inputs, output: Output, engine: Engine)
         groups[-1].append(path)
         size += rows[path]
     specs = [PartSpec(group_name(number, len(groups)), paths) for number, paths in enumerate(groups)]
-    records = output.map_parts(engine, partial(_index_group, documents.folder), specs)
+    records = output.map_parts(engine, partial(_index_group, documents.folder, config.phrases), specs)
     indexed = sum(record.rows_out for record in records)
     return Report(note=f"words of {indexed:,} documents in {len(groups):,} files")
 
 
-def _index_group(documents: ArtifactFolder, part: Part, paths: list[str]) -> None:
+def _index_group(documents: ArtifactFolder, phrases: bool, part: Part, paths: list[str]) -> None:
     """Writes one index; runs on a worker."""
-    with TextIndexWriter() as writer:
+    with TextIndexWriter(phrases) as writer:
         for path in paths:
             writer.begin(path)
             with parquet.open_file(documents.local(path)) as file:

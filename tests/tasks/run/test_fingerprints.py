@@ -28,7 +28,7 @@ BEFORE = {
     "paragraphs": "df882150662c0e57",
     "consolidate": "5dec40bc776e9054",
     "dedup_index": "2dfb21ff84301c1e",
-    "text_index": "ed5b0c9f9149599b",
+    "text_index": "2db13f9b06677160",
     "tokenizer": "4737db81ae50015c",
     "encode": "2bd3b1353357ca76",
     "chunks": "d72aaa0c19eee1c2",

@@ -66,7 +66,7 @@ def test_a_stage_run_is_nested_under_its_dag_run_with_inputs_metrics_and_figure(
     (dataset,) = child.inputs.dataset_inputs
     assert dataset.dataset.name == str(source.address)
     assert dataset.tags[0].value == "numbers"
-    history = client(server).get_metric_history(child.info.run_id, "loss")
+    history = client(server).get_metric_history(child.info.run_id, "loss/train")
     assert [(point.step, point.value) for point in history] == [(1, 2.0), (2, 1.0)]
     names = {entry.path for entry in client(server).list_artifacts(child.info.run_id)}
     assert {"loss.png", "artifact.json"} <= names
@@ -272,5 +272,5 @@ def test_records_are_queued_during_an_mlflow_outage_and_sent_afterwards(server: 
         assert waiting_messages(store) == 0
         (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy @2"]
         assert late.data.metrics["rows_out"] == artifact.record.rows_out
-        assert late.data.metrics["loss"] == 1.0
+        assert late.data.metrics["loss/train"] == 1.0
         assert "loss.png" in {entry.path for entry in client(uri).list_artifacts(late.info.run_id)}

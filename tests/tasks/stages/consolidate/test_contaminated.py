@@ -18,8 +18,8 @@ ITEM = prose(1)[:20]
 """Twenty words, with 8 n-grams, of the text with seed 1."""
 
 
-def looked_at(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Artifact]:
-    inputs = prepare(folder, rows)
+def looked_at(folder: Path, rows: list[dict[str, Any]], **options: Any) -> dict[str, Artifact]:
+    inputs = prepare(folder, rows, **options)
     folder.mkdir(exist_ok=True)
     (folder / "quiz.jsonl").write_text(json.dumps({"query": " ".join(ITEM)}))
     one = EvaluationSet(name="quiz", path=f"{folder}/quiz.jsonl", fields=("query",))

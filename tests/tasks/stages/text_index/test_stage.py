@@ -75,6 +75,53 @@ def test_exactly_the_documents_with_all_words_are_found(
     assert number == len(wanted)
 
 
+def in_a_row(documents: Artifact, phrase: str) -> list[tuple[str, int]]:
+    """Returns the places of the documents with a phrase in title, URL or text, by reading all of them."""
+    found = []
+    for path in documents.files(KEPT):
+        for number, row in enumerate(documents.table(path).to_pylist()):
+            texts = (" ".join(re.findall(r"[^\W_]+", row[name].casefold())) for name in ("title", "url", "text"))
+            if any(f" {phrase} " in f" {text} " for text in texts):
+                found.append((path, number))
+    return found
+
+
+def test_a_phrase_is_found_where_its_words_are_beside_each_other_in_one_field(documents: Artifact) -> None:
+    rows = documents.table(documents.files(KEPT)[0]).to_pylist()
+    beside = " ".join(re.findall(r"[^\W_]+", rows[1]["text"].casefold())[3:6])
+    index = TextIndex(index_of(documents))
+    wanted = in_a_row(documents, beside)
+    assert 0 < len(wanted) < index.find(beside, {})[0]
+    assert index.find(f'"{beside}"', {}, most=1000) == (len(wanted), wanted)
+    assert index.find('"don t stop" said', {})[0] == 1
+    assert index.find('"stop don"', {})[0] == 0
+    assert index.find('"cafe https"', {})[0] == 0, "the end of a title and the beginning of a URL are no phrase"
+    assert index.find('"near x" "and don', {})[0] == 1, "a quote without its partner begins a phrase"
+
+
+def test_an_index_without_positions_is_smaller_and_says_that_it_has_no_phrases(documents: Artifact) -> None:
+    config = TextIndexConfig(enabled=True, phrases=False)
+    small = run_stage_in(documents.store.root, STAGE, config, {"documents": documents}, version="small")
+    assert TextIndex(small).find("river stone", {}) == TextIndex(index_of(documents)).find("river stone", {})
+    assert small.record.bytes < index_of(documents, "one", group=1000).record.bytes
+    with pytest.raises(InputError, match="the index has no phrases"):
+        TextIndex(small).find('"river stone"', {})
+
+
+@pytest.mark.parametrize("part", ["odd.ORG/a", "Café", "CAFÉ", 'a"b', "org/4", "zzz", "İstanbul", "ΣΑΣ"])
+def test_the_files_with_a_part_of_a_title_or_url_are_found_regardless_of_case(documents: Artifact, part: str) -> None:
+    wanted = [
+        path
+        for path in documents.files(KEPT)
+        if any(part.lower() in f"{row['title']}\n{row['url']}".lower() for row in documents.table(path).to_pylist())
+    ]
+    index = TextIndex(index_of(documents))
+    assert index.is_readable
+    assert index.files_with(part, 1000) == wanted
+    assert index.files_with("od", 1000) is None, "fewer than three letters"
+    assert index.files_with("http", 50) is None, "more rows than asked for"
+
+
 def test_a_search_is_paged_counted_and_restricted_to_scores(documents: Artifact) -> None:
     index = TextIndex(index_of(documents))
     number, rows = index.find("river", {}, most=1000)
