@@ -183,11 +183,14 @@ def test_a_recipe_with_a_cluster_trains_in_pods_and_others_train_locally(recipes
     assert dags["here.pretrain"].task_dict["train"].task_type == "StageOperator"
 
 
-def test_several_nodes_train_as_a_gang_and_canaries_in_single_pods(recipes, dag_bag):
-    recipes("gang", POD.replace("gpus = 2", "gpus = 2\nnodes = 2"))
+def test_several_nodes_train_and_tune_as_a_gang_and_canaries_in_single_pods(recipes, dag_bag):
+    tuning = '[examples]\nfiles = ["/data/rows.jsonl"]\n[finetune]\nbase = "demo/checkpoint@1"\n'
+    recipes("gang", tuning + POD.replace("gpus = 2", "gpus = 2\nnodes = 2"))
     bag = dag_bag()
     assert bag.import_errors == {}
     assert bag.dags["gang.pretrain"].task_dict["train"].task_type == "JobSetOperator"
+    assert bag.dags["gang.finetune"].task_dict["finetune"].task_type == "JobSetOperator"
+    assert bag.dags["gang.finetune"].task_dict["evaluate_tuned"].task_type == "GpuPodOperator"
     assert bag.dags["gang.canary"].task_dict["round_1.canary"].task_type == "GpuPodOperator"
 
 
