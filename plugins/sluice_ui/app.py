@@ -18,6 +18,7 @@ from sluice_ui import (
     costs,
     crawl,
     documents,
+    dossier,
     duplicates,
     filters,
     lineage,
@@ -47,6 +48,7 @@ PAGES = (
     costs,
     compare,
     crawl,
+    dossier,
 )
 """Modules of pages, each with its `routes`."""
 

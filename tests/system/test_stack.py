@@ -88,6 +88,11 @@ def test_down_leaves_no_process_and_up_restores_everything(stack, smoke) -> None
     assert up.returncode == 0, up.stderr
     assert time.monotonic() - began < 90
     assert stack.airflow.run(smoke.dag_runs[0].dag_id, smoke.dag_runs[0].run_id)["state"] == "success"
+
+
+def test_every_dag_run_has_its_version_as_note(stack, smoke) -> None:
+    notes = {stack.airflow.run(run.dag_id, run.run_id)["note"] for run in smoke.dag_runs}
+    assert notes == {"version dev"}
     assert stack.demo("up").returncode == 0  # the second time it exists already
 
 
