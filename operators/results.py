@@ -49,7 +49,7 @@ def announce(context: Any, outlets: Sequence[Any], result: StageResult, run: Run
         **run.event_fields,
         "address": result.address,
         "outcome": f"adopted from {result.adopted_from}" if result.adopted_from else "made",
-        **{name: int(value) if value.is_integer() else value for name, value in figures.items()},
+        **{name: int(value) if float(value).is_integer() else value for name, value in figures.items()},
         "fingerprint": result.fingerprint,
         "content": result.content,
     }

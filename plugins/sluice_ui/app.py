@@ -18,6 +18,7 @@ from sluice_ui import (
     costs,
     crawl,
     documents,
+    dossier,
     duplicates,
     filters,
     lineage,
@@ -49,6 +50,7 @@ PAGES = (
     compare,
     crawl,
     months,
+    dossier,
 )
 """Modules of pages, each with its `routes`."""
 

@@ -1,15 +1,17 @@
-"""What of a version needs a person: faults, open decisions, takedowns that came later, inputs that have changed.
+"""What of a version needs a person: runs that wait or failed, faults, decisions, takedowns, lost inputs, a full disk.
 
-Reads records, and of the estimate whether the training fits.
+Reads records, of the estimate whether the training fits, Airflow's database, and the free space of a local store.
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from sluice_ui.frame import ROOT, artifact_link, link
+from sluice_ui.frame import ROOT, artifact_link, link, size
 from sluice_ui.lineage import marks
+from sluice_ui.scheduling import open_runs
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.ledger import changed
 from tasks.core.store import Store
@@ -21,6 +23,12 @@ MOST_REFS = 200
 DEARER = 1.5
 """Ratio of the real and the planned price above which it is shown."""
 
+LOOK_AT = {
+    "seeds": {"bad_seeds": "invalid lines of seed files are left out"},
+    "documents": {"sources_nearly_lost": "sources have lost nearly all documents to the filters"},
+}
+"""Metrics that need a person if they are not 0, by kind, with what they count."""
+
 DECISIONS = {"comparison": "champion", "tuned_comparison": "tuned_champion"}
 """Kind of the decision that follows a comparison."""
 
@@ -29,11 +37,14 @@ def attention(store: Store, recipe: str, version: str, artifacts: Sequence[Artif
     """Returns where something needs a person, as a link, and what it is."""
     kinds = {artifact.address.name.removeprefix(f"{recipe}/"): artifact for artifact in artifacts}
     return [
+        *open_runs(recipe, version),
         *_faults(artifacts),
+        *_counts(kinds),
         *_open_decisions(kinds),
         *_plan(kinds),
         *_taken_down(store, recipe, artifacts),
         *_changed_inputs(store, artifacts),
+        *_full_disk(store, recipe, artifacts),
     ]
 
 
@@ -48,6 +59,13 @@ def _faults(artifacts: Sequence[Artifact]) -> Iterator[tuple[Markup | str, str]]
         if counts:
             text = ", ".join(f"{name.replace('/', ': ')} {value:,.0f}" for name, value in sorted(counts.items()))
             yield artifact_link(str(one.address)), text
+
+
+def _counts(kinds: Mapping[str, Artifact]) -> Iterator[tuple[Markup | str, str]]:
+    for kind, metrics in LOOK_AT.items():
+        for metric, text in metrics.items():
+            if kind in kinds and (count := kinds[kind].record.metrics.get(metric)):
+                yield artifact_link(str(kinds[kind].address)), f"{count:,.0f} {text}. {kinds[kind].record.note}"
 
 
 def _open_decisions(kinds: Mapping[str, Artifact]) -> Iterator[tuple[Markup | str, str]]:
@@ -95,6 +113,24 @@ def _changed_inputs(store: Store, artifacts: Sequence[Artifact]) -> Iterator[tup
                 now[ref.address] = _found(store, ref)
             if ref.address in now and (text := changed(ref, now[ref.address])):
                 yield artifact_link(str(one.address)), text
+
+
+def _full_disk(store: Store, recipe: str, artifacts: Sequence[Artifact]) -> Iterator[tuple[Markup | str, str]]:
+    """Yields whether another version of this size would not fit on the disk of a local store."""
+    if not store.is_local:
+        return
+    made, free = sum(one.record.bytes for one in artifacts if not one.record.adopted_from), disk_free(store)
+    if free < made:
+        where = link("cost and disk", f"{ROOT}/costs", recipe=recipe)
+        yield (
+            where,
+            f"the disk of the store has {size(free)} free, and this version took {size(made)}: another may not fit",
+        )
+
+
+def disk_free(store: Store) -> int:
+    """Returns the free bytes of the disk of a local store."""
+    return shutil.disk_usage(store.root).free
 
 
 def _found(store: Store, ref: InputRef) -> Artifact | None:

@@ -1,4 +1,4 @@
-"""What Airflow has planned and run of the DAGs of recipes: the next scheduled run, and the newest one with its state.
+"""What Airflow has planned and run of the DAGs of recipes: next and newest runs, and those that need a person.
 
 Reads Airflow's database, in the API server.
 """
@@ -66,6 +66,54 @@ def schedules(recipes: Collection[str]) -> dict[str, Schedule]:
         last = next((row for row in reversed(runs) if _recipe(row[0]) == name), None)
         found[name] = Schedule(due, paused, *([last[0], last[1], str(last[2])] if last else []))
     return found
+
+
+def open_runs(recipe: str, version: str) -> list[tuple[Markup, str]]:
+    """Returns the runs of a version that wait for a person or have failed, as a link to the task, and what for.
+
+    The runs of a version are those whose note begins with it (`operators.run_notes`). Of the failed ones only those
+    count that are the newest run of their DAG for this version.
+    """
+    from airflow.models.dagrun import DagRun, DagRunNote
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from sqlalchemy import func, or_, select
+
+    begin = f"version {version}"
+    of_version = (
+        DagRun.dag_id.startswith(f"{recipe}.", autoescape=True),
+        or_(DagRunNote.content == begin, DagRunNote.content.startswith(f"{begin},", autoescape=True)),
+    )
+    tasks = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id)
+    noted = DagRun.id == DagRunNote.dag_run_id
+    of_run = (TaskInstance.dag_id == DagRun.dag_id) & (TaskInstance.run_id == DagRun.run_id)
+    with create_session() as session:
+        newest = select(func.max(DagRun.id)).join(DagRunNote, noted).where(*of_version).group_by(DagRun.dag_id)
+        waiting = session.execute(
+            select(*tasks, HITLDetail.subject)
+            .join(HITLDetail, HITLDetail.ti_id == TaskInstance.id).join(DagRun, of_run).join(DagRunNote, noted)
+            .where(*of_version, HITLDetail.responded_at.is_(None), DagRun.state == DagRunState.RUNNING)
+            .order_by(DagRun.id)
+        ).all()  # fmt: skip
+        failed = session.execute(
+            select(*tasks).join(DagRun, of_run).order_by(DagRun.id, TaskInstance.task_id)
+            .where(DagRun.id.in_(newest), DagRun.state == DagRunState.FAILED,
+                   TaskInstance.state == TaskInstanceState.FAILED)
+        ).all()  # fmt: skip
+    return [
+        *(
+            (_task(dag, run, task, "/required_actions"), f"waits for an answer: {ask}")
+            for dag, run, task, ask in waiting
+        ),
+        *((_task(dag, run, task), "failed") for dag, run, task in dict.fromkeys(map(tuple, failed))),
+    ]
+
+
+def _task(dag: str, run: str, task: str, tab: str = "") -> Markup:
+    address = f"/dags/{quote(dag)}/runs/{quote(run, safe='')}/tasks/{quote(task)}{tab}"
+    return Markup('<a href="{}" target="_blank" rel="noopener">{} of {}</a>').format(address, task, dag)
 
 
 def _recipe(dag_id: str) -> str:

@@ -16,6 +16,7 @@ from sluice_ui import charts
 from sluice_ui.access import AnyVersion, At, User, readable, respond, router
 from sluice_ui.attention import attention
 from sluice_ui.costs import Cost
+from sluice_ui.dossier import refusal
 from sluice_ui.frame import (
     Address,
     Version,
@@ -74,6 +75,7 @@ def overview(recipe: Recipe, name: str, at: Address) -> str:
         scores=_scores(kinds.get("scores")),
         mixture=_mixture(kinds.get("mixture")),
         artifacts=_artifact_rows(artifacts),
+        no_dossier=refusal(kinds.get("checkpoint")),
         query={"recipe": recipe.name, "version": name},
     )
 

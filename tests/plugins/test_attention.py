@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from datetime import UTC, datetime
 from html import unescape
 
 import pyarrow as pa
@@ -43,6 +44,72 @@ def test_faults_and_an_open_decision_and_a_dear_training_need_a_person(warnings,
     ]
     write(versions, "champion", "v2", {"a": b"1"})
     assert not any("decision is open" in text for text in warnings())
+
+
+def test_lost_sources_bad_seeds_and_a_full_disk_need_a_person(warnings, versions, monkeypatch):
+    from sluice_ui import attention
+
+    write(versions, "seeds", "v2", {"a": b"1"}, metrics={"bad_seeds": 3.0})
+    assert "test/seeds@v2: 3 invalid lines of seed files are left out. " in warnings()
+    assert not any("free" in text for text in warnings())
+    monkeypatch.setattr(attention, "disk_free", lambda store: 10)
+    [full] = [text for text in warnings() if "free" in text]
+    assert re.fullmatch(
+        r"cost and disk: the disk of the store has 10 B free, and this version took .*B: another may .*", full
+    )
+
+
+@pytest.fixture
+def put_run(airflow_db):
+    """Puts a run of a DAG with one task into Airflow's database, as it is while it waits or after it failed."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from airflow.sdk import DAG
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy import delete
+
+    made = []
+
+    def put(number, dag, task, state, note, ask=""):
+        at = datetime(2026, 11, 21, 3, number, tzinfo=UTC)
+        with create_session() as session:
+            run = DagRun(
+                dag_id=dag, run_id=f"manual__{number}", run_type=DagRunType.MANUAL, logical_date=at, run_after=at,
+                note=note, triggered_by=DagRunTriggeredByType.TEST,
+                state=DagRunState.FAILED if state == "failed" else DagRunState.RUNNING,
+            )  # fmt: skip
+            session.add(run)
+            session.flush()
+            made.append(run.id)
+            operator = EmptyOperator(task_id=task, dag=DAG(dag, schedule=None))
+            instance = TaskInstance(operator, run_id=run.run_id, state=state, dag_version_id=None)
+            session.add(instance)
+            session.flush()
+            if ask:
+                session.add(HITLDetail(ti_id=instance.id, options=["Approve", "Reject"], subject=ask, params={}))
+
+    yield put
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.id.in_(made)))
+
+
+def test_runs_of_the_version_that_wait_for_an_answer_or_failed_need_a_person(get, warnings, put_run):
+    put_run(1, "test.canary", "approve", "deferred", "version v2", ask="test: may it be trained?")
+    put_run(2, "test.corpus", "dedup", "failed", "version v2, source version v1")
+    put_run(3, "test.tokens", "pack", "failed", "version v22")
+    put_run(4, "other.tokens", "pack", "failed", "version v2")
+    assert warnings()[:2] == [
+        "approve of test.canary: waits for an answer: test: may it be trained?",
+        "dedup of test.corpus: failed",
+    ]
+    assert not any("pack" in text for text in warnings())
+    assert "/dags/test.canary/runs/manual__1/tasks/approve/required_actions" in get(PAGE).text
+    put_run(5, "test.corpus", "dedup", "success", "version v2")
+    assert not any("dedup" in text for text in warnings())
 
 
 def test_an_estimate_that_does_not_fit_needs_a_person_until_the_model_is_trained(warnings, versions):

@@ -251,6 +251,7 @@ def test_the_button_starts_the_corpus_of_a_new_version_with_the_changed_limits(b
     assert browse("op", "POST", address, data={"token": "", "new_version": "v2"}).status_code == 403
     with create_session() as session:
         [run] = DagRun.find(dag_id="test.corpus", session=session)
+    assert run.run_id.startswith("v2__")
     assert (run.conf["version"], run.conf["source_version"]) == ("v2", "dev")
     assert run.conf["overrides"]["consolidate.limits.language.min_score"] == 0.2
     assert run.conf["overrides"]["consolidate.limits.web"] == {"gopher_quality": {"min_words": 60}}

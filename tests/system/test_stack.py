@@ -78,6 +78,11 @@ def test_without_mlflow_the_run_continues_and_is_logged_later(stack, smoke, airf
     assert b"untold" in post(url, b'{"experiment_ids": ["1", "2", "3"], "max_results": 1000}')
 
 
+def test_every_dag_run_has_its_version_as_note(stack, smoke) -> None:
+    for run in smoke.dag_runs:
+        assert stack.airflow.run(run.dag_id, run.run_id)["note"].startswith("version dev"), run.dag_id
+
+
 def test_down_leaves_no_process_and_up_restores_everything(stack, smoke) -> None:
     down = stack.demo("down")
     assert down.returncode == 0, down.stderr
