@@ -26,6 +26,7 @@ from tasks.stages.canary import ARM_SETTINGS, CanaryConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.tokens import EncodeConfig
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Recipe(_Sections):
         """Yields errors in the settings of canary arms."""
         sections = sorted({*sections_of("documents"), *sections_of("tokens")})
         allowed = (*(f"{section}." for section in sections), *ARM_SETTINGS)
+        if self.of(CanaryConfig).settings and self.of(EncodeConfig).accumulate:
+            yield "canary.settings: tokens that accumulate have no variants: set encode.accumulate = false"
         for arm in self.of(CanaryConfig).settings:
             where = f'canary.settings: the arm "{arm.name}"'
             foreign = [path for path in arm.set if not path.startswith(allowed)]

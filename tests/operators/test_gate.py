@@ -160,7 +160,8 @@ def test_the_tokens_of_every_arm_of_settings_are_made_in_a_mapped_group(recipes,
     assert sorted((ti.map_index, str(ti.state)) for ti in packed) == [(0, "success"), (1, "success")]
     store = Store(str(tmp_path / "store"))
     plans = [Artifact.open_at(store, ArtifactId("arms/plan", version)) for version in ("v1", "v1.current", "v1.coarse")]
-    assert [json.loads(plan.read("plan/summary.json"))["vocab_size"] for plan in plans] == [300, 300, 270]
+    sizes = [json.loads(plan.read("plan/summary.json"))["vocab_size"] for plan in plans]
+    assert sizes[0] == sizes[1] > sizes[2] == 270
     assert plans[1].record.adopted_from == "arms/plan@v1"
     assert [parse_member(member)[0] for member in returned(run, "round_1.arms")] == ["arm-0", "arm-0-again", "arm-1"]
 

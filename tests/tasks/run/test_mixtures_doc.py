@@ -12,13 +12,15 @@ BASE = {"name": "mine", "extract": {"files": [BOOKS]}}
 
 def test_every_example_is_valid_in_a_recipe() -> None:
     blocks = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
-    tokenizer, columns, mixture, canary, proposing, accepting = blocks
+    tokenizer, columns, mixture, canary, proposing, accepting, arms = blocks
     assert read({**BASE, **tokenizer}).tokenizer.end_of_text == "<|end_of_text|>"
     assert read({**BASE, **columns}).pack.by == "tier"
     crawl = {"seeds": ["https://example.org/"], "contact": "mailto:me@example.org"}
     assert read({**BASE, **canary, "crawl": crawl}).canary.confirmations == 5
     assert read({**BASE, **canary, **proposing, "crawl": crawl}).priorities.active
     assert read({**BASE, "crawl": {**crawl, **accepting["crawl"]}}).crawl.priorities == "web/priorities@2026-11"
+    settings = read({**BASE, **arms, "canary": {**canary["canary"], **arms["canary"]}, "crawl": crawl}).canary.settings
+    assert [arm.name for arm in settings] == ["strict", "stricter"]
     by_month = {"encode": {"columns": ["fetched_at"]}, "pack": {"by": "fetched_at"}}
     train = read({**BASE, **by_month, **mixture}).train
     assert train.anneal is not None

@@ -190,6 +190,11 @@ def test_arms_that_decide_nothing_or_leave_the_recipe_are_refused(
         recipe_in(tmp_path, *arms)
 
 
+def test_tokens_that_accumulate_have_no_variants(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"tokens that accumulate have no variants"):
+        recipe_in(tmp_path, STRICT, **{"encode.accumulate": True, "dedup_index.enabled": True})
+
+
 def test_several_factors_need_all_their_combinations(tmp_path: Path) -> None:
     both = {"name": "both", "set": STRICT["set"] | COARSE["set"]}
     assert len(recipe_in(tmp_path, STRICT, COARSE, both).canary.settings) == 3

@@ -149,7 +149,8 @@ def test_the_record_of_a_canary_names_its_takedown(tmp_path: Path) -> None:
     )
     inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
     member = "round-1-arm-0-seed-3"
-    run = run_stage_in(tmp_path, "tasks.stages.canary.run", config(), inputs, member=member, kind="canary")
+    with training_in_process():
+        run = run_stage_in(tmp_path, "tasks.stages.canary.run", config(), inputs, member=member, kind="canary")
     (mark,) = marks.of_run(run)
     assert (mark.step, mark.takedowns) == (0, (str(taken.address),))
     assert str(taken.address) in {ref.address for ref in run.record.inputs}
