@@ -429,10 +429,7 @@ def measure(options: argparse.Namespace) -> None:
     if options.only_remembered:
         table = of_remembered_runs(max(4, int(100 * share)))
         print(table)
-        known = {
-            name: value for name, value in last("canaries").items() if name not in ("benchmark", "date", "machine")
-        }
-        keep("canaries", {**known, "remembered": table})
+        keep("canaries", {**last("canaries"), "remembered": table})
         return
     tables: dict[str, Any] = {
         "planted": of_planted_optima(max(5, int(200 * share))),

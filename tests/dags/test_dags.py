@@ -146,12 +146,21 @@ def test_a_human_approves_the_gate_if_the_recipe_requires_it(recipes, dag_bag):
     assert dag.task_dict["gate"].upstream_task_ids == {"decide", "approve"}
     approve = dag.task_dict["approve"]
     assert (approve.upstream_task_ids, approve.response_timeout, approve.defaults) == ({"decide"}, None, None)
+    assert approve.rejects
 
 
 def test_a_mixture_that_nobody_approves_in_time_is_rejected(recipes, dag_bag):
     recipes("late", "[place]\nask_human = true\napprove_within_h = 36\n")
     approve = dag_bag().dags["late.canary"].task_dict["approve"]
     assert (approve.response_timeout, approve.defaults) == (timedelta(hours=36), ["Reject"])
+
+
+def test_priorities_are_proposed_after_the_gate_if_the_recipe_wants_them(recipes, dag_bag):
+    recipes("plain")
+    recipes("wishing", "[priorities]\nenabled = true\n")
+    dags = dag_bag().dags
+    assert dags["wishing.canary"].task_dict["prioritize"].upstream_task_ids == {"gate"}
+    assert "prioritize" not in dags["plain.canary"].task_dict
 
 
 def test_every_round_waits_for_the_one_before_and_a_skipped_one_skips_nothing(recipes, dag_bag):

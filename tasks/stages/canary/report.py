@@ -36,11 +36,16 @@ def markdown(decision: Mapping[str, Any]) -> str:
 
 def _plain(decision: Mapping[str, Any]) -> list[str]:
     """Returns decision, certainty, cost and what would change the decision, in sentences."""
-    weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
-    lines = [f"**{decision['reason']}.**", "", f"- *Mixture:* {weights}.", f"- *How sure:* {_certainty(decision)}"]
+    lines = [*_headline(decision), "", f"{decision['reason']}.", "", f"- *How sure:* {_certainty(decision)}"]
     if "settings" in decision:
         lines.insert(-1, _settings(decision))
     lines += [f"- *Cost:* {decision['cost']}.", f"- *What would change it:* {_change(decision)}"]
+    if cycles := decision["earlier"]["cycles"]:
+        used = "not used" if decision["earlier"]["used"] in (None, "alone") else "used"
+        lines.append(
+            f"- *Earlier cycles:* {sum(cycle['runs'] for cycle in cycles)} arms of {len(cycles)} were {used} in the "
+            "fit; see below how well they predicted this one."
+        )
     if decision["small_models"]:
         lines.append(
             f"- *These models are too small to rank mixtures for a large one:* {decision['parameters']:,} weights; "
@@ -57,6 +62,22 @@ def _settings(decision: Mapping[str, Any]) -> str:
         f"- *Settings:* {changed}. The training starts with them, on the tokens of the version "
         f"`<version>.{decision['variant']}`, and so does the next cycle."
     )
+
+
+def _headline(decision: Mapping[str, Any]) -> list[str]:
+    """Returns in a sentence each what to train on, and what the small models gained by it."""
+    before, after = decision["arms"][0]["weights"], sorted(decision["weights"].items())
+    of_settings = "settings" in decision
+    if not decision["promoted"]:
+        what = "settings" if of_settings else f"mixture: {', '.join(f'{name} {share:.1%}' for name, share in after)}"
+        return [f"**Keep the {what}.** No other {'ones are' if of_settings else 'one is'} surely better."]
+    changes = ", ".join(f"{name} {share:.1%} (was {before.get(name, 0):.1%})" for name, share in after)
+    what = f"the settings of {decision['variant']}" if of_settings else f"a new mixture: {changes}"
+    old, new = decision["confirmation"]["target_bpb"]
+    return [
+        f"**Use {what}.** Small models that read it predict held-out text with {new:.4f} instead of "
+        f"{old:.4f} bits per byte, {1 - new / old:.1%} fewer."
+    ]
 
 
 def _certainty(decision: Mapping[str, Any]) -> str:
@@ -143,7 +164,8 @@ def _confirmed(decision: Mapping[str, Any]) -> list[str]:
 def _screening(decision: Mapping[str, Any]) -> list[str]:
     sources = sorted(decision["arms"][0]["weights"])
     bpb_sources = sorted(decision["arms"][0]["bpb"])
-    head = ["arm", "kind", *sources, "target bpb", "lower than current by", "predicted", *bpb_sources, "verdict"]
+    head = ["arm", "kind", *(f"weight of {source}" for source in sources), "target bpb", "lower than current by"]
+    head += ["predicted", *(f"bpb of {source}" for source in bpb_sources), "verdict"]
     rounds = [
         f"Round {row['round']}: {row['stopped'] or ', '.join(row['arms'])}"
         + ("" if row["probability"] is None else f" (best lower than current: {row['probability']:.1%})")
@@ -153,10 +175,9 @@ def _screening(decision: Mapping[str, Any]) -> list[str]:
     return [
         "## Screening",
         "",
-        "Columns named after a source: left of the target its weight, right of it the bits per byte of its held-out "
-        "text. Lower is better; a positive difference is an improvement. Predicted: by the response fitted to all "
-        "other arms. The differences select the finalist and have no interval: the lowest of several arms is low by "
-        "chance.",
+        "bpb: bits per byte of held-out text. Lower is better; a positive difference is an improvement. Predicted: by "
+        "the response fitted to all other arms. The differences select the finalist and have no interval: the lowest "
+        "of several arms is low by chance.",
         "",
         *(f"- {line}" for line in rounds),
         "",
@@ -182,7 +203,7 @@ def _sources(decision: Mapping[str, Any]) -> list[str]:
     ]
     for source, signal in sorted(decision["signals"].items()):
         figures = [f"{signal['between']:.4f}", f"{signal['noise']:.4f}"]
-        figures += ["" if signal[key] is None else f"{signal[key]:.2f}" for key in ("ratio", "upper")]
+        figures += ["" if signal[key] is None else f"{signal[key]:.3g}" for key in ("ratio", "upper")]
         weight = decision["target"].get(source, 0.0)
         lines.append(_row([source, *figures, f"{weight:.3f}" if signal["votes"] else "does not vote"]))
     return [*lines, ""]
@@ -231,9 +252,11 @@ def _fit(decision: Mapping[str, Any]) -> list[str]:
         "",
         f"A fit of the bits per byte over the weights (form: {fit['form']}) proposes {weights}, predicting "
         f"{fit['proposed_bpb']:.4f} bits per byte. The rank correlation of its predictions with the measurements, each "
-        f"arm left out in turn, {ranks}; {fit['accuracy']:.0%} of pairs are ordered as measured, and the arms that it "
-        f"puts first are worse than predicted by {fit['optimism']:+.4f}. It {used}. It is evidence, not a decision: "
-        "only a mixture that was trained with fresh seeds can be promoted.",
+        f"arm left out in turn, {ranks}; {fit['accuracy']:.0%} of pairs are ordered as measured. The fifth of the arms "
+        f"that it puts first turned out {abs(fit['optimism']):.4f} bits per byte "
+        f"{'worse' if fit['optimism'] > 0 else 'better'} than predicted (its optimism: what is chosen for a low "
+        f"prediction is predicted too low). It {used}. It is evidence, not a decision: only a mixture that was trained "
+        "with fresh seeds can be promoted.",
         *_worth(fit["worth"] or {}),
     ]
 

@@ -164,6 +164,8 @@ def test_the_report_has_a_row_per_arm_and_the_picture_is_a_png() -> None:
     assert "arm-0 and arm-2 with the same fresh seeds: lower by +0.1" in report
     assert "would have been enough" in report
     assert "proposes" in report
+    optimism = decision["response"]["optimism"]
+    assert f"turned out {abs(optimism):.4f} bits per byte {'worse' if optimism > 0 else 'better'} than" in report
     assert figure(decision)[:4] == b"\x89PNG"
 
 
@@ -247,6 +249,8 @@ def test_if_no_source_tells_arms_from_noise_nothing_is_confirmed() -> None:
 def test_the_report_states_in_plain_words_first_decision_certainty_cost_and_what_would_change_it() -> None:
     report = markdown(decided(CONFIG, results([0, 0, 0.1, 0])))
     head = report.partition("\n## ")[0]
+    assert "**Use a new mixture: code 80.0% (was 50.0%), web 20.0% (was 50.0%).** Small models that read it" in head
+    assert "**Keep the mixture: code 50.0%, web 50.0%.**" in markdown(decided(CONFIG, results([0.1, 0, 0, 0])))
     for part in ("arm-2 replaces arm-0", "*How sure:*", "*Cost:* 20 runs x", "*What would change it:*"):
         assert part in head
     assert "These models are too small to rank mixtures for a large one" in head

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.responses import Kept, kept, split
+from tasks.stages.canary.evidence import Runs, backtest, with_evidence
 from tasks.stages.canary.response import FORMS, decision_accuracy
 
 SIZES = {411616256: 8232325120, 1439795200: 28795904000, 6889410560: 137788211200}
@@ -43,6 +44,35 @@ def test_out_of_fold_predictions_of_the_chosen_form_rank_the_mixtures(runs: Kept
     assert found.rank_agreement >= 0.9
     assert found.judgements[found.form].accuracy >= 0.85
     assert abs(found.optimism) < runs.bpb.mean(1).std() / 3
+
+
+def test_runs_of_an_earlier_cycle_let_8_runs_rank_the_other_mixtures(runs: Kept) -> None:
+    some, others = split(runs, 8 / 60, 2)
+    earlier, rest = split(others, 0.6, 2)
+    rows = zip(earlier.weights.tolist(), earlier.bpb.tolist(), strict=True)
+    cycle = {
+        "epochs": dict(zip(runs.sources, runs.epochs.tolist(), strict=True)),
+        "content": {},
+        "importance": 0.7,
+        "runs": [
+            {
+                "weights": dict(zip(runs.sources, weights, strict=True)),
+                "bpb": dict(zip(runs.sources, bpb, strict=True)),
+                "seeds": 1,
+            }
+            for weights, bpb in rows
+        ],
+    }
+    columns = [{source: 1.0} for source in runs.sources]
+    current = Runs(columns, runs.epochs, {}, some.weights, some.bpb, np.ones(len(some.bpb)))
+    forms, goal = ("power",), np.full(6, 1 / 6)
+    alone = some.fit(forms)
+    found = with_evidence(alone, current, [cycle], goal, runs.sources, forms)
+    ranks = [spearmanr(one.predict(rest.weights), rest.bpb.mean(1)).statistic for one in (alone, found.response)]
+    assert ranks[1] > max(0.9, ranks[0])
+    tested = backtest(current, [cycle], goal, runs.sources, forms)
+    assert tested is not None
+    assert tested["rank_agreement"] > 0.9
 
 
 def accuracies(data: Path, score: str) -> dict[str, float]:
