@@ -1,6 +1,7 @@
 """Months in one process: each has only what is new, all at one version, and a report that can be recounted."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,8 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import DriftError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.formats.tokens.shard import TRAIN, ShardSet
+from tasks.run.evaluate_model import evaluate_model
+from tasks.run.monthly import regret
 from tasks.run.monthly.cycle import new_tokens, run_month
 from tasks.run.monthly.report import month_report
 from tasks.run.monthly.tables import read_month, report_of, tables
@@ -195,6 +198,18 @@ def test_the_regret_matrix_is_recounted_from_scored_documents(year: Year) -> Non
     assert matrix["backward"] == pytest.approx(expected[1][0])
     assert matrix["forward"] == pytest.approx(expected[0][1])
     assert json.loads(first.read("scores.json"))["sources"]
+
+
+def test_a_model_that_was_scored_by_hand_is_in_the_matrix(year: Year, tmp_path: Path) -> None:
+    shutil.copytree(open_store(year.recipe).root, tmp_path / "store")
+    recipe = year.recipe.override({"place.store": str(tmp_path / "store")})
+    store = open_store(recipe)
+    assert regret.scores_of(store, recipe.name, THIRD) == {}
+    evaluate_model(store, recipe, THIRD, f"{recipe.name}/checkpoint@{FIRST}")
+    found = regret.scores_of(store, recipe.name, THIRD)
+    assert [*found] == [FIRST]
+    own = year.report(SECOND)["history"][-1]["scores"][FIRST]
+    assert {month: found[FIRST][month] for month in own} == pytest.approx(own)
 
 
 def test_costs_are_the_times_in_the_records_beside_those_of_the_first_month(year: Year) -> None:
