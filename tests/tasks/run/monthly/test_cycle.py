@@ -260,9 +260,8 @@ def test_a_report_whose_month_went_on_is_not_silently_another_one(year: Year) ->
 
 def test_reports_outlive_the_files_of_their_months(year: Year) -> None:
     found = survey(open_store(year.recipe), year.recipe.name, Retention(versions=1, grace_days=0))
-    unneeded = {one.artifact for one in found.unneeded}
-    assert f"{year.recipe.name}/extracted@{FIRST}" in unneeded
-    assert not {address for address in unneeded if address.startswith(f"{year.recipe.name}/month@")}
+    needed = {one.artifact: one.needed for one in found.holdings}
+    assert needed[f"{year.recipe.name}/month@{FIRST}"] == "the report of a month"
 
 
 def test_the_shell_prints_a_month(year: Year, capsys: pytest.CaptureFixture[str]) -> None:
