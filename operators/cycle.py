@@ -11,6 +11,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from operators.alerts import forward_alerts
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.runs import RunSettings, fails_at_once, run_of
@@ -113,6 +114,8 @@ class EnoughTokens(BaseOperator):  # type: ignore[misc]
 class ReportOperator(BaseOperator):  # type: ignore[misc]
     """Writes the report of the month (`tasks.run.monthly.report`); its XCom has {address, alerts, needs}.
 
+    Alerts of a new report are sent by the notifier of `[place.alerts]`, if there is one.
+
     Args:
         recipe: name of the recipe.
     """
@@ -137,7 +140,9 @@ class ReportOperator(BaseOperator):  # type: ignore[misc]
             recipe = find_recipe(self.recipe)
             use_connection(recipe)
             run = month_of(recipe, context)
-            artifact = month_report(open_store(recipe), run.recipe(recipe), run.version, tracking_of(recipe, context))
+            with forward_alerts(recipe.place.alerts, context["ti"]):
+                tracking = tracking_of(recipe, context)
+                artifact = month_report(open_store(recipe), run.recipe(recipe), run.version, tracking)
         content = read_month(artifact)
         self.log.info("%s", "\n".join(content["needs"]) or "nothing needs a person")
         self.result = {"address": str(artifact.address), "mlflow_run_url": mlflow_url(artifact)}

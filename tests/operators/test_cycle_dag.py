@@ -223,3 +223,32 @@ def test_two_months_at_once_run_one_after_the_other_the_earlier_first(dags, dag_
     with create_session() as session:
         session.scalar(select(DagRun).where(DagRun.run_id == "scheduled__2026-09")).state = "success"
     assert running() == ["scheduled__2026-10"]
+
+
+def test_alerts_of_a_report_ring_where_alerts_of_a_training_do(dags, documents, monkeypatch):
+    from operators import alerts
+    from operators.cycle import ReportOperator
+
+    rang = []
+    monkeypatch.setattr(alerts.stats, "set_alert", lambda artifact, kind: rang.append((artifact, kind)))
+    made = documents("monthly", "2026-12")
+
+    def content(store, recipe, version, settings, artifacts, previous):
+        alert = {"kind": "vanished", "what": "a.example", "text": "no page of a.example was there any more"}
+        entry = {"ended": "", "documents": {"new": 1}, "tokens": {"new": 0}, "version": version}
+        return {"alerts": [alert], "needs": [alert["text"]], "history": [entry], "version": version}
+
+    monkeypatch.setattr("tasks.run.monthly.report._content", content)
+    monkeypatch.setattr("tasks.run.monthly.report.page", lambda _: "<html>")
+    task = dags["monthly.cycle"].task_dict["report"]
+    assert isinstance(task, ReportOperator)
+    of_month = context()
+    of_month |= {"run_id": "scheduled__2026-12"}
+    of_month["ti"].task_id, of_month["ti"].try_number = "report", 1
+    result = task.execute(of_month)
+    assert made.address.version == "2026-12"
+    assert result["address"] == "monthly/month@2026-12"
+    assert result["needs"] == ["no page of a.example was there any more"]
+    assert rang == [("monthly/month@2026-12", "vanished")]
+    assert task.execute(of_month)["alerts"] == result["alerts"]
+    assert len(rang) == 1, "a cleared task does not ring again"

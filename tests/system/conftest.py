@@ -62,7 +62,7 @@ path = "{texts}/*.txt"
 [extract]
 parts = 1
 [annotate]
-use = ["gopher_quality", "prose_score"]
+use = ["language", "gopher_quality", "prose_score", "pii"]
 [consolidate]
 filters = ["gopher_quality"]
 [dedup_index]

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
-from tasks.core.ledger import newest
+from tasks.core.ledger import newness, versions_of
 from tasks.core.store import Store
+from tasks.formats.tokens.origins import accumulates
 from tasks.formats.tokens.shard import TRAIN
 from tasks.run.catalogue import STAGES
 from tasks.run.lineage import artifact_of_version, chain_of
@@ -98,20 +99,25 @@ def too_few(store: Store, recipe: Recipe, version: str) -> str:
 def new_tokens(store: Store, recipe: str, version: str) -> tuple[int, int, str]:
     """Returns the training tokens that no earlier model has read, all training tokens, and the version of that model.
 
-    Counted in the parts of accumulated shards, with those that a later version of their page has superseded.
+    Counted in the parts of accumulated shards, with those that a later version of their page has superseded. Of shards
+    that do not accumulate all are new.
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
-        version: the version; its own model, if it has one, is not an earlier one.
+        version: the version; models that were trained after its shards were made are not earlier ones.
     """
     shards = artifact_of_version(store, recipe, "shards", version)
     if shards is None:
         return 0, 0, ""
     sizes = training_tokens(shards)
-    model = newest(store, f"{recipe}/checkpoint", but=version)
+    # A month that is run again after later ones counts as it did then.
+    models = [
+        one for one in versions_of(store, f"{recipe}/checkpoint") if one.record.finished <= shards.record.finished
+    ]
+    model = max(models, key=newness, default=None)
     read = chain_of(model).get("shards") if model else None
-    known = training_tokens(read).keys() if read else ()
+    known = training_tokens(read).keys() if read and accumulates(shards) else ()
     new = sum(size for part, size in sizes.items() if part not in known)
     return new, sum(sizes.values()), model.address.version if model else ""
 

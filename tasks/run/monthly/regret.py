@@ -21,10 +21,12 @@ from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.formats.tokens.index import DOCUMENT, table_path
 from tasks.formats.tokens.origins import accumulates, read_origins
-from tasks.run.evaluate_model import KIND as MODEL_SCORES
 from tasks.run.lineage import chain_of
 from tasks.stages.registry.promote import CHAMPION, COMPARISON
-from tasks.trainer.evaluation.comparison import DOCUMENTS
+
+# Here and not imported from the modules that write them, because these import torch.
+MODEL_SCORES, DOCUMENTS = "model_scores", "documents"
+"""Kind of the artifacts of `evaluate-model`, and the folder of scored documents in all artifacts."""
 
 Scores = dict[str, dict[str, float]]
 """Bits per byte by the version of the model, then by the month of the text."""

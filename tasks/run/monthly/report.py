@@ -35,6 +35,8 @@ from tasks.run.tracking import Message, TrackingContext
 from tasks.run.tracking.send import StageRun
 
 log = logging.getLogger("sluice.month")
+alerts_log = logging.getLogger("sluice.alerts")
+"""Operators forward what is logged here to the notifier of `[place.alerts]`."""
 
 COMMAND, VERSION = "month", 1
 """Stage and version in the records, and in the fingerprints."""
@@ -202,6 +204,8 @@ def _write(
     report = Report(metrics=metrics, note=note_of(content))
     artifact = commit(output, COMMAND, VERSION, settings, refs, report)
     log.info("[%s] %s", address, report.note)
+    for alert in content["alerts"]:
+        alerts_log.warning("[%s] alert: %s at %s: %s", address, alert["kind"], address.version, alert["text"])
     if tracking and tracking.uri:
         _track(store, artifact, tracking, html, json.dumps(content, indent=1))
     return artifact

@@ -1,6 +1,7 @@
 """Months in one process: each has only what is new, all at one version, and a report that can be recounted."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,8 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import DriftError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.formats.tokens.shard import TRAIN, ShardSet
+from tasks.run.evaluate_model import evaluate_model
+from tasks.run.monthly import regret
 from tasks.run.monthly.cycle import new_tokens, run_month
 from tasks.run.monthly.report import month_report
 from tasks.run.monthly.tables import read_month, report_of, tables
@@ -167,7 +170,11 @@ def test_tokens_of_a_month_without_a_training_count_in_the_next(year: Year) -> N
     tokens = year.entry("2027-01")["tokens"]
     assert tokens["since"] == SECOND
     assert tokens["new"] > year.entry(THIRD)["tokens"]["new"] + 90
-    assert new_tokens(open_store(year.recipe), year.recipe.name, THIRD)[0] == year.entry(THIRD)["tokens"]["new"]
+    for month in MONTHS:
+        counted = new_tokens(open_store(year.recipe), year.recipe.name, month)
+        assert counted == tuple(year.entry(month)["tokens"][name] for name in ("new", "all", "since")), (
+            "later models change nothing"
+        )
 
 
 def test_the_regret_matrix_is_recounted_from_scored_documents(year: Year) -> None:
@@ -195,6 +202,18 @@ def test_the_regret_matrix_is_recounted_from_scored_documents(year: Year) -> Non
     assert matrix["backward"] == pytest.approx(expected[1][0])
     assert matrix["forward"] == pytest.approx(expected[0][1])
     assert json.loads(first.read("scores.json"))["sources"]
+
+
+def test_a_model_that_was_scored_by_hand_is_in_the_matrix(year: Year, tmp_path: Path) -> None:
+    shutil.copytree(open_store(year.recipe).root, tmp_path / "store")
+    recipe = year.recipe.override({"place.store": str(tmp_path / "store")})
+    store = open_store(recipe)
+    assert regret.scores_of(store, recipe.name, THIRD) == {}
+    evaluate_model(store, recipe, THIRD, f"{recipe.name}/checkpoint@{FIRST}")
+    found = regret.scores_of(store, recipe.name, THIRD)
+    assert [*found] == [FIRST]
+    own = year.report(SECOND)["history"][-1]["scores"][FIRST]
+    assert {month: found[FIRST][month] for month in own} == pytest.approx(own)
 
 
 def test_costs_are_the_times_in_the_records_beside_those_of_the_first_month(year: Year) -> None:
@@ -245,9 +264,8 @@ def test_a_report_whose_month_went_on_is_not_silently_another_one(year: Year) ->
 
 def test_reports_outlive_the_files_of_their_months(year: Year) -> None:
     found = survey(open_store(year.recipe), year.recipe.name, Retention(versions=1, grace_days=0))
-    unneeded = {one.artifact for one in found.unneeded}
-    assert f"{year.recipe.name}/extracted@{FIRST}" in unneeded
-    assert not {address for address in unneeded if address.startswith(f"{year.recipe.name}/month@")}
+    needed = {one.artifact: one.needed for one in found.holdings}
+    assert needed[f"{year.recipe.name}/month@{FIRST}"] == "the report of a month"
 
 
 def test_the_shell_prints_a_month(year: Year, capsys: pytest.CaptureFixture[str]) -> None:
