@@ -192,7 +192,7 @@ def test_impossible_settings_are_refused(chain: Months, changes: dict[str, Any],
             {"merge.last": 2},
             r"merge\.last: a run of 12 steps keeps 1 checkpoints before its decay: raise train\.milestones",
         ),
-        ({"train.milestones": 8, "merge.last": 5}, r"merge\.last: a run of 8 steps keeps 4 checkpoints before"),
+        ({"train.milestones": 8, "merge.last": 5}, r"merge\.last: a run of 12 steps keeps 4 checkpoints before"),
         ({"promote.enabled": False, "merge.last": 1}, r"merge\.last: nothing compares the merged model: set promote"),
     ],
 )
