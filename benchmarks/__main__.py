@@ -222,6 +222,21 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "continual",
+        "continual months --data FOLDER",
+        "Six months of real text by continual training, against training from nothing on all of them",
+        lambda r: (
+            f"{r['continual']['mean']:.3f} bits per byte, {r['from_nothing']['mean']:.3f} from nothing, at "
+            f"{r['steps']['month 6'] / r['steps']['month 6 from nothing']:.2f} of the steps"
+        ),
+    ),
+    Benchmark(
+        "continual_settings",
+        "continual settings --data FOLDER",
+        "The same months with other peaks, first checkpoints and replay",
+        lambda r: "; ".join(f"{row['settings']} {row['all']:.3f}" for row in r["rows"][:3]),
+    ),
+    Benchmark(
         "perplexity",
         "perplexity --data FOLDER [--quality FILE]",
         "N-gram perplexity against KenLM, and its separation of prose from noise",

@@ -68,12 +68,12 @@ USUAL = {"start": "stable", "fall": 0.5, "warmup_steps": 10}
 SETTINGS: dict[str, dict[str, Any]] = {
     "peak 1/3": {"peak_share": 1 / 3},
     "peak 1": {"peak_share": 1.0},
+    "peak 1, constant": {"peak_share": 1.0, "fall": 0.0},
+    "peak 1, no replay": {"peak_share": 1.0, NO_REPLAY: True},
+    "peak 1, last": {"peak_share": 1.0, "start": "last"},
     "peak 1/10": {"peak_share": 0.1},
-    "peak 1/3, no replay": {"peak_share": 1 / 3, NO_REPLAY: True},
-    "peak 1/3, last": {"peak_share": 1 / 3, "start": "last"},
+    "peak 1, with moments": {"peak_share": 1.0, "moments": True},
     "peak 1/30": {"peak_share": 1 / 30},
-    "peak 1/3, with moments": {"peak_share": 1 / 3, "moments": True},
-    "peak 1/3, constant": {"peak_share": 1 / 3, "fall": 0.0},
 }
 """Settings of the chains of `settings`; "moments": with the state of the optimizer, which the product does not load."""
 

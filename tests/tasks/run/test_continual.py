@@ -1,6 +1,8 @@
 """Three months of continual training: settings, first weights, traces, takedowns and retention of the chain."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from tasks.run.recipe import find_recipe
 from tasks.run.retention import survey
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
+from tasks.trainer.config import ContinualConfig, ReplayConfig, TrainConfig
 from tests.corpora import corpus, tokens_in
 from tests.taken_down import take_down
 from tests.tasks.run.months import TINY, Months
+from tests.tasks.run.test_recipe_validation import BOOKS, read
 
 PAGES = corpus(60)
 READ = {"october": PAGES[:30], "november": PAGES[15:45], "december": PAGES[30:]}
@@ -192,7 +196,7 @@ def test_impossible_settings_are_refused(chain: Months, changes: dict[str, Any],
             {"merge.last": 2},
             r"merge\.last: a run of 12 steps keeps 1 checkpoints before its decay: raise train\.milestones",
         ),
-        ({"train.milestones": 8, "merge.last": 5}, r"merge\.last: a run of 8 steps keeps 4 checkpoints before"),
+        ({"train.milestones": 8, "merge.last": 5}, r"merge\.last: a run of 12 steps keeps 4 checkpoints before"),
         ({"promote.enabled": False, "merge.last": 1}, r"merge\.last: nothing compares the merged model: set promote"),
     ],
 )
@@ -208,3 +212,12 @@ def test_the_estimate_of_a_later_month_is_that_of_its_own_steps(chain: Months) -
     planned = plan(chain.recipe, chain.store, "january").planned
     first = plan(chain.recipe.override({"name": "another"}), chain.store, "january").planned
     assert planned["time"]["flops"] * 12 == pytest.approx(first["time"]["flops"] * 8)
+
+
+def test_the_settings_in_the_documentation_are_valid_and_the_defaults() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "training.md").read_text().partition("## A month at a time")[2]
+    example = tomllib.loads(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
+    by_month = {"encode": {"columns": ["fetched_at"]}, "pack": {"by": "fetched_at"}}
+    found = read({"name": "mine", "extract": {"files": [BOOKS]}, **by_month, **example}).of(TrainConfig)
+    assert found.continual == ContinualConfig(steps=320)
+    assert found.replay == ReplayConfig()

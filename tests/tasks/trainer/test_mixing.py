@@ -55,6 +55,14 @@ def test_replay_draws_its_share_from_the_old_sources_in_both_stages() -> None:
     assert all(abs(order.count_drawn("code", steps) - 0.25 * 8 * steps) < 2 for steps in range(100))
 
 
+@pytest.mark.parametrize(("new", "share"), [(25, 0.5), (26, 0.25), (100, 0.25), (101, 0.05)])
+def test_replay_without_a_share_takes_one_for_the_size_of_the_increment(new: int, share: float) -> None:
+    months = {"2026-09": 60, "2026-10": 40, "2026-11": new}
+    weights, _ = mix(config(mixture={}, replay=ReplayConfig()), months)
+    assert weights["2026-09"] + weights["2026-10"] == pytest.approx(share, abs=1e-3)
+    assert weights["2026-09"] / weights["2026-10"] == pytest.approx(1.5, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("old", "said"),
     [

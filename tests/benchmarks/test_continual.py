@@ -1,0 +1,39 @@
+"""The months of the benchmark of continual training: new documents each, and a domain that begins in each later one."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from benchmarks import continual
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Texts of 100 bytes in all domains, and months of a hundredth of the usual size."""
+    for domain in (*continual.BASE, *continual.NEW):
+        lines = [json.dumps({"text": f"{domain} {number} ".ljust(100, "x")}) for number in range(200)]
+        (tmp_path / f"{domain}.jsonl.zst").write_bytes(pa.compress("\n".join(lines).encode(), "zstd", asbytes=True))
+    monkeypatch.setattr(continual, "FIRST_BYTES", 14_000)
+    return tmp_path
+
+
+def test_every_month_has_new_documents_and_each_later_one_begins_a_domain(data: Path) -> None:
+    months = continual.texts_by_month(data)
+    assert tuple(months) == continual.MONTHS
+    texts = [text for month in months.values() for _, text in month]
+    assert len(set(texts)) == len(texts)
+    seen: set[str] = set()
+    for number, month in enumerate(months.values()):
+        domains = {domain for domain, _ in month}
+        assert domains - seen == ({*continual.BASE} if number == 0 else {continual.NEW[number - 1]})
+        seen |= domains
+    sizes = [sum(len(text) for _, text in month) for month in months.values()]
+    assert all(size == pytest.approx(sizes[0] * continual.INCREMENT, abs=400) for size in sizes[1:])
+
+
+def test_settings_are_those_of_the_product_and_the_defaults_are_among_them() -> None:
+    defaults = continual.ContinualConfig().model_dump(exclude={"steps"})
+    found = [name for name, changes in continual.SETTINGS.items() if continual.USUAL | changes == defaults]
+    assert len(found) == 1
