@@ -1,8 +1,8 @@
-"""One rank of a test of memory: `python -m tests.tasks.trainer.parallel.memory_worker layout.json results-<rank>.json`.
+"""One rank of a test of memory: `python -m tests.tasks.trainer.parallel.memory_worker job.json result.json`.
 
-Reads a layout, or null. Trains two steps of a small model, then two of `RUN`, and writes the bytes by which the
-process has grown at most in these. The small model comes first, so that libraries and groups are there before memory
-is counted.
+Reads settings of a run, and a layout or null. Trains two steps of a small model, then two of `RUN`, and writes by how
+many bytes the process has grown at most in these. The small model comes first, so that libraries and groups are there
+before memory is counted.
 """
 
 import gc

@@ -4,10 +4,6 @@ Run the soak tests (processes over gloo) after a change of the model, attention,
 tasks/trainer/parallel.
 """
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,7 @@ from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.estimate import layout_that_fits
-from tests.tasks.trainer.gangs import free_port
+from tests.tasks.trainer.clean_ranks import largest_growth
 from tests.tasks.trainer.parallel.memory_worker import RUN, SEQ_LEN, VOCABULARY
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
@@ -34,26 +30,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_estimate_is_within_15_percent_of_the_measurement(name: str, tmp_path: Path) -> None:
     ranks, layout, settings = LAYOUTS[name]
-    (tmp_path / "job.json").write_text(json.dumps({"layout": layout, "settings": settings}))
-    # Freed memory is returned to the system, so that the peak is that of live tensors.
-    shared = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "tests.tasks.trainer.parallel.memory_worker",
-        str(tmp_path / "job.json"),
-    ]
-    started = [
-        subprocess.Popen(
-            [*command, str(tmp_path / f"{rank}.json")], env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        )
-        for rank in range(ranks)
-    ]
-    assert [process.wait(timeout=300) for process in started] == [0] * ranks
-    measured = max(json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks))
+    job = {"layout": layout, "settings": settings}
+    measured = largest_growth("tests.tasks.trainer.parallel.memory_worker", ranks, job, tmp_path, 300)
     run, shape = RUN.model_copy(update=settings), ModelShape.of(RUN.model, VOCABULARY)
     parts = memory_per_rank(Layout(**layout) if layout is not None else None, run, shape, SEQ_LEN, ranks, gpu=False)
     assert sum(parts.values()) == pytest.approx(measured, rel=0.15)

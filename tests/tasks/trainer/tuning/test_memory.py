@@ -1,14 +1,9 @@
 """The memory of a fine-tuning is that of its plan: a base in 4 bits never is in memory in another form."""
 
-import ctypes
-import gc
-import json
-import os
 import weakref
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -17,25 +12,18 @@ from torch import Tensor
 from tasks.core.digest import sha256_of_file
 from tasks.trainer.checkpoints.checkpoint import StoredTensor
 from tasks.trainer.config import InitialSpec, ModelConfig, ShardsSpec, TrainConfig, TrainSpec, TuningSpec
-from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.shape import SIZES, ModelShape, flops_per_token
 from tasks.trainer.model.transformer import build
-from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.parallel.replicated import Replicated
-from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
 from tasks.trainer.tuning.lora import Nf4Linear
 from tasks.trainer.tuning.memory import trained_weights, tuning_flops_per_token, tuning_memory_per_rank
-from tasks.trainer.tuning.model import build_tuned, load_base, outline
-from tests.tasks.trainer.forks import forked
-from tests.tasks.trainer.gangs import free_port
-from tests.tasks.trainer.parallel.memory_worker import forget, peak
+from tasks.trainer.tuning.model import build_tuned, outline
+from tests.tasks.trainer.clean_ranks import largest_growth
 
 SMALL = ModelConfig(layers=2, dim=64, heads=4, kv_heads=2)
 MIDDLE = ModelConfig(layers=12, dim=512, heads=8, kv_heads=4)
 HALF_BILLION = ModelConfig(layers=24, dim=1024, heads=16, kv_heads=4, ffn_width=4864)
 NF4 = {"lora": {"rank": 8, "base": "nf4"}}
-M_MMAP_THRESHOLD = -3
 
 
 def spec_of(folder: Path, model: ModelConfig, vocab_size: int, seq_len: int, tuning: dict[str, Any]) -> TrainSpec:
@@ -57,56 +45,13 @@ def spec_of(folder: Path, model: ModelConfig, vocab_size: int, seq_len: int, tun
     )
 
 
-def train(spec: TrainSpec, layout: Layout | None, ranks: Ranks) -> None:
-    """Trains two steps on random tokens, whose documents are pairs."""
-    tuning, run = spec.tuning, spec.run
-    assert tuning is not None
-    if layout is None:
-        model: Replicated | Sharded = Replicated(run, tuning.vocab_size, ranks, build_tuned(spec))
-    else:
-        model = Sharded(run, layout, tuning.vocab_size, tuning.seq_len, ranks, initialize=False, tuning=tuning)
-        load_base(model.chunks[0], spec)
-    random = np.random.default_rng(0)
-    for _ in range(2):
-        parts = {}
-        for number in model.numbers:
-            tokens = random.integers(0, tuning.vocab_size, (run.microbatch, tuning.seq_len + 1))
-            documents = np.repeat([[0, 1]], tuning.seq_len // 2, axis=1).repeat(run.microbatch, axis=0)
-            parts[number] = Batch.of(tokens[:, :-1].copy(), tokens[:, 1:].copy(), documents)
-        model.forward_backward(parts)
-        model.clip(1.0)
-        model.optimizer.step(1e-3)
-
-
-def work(rank: int, world: int, port: int, specs: tuple[TrainSpec, TrainSpec], layout: dict[str, Any] | None) -> None:
-    """One rank: trains a small model, and writes by how much the process grows at most for another one."""
-    # Freed memory is returned to the system, so that the peak is that of live tensors.
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65536)
-    os.environ |= {"WORLD_SIZE": str(world), "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    os.environ |= {"LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    chosen = None if layout is None else Layout(**layout)
-    with Ranks.from_environment() as ranks:
-        ranks.join_alone()
-        train(specs[0], chosen, ranks)
-        gc.collect()
-        # Free memory of the tests' process is in this one, too, and would be used without a growth.
-        ctypes.CDLL(None).malloc_trim(0)
-        forget()
-        before = peak()
-        train(specs[1], chosen, ranks)
-        (Path(specs[1].out) / f"{rank}.json").write_text(json.dumps(peak() - before))
-    os._exit(0)
-
-
 def measured(folder: Path, spec: TrainSpec, layout: dict[str, Any] | None = None) -> int:
     """Returns the bytes by which a rank grows at most."""
     assert spec.tuning is not None
     tuning = spec.tuning.model_dump(mode="json", include={"loss", "lora"})
     small = spec_of(folder / "small", SMALL, 256, 32, tuning)
-    world, port = Layout(**(layout or {})).ranks, free_port()
-    assert forked(work, [(rank, world, port, (small, spec), layout) for rank in range(world)], 600) == [0] * world
-    return max(json.loads((Path(spec.out) / f"{rank}.json").read_text()) for rank in range(world))
+    job = {"specs": [one.model_dump(mode="json") for one in (small, spec)], "layout": layout}
+    return largest_growth("tests.tasks.trainer.tuning.memory_worker", Layout(**(layout or {})).ranks, job, folder, 600)
 
 
 def planned(spec: TrainSpec, layout: dict[str, Any] | None = None) -> dict[str, int]:
