@@ -38,14 +38,12 @@ from tasks.trainer.integrity.guard import (
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.logs import ROLLBACK, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
-from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated, check_ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.process import GarbageCollection
 from tasks.trainer.telemetry import Telemetry
-from tasks.trainer.tuning.memory import tuning_flops_per_token
 
 if TYPE_CHECKING:
     from tasks.trainer.parallel.sharded import Sharded
@@ -85,10 +83,7 @@ class Trainer:
         self.passed: StepRanges = []
         self.has_trained = self._is_first_step = True
         self.logs: Logs | None = None
-        self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
-        if spec.tuning:
-            shape = ModelShape.of(self.run.model, self.batches.vocab_size)
-            self.telemetry.flops_per_token = tuning_flops_per_token(spec.tuning, shape, self.batches.seq_len)
+        self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks, spec.tuning)
         device = f"{self.telemetry.device} {processor()}"
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume(newest))
@@ -96,8 +91,8 @@ class Trainer:
         if self._is_spread and not any(copy.required for copy in spec.copies):
             log.warning("nodes share no location of checkpoints: if the disk of one is lost, so are the checkpoints")
         if ranks.rank == 0:
-            counts = ModelShape.of(self.run.model, self.batches.vocab_size).weights
-            log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
+            parameters = f"{self.telemetry.parameters:,}"
+            log.info("%s parameters, %d steps, %d ranks", parameters, self.run.steps, ranks.world)
 
     def _replica(self) -> "Replicated | Sharded":
         """Returns the model, sharded in a layout, else replicated; only that of a fine-tuning has its weights."""
@@ -204,10 +199,16 @@ class Trainer:
             self.ranks.end_start()
             self._is_first_step = False
         seconds = time.perf_counter() - started
-        line = {"step": step, "loss": None if refused else gradient.loss, "lr": lr}
-        line |= {"grad_norm": None if refused else gradient.norm, "tokens": self.tokens}
-        line |= {"tokens_per_s": round(gradient.labels / seconds, 1)}
-        line |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
+        line = {
+            "step": step,
+            "loss": None if refused else gradient.loss,
+            "lr": lr,
+            "grad_norm": None if refused else gradient.norm,
+            "tokens": self.tokens,
+            "tokens_per_s": round(gradient.labels / seconds, 1),
+            "step_s": round(seconds, 4),
+            "data_wait": round(waited / seconds, 4),
+        }
         for hook in self.hooks:
             hook.after_step(step, line)
         if self.logs:

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import TrainConfig, TuningSpec
 from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import write_start
 from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import peak_flops
+from tasks.trainer.tuning.memory import tuning_flops_per_token
 
 SAMPLE_S = 5.0
 """Seconds between two readings of the GPU counters, which are means over less than a second, not over the step."""
@@ -39,15 +40,21 @@ class Telemetry(Hook):
         vocab_size: columns of the output head.
         seq_len: tokens of a sequence.
         ranks: the process group; all devices are of the same kind.
+        tuning: settings of a fine-tuning, which has other FLOPs per token.
     """
 
-    def __init__(self, run: TrainConfig, vocab_size: int, seq_len: int, ranks: Ranks) -> None:
+    def __init__(
+        self, run: TrainConfig, vocab_size: int, seq_len: int, ranks: Ranks, tuning: TuningSpec | None = None
+    ) -> None:
         self.ranks = ranks
         cuda = ranks.device.type == "cuda"
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
         self.tokens_per_step = run.batch_size * seq_len
-        self.flops_per_token = flops_per_token(ModelShape.of(run.model, vocab_size), seq_len)
-        self.parameters = ModelShape.of(run.model, vocab_size).weights["total"]
+        shape = ModelShape.of(run.model, vocab_size)
+        self.flops_per_token = (
+            tuning_flops_per_token(tuning, shape, seq_len) if tuning else flops_per_token(shape, seq_len)
+        )
+        self.parameters = shape.weights["total"]
         self.peak = peak_flops(self.device)
         self._nvml = Nvml.of(f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}") if cuda else None
         self._sampled_at = float("-inf")

@@ -87,9 +87,6 @@ def _report(decision: Decision) -> None:
     log.info("layers are %s: %s", "compiled" if decision.on else "not compiled", decision.reason)
 
 
-log = logging.getLogger(__name__)
-
-
 class Overlap(NamedTuple):
     """Whether weights are gathered one module ahead, and whether tensor parallelism is asynchronous."""
 

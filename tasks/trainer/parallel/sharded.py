@@ -48,6 +48,8 @@ from tasks.trainer.place import Layout
 from tasks.trainer.tuning.memory import tuning_memory_per_rank
 from tasks.trainer.tuning.model import outline, with_frozen_parameters
 
+log = logging.getLogger(__name__)
+
 
 def load_shards(state: Mapping[str, Tensor], folder: Path, rank: int) -> None:
     """Copies the values of this rank's shards from a checkpoint into them, in place.
@@ -104,9 +106,6 @@ def _copy_overlap(tensor: Tensor, box: Box, part: TensorPart) -> int:
     values = torch.from_numpy(np.array(stored[there])).view(shard.dtype).squeeze(-1)
     shard[here].copy_(values)
     return math.prod(common.shape)
-
-
-log = logging.getLogger(__name__)
 
 
 class Sharded:
