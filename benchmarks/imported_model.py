@@ -50,6 +50,8 @@ QUESTIONS = ("What is the capital of France? Tell me three things about it.", "W
 TOKENS = 40
 """Tokens of each answer."""
 VERSION = "smollm2"
+PARTS = ("import", "texts", "scores_and_lm_eval", "tuned")
+"""Parts of the result."""
 
 
 def model_folder() -> Path:
@@ -219,11 +221,11 @@ def main() -> None:
     options.add_argument("evals", type=Path, help="folder with arc_easy, copa, svamp and simple_arithmetic_nospaces")
     options.add_argument("--items", type=int, default=64, help="items of each task, base and tuned model")
     options.add_argument("--lm-eval-items", type=int, default=8, help="items of each task, beside lm-eval")
-    options.add_argument("--part", default="", help="the only part to measure; the others stay as they are")
+    options.add_argument("--part", choices=PARTS, help="the only part to measure; the others stay as they are")
     given = options.parse_args()
     torch.set_num_threads(1)
     base, evals, folder = model_folder(), given.evals.absolute(), FOLDER / "run"
-    if given.part in ("", "import"):
+    if given.part in (None, "import"):
         shutil.rmtree(folder, ignore_errors=True)
     store = Store(str(folder / "store"))
     parts: dict[str, Callable[[], dict[str, Any]]] = {
@@ -235,9 +237,9 @@ def main() -> None:
         "tuned": lambda: tuned(manuals(folder, base, evals, given.items)),
     }
     figures: dict[str, Any] = {"package": PACKAGE, **last("imported_model")}
-    for part, measure in parts.items():  # the result of each at once, because the next one takes minutes
-        if given.part in ("", part):
-            figures[part] = measure()
+    for part in PARTS:  # the result of each at once, because the next one takes minutes
+        if given.part in (None, part):
+            figures[part] = parts[part]()
             parameters = json.loads(imported_model(store, str(base)).read("model.json"))["parameters"]["total"]
             keep("imported_model", {**figures, "parameters": parameters})
 
