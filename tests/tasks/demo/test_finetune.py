@@ -69,7 +69,7 @@ def test_a_model_folder_is_imported_and_tuned_in_its_own_template(tmp_path: Path
     request = Base.of(base).request(Home(tmp_path, Ports(1, 2, 3, 4)))
     recipe = find_recipe("manuals").override(request.overrides)
     assert request.version == f"imported-{base.address.version}"
-    assert (recipe.tokenizer.end_of_text, recipe.finetune.optim.lr) == ("<|im_end|>", 5e-4)
+    assert (recipe.tokenizer.end_of_text, recipe.finetune.optim.lr) == ("<|im_end|>", 1e-4)
     assert chat_template_beside(recipe.tokenizer.file, "<|im_end|>")[0] == FAMILIES["Qwen 2.5"].jinja
     (folder / "README.md").write_text("changed")
     other = Base.of(imported_model(store, str(folder))).request(Home(tmp_path, Ports(1, 2, 3, 4)))
