@@ -12,6 +12,9 @@ from markupsafe import Markup
 
 from sluice_ui.frame import badge
 
+REJECTED = "Reject"
+"""The answer that rejects, as Airflow's approval calls it; also that of a question that nobody answered in time."""
+
 _COLORS = {"success": "good", "failed": "bad"}
 
 
@@ -69,10 +72,10 @@ def schedules(recipes: Collection[str]) -> dict[str, Schedule]:
 
 
 def open_runs(recipe: str, version: str) -> list[tuple[Markup, str]]:
-    """Returns the runs of a version that wait for a person or have failed, as a link to the task, and what for.
+    """Returns the runs of a version that wait for a person, were rejected or failed, as a link to the task, and why.
 
-    The runs of a version are those whose note begins with it (`operators.run_notes`). Of the failed ones only those
-    count that are the newest run of their DAG for this version.
+    The runs of a version are those whose note begins with it (`operators.run_notes`). Of the rejected and failed ones
+    only those count that are the newest run of their DAG for this version.
     """
     from airflow.models.dagrun import DagRun, DagRunNote
     from airflow.models.hitl import HITLDetail
@@ -87,28 +90,29 @@ def open_runs(recipe: str, version: str) -> list[tuple[Markup, str]]:
         or_(DagRunNote.content == begin, DagRunNote.content.startswith(f"{begin},", autoescape=True)),
     )
     tasks = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id)
+    answer = (HITLDetail.subject, HITLDetail.responded_at, HITLDetail.chosen_options)
     noted = DagRun.id == DagRunNote.dag_run_id
     of_run = (TaskInstance.dag_id == DagRun.dag_id) & (TaskInstance.run_id == DagRun.run_id)
     with create_session() as session:
-        newest = select(func.max(DagRun.id)).join(DagRunNote, noted).where(*of_version).group_by(DagRun.dag_id)
-        waiting = session.execute(
-            select(*tasks, HITLDetail.subject)
+        ids = select(func.max(DagRun.id)).join(DagRunNote, noted).where(*of_version).group_by(DagRun.dag_id)
+        newest = set(session.scalars(ids))
+        asked = session.execute(
+            select(*tasks, DagRun.id, DagRun.state, *answer)
             .join(HITLDetail, HITLDetail.ti_id == TaskInstance.id).join(DagRun, of_run).join(DagRunNote, noted)
-            .where(*of_version, HITLDetail.responded_at.is_(None), DagRun.state == DagRunState.RUNNING)
-            .order_by(DagRun.id)
+            .where(*of_version).order_by(DagRun.id)
         ).all()  # fmt: skip
         failed = session.execute(
-            select(*tasks).join(DagRun, of_run).order_by(DagRun.id, TaskInstance.task_id)
+            select(*tasks).distinct().join(DagRun, of_run).order_by(TaskInstance.dag_id, TaskInstance.task_id)
             .where(DagRun.id.in_(newest), DagRun.state == DagRunState.FAILED,
                    TaskInstance.state == TaskInstanceState.FAILED)
         ).all()  # fmt: skip
-    return [
-        *(
-            (_task(dag, run, task, "/required_actions"), f"waits for an answer: {ask}")
-            for dag, run, task, ask in waiting
-        ),
-        *((_task(dag, run, task), "failed") for dag, run, task in dict.fromkeys(map(tuple, failed))),
-    ]
+    found = []
+    for dag, run, task, number, state, question, answered, chosen in asked:
+        if answered is None and state == DagRunState.RUNNING:
+            found.append((_task(dag, run, task, "/required_actions"), f"waits for an answer: {question}"))
+        elif REJECTED in (chosen or ()) and number in newest:
+            found.append((_task(dag, run, task, "/required_actions"), f"was answered with {REJECTED}: {question}"))
+    return [*found, *((_task(*row), "failed") for row in failed)]
 
 
 def _task(dag: str, run: str, task: str, tab: str = "") -> Markup:

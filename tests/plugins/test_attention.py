@@ -74,7 +74,7 @@ def put_run(airflow_db):
 
     made = []
 
-    def put(number, dag, task, state, note, ask=""):
+    def put(number, dag, task, state, note, ask="", answer=None):
         at = datetime(2026, 11, 21, 3, number, tzinfo=UTC)
         with create_session() as session:
             run = DagRun(
@@ -90,7 +90,9 @@ def put_run(airflow_db):
             session.add(instance)
             session.flush()
             if ask:
-                session.add(HITLDetail(ti_id=instance.id, options=["Approve", "Reject"], subject=ask, params={}))
+                told = {"responded_at": at, "chosen_options": [answer]} if answer else {}
+                options = ["Approve", "Reject"]
+                session.add(HITLDetail(ti_id=instance.id, options=options, subject=ask, params={}, **told))
 
     yield put
     with create_session() as session:
@@ -109,7 +111,10 @@ def test_runs_of_the_version_that_wait_for_an_answer_or_failed_need_a_person(get
     assert not any("pack" in text for text in warnings())
     assert "/dags/test.canary/runs/manual__1/tasks/approve/required_actions" in get(PAGE).text
     put_run(5, "test.corpus", "dedup", "success", "version v2")
-    assert not any("dedup" in text for text in warnings())
+    put_run(6, "test.pretrain", "approve", "success", "version v2", ask="champion?", answer="Reject")
+    put_run(7, "test.finetune", "approve", "success", "version v2", ask="tuned?", answer="Approve")
+    assert not any("dedup" in text or "tuned" in text for text in warnings())
+    assert "approve of test.pretrain: was answered with Reject: champion?" in warnings()
 
 
 def test_an_estimate_that_does_not_fit_needs_a_person_until_the_model_is_trained(warnings, versions):

@@ -1,7 +1,12 @@
-"""Descriptions on MLflow pages: of an experiment, of the run of a DAG, and of the run of a stage.
+"""What MLflow's pages show: descriptions of experiments, runs of DAGs and runs of stages, and the names of metrics.
 
-Reads a recipe, records of artifacts and the tags of experiments and runs; writes deterministic Markdown to the tag
-`mlflow.note.content`. Descriptions written by people are kept: they differ from the digest of the last description
+MLflow (3.17) sorts charts by the name of the metric, in sections by what precedes its last "/": sections by name, then
+the metrics without one ("Model metrics", here the numbers of the record), then "system/" ("System metrics", over time
+instead of steps). So the series of a training are in `loss`, `loss_by_source`, `optimizer` and `speed`, and the machine
+and alerts in `system`.
+
+Descriptions: reads a recipe, records of artifacts and tags of experiments and runs; writes deterministic Markdown to
+the tag `mlflow.note.content`. Descriptions written by people are kept: they differ from the digest of the last one
 written here, which is in another tag. The outcome of each stage is a separate tag, so if several stages end at the same
 time, the last one writes a description with all outcomes.
 """
@@ -38,6 +43,35 @@ SUMMARY: Mapping[str, Mapping[str, str]] = {
 }
 """Metrics of the run of a DAG, by stage and metric of the stage's artifact."""
 
+SYSTEM = "system"
+"""MLflow's own section for metrics of machines, the last one."""
+
+_SERIES: Mapping[str, str] = {
+    "loss": "loss/train",
+    "bpb": "loss/heldout_bpb",
+    "grad_norm": "optimizer/grad_norm",
+    "lr": "optimizer/lr",
+    "tokens": "optimizer/tokens",
+    "tokens_per_s": "speed/tokens_per_s",
+    "step_s": "speed/step_s",
+    "data_wait": "speed/data_wait",
+    "mfu": "speed/mfu",
+    "heldout_s": "speed/heldout_s",
+    "memory_gib": f"{SYSTEM}/memory_gib",
+}
+"""Metrics of the steps of a training, by their name in its log."""
+
+_FAMILIES: Mapping[str, str] = {
+    "bpb": "loss_by_source/heldout_bpb.",
+    "step_s": "speed/step_s.",
+    "gpu": f"{SYSTEM}/gpu.",
+    "alert": f"{SYSTEM}/alert.",
+}
+"""The same for names with a "/", by what precedes it."""
+
+_FAULTS = ("alerts", "faults")
+"""Families of a record that count what went wrong."""
+
 LONGEST = 4500
 """Longest description in characters; MLflow limits tags of experiments to 5,000."""
 
@@ -45,6 +79,28 @@ _LONGEST_LIST = 4
 
 NOTE = "mlflow.note.content"
 _DIGEST = "sluice.note"
+
+
+def series_name(name: str) -> str:
+    """Returns the name in MLflow of a metric that has a value for each step.
+
+    >>> series_name("loss"), series_name("bpb/web"), series_name("alert/slow"), series_name("task_by_step/quiz/acc")
+    ('loss/train', 'loss_by_source/heldout_bpb.web', 'system/alert.slow', 'task_by_step/quiz/acc')
+    """
+    family, slash, rest = name.partition("/")
+    if not slash:
+        return _SERIES.get(name, name)
+    return _FAMILIES[family] + rest.replace("/", ".") if family in _FAMILIES else name
+
+
+def number_name(name: str) -> str:
+    """Returns the name in MLflow of a metric of a record, which has one value.
+
+    >>> number_name("loss"), number_name("alerts/slow"), number_name("score/high")
+    ('loss', 'system/alerts.slow', 'score/high')
+    """
+    family, slash, rest = name.partition("/")
+    return f"{SYSTEM}/{family}.{rest}" if slash and family in _FAULTS else name
 
 
 def on_run(client: Any, run_id: str, text: str) -> None:

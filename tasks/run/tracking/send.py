@@ -23,7 +23,7 @@ from tasks.core.ledger import newest
 from tasks.core.stage import Listener
 from tasks.core.store import AlreadyPublished, Store
 from tasks.formats.documents.tombstones import in_force
-from tasks.run.tracking import Message, charts, describe, run_url
+from tasks.run.tracking import Message, describe, run_url
 
 log = logging.getLogger("sluice.tracking")
 
@@ -178,7 +178,7 @@ def send_metrics(store: Store, message: Message) -> None:
     client = open_run(store, message)
     while message.metrics:
         batch = message.metrics[:_BATCH]
-        named = [Metric(_key(charts.series(name)), *point) for name, *point in batch]
+        named = [Metric(_key(describe.series_name(name)), *point) for name, *point in batch]
         client.log_batch(message.run_id.partition("/")[2], metrics=named)
         del message.metrics[: len(batch)]
 
@@ -368,7 +368,7 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
                **{f"rejected.{reason}": count for reason, count in record.rejected.items()}}  # fmt: skip
     client.log_batch(
         run_id,
-        metrics=[Metric(_key(charts.number(name)), float(value), now, 0) for name, value in metrics.items()],
+        metrics=[Metric(_key(describe.number_name(name)), float(value), now, 0) for name, value in metrics.items()],
         params=[Param(name, value) for name, value in _flatten(record.config)],
         tags=[RunTag(f"sluice.{name}", value) for name, value in _tags(record).items()],
     )

@@ -1,4 +1,4 @@
-"""The order of MLflow's charts, by the rule of its page (`tasks.run.tracking.charts`).
+"""The order of MLflow's charts, by the rule of its page (`tasks.run.tracking.describe`).
 
 The soak test asks the page itself; run it after a change of the version of MLflow.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.run.tracking import Message, TrackingContext, charts
+from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.send import StageRun
 from tests.conftest import run_stage_in
 from tests.tasks.run.toy_stage import ToyConfig
@@ -38,12 +38,12 @@ def logged() -> list[str]:
 
 
 def test_loss_is_the_first_chart_of_a_training_and_machine_and_alerts_are_the_last_ones() -> None:
-    names = [charts.series(name) for name in logged()]
+    names = [describe.series_name(name) for name in logged()]
     assert {"loss", "bpb", "alert/some", "gpu/busy", "step_s/p90"} <= {*logged()}
     assert sections(names) == ["loss", "loss_by_source", "optimizer", "speed", SYSTEM]
     assert sorted(name for name in names if name.startswith("loss/")) == ["loss/heldout_bpb", "loss/train"]
     assert "system/alert.some" in names
-    numbers = [charts.number(name) for name in ("loss", "rows_in", "alerts/slow", "faults/poison")]
+    numbers = [describe.number_name(name) for name in ("loss", "rows_in", "alerts/slow", "faults/poison")]
     assert sections([*names, *numbers])[-2:] == [OWN, SYSTEM]
 
 
@@ -56,7 +56,9 @@ def test_the_page_of_a_run_shows_the_charts_in_this_order(server: str, tmp_path:
     for step in range(3):
         run.metrics(step, dict.fromkeys(logged(), 1.0))
     assert run.close("FINISHED", artifact)
-    expected = [one for one in sections([charts.series(name) for name in [*logged(), "rows_in"]]) if one != SYSTEM]
+    expected = [
+        one for one in sections([describe.series_name(name) for name in [*logged(), "rows_in"]]) if one != SYSTEM
+    ]
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         page = browser.new_context(viewport={"width": 1400, "height": 2400}).new_page()
