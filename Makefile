@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo finetune up down status docs test lint unit oracles system soak kind kind-down clean
+.PHONY: help install models demo finetune up down status docs pictures test lint unit oracles system soak kind kind-down clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ $(TESTABLE): tests/requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --requirement tests/requirements.txt
 	@$(COMPILE)
 	@touch $@
+
+pictures: $(TESTABLE) models ## the pictures of README and documentation, from a run of smoke
+	mkdir -p docs/pictures
+	SLUICE_PICTURES='$(abspath docs/pictures)' $(PYTEST) tests/system/test_pages.py -k pictures
 
 docs: $(TESTABLE) ## the documentation as a site, in .site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -16,6 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 MOST_POINTS = 600
 """Points of a curve; a longer series is thinned, keeping first and last."""
 
+_AXIS_PX, _ROW_PX = 70, 36
+"""Height of a chart of rows: its axis, and each row."""
+
 
 def script() -> Path:
     """Returns the path of Plotly's script in its package."""
@@ -71,6 +74,7 @@ def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[fl
     trace = {
         "type": "scatter",
         "mode": "markers",
+        "marker": {"size": 9},
         "x": list(values),
         "y": list(names),
         "error_x": {
@@ -81,6 +85,7 @@ def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[fl
         },
     }
     layout = {
+        "height": _AXIS_PX + _ROW_PX * len(names),
         "xaxis": {"title": {"text": title}, "zeroline": True, "rangemode": "tozero"},
         "yaxis": {"automargin": True, "autorange": "reversed"},
     }
@@ -90,7 +95,9 @@ def differences(names: Sequence[str], values: Sequence[float], lows: Sequence[fl
 def bars(names: Sequence[str], values: Sequence[float], title: str) -> str:
     """Returns horizontal bars, the first on top."""
     trace = {"type": "bar", "orientation": "h", "x": list(values), "y": list(names)}
-    layout = {"xaxis": {"title": {"text": title}}, "yaxis": {"automargin": True, "autorange": "reversed"}}
+    height = _AXIS_PX + _ROW_PX * len(names)
+    axes = {"xaxis": {"title": {"text": title}}, "yaxis": {"automargin": True, "autorange": "reversed"}}
+    layout = {"height": height, **axes}
     return _figure([trace], layout)
 
 

@@ -108,7 +108,7 @@ def costs(recipe: Recipe, at: Address) -> str:
         "costs",
         "Cost and disk",
         at,
-        Version(recipe.name, "", "costs"),
+        Version(recipe.name, "", "costs", "crawl" in recipe.parts),
         cards=_totals(list(found.values())),
         rows=rows,
         number=number,
@@ -120,15 +120,18 @@ def costs(recipe: Recipe, at: Address) -> str:
 
 
 def _totals(found: Sequence[Cost]) -> list[tuple[str, str, str]]:
-    """Returns label, value and remark of the sums over the versions that are shown."""
+    """Returns label, value and remark of the sums over the versions that are shown; a price only if one is known."""
 
     def price(of: str) -> str:
         prices = [getattr(cost, of)["price"] for cost in found if "price" in getattr(cost, of)]
-        return f"{sum(prices):,.4g}" if prices else "-"
+        return f"{sum(prices):,.4g}" if prices else ""
 
-    return [
+    prices = [
         ("Planned price", price("planned"), "of the trainings with an estimate"),
         ("Real price", price("real"), "of the measured trainings, at the planned rates"),
+    ]
+    return [
+        *(card for card in prices if card[1]),
         ("Stage time", duration(sum(cost.seconds for cost in found)), "of the stages that made something"),
         ("Disk", size(sum(cost.made for cost in found)), "own files of these versions"),
         ("Saved by adoption", size(sum(cost.adopted for cost in found)), "files of other versions that they use"),

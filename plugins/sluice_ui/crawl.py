@@ -232,7 +232,8 @@ def _domains(warc: Artifact | None, part: str) -> dict[str, Any]:
                "errors", "main_reason", "bytes", "slowest_s", "traps")  # fmt: skip
     table, more = _largest(warc.table(DOMAINS_FILE), "domain", part)
     rows = [[row.get(name) for name in columns] for row in table.to_pylist()]
-    return {"rows": [[*row[:10], round((row[10] or 0) / 1e6, 2), *row[11:]] for row in rows], "more": more}
+    shown = [[*row[:10], round((row[10] or 0) / 1e6, 2), round(row[11] or 0, 3), row[12]] for row in rows]
+    return {"rows": shown, "more": more}
 
 
 def _largest(table: pa.Table, name: str, part: str) -> tuple[pa.Table, int]:

@@ -143,7 +143,9 @@ def table(
     descending, by = chosen.startswith("-"), chosen.removeprefix("-")
     if by and by in titles:
         column = titles.index(by)
-        rows = sorted(rows, key=lambda row: _order(row[column]), reverse=descending)
+        keys = {at: _order(row[column]) for at, row in enumerate(rows)}
+        full = sorted((at for at in keys if keys[at][0] != _EMPTY), key=keys.__getitem__, reverse=descending)
+        rows = [rows[at] for at in (*full, *(at for at in keys if keys[at][0] == _EMPTY))]
     else:
         by = ""
     pages = max(1, -(-len(rows) // most))
@@ -163,14 +165,17 @@ def table(
     return Markup(macro(name, columns, shown, number, pages, len(rows), links))
 
 
+_EMPTY = 2
+
+
 def _order(cell: object) -> tuple[int, float, str]:
-    """Returns the sort key of a cell: numbers before texts, nothing last."""
+    """Returns the sort key of a cell: numbers before texts, nothing, which is last in both orders, with _EMPTY."""
     if isinstance(cell, int | float):
         return 0, float(cell), ""
     text = cell.striptags() if isinstance(cell, Markup) else "" if cell is None else str(cell)
     if (digits := text.replace(",", "")).isdecimal():  # the label of a link, such as 1,200
         return 0, float(digits), ""
-    return (1, 0.0, text.casefold()) if text else (2, 0.0, "")
+    return (1, 0.0, text.casefold()) if text else (_EMPTY, 0.0, "")
 
 
 def _next_order(title: str, full: str, by: str, descending: bool) -> str:

@@ -10,10 +10,10 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from sluice_ui.access import At, User, readable_recipes, respond, router
-from sluice_ui.frame import ROOT, Address, Version, link, moment, page, page_of, sparkline
+from sluice_ui.frame import ROOT, Address, Version, badge, link, moment, page, page_of, sparkline
 from sluice_ui.scheduling import Schedule, schedules
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, SluiceError
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
@@ -36,35 +36,23 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 
 
 def recipes(readable: Sequence[Recipe], at: Address) -> str:
-    """Returns the page of all recipes: runs, figures and disk of the newest version, and kept documents over time."""
+    """Returns the page of all recipes: runs, figures and disk of the newest version, and kept documents over time.
+
+    A recipe whose store cannot be read is a row with its runs, and its error is above the table.
+    """
     rows: list[list[object]] = []
+    problems: list[tuple[str, str]] = []
     planned = schedules([recipe.name for recipe in readable])
     for recipe in readable:
         runs = planned[recipe.name]
-        times = [recipe.schedule or "manual", _due(runs), runs.newest]
-        store = open_store(recipe)
-        index = VersionIndex(store, recipe.name)
-        versions = index.versions()
         name = link(recipe.name, f"{ROOT}/recipe/{recipe.name}")
-        if not versions:
-            rows.append([name, "no artifacts yet", *times, *[None] * (len(FIGURES) + 4)])
-            continue
-        artifacts = index.artifacts(versions[0])
-        newest = artifacts[-1].record if artifacts else None
-        kept = [_metric(store, recipe.name, version, *FIGURES["#documents"]) for version in versions[:LINE]]
-        series = [float(value) for value in reversed(kept) if value is not None]
-        rows.append(
-            [
-                name,
-                _version_link(recipe.name, versions[0]),
-                *times,
-                Markup("{} {}").format(newest.stage, moment(newest.finished)) if newest else None,
-                *(_metric(store, recipe.name, versions[0], *source) for source in FIGURES.values()),
-                _champion(store, recipe.name, versions[:LINE]),
-                round(sum(a.record.bytes for a in artifacts if not a.record.adopted_from) / 1e6, 1),
-                sparkline(series),
-            ]
-        )
+        times = [recipe.schedule or "manual", _due(runs), runs.newest]
+        try:
+            version, *figures = _newest_version(recipe)
+        except SluiceError as error:
+            problems.append((recipe.name, str(error)))
+            version, figures = badge("store not readable", "bad"), [None] * (len(FIGURES) + 4)
+        rows.append([name, version, *times, *figures])
     head = [
         "recipe",
         "newest version",
@@ -77,7 +65,27 @@ def recipes(readable: Sequence[Recipe], at: Address) -> str:
         "#disk, MB",
         f"documents, {LINE} versions",
     ]
-    return page("rows", "Recipes", at, name="recipes", head=head, rows=rows, note="")
+    return page("rows", "Recipes", at, name="recipes", head=head, rows=rows, problems=problems)
+
+
+def _newest_version(recipe: Recipe) -> list[object]:
+    """Returns a link to the newest version of a recipe, and its cells from the last stage on."""
+    store = open_store(recipe)
+    index = VersionIndex(store, recipe.name)
+    versions = index.versions()
+    if not versions:
+        return ["no artifacts yet", *[None] * (len(FIGURES) + 4)]
+    artifacts = index.artifacts(versions[0])
+    newest = artifacts[-1].record if artifacts else None
+    kept = [_metric(store, recipe.name, version, *FIGURES["#documents"]) for version in versions[:LINE]]
+    return [
+        _version_link(recipe.name, versions[0]),
+        Markup("{} {}").format(newest.stage, moment(newest.finished)) if newest else None,
+        *(_metric(store, recipe.name, versions[0], *source) for source in FIGURES.values()),
+        _champion(store, recipe.name, versions[:LINE]),
+        round(sum(a.record.bytes for a in artifacts if not a.record.adopted_from) / 1e6, 1),
+        sparkline([float(value) for value in reversed(kept) if value is not None]),
+    ]
 
 
 def _due(runs: Schedule) -> Markup | str:

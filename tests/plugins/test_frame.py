@@ -28,7 +28,10 @@ def test_rows_keep_their_order_until_a_column_is_chosen() -> None:
 
 def test_text_is_sorted_regardless_of_case_and_numbers_by_value() -> None:
     assert names(shown({"files.sort": "name"})) == ["&lt;d&gt;", "a", "b", "C"]
-    assert names(shown({"files.sort": "-rows"})) == ["a", "&lt;d&gt;", "b", "C"]
+
+
+def test_rows_without_a_value_are_last_in_both_orders() -> None:
+    assert names(shown({"files.sort": "-rows"})) == ["&lt;d&gt;", "b", "C", "a"]
     assert names(shown({"files.sort": "rows"})) == ["C", "b", "&lt;d&gt;", "a"]
 
 

@@ -223,6 +223,15 @@ def test_a_store_that_cannot_be_used_is_reported(get, recipes, tmp_path):
     assert "store is a file. Set [place] store to another folder." in answer.text
 
 
+def test_a_recipe_whose_store_cannot_be_used_does_not_hide_the_others(get, recipes, corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    recipes("broken", f'\n[place]\nstore = "{tmp_path}/file"\n')
+    text = get("/sluice/").text
+    assert "store not readable" in text
+    assert re.search(rf"broken: .*{tmp_path}/file is a file", text)
+    assert '<td><a href="/sluice/recipe/shown?version=v1">v1</a></td>' in text
+
+
 def test_an_invalid_version_is_refused(get, corpus):
     answer = get("/sluice/recipe/shown?version=../../etc")
     assert answer.status_code == 422

@@ -101,6 +101,22 @@ address = ""
 """
 )
 
+# A corpus of text files beside the recipe, for a takedown that is asked for and honored on the pages.
+NOTES = """
+name = "notes"
+
+[[extract.files]]
+name = "notes"
+kind = "text"
+path = "{folder}/notes/*.txt"
+
+[consolidate.limits.gopher_quality]
+min_letters = 0.5
+
+[place]
+store = "${{SLUICE_STORE:-.sluice/store}}"
+"""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks all tests of this folder as `system`, with a time-out of half an hour."""
@@ -238,6 +254,7 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     (folder / "lake.toml").write_text(LAKE)
     (folder / "leaving.toml").write_text(LEAVING)
     (folder / "monthly.toml").write_text(MONTHLY.format(texts=folder / "texts"))
+    (folder / "notes.toml").write_text(NOTES.format(folder=folder))
 
 
 def free_ports() -> Ports:
@@ -283,3 +300,11 @@ def smoke(stack: Stack) -> Ran:
     for _ in chain.follow():
         pass
     return Ran(done.stdout, chain.dag_runs)
+
+
+@pytest.fixture(scope="session")
+def begun(stack: Stack, smoke: Ran) -> Artifact:
+    """The model of the next version of `smoke`, which began from the weights of the first and was compared with it."""
+    conf = {"version": "begun", "source_version": "dev", "overrides": {"train.init_from": "smoke/checkpoint@dev"}}
+    assert stack.run("smoke.pretrain", conf)["state"] == "success"
+    return stack.artifact("smoke/checkpoint", "begun")

@@ -4,13 +4,14 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 const draw = () => {
   for (const chart of document.querySelectorAll(".chart")) {
     const { data, layout } = JSON.parse(chart.dataset.figure);
-    const axis = { gridcolor: color("border"), zerolinecolor: color("border"), linecolor: color("border") };
+    const axis = { gridcolor: color("border"), zerolinecolor: color("quiet"), linecolor: color("border") };
     for (const trace of data) {
       if (trace.type === "sankey") {
         trace.node.color = trace.node.roles.map(color);
         trace.link.color = trace.link.roles.map((role) => color(`${role}-pale`));
       }
     }
+    if (layout.height) chart.style.height = `${layout.height}px`;
     Plotly.react(
       chart,
       data,

@@ -15,4 +15,5 @@ const follow = () => {
   return outside;
 };
 const outside = follow();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", follow);
 if (outside) new MutationObserver(follow).observe(outside, { attributeFilter: ["class"] });
