@@ -10,22 +10,18 @@
 
 A round is skipped if an earlier one was sure enough, or the budget is spent. The best mixture is trained again with
 fresh seeds, beside the current one, and promoted only if the interval of these paired differences excludes 0.
-With `[[canary.settings]]` the arms are settings: `variants` lists them, and the group `variant` makes the documents and
-tokens of each, as far as they differ, in the pool `dask`. The event of `mixture` then has the accepted settings.
-With `[place] ask_human`, a person approves the decision in the Airflow UI before it is published; `approve_within_h`
-hours without an answer are a rejection.
+With `[[canary.settings]]` the group `variant` makes the tokens of each arm; the event of `mixture` then has settings.
+With `[place] ask_human` a person approves the decision in the UI; `approve_within_h` hours without an answer reject it.
 """
 
-from airflow.sdk import DAG, TaskGroup, chain, task_group
+from airflow.sdk import DAG, TaskGroup
 
-from operators.dask_cluster import on_cluster
-from operators.dask_stage import DaskStageOperator
+from operators.dask_stage import made_variants
 from operators.forms import dag_settings
 from operators.gate import CanaryGate, ReportApproval
 from operators.places import training_operator
 from operators.recipes import asset, assets_of, recipes_for
 from operators.stage import MembersOperator, StageOperator
-from tasks.run.variants import stages_of_variants
 
 FORM = {"canary.steps": "Training steps of each small run."}
 
@@ -37,24 +33,8 @@ def small_runs(recipe, stage: str):
     )
 
 
-def made_variants(recipe):
-    """Returns the task group that makes the tokens of every variant, after the task that lists them."""
-    listed = MembersOperator(task_id="variants", recipe=recipe.name, stage="variants")
-    every = {"recipe": recipe.name, "pool": "dask", "map_index_template": "{{ task.variant }}"}
-
-    @task_group(group_id="variant")
-    def made(variant):
-        stages = stages_of_variants(recipe)
-        chain(*(DaskStageOperator(task_id=stage, stage=stage, variant=variant, **every) for stage in stages))
-
-    group = made.expand(variant=listed.output)
-    on_cluster(recipe, [group])
-    return group
-
-
 for recipe in recipes_for("canary"):
-    settings = dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")], form=FORM)
-    with DAG(**settings):
+    with DAG(**dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")], form=FORM)):
         # Skipped runs of a round, after the cycle has stopped, do not skip the tasks after them.
         always = {"recipe": recipe.name, "trigger_rule": "none_failed"}
         read = assets_of(recipe, "arms")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from airflow.sdk import BaseOperator, BaseOperatorLink, chain
+from airflow.sdk import BaseOperator, BaseOperatorLink, TaskGroup, chain
 
 from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
 from operators.links import DaskLink
@@ -101,7 +101,7 @@ class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
             log.info("Dask cluster %s: %s", name, delete_cluster(pods, name))
 
 
-def on_cluster(recipe: Recipe, work: Sequence[BaseOperator]) -> None:
+def on_cluster(recipe: Recipe, work: Sequence[BaseOperator | TaskGroup]) -> None:
     """Chains the stages `work`, between setup and teardown tasks where the place creates a Dask cluster per run.
 
     Call it inside a DAG. Without `[place.dask.kubernetes]` the stages are only chained.

@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperatorLink, TaskGroup, chain, task_group
 
-from operators.dask_cluster import dashboard, ensure_cluster
+from operators.dask_cluster import dashboard, ensure_cluster, on_cluster
 from operators.links import DaskLink
 from operators.recipes import assets_of
-from operators.stage import StageOperator
+from operators.stage import MembersOperator, StageOperator
 from tasks.core.errors import SluiceError
 from tasks.run.place import expand_env
 from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.variants import stages_of_variants
 
 ADDRESS = "SLUICE_DASK"
 """Environment variable that `[place.dask] address` takes its value from, unless the recipe sets another one."""
@@ -82,3 +83,21 @@ def dask_stages(recipe: Recipe, dag: str) -> list[DaskStageOperator]:
         DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask", **assets_of(recipe, stage))
         for stage in recipe.stages(dag)
     ]
+
+
+def made_variants(recipe: Recipe) -> TaskGroup:
+    """Returns the tasks that make the tokens of every arm of `[[canary.settings]]`, after the task that lists these.
+
+    They are a group that is mapped over the variants, with a task for every stage.
+    """
+    listed = MembersOperator(task_id="variants", recipe=recipe.name, stage="variants")
+    every = {"recipe": recipe.name, "pool": "dask", "map_index_template": "{{ task.variant }}"}
+
+    @task_group(group_id="variant")  # type: ignore[untyped-decorator]
+    def made(variant: str) -> None:
+        stages = stages_of_variants(recipe)
+        chain(*(DaskStageOperator(task_id=stage, stage=stage, variant=variant, **every) for stage in stages))
+
+    group = made.expand(variant=listed.output)
+    on_cluster(recipe, [group])
+    return group

@@ -30,12 +30,11 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, arm_of, design, evidence, heldout, settings
+from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, arm_of, design, evidence, heldout, variants
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.design import Space
 from tasks.stages.canary.registration import registered_settings, require_repetition, rules
 from tasks.stages.canary.screening import Arm, Cycle, Screening
-from tasks.stages.canary.variants import VARIANTS
 
 VERSION = 4
 ARMS = "arms.json"
@@ -100,13 +99,13 @@ def _start(inputs: Inputs, *, overridden: bool) -> str:
 
 
 def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle:
-    content = json.loads(inputs["variants"].read(VARIANTS))
+    content = json.loads(inputs["variants"].read(variants.VARIANTS))
     plans = [Plan.open(artifact) for artifact in inputs.many("plans")]
     targets(config, plans[0].summary["heldout_documents"])
     encoded, limit = inputs.many("encoded"), config.heldout_tokens
     left_out = heldout.trained_on(ShardSet.open(encoded[0]), limit, encoded, inputs.many("documents"))
     sequences = [{source: plan.sequences[source] for source in plan.sources} for plan in plans]
-    return settings.first(config, content["variants"], sequences, content["weights"], left_out, cost)
+    return variants.first(config, content["variants"], sequences, content["weights"], left_out, cost)
 
 
 def parse_member(member: str) -> tuple[str, int]:

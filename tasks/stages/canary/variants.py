@@ -6,19 +6,31 @@ Returns the names: the stages of documents and tokens run once for each of them,
 recipe, and write artifacts of the version `<version>.<name>`. Those whose settings and inputs are the same are adopted.
 
 The current settings are those that earlier cycles accepted, over the recipe's.
+
+`first` makes the arms once the tokens of the variants exist: an arm for each, all with the same mixture. A variant
+without a mixture of its own (`canary.current`) has the current one, as far as it has its sources; the natural mixture
+is that of its own tokens, since a run with these settings would read it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tasks.core.engine import Engine
+from tasks.core.errors import RecipeError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.stages.canary import CURRENT, CanaryConfig
+from tasks.formats.tokens.mixture import Mixture, grid_weights
+from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
+from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.registration import registered_settings, require_repetition, rules
+from tasks.stages.canary.screening import Arm, Cycle
 
 VERSION = 1
 VARIANTS = "variants.json"
 MIXTURE = "mixture.json"
+
+Variant = Mapping[str, Any]
+"""A row of `variants.json`."""
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -52,3 +64,95 @@ def variants(config: CanaryConfig, accepted: Mapping[str, Any]) -> list[dict[str
 def _is_set(path: str, changed: Mapping[str, Any]) -> bool:
     """Returns whether a change sets a path, a table that contains it, or a part of it."""
     return any(f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.") for other in changed)
+
+
+def first(
+    config: CanaryConfig,
+    variants: Sequence[Variant],
+    sequences: Sequence[Mapping[str, int]],
+    weights: Mapping[str, float] | None,
+    left_out: Sequence[str],
+    cost: CycleCost,
+) -> Cycle:
+    """Returns a cycle with its only round.
+
+    Args:
+        config: settings of the cycle.
+        variants: the variants, the current one first.
+        sequences: of each variant, the number of sequences by source, all above 0.
+        weights: the current mixture; None: the natural one.
+        left_out: ids of held-out documents that are not measured.
+        cost: of the cycle.
+
+    Raises:
+        RecipeError: a mixture is not possible, or the budget does not pay for all arms.
+    """
+    arms = _arms(config, variants, sequences, weights)
+    for arm in arms:
+        arm |= {"left_out": list(left_out)} if left_out else {}
+    cost.require(len(arms) * len(config.seeds))
+    about = {"sequences": dict(sequences[0]), "kept": {}, "most_arms": None}
+    row = {"round": 1, "arms": [arm["arm"] for arm in arms], "probability": None, "proposed": None, "stopped": None}
+    return {
+        "registered": {
+            **about,
+            "rules": [*_rules(arms, len(left_out)), *rules(config, cost, len(arms))[1:]],
+            "settings": registered_settings(config),
+        },
+        "arms": arms,
+        "results": [],
+        "rounds": [row],
+    }
+
+
+def _arms(
+    config: CanaryConfig,
+    variants: Sequence[Variant],
+    sequences: Sequence[Mapping[str, int]],
+    weights: Mapping[str, float] | None,
+) -> list[Arm]:
+    """Returns the arms, numbered like the variants; a variant that is accepted already is none."""
+    if weights and weights == config.current:
+        Mixture(weights=dict(weights)).over(sequences[0], "[canary] current, among the sources with a whole sequence")
+    arms: list[Arm] = []
+    for number, (variant, counts) in enumerate(zip(variants, sequences, strict=True)):
+        if number and variant["set"] == variants[0]["set"]:
+            continue
+        name, changed = variant["name"], dict(variant["set"])
+        mixed = _weights(variant, counts, weights, sequences[0])
+        require_repetition(config, mixed, counts, f'the arm "{name}"')
+        arm = {"arm": f"arm-{number}", "kind": name, "weights": mixed, "set": changed}
+        arms.append(arm)
+        if name == CURRENT:
+            arms.append({**arm, "arm": "arm-0-again", "kind": REPEATED, "again": True})
+    return arms
+
+
+def _weights(
+    variant: Variant, sequences: Mapping[str, int], current: Mapping[str, float] | None, known: Collection[str]
+) -> dict[str, float]:
+    """Returns the mixture of a variant; sources in `known`, those of the current variant, may have no weight."""
+    name, own = variant["name"], variant["set"].get(MIXTURE_OF_ARM)
+    if own:
+        Mixture(weights=own).over(sequences, f'{MIXTURE_OF_ARM} of the arm "{name}"')
+    weights = own or current
+    if not weights:
+        return grid_weights(sequences)
+    remedy = f"set {MIXTURE_OF_ARM} in this arm"
+    if added := sorted(set(sequences) - set(weights) - set(known)):
+        raise RecipeError(f'the arm "{name}" has the source "{added[0]}", which has no weight in its mixture', remedy)
+    common = {source: weights.get(source, 0.0) for source in sequences}
+    if not any(common.values()):
+        raise RecipeError(f'the arm "{name}" has no source of the current mixture', remedy)
+    return grid_weights(common)
+
+
+def _rules(arms: Sequence[Arm], left_out: int) -> list[str]:
+    others = [arm for arm in arms if arm["kind"] not in (CURRENT, REPEATED)]
+    changed = "; ".join(f"{arm['kind']} ({', '.join(sorted(arm['set']))})" for arm in others) or "none"
+    return [
+        f"One round. The arms are the current settings and {changed}. Each is trained on tokens of its own, which the "
+        "same stages make with its settings, for the same number of steps.",
+        "Every arm is measured on the held-out documents of the current settings, encoded with its own tokenizer, in "
+        f"bits per byte. {left_out} of them are left out, because an arm is trained on them or on a duplicate.",
+    ]

@@ -21,6 +21,8 @@ from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.run.variants import stages_of_variants, variant_of
 from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.variants import first
 from tests.conftest import run_stage_in
 from tests.corpora import WORDS
 from tests.tasks.trainer.in_process import training_in_process
@@ -225,3 +227,46 @@ def test_variants_are_not_counted_as_versions_to_keep(strict: Recipe) -> None:
     needed = {one.artifact: one.needed for one in survey(store, "arms", Retention(versions=1)).holdings}
     assert "newest" in needed["arms/shards@1"]
     assert needed["arms/shards@1.strict"] == needed["arms/shards@1"]
+
+
+WEB = {"name": "current", "set": {}}
+COST = CycleCost(CanaryConfig(steps=2, batch_size=8), 300, 32)
+
+
+def arms_of(*variants: dict, weights: dict | None, sequences: list[dict], config: CanaryConfig = COST.config) -> list:
+    return first(config, [WEB, *variants], sequences, weights, [], COST)["arms"]
+
+
+def test_an_arm_has_the_current_mixture_of_the_sources_that_it_has() -> None:
+    without = {"name": "without", "set": {"extract.files": []}}
+    both, one = {"web": 300, "code": 100}, {"web": 300}
+    explicit = arms_of(without, weights={"web": 0.5, "code": 0.5}, sequences=[both, one])
+    assert [arm["weights"] for arm in explicit] == [{"code": 0.5, "web": 0.5}] * 2 + [{"web": 1.0}]
+    natural = arms_of({"name": "strict", "set": {"x": 1}}, weights=None, sequences=[both, {"web": 100, "code": 100}])
+    assert [arm["weights"]["web"] for arm in natural] == [0.75, 0.75, 0.5]
+
+
+def test_a_source_that_an_arm_adds_needs_a_weight_in_a_mixture_that_is_set() -> None:
+    more, one = {"web": 300, "books": 50}, {"web": 300}
+    added = {"name": "books", "set": {"extract.files": ["books"]}}
+    with pytest.raises(RecipeError, match=r'"books" has the source "books", which has no weight .*canary.current'):
+        arms_of(added, weights={"web": 1.0}, sequences=[one, more])
+    weighted = {"name": "books", "set": {**added["set"], "canary.current": {"web": 0.8, "books": 0.2}}}
+    found = arms_of(weighted, weights={"web": 1.0}, sequences=[one, more])
+    assert found[-1]["weights"] == {"books": 0.2, "web": 0.8}
+
+
+def test_an_arm_that_is_accepted_already_is_not_trained_and_the_others_keep_their_numbers() -> None:
+    accepted = {"name": "accepted", "set": {}}
+    other = {"name": "other", "set": {"x": 1}}
+    found = arms_of(accepted, other, weights=None, sequences=[{"web": 300}] * 3)
+    assert [(arm["arm"], arm["kind"]) for arm in found] == [
+        ("arm-0", "current"), ("arm-0-again", "A/A"), ("arm-2", "other"),
+    ]  # fmt: skip
+
+
+def test_a_budget_that_does_not_pay_for_all_arms_is_refused() -> None:
+    config = CanaryConfig(steps=2, batch_size=8, budget={"runs": 19}, confirmations=5)
+    cost = CycleCost(config, 300, 32)
+    with pytest.raises(RecipeError, match=r"budget pays for 19.0 runs, and the least cycle needs 20.0"):
+        first(config, [WEB, {"name": "other", "set": {"x": 1}}], [{"web": 300}] * 2, None, [], cost)
