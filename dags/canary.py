@@ -55,11 +55,6 @@ for recipe in recipes_for("canary"):
         canary >> finalist
         confirm >> decide >> gate
         if recipe.place.ask_human:
-            approve = ReportApproval(
-                task_id="approve",
-                subject=f"{recipe.name}: may the large model be trained on this mixture?",
-                within_h=recipe.place.approve_within_h,
-                rejects=True,
-                **decision,
-            )
+            decision |= {"subject": f"{recipe.name}: may the large model be trained on this mixture?", "rejects": True}
+            approve = ReportApproval(task_id="approve", within_h=recipe.place.approve_within_h, **decision)
             decide >> approve >> gate

@@ -191,12 +191,14 @@ class Fitted:
         features: names of its features; () for the columns themselves.
         used: `ALONE`, `NAMES` or `CONTENT`.
         tried: rank correlation and error on left-out mixtures by these.
+        earlier_arms: arms of earlier cycles in the fit.
     """
 
     response: Response
     features: tuple[str, ...]
     used: str
     tried: dict[str, dict[str, float | None]]
+    earlier_arms: int
 
 
 def with_evidence(
@@ -224,7 +226,7 @@ def with_evidence(
         kind: {"rank_agreement": _rounded(one.rank_agreement), "error": round(one.judgements[one.form].error, 6)}
         for kind, one, _ in found
     }
-    return Fitted(response, features, used, tried)
+    return Fitted(response, features, used, tried, 0 if used == ALONE else len(response.groups) - len(current.shares))
 
 
 def backtest(

@@ -28,6 +28,7 @@ Cycle = dict[str, Any]
 _DRAWS = 400
 _USEFUL = 0.5
 """Rank correlation of the response's left-out predictions from which on it selects; below it, measurements do."""
+_RANKED = 5
 _GUARD_STEPS = 20
 
 
@@ -167,10 +168,13 @@ class Screening:
     def selects(self) -> bool:
         """Whether the response ranks arms that it has not seen well enough to select a mixture.
 
-        With up to two arms for each group, a rank correlation says little.
+        A fit to at most two arms for each group, of this cycle and earlier ones that are used, is hardly determined,
+        and a rank correlation of fewer than `_RANKED` arms says little.
         """
         agreement = self.response.rank_agreement if self.response else None
-        return agreement is not None and agreement >= _USEFUL and len(self.arms) > 2 * self.shares.shape[1]
+        arms = len(self.arms) + (self.fitted.earlier_arms if self.fitted else 0)
+        enough = len(self.arms) >= _RANKED and arms > 2 * self.shares.shape[1]
+        return agreement is not None and agreement >= _USEFUL and enough
 
     @cached_property
     def proposal(self) -> Floats | None:
