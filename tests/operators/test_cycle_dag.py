@@ -82,6 +82,7 @@ def test_the_month_of_its_date_is_the_version_of_all_steps(recipes):
     assert month_of(recipe, context(version="2026-12b")).version == "2026-12b"
     weekly = monthly(recipes, "0 3 * * 0")
     assert month_of(weekly, context(datetime(2026, 12, 6, 3, tzinfo=UTC))).version == "2026.12.06-0300"
+    assert month_of(monthly(recipes, ""), context()).version == "2026-12"
 
 
 def test_a_step_starts_a_run_that_clearing_starts_again_and_waits_without_a_worker(dags):
