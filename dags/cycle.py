@@ -22,7 +22,7 @@ from tasks.run.monthly.config import GATED, Cycle
 
 for recipe in recipes_for("cycle"):
     cycle = recipe.cycle or Cycle()
-    with DAG(**dag_settings(recipe, "cycle", __doc__, schedule=cycle.schedule)):
+    with DAG(**dag_settings(recipe, "cycle", __doc__, schedule=cycle.schedule or None)):
         tasks = []
         for dag in recipe.parts:
             tasks.append(CycleStep(task_id=dag, recipe=recipe.name, step=dag))

@@ -157,7 +157,7 @@ def month_of(recipe: Recipe, context: Any) -> RunSettings:
     run = run_of(recipe, context)
     # A run triggered through the API may have no logical date.
     moment = context.get("logical_date") or context["dag_run"].run_after
-    schedule = recipe.cycle.schedule if recipe.cycle else None
+    schedule = recipe.cycle.schedule if recipe.cycle else ""
     version = context["params"].get("version") or version_of(schedule, moment)
     return RunSettings(version, run.source_version, run.overrides)
 

@@ -374,7 +374,7 @@ def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
     from tasks.run.monthly.config import version_of
     from tasks.run.monthly.cycle import run_month
 
-    version = options.version or version_of(recipe.cycle.schedule if recipe.cycle else None, datetime.now(UTC))
+    version = options.version or version_of(recipe.cycle.schedule if recipe.cycle else "", datetime.now(UTC))
     _, ended = run_month(recipe, version)
     if ended:
         print(f"ended early: {ended}")

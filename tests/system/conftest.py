@@ -87,6 +87,7 @@ kv_heads = 1
 [evaluate]
 max_tokens = 5_000
 [cycle]
+schedule = ""
 min_new_tokens = 1000
 [place]
 mlflow = "${{MLFLOW_TRACKING_URI:-}}"

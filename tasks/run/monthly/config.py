@@ -25,8 +25,8 @@ _MONTHLY = ("@monthly", "@quarterly", "@yearly", "@annually")
 class Cycle(Config):
     """When a month runs, when it is worth a training, and what its report calls a change. In no fingerprint."""
 
-    schedule: str | None = "@monthly"
-    """Cron expression of the DAG `<recipe>.cycle`; None: only on request."""
+    schedule: str = "@monthly"
+    """Cron expression of the DAG `<recipe>.cycle`; "": only on request."""
 
     min_new_tokens: int = Field(default=0, ge=0)
     """New training tokens since the newest model, below which a month ends after its tokens; they count in the next."""
@@ -38,22 +38,22 @@ class Cycle(Config):
     """Population stability index above which a distribution has changed. 0.25 is the usual threshold."""
 
 
-def version_of(schedule: str | None, moment: datetime) -> str:
+def version_of(schedule: str, moment: datetime) -> str:
     """Returns the version of the run of a schedule at a moment: its month, or the moment if it is due more often.
 
     >>> version_of("@monthly", datetime(2026, 12, 1)), version_of("0 3 * * 0", datetime(2026, 12, 6, 3))
     ('2026-12', '2026.12.06-0300')
     """
-    return moment.strftime(MONTH if schedule is None or is_monthly(schedule) else MOMENT)
+    return moment.strftime(MONTH if is_monthly(schedule) else MOMENT)
 
 
 def is_monthly(schedule: str) -> bool:
-    """Returns whether a cron expression is due at most once a month.
+    """Returns whether a cron expression is due at most once a month; "" never is.
 
     >>> is_monthly("30 4 2 * *"), is_monthly("0 0 1,15 * *"), is_monthly("0 0 1 * 1")
     (True, False, False)
     """
-    if schedule in _MONTHLY:
+    if schedule in ("", *_MONTHLY):
         return True
     fields = schedule.split()
     return len(fields) == 5 and all(field.isdecimal() for field in fields[:3]) and fields[4] == "*"

@@ -62,7 +62,7 @@ def month_report(store: Store, recipe: Recipe, version: str, tracking: TrackingC
         InputError: nothing was made at the version.
         DriftError: the report exists, and something was made at the version since.
     """
-    settings = (recipe.cycle or Cycle()).model_copy(update={"schedule": None})
+    settings = (recipe.cycle or Cycle()).model_copy(update={"schedule": ""})
     artifacts = chain(store, recipe.name, version)
     address = ArtifactId(f"{recipe.name}/{KIND}", version)
     existing = Artifact.find(store, address)
