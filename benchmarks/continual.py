@@ -178,7 +178,8 @@ def chain(
         config = training(first, seed, init_from="previous", continual=continual, replay=replay)
         inputs = {"shards": shards, "plan": plan} | ({"initial": checkpoints[-1]} if checkpoints else {})
         if number == 0:  # the same for all settings
-            config = training(first, seed, init_from="previous", continual=ContinualConfig(**USUAL), replay=replay)
+            usual = ContinualConfig(**USUAL)
+            config = training(first, seed, init_from="previous", continual=usual, replay=ReplayConfig(share=0.5))
         version = f"{month}-seed{seed}" + (f"-{slug(name)}" if number else "")
         with moments_of_the_initial_checkpoint() if keeps else nullcontext():
             checkpoints.append(trained(version, config, **inputs))
