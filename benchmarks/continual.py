@@ -178,7 +178,8 @@ def chain(
         config = training(first, seed, init_from="previous", continual=continual, replay=replay)
         inputs = {"shards": shards, "plan": plan} | ({"initial": checkpoints[-1]} if checkpoints else {})
         if number == 0:  # the same for all settings
-            config = training(first, seed, init_from="previous", continual=ContinualConfig(**USUAL), replay=replay)
+            usual = ContinualConfig(**USUAL)
+            config = training(first, seed, init_from="previous", continual=usual, replay=ReplayConfig(share=0.5))
         version = f"{month}-seed{seed}" + (f"-{slug(name)}" if number else "")
         with moments_of_the_initial_checkpoint() if keeps else nullcontext():
             checkpoints.append(trained(version, config, **inputs))
@@ -242,8 +243,8 @@ def settings(given: argparse.Namespace) -> None:
     months = tokens(given.data)
     last = months[MONTHS[-1]][0]
     rows = []
-    for name, changes in SETTINGS.items():
-        checkpoints = chain(name, SEEDS[0], months, USUAL | changes)
+    for name in given.only:
+        checkpoints = chain(name, SEEDS[0], months, USUAL | SETTINGS[name])
         found, steps = bits_per_byte(checkpoints[-1], last), _steps(checkpoints)
         old = {month: found[month] for month in MONTHS[:-1]}
         rows.append({"settings": name, "all": mean(found), "old": mean(old), "new": found[MONTHS[-1]], "steps": steps})
@@ -258,14 +259,14 @@ def months(given: argparse.Namespace) -> None:
     every = [-(-sum(Plan.open(plan).sequences.values()) * EPOCHS // BATCH) for _, plan in found.values()]
     nothing = [
         trained(f"nothing-seed{seed}", training(every[-1] * BATCH, seed), shards=last_shards, plan=last_plan)
-        for seed in SEEDS
+        for seed in SEEDS[: given.seeds]
     ]
     retrained = [bits_per_byte(one, last_shards) for one in nothing]
     print([mean(row) for row in retrained], flush=True)
     defaults = ContinualConfig().model_dump(exclude={"steps"})
     name = next((name for name, changes in SETTINGS.items() if USUAL | changes == defaults), "defaults")
     continual = []
-    for seed in SEEDS:
+    for seed in SEEDS[: given.seeds]:
         checkpoints = chain(name, seed, found, defaults)
         continual.append([bits_per_byte(one, last_shards) for one in checkpoints])
         print(seed, [mean(row) for row in continual[-1]], flush=True)
@@ -303,9 +304,11 @@ def main() -> None:
     commands = options.add_subparsers(required=True, metavar="settings|months")
     one = commands.add_parser("settings", help="compare settings with one seed")
     one.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")
+    one.add_argument("--only", nargs="*", choices=SETTINGS, default=[*SETTINGS], help="some of the settings")
     one.set_defaults(run=settings)
     two = commands.add_parser("months", help="compare with retraining, three seeds")
     two.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")
+    two.add_argument("--seeds", type=int, default=len(SEEDS), help="number of seeds")
     two.set_defaults(run=months)
     given = options.parse_args()
     given.run(given)

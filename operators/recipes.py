@@ -76,6 +76,5 @@ def connect(tasks: Mapping[str, Any]) -> None:
         tasks: stage -> its task, for the stages of one DAG.
     """
     for stage, task in tasks.items():
-        for before in upstream(stage):
-            if before in tasks:
-                tasks[before] >> task
+        for before in upstream(stage, among=tasks):
+            tasks[before] >> task

@@ -6,7 +6,7 @@ and the module is imported when the stage runs, so listing stages is cheap.
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from tasks import stages
@@ -85,15 +85,21 @@ def sections_of(asset: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(STAGES[stage].section for stage in ASSETS[asset]))
 
 
-def upstream(stage: str) -> tuple[str, ...]:
+def upstream(stage: str, among: Collection[str] | None = None) -> tuple[str, ...]:
     """Returns the stages of the same DAG that a stage reads from or waits for directly.
 
     Stages that are upstream of another returned stage are left out.
 
+    Args:
+        stage: name of a stage.
+        among: the stages that a recipe has; None for all.
+
     >>> upstream("update")
     ('render',)
+    >>> upstream("compare"), upstream("compare", among=["register", "compare"])
+    (('merge',), ('register',))
     """
-    direct = _direct_upstream(stage)
+    direct = {name for name in _direct_upstream(stage) if among is None or name in among}
     indirect = set[str]().union(*map(_all_upstream, direct))
     return tuple(name for name in STAGES if name in direct - indirect)
 

@@ -48,6 +48,7 @@ BEFORE = {
     "evaluate": "1f7bcca59b49bd97",
     "merge": "ebddc78cf9cb7d43",
     "register": "bfb522fe97076ad8",
+    "merge": "ebddc78cf9cb7d43",
     "compare": "add16d4d51a2ca24",
     "promote": "39666cc9d7384790",
     "examples": "320f91c8bf60ebd8",
