@@ -46,7 +46,6 @@ BEFORE = {
     "train": "13e3389e21916738",
     "reconcile": "731931eb889c50ab",
     "evaluate": "1f7bcca59b49bd97",
-    "merge": "ebddc78cf9cb7d43",
     "register": "bfb522fe97076ad8",
     "merge": "ebddc78cf9cb7d43",
     "compare": "add16d4d51a2ca24",
