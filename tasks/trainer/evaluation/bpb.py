@@ -17,11 +17,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tasks.core.artifact import Artifact
-from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows, heldout_documents
+from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows
 from tasks.trainer.data.withheld import Prober
 from tasks.trainer.hooks import Hook
 from tasks.trainer.model import model_file
@@ -35,30 +33,20 @@ SECONDS = "heldout_s"
 """Field of the step log with the duration of the measurement in seconds."""
 
 
-def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[str],
-                 max_tokens_per_source: int, seq_len: int, threads: int = 1) -> dict[str, float]:  # fmt: skip
-    """Returns the bits per byte of each source's held-out text.
+def documents_bpb(
+    model_dir: str, documents: Mapping[str, Sequence[HeldoutDocument]], seq_len: int, threads: int = 1
+) -> dict[str, float]:
+    """Returns the bits per byte of each source's documents.
 
     Args:
         model_dir: local folder with `model.json` and `model.safetensors`.
-        shards: token shards, or their artifact.
-        sources: names of sources.
-        max_tokens_per_source: maximum number of tokens, in whole documents.
+        documents: held-out documents by source, in the tokens of the model.
         seq_len: tokens of context.
         threads: CPU threads of torch, set for the whole process; the number can affect rounding.
 
     Raises:
-        InputError: the model cannot be loaded, or a source has no held-out document.
+        InputError: the model cannot be loaded.
     """
-    opened = ShardSet.open(shards) if isinstance(shards, Artifact) else shards
-    found = {source: heldout_documents(opened, source, max_tokens_per_source) for source in sorted(sources)}
-    return documents_bpb(model_dir, found, seq_len, threads)
-
-
-def documents_bpb(
-    model_dir: str, documents: Mapping[str, Sequence[HeldoutDocument]], seq_len: int, threads: int = 1
-) -> dict[str, float]:
-    """Returns the bits per byte of each source's documents, in the tokens of the model; see `evaluate_bpb`."""
     torch.set_num_threads(threads)
     folder = Path(model_dir)
     model, description = model_file.load_model(folder / model_file.FILE, folder / MODEL)

@@ -10,7 +10,8 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
-from tasks.trainer.evaluation.bpb import evaluate_bpb
+from tasks.trainer.data.heldout import heldout_documents
+from tasks.trainer.evaluation.bpb import documents_bpb
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import _load_pyfunc
 from tests.conftest import run_stage_in
@@ -50,7 +51,8 @@ def test_the_function_the_canaries_call_agrees_with_the_stage(
     made: Made, trained: Artifact, model_folder: Path, tmp_path: Path
 ) -> None:
     scores = json.loads(evaluate(made, trained, tmp_path).read("scores.json"))
-    found = evaluate_bpb(str(model_folder), made.shards, ["web", "code"], 10**9, 32)
+    documents = {source: heldout_documents(made.shards, source, 10**9) for source in ("web", "code")}
+    found = documents_bpb(str(model_folder), documents, 32)
     assert found == pytest.approx({source: scores["sources"][source]["bpb"] for source in ("code", "web")})
 
 

@@ -19,8 +19,8 @@ from tasks.stages.tokens import EncodeConfig
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec
-from tasks.trainer.data.heldout import read
-from tasks.trainer.evaluation.bpb import evaluate_bpb
+from tasks.trainer.data.heldout import heldout_documents, read
+from tasks.trainer.evaluation.bpb import documents_bpb
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.model_file import describe
@@ -58,7 +58,8 @@ def test_held_out_bpb_equals_the_evaluation_and_does_not_change_the_weights(made
     (tmp_path / "measured" / "model.json").write_text(json.dumps(described(made, trainer)))
     last = tmp_path / "measured" / "checkpoints" / "step-00000012" / "model.safetensors"
     last.rename(tmp_path / "measured" / "model.safetensors")
-    expected = evaluate_bpb(str(tmp_path / "measured"), made.shards, WEIGHTS, 10**6, trainer.batches.seq_len)
+    documents = {source: heldout_documents(made.shards, source, 10**6) for source in WEIGHTS}
+    expected = documents_bpb(str(tmp_path / "measured"), documents, trainer.batches.seq_len)
     assert {name: found[12][f"bpb/{name}"] for name in WEIGHTS} == pytest.approx(expected, rel=1e-6)
     assert found[12]["bpb"] == pytest.approx(sum(expected.values()) / 3, rel=1e-6)
     assert any(len(one.tokens) > trainer.batches.seq_len for some in read(Path(spec.heldout)).values() for one in some)
