@@ -83,6 +83,14 @@ max_duplicate_line_chars = 0.4
 max_duplicate_ngram = {{ 5 = 0.35, 10 = 0.3 }}
 """
 
+_MARKUP = frozenset({".md", ".markdown", ".rst"})
+
+_MARKUP_LIMITS = """\
+# Tables, listings and links of markup have as many symbols as letters; for plain prose remove this.
+[consolidate.limits.{source}.gopher_quality]
+min_letters = 0.5
+"""
+
 _PDF_LIMITS = """\
 # Formulas, tables and references have as many symbols as letters.
 [consolidate.limits.pdf.gopher_quality]
@@ -352,6 +360,7 @@ def _corpus(groups: Sequence[FoundFiles], name: str, unread: Mapping[str, int]) 
         sections.append(f"# Not read: {_counts(unread)}.\n")
     sections += [_source(group) for group in groups]
     sections += [_CODE_LIMITS.format(source=group.name) for group in groups if group.is_code]
+    sections += [_MARKUP_LIMITS.format(source=group.name) for group in groups if group.suffix.lower() in _MARKUP]
     if any(group.kind == "pdf" for group in groups):
         sections.append(_PDF_LIMITS)
     sections += [_language_comment(groups), _heldout(sum(group.documents for group in groups))]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tomllib
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,6 +73,13 @@ def test_each_suffix_of_a_folder_becomes_a_source_and_other_files_are_listed(tmp
     assert made.unread == {"no suffix": 1, ".html": 1}
     assert "# Not read: 1 no suffix, 1 .html." in made.path.read_text()
     assert any(line.startswith("6 .md files, 7") and "languages en 100%" in line for line in made.found)
+
+
+def test_markup_gets_a_limit_that_its_tables_and_listings_pass(tmp_path: Path) -> None:
+    (tmp_path / "guide.md").write_text(article(1))
+    (tmp_path / "story.txt").write_text(article(2))
+    limits = tomllib.loads(new_recipe(str(tmp_path)).path.read_text())["consolidate"]["limits"]
+    assert limits == {"md": {"gopher_quality": {"min_letters": 0.5}}}
 
 
 def test_the_recipe_of_a_folder_goes_from_files_to_a_model(tmp_path: Path) -> None:
