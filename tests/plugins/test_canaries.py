@@ -129,3 +129,9 @@ def test_the_first_champion_needs_no_comparison(tmp_path: Path) -> None:
     text = champion_page(tmp_path, {**COMPARISON, "champion": None, "score": None, "rows": [], "reason": reason})
     assert f"<strong>{reason}.</strong>" in text
     assert "data-figure" not in text
+
+
+def test_accepted_settings_are_listed(tmp_path: Path) -> None:
+    text = page_of(tmp_path, DECISION | {"settings": {"tokenizer.vocab_size": 270}, "variant": "coarse"})
+    assert '<dd class="value">coarse</dd>' in text
+    assert "270" in row_of(text, "tokenizer.vocab_size")
