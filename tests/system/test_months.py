@@ -7,6 +7,8 @@ import pytest
 
 from tasks.run.monthly.tables import read_month
 
+pytestmark = pytest.mark.soak
+
 FIRST, SECOND, THIRD = MONTHS = ("2026-10", "2026-11", "2026-12")
 
 
