@@ -64,7 +64,9 @@ HELDOUT_TOKENS = 4_000
 MILESTONES = 6
 NO_REPLAY = "no replay"
 USUAL = {"start": "stable", "fall": 0.5, "warmup_steps": 10}
-"""Settings of the chains of `settings`, unless they say otherwise, and of the first month of all chains."""
+"""Settings of the chains of `settings`, unless they say otherwise."""
+FIRST_MONTH = {**USUAL, "peak_share": 0.1}
+"""Those of the first month of all chains, on which they have no effect."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "peak 1/3": {"peak_share": 1 / 3},
     "peak 1": {"peak_share": 1.0},
@@ -178,7 +180,7 @@ def chain(
         config = training(first, seed, init_from="previous", continual=continual, replay=replay)
         inputs = {"shards": shards, "plan": plan} | ({"initial": checkpoints[-1]} if checkpoints else {})
         if number == 0:  # the same for all settings
-            usual = ContinualConfig(**USUAL)
+            usual = ContinualConfig(**FIRST_MONTH)
             config = training(first, seed, init_from="previous", continual=usual, replay=ReplayConfig(share=0.5))
         version = f"{month}-seed{seed}" + (f"-{slug(name)}" if number else "")
         with moments_of_the_initial_checkpoint() if keeps else nullcontext():

@@ -99,8 +99,9 @@ def upstream(stage: str, among: Collection[str] | None = None) -> tuple[str, ...
     >>> upstream("compare"), upstream("compare", among=["register", "compare"])
     (('merge',), ('register',))
     """
-    direct = {name for name in _direct_upstream(stage) if among is None or name in among}
-    indirect = set[str]().union(*map(_all_upstream, direct))
+    names = STAGES if among is None else among
+    direct = _direct_upstream(stage) & {*names}
+    indirect = set[str]().union(*(_all_upstream(name, names) for name in direct))
     return tuple(name for name in STAGES if name in direct - indirect)
 
 
@@ -110,9 +111,9 @@ def _direct_upstream(stage: str) -> set[str]:
     return read | {other.name for other in STAGES.values() if stage in other.before}
 
 
-def _all_upstream(stage: str) -> set[str]:
-    direct = _direct_upstream(stage)
-    return direct.union(*map(_all_upstream, direct))
+def _all_upstream(stage: str, among: Collection[str]) -> set[str]:
+    direct = _direct_upstream(stage) & {*among}
+    return direct.union(*(_all_upstream(name, among) for name in direct))
 
 
 def _needs(asset: str) -> tuple[str, ...]:
