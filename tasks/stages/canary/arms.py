@@ -54,7 +54,9 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     plan = Plan.open(inputs["plan"])
     cost = CycleCost(config, plan.format.vocab_size, plan.seq_len)
     if config.settings:
-        cycle = _of_settings(config, inputs, cost)
+        kept = evidence.registered(inputs.get("earlier"), plan.summary["by"], cost.flops(config.model))
+        note = "Settings have no response. The runs of earlier cycles of mixtures are kept for the next such cycle."
+        cycle = {**_of_settings(config, inputs, cost), "evidence": {**kept, "note": note}}
     elif "before" in inputs:
         results = [json.loads(member.read(RESULT)) for member in inputs.many("canaries")]
         cycle = following(config, json.loads(inputs["before"].read(CYCLE)), results, cost)

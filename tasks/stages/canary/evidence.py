@@ -41,7 +41,7 @@ _SHARDS_PER_SOURCE = 16
 _MOST_FEATURES = 24
 
 _Tried = tuple[str, Response, tuple[str, ...]]
-Cycle = Mapping[str, Any]
+EarlierCycle = Mapping[str, Any]
 """A cycle in `evidence.json`: {artifact, by, flops, parameters, epochs {source: times a run with weight 1 reads it},
 content {source: {label: share}}, runs [{weights, bpb, seeds}], backtest}. `artifact` is "" for the cycle that wrote the
 file. Where it is registered, it also has age, size, importance and sha256."""
@@ -66,7 +66,7 @@ def registered(earlier: Artifact | None, by: str, flops: float) -> dict[str, Any
     return entering(found, str(earlier.address), by, flops)
 
 
-def entering(found: Sequence[Cycle], newest: str, by: str, flops: float) -> dict[str, Any]:
+def entering(found: Sequence[EarlierCycle], newest: str, by: str, flops: float) -> dict[str, Any]:
     """Returns the evidence with which a cycle begins, as `registered` does, from the cycles of `evidence.json`.
 
     Args:
@@ -94,7 +94,7 @@ def entering(found: Sequence[Cycle], newest: str, by: str, flops: float) -> dict
     return {"cycles": kept, "note": f"Runs of earlier cycles may enter the fit: {'; '.join(map(_line, kept))}."}
 
 
-def _line(cycle: Cycle) -> str:
+def _line(cycle: EarlierCycle) -> str:
     return (
         f"{cycle['artifact']}, {len(cycle['runs'])} arms, age {cycle['age']}, {cycle['size']:.2g} times the size, "
         f"weight {cycle['importance']:.2f} (sha256 {cycle['sha256'][:12]})"
@@ -152,7 +152,7 @@ class Runs:
     importance: Floats
 
     @classmethod
-    def of(cls, cycle: Cycle, measured: Sequence[str]) -> "Runs":
+    def of(cls, cycle: EarlierCycle, measured: Sequence[str]) -> "Runs":
         """Returns the runs of an earlier cycle."""
         sources = sorted(cycle["epochs"])
         runs = cycle["runs"]
@@ -204,7 +204,7 @@ class Fitted:
 def with_evidence(
     alone: Response,
     current: Runs,
-    earlier: Sequence[Cycle],
+    earlier: Sequence[EarlierCycle],
     goal: Floats,
     measured: Sequence[str],
     forms: Sequence[str],
@@ -230,7 +230,7 @@ def with_evidence(
 
 
 def backtest(
-    current: Runs, earlier: Sequence[Cycle], goal: Floats, measured: Sequence[str], forms: Sequence[str]
+    current: Runs, earlier: Sequence[EarlierCycle], goal: Floats, measured: Sequence[str], forms: Sequence[str]
 ) -> dict[str, Any] | None:
     """Returns how the fit to the earlier cycles alone ranks the arms of this one; None without such a fit.
 
@@ -270,7 +270,7 @@ def backtest(
 
 def _fits(
     current: Runs,
-    earlier: Sequence[Cycle],
+    earlier: Sequence[EarlierCycle],
     goal: Floats,
     measured: Sequence[str],
     forms: Sequence[str],

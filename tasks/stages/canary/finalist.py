@@ -172,10 +172,10 @@ def _earlier(found: Screening) -> dict[str, Any]:
 
 
 def _evidence(found: Screening, cycle: Cycle, about_earlier: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the cycles of `evidence.json` (`evidence.Cycle`): those that are registered, and this one."""
+    """Returns the cycles of `evidence.json` (`evidence.EarlierCycle`): those registered, and this one of mixtures."""
     names = ("artifact", "by", "flops", "epochs", "content", "runs", "backtest")
-    earlier = [{name: one[name] for name in names} for one in found.earlier]
-    if not found.evidence:
+    earlier = [{name: one[name] for name in names} for one in found.evidence.get("cycles", ())]
+    if found.config.settings or not found.evidence:
         return earlier
     samples = found.config.steps * found.config.batch_size
     runs = [

@@ -150,8 +150,8 @@ class Screening:
 
     @property
     def earlier(self) -> Sequence[Mapping[str, Any]]:
-        """The registered cycles before this one (`evidence.Cycle`)."""
-        cycles: Sequence[Mapping[str, Any]] = self.evidence.get("cycles", ())
+        """The registered cycles before this one (`evidence.EarlierCycle`); none for settings, which fit no response."""
+        cycles: Sequence[Mapping[str, Any]] = () if self.config.settings else self.evidence.get("cycles", ())
         return cycles
 
     def runs(self, *, mean: bool) -> Runs:

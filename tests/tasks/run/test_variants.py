@@ -161,10 +161,11 @@ def test_an_arm_of_which_the_tokens_were_not_made_is_not_trained_on_those_of_the
     recipe = recipe_in(tmp_path, STRICT)
     with pytest.raises(InputError, match=r"arms/variants@1 is not in .*Run the stage variants first"):
         variant_of(recipe, Store(recipe.place.store), "1", "strict")
-    output = Output(Store(recipe.place.store), ArtifactId("arms/plan", "1"), "0" * 64)
-    with output.part("plan", conserved=False) as part, part.file("plan/summary.json") as file:
-        file.write(b"{}")
-    commit(output, "pack", 1, CanaryConfig(), [], Report())
+    for kind, stage in (("shards", "encode"), ("plan", "pack")):
+        output = Output(Store(recipe.place.store), ArtifactId(f"arms/{kind}", "1"), "0" * 64)
+        with output.part(kind, conserved=False) as part, part.file(f"{kind}/summary.json") as file:
+            file.write(b"{}")
+        commit(output, stage, 1, CanaryConfig(), [], Report())
     run(recipe, "variants")
     with pytest.raises(
         InputError, match=r"needs arms/plan@1.current.*Run the stages up to pack with --variant current"

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.canaries import World, cycle_in
 from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.stages.canary import CanaryConfig, evidence
+from tasks.stages.canary.cost import CycleCost
+from tasks.stages.canary.finalist import screen
 from tasks.stages.canary.report import markdown
 from tests.corpora import corpus, tokens_in
 
@@ -129,3 +131,26 @@ def test_the_content_of_a_source_is_the_share_of_each_label_in_its_tokens(tmp_pa
     assert found["web"]["language=de"] == pytest.approx(tokens["de"] / sum(tokens.values()), abs=1e-6)
     assert sum(found["web"][f"language={name}"] for name in tokens) == pytest.approx(1)
     assert set(evidence.content_of(shards, "language")["de"]) == {"source=my-books", "source=web", "tier=silver"}
+
+
+def test_a_cycle_of_settings_keeps_the_runs_of_earlier_cycles_for_the_next_one_of_mixtures() -> None:
+    before = cycle_in(World.planted(3, 1), CONFIG, earlier=[])
+    kept = evidence.entering(before["evidence"], "r/mixture@v1", "source", before["evidence"][0]["flops"])
+    config = CanaryConfig.model_validate(
+        {"seeds": [0], "settings": [{"name": "strict", "set": {"pack.seq_len": 64}}], "lr_check": False}
+    )
+    arms = [
+        {"arm": "arm-0", "kind": "current", "weights": {"web": 1.0}, "set": {}},
+        {"arm": "arm-0-again", "kind": "A/A", "weights": {"web": 1.0}, "set": {}, "again": True},
+        {"arm": "arm-1", "kind": "strict", "weights": {"web": 1.0}, "set": {"pack.seq_len": 64}},
+    ]
+    results = [
+        {"arm": arm["arm"], "seed": 0, "weights": arm["weights"], "bpb": {"web": 2.0 + number}}
+        for number, arm in enumerate(arms)
+    ]
+    about = {"sequences": {"web": 100}, "kept": {}, "most_arms": None, "rules": [], "settings": {}}
+    cycle = {"registered": about, "arms": arms, "results": results, "rounds": [], "evidence": kept}
+    screening = screen(config, cycle, CycleCost(config, 300, 64))
+    assert screening["earlier"]["cycles"] == []
+    assert [one["artifact"] for one in screening["evidence"]] == ["r/mixture@v1"]
+    assert screening["evidence"][0]["runs"] == before["evidence"][0]["runs"]

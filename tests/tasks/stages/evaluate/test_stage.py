@@ -51,7 +51,7 @@ def test_the_function_the_canaries_call_agrees_with_the_stage(
     made: Made, trained: Artifact, model_folder: Path, tmp_path: Path
 ) -> None:
     scores = json.loads(evaluate(made, trained, tmp_path).read("scores.json"))
-    documents = {source: heldout_documents(made.shards, source, 10**9) for source in ("web", "code")}
+    documents = {source: heldout_documents(ShardSet.open(made.shards), source, 10**9) for source in ("web", "code")}
     found = documents_bpb(str(model_folder), documents, 32)
     assert found == pytest.approx({source: scores["sources"][source]["bpb"] for source in ("code", "web")})
 

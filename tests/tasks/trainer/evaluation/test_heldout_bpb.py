@@ -15,6 +15,7 @@ from tasks.core.config import parse
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.tokens import EncodeConfig
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import MODEL
@@ -58,7 +59,7 @@ def test_held_out_bpb_equals_the_evaluation_and_does_not_change_the_weights(made
     (tmp_path / "measured" / "model.json").write_text(json.dumps(described(made, trainer)))
     last = tmp_path / "measured" / "checkpoints" / "step-00000012" / "model.safetensors"
     last.rename(tmp_path / "measured" / "model.safetensors")
-    documents = {source: heldout_documents(made.shards, source, 10**6) for source in WEIGHTS}
+    documents = {source: heldout_documents(ShardSet.open(made.shards), source, 10**6) for source in WEIGHTS}
     expected = documents_bpb(str(tmp_path / "measured"), documents, trainer.batches.seq_len)
     assert {name: found[12][f"bpb/{name}"] for name in WEIGHTS} == pytest.approx(expected, rel=1e-6)
     assert found[12]["bpb"] == pytest.approx(sum(expected.values()) / 3, rel=1e-6)
