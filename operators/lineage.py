@@ -131,9 +131,8 @@ def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
     Of several folders, that of its rows is the largest of those whose files have as many rows as the record counts;
     others are indexes of these rows.
     """
-    import pyarrow.parquet as pq
-
     from tasks.core.errors import InputError
+    from tasks.core.parquet import schema_in
 
     files = [file for part in artifact.record.parts for file in part.files if file.path.endswith(".parquet")]
     folders = defaultdict(list)
@@ -145,7 +144,7 @@ def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
     largest = max(complete, key=lambda some: sum(file.bytes for file in some))
     try:
         with artifact.open(largest[0].path) as opened:
-            return pq.read_schema(opened)
+            return schema_in(opened)
     except InputError:
         return None
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +40,11 @@ def is_in(column: str, values: Sequence[str]) -> pc.Expression:
 def schema(path: str) -> pa.Schema:
     """Returns the schema of a local file."""
     return pq.read_schema(path)
+
+
+def schema_in(file: BinaryIO) -> pa.Schema:
+    """Returns the schema of an open file, local or remote, of which only the footer is read."""
+    return pq.read_schema(file)
 
 
 def metadata(path: str) -> pq.FileMetaData:

@@ -61,6 +61,7 @@ WALK = (
     Stop("/takedowns?recipe=smoke", "Preview", {"urls": "{url}", "reason": "asked for"}),
     Stop("/takedowns?recipe=notes&takedown={takedown}"),
     Stop("/costs?recipe=smoke"),
+    Stop("/months?recipe=notes"),
     Stop(f"/lineage?{OF}"),
     Stop("/compare?recipe=smoke&version=begun&other=dev"),
     Stop(f"/corpus?{OF}"),

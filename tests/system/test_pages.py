@@ -17,8 +17,9 @@ from urllib.parse import quote
 import pytest
 
 from tasks.core.artifact import Artifact
+from tasks.run.monthly.report import month_report
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.runner import run_stage
+from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tests.system.browser import logged_in, needs_chromium
 from tests.system.pages import LOOKS, MOST_BYTES, PICTURED, ROOT, WALK, Stop, Tab, tab_of
@@ -41,7 +42,7 @@ def page(stack) -> Iterator["playwright.Page"]:
 
 @dataclass(frozen=True)
 class Notes:
-    """The recipe `notes` with its first version, and a takedown of one of its documents.
+    """The recipe `notes` with its first version, the report on it, and a takedown of one of its documents.
 
     Attributes:
         url: another document.
@@ -61,6 +62,7 @@ def notes(stack) -> Notes:
     for topic in NOTES:
         (folder / f"{topic}.txt").write_text(topics[topic])
     corpus(recipe, "v1")
+    month_report(open_store(recipe), recipe, "v1")
     first, second, *_ = (row["url"] for row in rows_of(stack.artifact("notes/documents", "v1"), "kept/"))
     asked = recipe.override({"takedown.urls": second, "takedown.reason": "asked for"})
     run_stage(asked, "takedown", version=TAKEDOWN, tracking=TrackingContext("", recipe.name))

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scipy.stats import chi2
+
 from tasks.run.monthly.figures import OTHER, Counts
 
 CATEGORIES = 20
@@ -20,8 +22,8 @@ CATEGORIES = 20
 NEW_SHARE = 0.01
 """Share of the kept documents from which a language that no earlier month had is an alert."""
 
-_NORMAL = 3.0902
-"""99.9 % quantile of the standard normal distribution."""
+SURE = 0.999
+"""Quantile of what chance gives, which an alert must exceed."""
 
 _PRIOR = 0.5
 """Documents added to each category, so that an empty one has a finite logarithm (Jeffreys)."""
@@ -81,7 +83,7 @@ def _drift(name: str, counts: Counts, earlier: Counts, threshold: float) -> Drif
         for category, share, reference in zip(categories, shares, references, strict=True)
     }
     n, m = sum(now.values()), sum(before.values())
-    noise = (1 / n + 1 / m) * _chi_square(len(categories) - 1)
+    noise = (1 / n + 1 / m) * float(chi2.ppf(SURE, len(categories) - 1)) if len(categories) > 1 else 0.0
     most = sorted(categories, key=lambda category: (-parts[category], category))[:3]
     moved = [(category, before.get(category, 0) / m, now.get(category, 0) / n) for category in most]
     return Drift(name, sum(parts.values()), max(threshold, noise), moved)
@@ -104,18 +106,6 @@ def _top(counts: Counts, earlier: Counts) -> tuple[Counts, Counts]:
 def _shares(counts: Counts, categories: Sequence[str]) -> list[float]:
     whole = sum(counts.values()) + _PRIOR * len(categories)
     return [(counts.get(category, 0) + _PRIOR) / whole for category in categories]
-
-
-def _chi_square(degrees: int) -> float:
-    """Returns the 99.9 % quantile of chi-square by Wilson and Hilferty (1931); 0 without degrees of freedom.
-
-    >>> round(_chi_square(5), 1), round(_chi_square(19), 1)
-    (20.6, 43.8)
-    """
-    if degrees < 1:
-        return 0.0
-    spread = 2 / (9 * degrees)
-    return float(degrees * (1 - spread + _NORMAL * math.sqrt(spread)) ** 3)
 
 
 def new_languages(month: Mapping[str, Counts], before: Sequence[Mapping[str, Counts]]) -> list[tuple[str, float]]:

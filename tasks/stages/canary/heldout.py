@@ -15,7 +15,6 @@ from tasks.core.artifact import Artifact
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_documents
-from tasks.trainer.evaluation.comparison import TOKENIZER, decode_texts, encode_texts
 
 REJECTED = "rejected/"
 
@@ -41,6 +40,9 @@ def measured(
     Raises:
         InputError: all held-out documents of a source are left out.
     """
+    # Imported here, because it brings torch, and `arms` runs where there is none.
+    from tasks.trainer.evaluation.comparison import TOKENIZER, decode_texts, encode_texts
+
     current, own = (tokenizer.read(TOKENIZER).decode() for tokenizer in tokenizers)
     found = {source: heldout_documents(shards, source, max_tokens, left_out) for source in sources_of(shards)}
     if current == own:
