@@ -127,7 +127,8 @@ def test_why_a_url_is_not_in_the_corpus(stack, smoke, frame) -> None:
     frame.locator("select[name=fate]").select_option("rejected")
     frame.locator("input[name=text]").fill(lost["url"])
     frame.get_by_role("button", name="Show").click()
-    frame.locator("article").get_by_role("link", name="document", exact=True).first.click()
+    found = frame.locator("article").filter(has_text=lost["url"]).filter(has_text=lost["reason"])
+    found.get_by_role("link", name="document", exact=True).first.click()
     limit = row(frame, "limits", "gopher_repetition.max_duplicate_lines").inner_text()
     assert re.search(r"0\.\d+\s+at most 0\.3\s+drops it", limit)
 
@@ -172,8 +173,8 @@ def test_whether_the_new_model_is_better_how_sure_and_what_it_cost(stack, smoke,
     champion.wait_for()
     decision = json.loads(stack.artifact("smoke/comparison", "begun").read("comparison.json"))
     assert frame.get_by_text(f"{decision['reason']}.").count()  # with the interval and how sure it is
-    low, high = (f"{end:.4g}" for end in decision["score"]["interval"])
-    assert {low, high} <= set(row(frame, "champion1", "score mean over").inner_text().split())
+    ends = {f"{round(end, 4)}" for end in decision["score"]["interval"]}
+    assert ends <= set(row(frame, "champion1", "score mean over").inner_text().split())
     click(frame, "Compare")
     frame.locator("select[name=other]").select_option("dev")
     frame.get_by_role("button", name="Compare").click()
