@@ -150,7 +150,7 @@ def _schema_of(artifact: "Artifact") -> "pa.Schema | None":
 
 
 def _derived(artifact: "Artifact", inputs: list["Artifact"]) -> Iterator[tuple[str, Any]]:
-    """Yields the columns of `documents` that are those of `extracted`; no other stage writes its input again."""
+    """Yields the columns of `documents` that are those of `extracted`; of other stages nothing is stated."""
     from openlineage.client.facet_v2 import column_lineage_dataset as lineage
 
     if artifact.record.stage != "consolidate":
