@@ -1,4 +1,4 @@
-"""Initial weights: random ones are drawn once; those of an earlier run are unchanged, of the same model, and used once."""
+"""Initial weights: random ones are drawn once; those of an earlier run are unchanged, used once, and of its model."""
 
 import json
 import os
