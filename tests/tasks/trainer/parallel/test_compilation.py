@@ -89,7 +89,15 @@ def alone() -> Iterator[Ranks]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("settings", [{}, {"recompute": "full"}, {"recompute": "selective"}, {"precision": "fp8"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param({"recompute": "full"}, marks=pytest.mark.soak),
+        {"recompute": "selective"},
+        {"precision": "fp8"},
+    ],
+)
 def test_all_layers_are_one_graph_the_loss_is_another_and_both_compute_the_same(
     alone: Ranks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
 ) -> None:
