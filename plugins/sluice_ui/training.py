@@ -26,7 +26,7 @@ from tasks.run.trace.answer import StepTrace, TunedStepTrace
 from tasks.run.trace.graph import LineageReader
 from tasks.run.trace.trace import MOST_SEQUENCES, trace_step, trace_tuned
 from tasks.trainer import answering
-from tasks.trainer.planning.measured import RunPerformance
+from tasks.trainer.planning.estimate import RunPerformance
 
 RISES = 10
 """Largest rises of the loss that are listed."""
