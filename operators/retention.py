@@ -1,31 +1,21 @@
 """Operator that applies `[place.retention]` of a recipe (`tasks.run.retention`)."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
-
-from airflow.sdk import BaseOperator
+from typing import Any
 
 from operators.aws import use_connection
+from operators.recipes import RecipeOperator
 from operators.runs import fails_at_once
 from tasks.core.errors import RecipeError
 from tasks.run.recipe import find_recipe
 
 
-class RetentionOperator(BaseOperator):  # type: ignore[misc]
+class RetentionOperator(RecipeOperator):
     """Lists the files of old versions that nothing needs, and with `[place.retention] remove` removes them.
 
     Its XCom has the sizes of needed, unneeded and due files, and the ids of the artifacts whose files it removed.
-
-    Args:
-        recipe: name of the recipe.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("recipe",)
     ui_color = "#eeeeee"
-
-    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.recipe = recipe
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Applies the policy; logs why files stay, what is listed, and what was removed."""
