@@ -190,6 +190,13 @@ class Retention(Config):
     remove: bool = False
     """Whether the DAG removes files; false: it only lists them."""
 
+    runs: Literal["keep", "delete"] = "keep"
+    """MLflow runs of artifacts whose files were removed: kept, or marked as deleted, which `mlflow gc` completes."""
+
+    log_days: float | None = Field(default=None, ge=1)
+    """Days for which Airflow's task logs of this recipe are kept in its log folder; None: always. Only the DAG
+    `<recipe>.retention` removes them."""
+
 
 class Place(Config):
     """Store, servers and executors of a recipe's runs."""
