@@ -1,10 +1,13 @@
-"""Airflow plugin: the Sluice page, and the notes of DAG runs.
+"""Airflow plugin: the Sluice page, the notes of DAG runs, and imports that forked processes inherit.
 
 The only file here that Airflow's plugin loader reads (see .airflowignore).
 Every Airflow process imports it, including each task, so it imports no code of Sluice at its top: the page is imported
 on its first request, in the API server, and the code of notes when the scheduler starts a run.
 """
 
+import importlib
+import os
+from contextlib import suppress
 from typing import Any
 
 from airflow.listeners import hookimpl
@@ -38,11 +41,25 @@ class RunNotes:
             dag_run.note = note
 
 
+class Imports:
+    """Listener that imports the modules of $SLUICE_IMPORTS into the scheduler or the dag-processor when it starts.
+
+    These fork a process for each task and each parse of a DAG file, which would import them again and again.
+    """
+
+    @hookimpl  # type: ignore[untyped-decorator]
+    def on_starting(self, component: Any) -> None:
+        """Called before the first fork; imports nothing in a task, because the variable is not passed on."""
+        for name in os.environ.pop("SLUICE_IMPORTS", "").split():
+            with suppress(ImportError):  # who needs it reports it
+                importlib.import_module(name)
+
+
 class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
     """Adds "Sluice" to the navigation, and as a tab to the pages of DAGs, runs and tasks; adds notes to runs."""
 
     name = "sluice"
-    listeners = [RunNotes()]
+    listeners = [RunNotes(), Imports()]
     fastapi_apps = [{"app": page, "url_prefix": "/sluice", "name": "Sluice"}]
     external_views = [
         {"name": "Sluice", "href": "/sluice/", "destination": "nav", "url_route": "sluice"},

@@ -121,7 +121,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     what_if.add_argument(
         "--examples", type=int, default=5, help="documents to show whose verdict would change, each way"
     )
-    add("cycle", "run a month: all stages that its version does not have yet, then its report", _cycle)
+    add("cycle", "run all stages that a version does not have yet, then its report", _cycle)
     month = add("month", "what a month brought and cost, what has changed, and what needs a person", _month)
     month.add_argument("--json", action="store_true", help="print JSON")
     rejecting = add(
@@ -376,7 +376,9 @@ def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
     from tasks.run.monthly.config import version_of
     from tasks.run.monthly.cycle import run_month
 
-    version = options.version or version_of(recipe.cycle.schedule if recipe.cycle else "", datetime.now(UTC))
+    version = options.version or (
+        version_of(recipe.cycle.schedule, datetime.now(UTC)) if recipe.cycle else recipe.version
+    )
     _, ended = run_month(recipe, version)
     if ended:
         print(f"ended early: {ended}")

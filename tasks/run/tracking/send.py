@@ -148,7 +148,7 @@ def deliver(store: Store, message: Message, artifact: Artifact | None) -> None:
     client.set_terminated(run_id, status=message.status)
     if parent := _parent_of(client, run_id):
         if artifact:
-            _send_summary(client, parent, artifact.record)
+            _send_summary(client, parent, message.name, artifact)
         client.set_terminated(parent, status=message.status)
 
 
@@ -423,12 +423,18 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
     _send_file(client, run_id, "artifact.json", record.model_dump_json(indent=1).encode())
 
 
-def _send_summary(client: Any, parent: str, record: ArtifactRecord) -> None:
-    """Sends the main results of a stage to the run of its DAG, whose columns compare versions."""
-    values = {"rows_out": record.rows_out, **record.metrics}
-    for name, metric in describe.SUMMARY.get(record.stage, {}).items():
-        if name in values:
-            client.log_metric(parent, metric, float(values[name]))
+def _send_summary(client: Any, parent: str, name: str, artifact: Artifact) -> None:
+    """Sends the main results of the stage `name` to the run of its DAG, whose columns compare versions."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    results = describe.summary(name, artifact)
+    client.log_batch(parent, metrics=[Metric(_key(metric), value, now, 0) for metric, value in results.items()])
+    # The last of several stages that end together reads the times of all of them. Of two totals, MLflow shows the one
+    # with the greater step: the number of stages in it.
+    totals = describe.totals(client.get_run(parent).data)
+    stages = int(totals["stages_made"] + totals["stages_adopted"])
+    client.log_batch(parent, metrics=[Metric(metric, value, now, stages) for metric, value in totals.items()])
 
 
 def _tags(record: ArtifactRecord) -> dict[str, str]:

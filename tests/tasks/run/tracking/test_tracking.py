@@ -8,7 +8,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 
@@ -199,15 +199,30 @@ def test_an_adopted_artifact_has_a_run_that_names_its_source(server: str, tmp_pa
     assert "- **toy** adopted from `test/toy@1`: 40 rows in" in described(server, parent.info.run_id)
 
 
-def test_the_run_of_a_dag_has_the_main_results_of_its_stages(server: str, tmp_path: Path) -> None:
-    toy = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
+def test_the_run_of_a_dag_has_results_scores_and_cost_of_its_stages_and_says_how_many_were_made(
+    server: str, tmp_path: Path
+) -> None:
+    made = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
+    with made.store.write(f"{made.address.path}/reconciled.json") as file:
+        file.write(b'[{"name": "price", "real": 7.5}, {"name": "GPU-hours", "real": null}]')
     context = TrackingContext(server, "summary", "demo.pretrain/manual-1")
-    for stage, metrics in (("train", {"loss": 3.5, "memory_gib": 1.0}), ("evaluate", {"bpb": 1.2}), ("publish", {})):
-        record = toy.record.model_copy(update={"stage": stage, "metrics": metrics})
-        run = StageRun(toy.store, Message(context, stage, stage, version="3"))
-        assert run.close("FINISHED", Artifact(toy.store, toy.address, record))
+    record = made.record.model_copy(update={"finished": made.record.started + timedelta(seconds=3)})
+    scores = {"bpb": 1.2, "task/quiz/acc": 0.5, "unigram_bpb": 2.0}
+    for stage, metrics, adopted in (
+        *(("train", {"loss": 3.5, "memory_gib": 1.0}, None), ("evaluate", scores, None), ("reconcile", {}, None)),
+        *(("promote", {"promoted": 1.0}, None), ("publish", {}, "test/toy@1"), ("fetch", {}, None)),
+    ):
+        changed = record.model_copy(update={"stage": stage, "metrics": metrics, "adopted_from": adopted})
+        name = "fetch p0" if stage == "fetch" else stage
+        run = StageRun(made.store, Message(context, stage, name, version="3"))
+        assert run.close("FINISHED", Artifact(made.store, made.address, changed))
     parent = runs_of(server, "summary")["demo.pretrain @3"]
-    assert parent.data.metrics == {"loss": 3.5, "bits_per_byte": 1.2, "pages": toy.record.rows_out}
+    times = [f"seconds_by_stage/{name}" for name in ("train", "evaluate", "reconcile", "promote", "fetch.p0")]
+    assert parent.data.metrics == {
+        **{"loss": 3.5, "bits_per_byte": 1.2, "task/quiz/acc": 0.5, "price": 7.5, "promoted": 1.0},
+        **{"pages": made.record.rows_out, **dict.fromkeys(times, 3.0)},
+        **{"stage_seconds": 15.0, "stages_made": 5.0, "stages_adopted": 1.0},
+    }
 
 
 def test_stages_of_a_version_that_are_run_in_a_shell_have_one_parent(monkeypatch: pytest.MonkeyPatch) -> None:
