@@ -64,7 +64,13 @@ class KubernetesPlace(PodPlace):
     """Per pod."""
 
     nodes: int = 1
-    """Pods of one training run; above 1 they run as one gang (JobSet)."""
+    """Pods of one training run; above 1 they run as one gang."""
+
+    gang: Literal["jobset", "trainjob"] = "jobset"
+    """Object that starts a gang: a JobSet, or a TrainJob of Kubeflow Trainer, which makes one."""
+
+    training_runtime: str = "sluice"
+    """TrainingRuntime in `namespace` that a TrainJob refers to; `python -m operators.jobsets.trainjob` writes it."""
 
     runtime_class: str = ""
     queue: str = ""
