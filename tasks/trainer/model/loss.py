@@ -95,7 +95,7 @@ def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> tuple[T
     target = torch.where(counted, labels, 0)[:, None]
     log_p = torch.log_softmax(_logits(rows, weight, tokens), dim=-1)
     loss = -(log_p.gather(1, target)[:, 0] * counted).sum()
-    grad = log_p.exp_().scatter_add_(1, target, torch.full_like(target, -1, dtype=torch.float32))
+    grad = _add_at(target, log_p.exp_(), torch.full_like(target, -1, dtype=torch.float32))
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 
@@ -125,8 +125,19 @@ def _sharded(
     sums = torch.stack((exponents.sum(dim=-1), label_logits))
     dist.all_reduce(sums, group=group)
     loss = ((sums[0].log() - sums[1]) * counted).sum()
-    grad = exponents.div_(sums[0][:, None]).scatter_add_(1, target, -is_local.float())
+    grad = _add_at(target, exponents.div_(sums[0][:, None]), -is_local.float())
     return loss, (grad * counted[:, None]).to(rows.dtype)
+
+
+def _add_at(target: Tensor, values: Tensor, added: Tensor) -> Tensor:
+    """Returns `values` [positions, columns] with `added` in column `target`, both [positions, 1]; may change `values`.
+
+    Compiled, it is in one kernel with what is before and after it; a scatter would be between two kernels.
+    """
+    if not torch.compiler.is_compiling():
+        return values.scatter_add_(1, target, added)
+    columns = torch.arange(values.shape[1], device=values.device)
+    return values + torch.where(columns == target, added, 0)
 
 
 def count_labels(labels: Tensor) -> int:

@@ -66,7 +66,7 @@ class Mesh:
         groups: list[list[int]] = grid.reshape(-1, math.prod(grid.shape[at] for at in last)).tolist()
         return groups
 
-    def peers(self) -> list[int]:
+    def ranks_of_stage(self) -> list[int]:
         """Returns the ranks whose chunks of the model are those of this one, ascending."""
         dimensions = [dimension for dimension in DIMENSIONS if dimension != "pipeline"]
         return next(sorted(ranks) for ranks in self.ranks_along(*dimensions) if dist.get_rank() in ranks)

@@ -388,7 +388,7 @@ def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig, mesh:
     # A round takes as long as its largest parameter, so parameters of similar size are in the same one.
     drawn = [name for name, constant in constants.items() if constant is None]
     drawn.sort(key=lambda name: (-parameters[name].numel(), name))
-    ranks, here = mesh.peers(), dist.get_rank()
+    ranks, here = mesh.ranks_of_stage(), dist.get_rank()
     group = dist.new_group(ranks, use_local_synchronization=True) if len(ranks) < dist.get_world_size() else None
     for first in range(0, len(drawn), len(ranks)):
         of_ranks = list(zip(ranks, drawn[first : first + len(ranks)], strict=False))

@@ -14,7 +14,7 @@ from benchmarks.fake_ranks import fake_group
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.kernels import varlen
-from tasks.trainer.model.loss import head_cross_entropy, loss_of_rows
+from tasks.trainer.model.loss import loss_of_rows
 from tasks.trainer.model.transformer import TransformerBlock
 from tasks.trainer.parallel import compilation
 from tasks.trainer.parallel.compilation import Decision, compile_layers, decide
@@ -124,18 +124,26 @@ def test_all_layers_are_one_graph_the_loss_is_another_and_both_compute_the_same(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_loss_of_a_split_vocabulary_is_one_graph_with_its_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "BACKEND", "eager")
+def test_the_loss_of_a_split_vocabulary_is_one_graph_with_its_collectives_and_without_a_scatter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+
+    def recorded(graph: torch.fx.GraphModule, _: object) -> Any:
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    monkeypatch.setattr(compilation, "BACKEND", recorded)
     torch._dynamo.reset()
     counters.clear()
     hidden, head = torch.randn(32, 16), torch.randn(24, 16)
     labels = torch.arange(32)
     with fake_group(1, 2):
         ways = (loss_of_rows, compilation.loss_in(Decision(True, "")))
-        plain, compiled = (
-            head_cross_entropy(hidden, head, labels, 40, dist.group.WORLD, chunk=16, of_rows=way) for way in ways
-        )
+        plain, compiled = (way(hidden, head, labels, 40, dist.group.WORLD) for way in ways)
     torch.testing.assert_close(compiled, plain)
+    assert sum("all_reduce" in name for name in called) == 2
+    assert not any("scatter_add" in name for name in called)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
 
