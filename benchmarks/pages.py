@@ -289,7 +289,7 @@ def make(store: Store, documents: int) -> dict[str, float]:
 Request = str | tuple[str, dict[str, str]]
 """An address, or that of a form with its fields."""
 
-NOT_PAGES = ("a dossier, as a file", "continue a prompt", "loss of each document of a step")
+BY_CHILDREN = ("a dossier, as a file", "continue a prompt", "loss of each document of a step")
 """Requests that a child process answers; the page says that they take longer."""
 
 
@@ -465,6 +465,7 @@ def main() -> None:
         return
     bare = served(given.folder, given.folder / "no_plugins")["memory_mb"]["started"]
     found = served(given.folder, ROOT / "plugins")
+    by_children = {name: found["requests"].pop(name) for name in BY_CHILDREN if name in found["requests"]}
     index = Artifact.open_at(store, ArtifactId(f"{RECIPE}/text_index", VERSION))
     keep(
         "pages",
@@ -476,6 +477,7 @@ def main() -> None:
             **({"stages_cpu_s": seconds} if seconds else {}),
             "memory_mb": {"without the plugin": bare, **found["memory_mb"]},
             "requests": found["requests"],
+            "by_children": by_children,
         },
     )
 

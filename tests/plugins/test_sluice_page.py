@@ -269,7 +269,7 @@ def test_a_recipe_whose_store_cannot_be_used_does_not_hide_the_others(get, recip
     text = get("/sluice/").text
     assert "store not readable" in text
     assert re.search(rf"broken: .*{tmp_path}/file is a file", text)
-    assert '<td><a href="/sluice/recipe/shown?version=v1">v1</a></td>' in text
+    assert '<td><a href="/sluice/recipe/shown?version=v1">v1</a> <span' in text
 
 
 def test_an_invalid_version_is_refused(get, corpus):
