@@ -1,14 +1,25 @@
-"""Airflow plugin: the Sluice page, and the notes of DAG runs.
+"""Airflow plugin: the Sluice page, the notes of DAG runs, and imports that forked processes inherit.
 
-The only file here that Airflow's plugin loader reads (see .airflowignore).
+Loaded by the entry point of the installed package, not by Airflow's loader of this folder (see .airflowignore).
 Every Airflow process imports it, including each task, so it imports no code of Sluice at its top: the page is imported
 on its first request, in the API server, and the code of notes when the scheduler starts a run.
 """
 
+import importlib
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from airflow import settings
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("tasks", "operators")
+"""Packages of Sluice whose names a folder of DAGs or plugins may have, too."""
 
 TABS = {
     "dag": "dag={DAG_ID}",
@@ -38,11 +49,25 @@ class RunNotes:
             dag_run.note = note
 
 
+class Imports:
+    """Listener that imports the modules of $SLUICE_IMPORTS into the scheduler or the dag-processor when it starts.
+
+    These fork a process for each task and each parse of a DAG file, which would import them again and again.
+    """
+
+    @hookimpl  # type: ignore[untyped-decorator]
+    def on_starting(self, component: Any) -> None:
+        """Called before the first fork; imports nothing in a task, because the variable is not passed on."""
+        for name in os.environ.pop("SLUICE_IMPORTS", "").split():
+            with suppress(ImportError):  # who needs it reports it
+                importlib.import_module(name)
+
+
 class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
     """Adds "Sluice" to the navigation, and as a tab to the pages of DAGs, runs and tasks; adds notes to runs."""
 
     name = "sluice"
-    listeners = [RunNotes()]
+    listeners = [RunNotes(), Imports()]
     fastapi_apps = [{"app": page, "url_prefix": "/sluice", "name": "Sluice"}]
     external_views = [
         {"name": "Sluice", "href": "/sluice/", "destination": "nav", "url_route": "sluice"},
@@ -51,3 +76,11 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
             for where, query in TABS.items()
         ),
     ]
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Warns of a package in Airflow's folders that Sluice's hides: Python finds installed packages first."""
+        for folder in (settings.DAGS_FOLDER, settings.PLUGINS_FOLDER):
+            for path in (Path(folder) / name for name in PACKAGES):
+                if path.is_dir():
+                    log.warning("%s is hidden by the package %s of Sluice: rename the folder", path, path.name)

@@ -33,8 +33,8 @@ from tasks.trainer.answering import MOST_TOKENS, MOST_WEIGHTS, continue_text, we
 
 if TYPE_CHECKING:
     from tasks.formats.tokens.readings import Reading
+    from tasks.run.trace.answer import Document, PageTrace, StepTrace
     from tasks.run.trace.explain import ExplainedSpan, Explanation
-    from tasks.run.trace.trace import Document, PageTrace, StepTrace
 
 STEPS = 8
 """Steps of a document that are links; more are counted."""
@@ -55,8 +55,8 @@ _FATES = {"kept": "good", "rejected": "bad"}
 
 def trace(recipe: Recipe, version: str, target: str, at: Address) -> str:
     """Returns the page with the trace of a URL, a document, a domain or a step; a form only without a target."""
+    from tasks.run.trace.answer import PageTrace, StepTrace
     from tasks.run.trace.text import render
-    from tasks.run.trace.trace import PageTrace, StepTrace
     from tasks.run.trace.trace import trace as compute_trace
 
     of = Version(recipe.name, version, "trace", "crawl" in recipe.parts)

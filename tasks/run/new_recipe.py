@@ -184,15 +184,15 @@ class NewRecipe:
 
     def text(self) -> str:
         """Returns what was found, and the next commands."""
-        name, dag = self.recipe.name, self.recipe.parts[0]
+        name = self.recipe.name
         lines = [f"wrote {self.path}", *(f"  {line}" for line in self.found)]
         if self.unread:
             lines.append(f"  not read: {_counts(self.unread)}")
         return "\n".join(
             [
                 *lines,
-                f"in Airflow: make up, then trigger {name}.{dag}",
-                f"in a shell, stage by stage: python -m tasks {self.recipe.stages(dag)[0]} --recipe {name}",
+                f"in Airflow: make up, then trigger {name}.{self.recipe.parts[0]}; the later DAGs follow",
+                f"in a shell: python -m tasks cycle --recipe {name}",
             ]
         )
 

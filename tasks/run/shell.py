@@ -121,7 +121,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     what_if.add_argument(
         "--examples", type=int, default=5, help="documents to show whose verdict would change, each way"
     )
-    add("cycle", "run a month: all stages that its version does not have yet, then its report", _cycle)
+    add("cycle", "run all stages that a version does not have yet, then its report", _cycle)
     month = add("month", "what a month brought and cost, what has changed, and what needs a person", _month)
     month.add_argument("--json", action="store_true", help="print JSON")
     rejecting = add(
@@ -340,14 +340,16 @@ def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int
 
 def _gc(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.core.config import parse
-    from tasks.run.place import Retention
-    from tasks.run.retention import collect, survey
+    from tasks.run.place import Retention, expand_env
+    from tasks.run.retention import collect, delete_runs, survey
 
     given = {"versions": options.keep, "grace_days": options.grace_days}
     settings = (recipe.place.retention or Retention()).model_dump()
     settings |= {name: value for name, value in given.items() if value is not None}
     policy = parse(Retention, {name: value for name, value in settings.items() if value is not None}, "gc")
     answer = (collect if options.remove else survey)(store, recipe.name, policy, drop=options.drop)
+    if options.remove and policy.runs == "delete":
+        delete_runs(store, recipe.name, expand_env(recipe.place.mlflow))
     _print(answer.to_json(), options.json, answer.text)
 
 
@@ -374,7 +376,9 @@ def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
     from tasks.run.monthly.config import version_of
     from tasks.run.monthly.cycle import run_month
 
-    version = options.version or version_of(recipe.cycle.schedule if recipe.cycle else "", datetime.now(UTC))
+    version = options.version or (
+        version_of(recipe.cycle.schedule, datetime.now(UTC)) if recipe.cycle else recipe.version
+    )
     _, ended = run_month(recipe, version)
     if ended:
         print(f"ended early: {ended}")

@@ -1,5 +1,7 @@
-"""The note of a DAG run says its version when the run starts, however it was started."""
+"""The plugin's listeners: the note of a DAG run says its version, however it was started; imports for forks."""
 
+import os
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -68,3 +70,13 @@ def test_a_note_of_a_person_an_invalid_run_and_another_dag_stay_as_they_are(star
     assert start(conf={"vresion": "v3"}) is None
     assert start("others.corpus") is None
     assert start("tiny.retention") is None
+
+
+def test_a_service_imports_once_what_its_forks_would_import(airflow_db, monkeypatch):
+    from airflow.listeners.listener import get_listener_manager
+
+    monkeypatch.setenv("SLUICE_IMPORTS", "no_such_package colorsys")
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    get_listener_manager().hook.on_starting(component=None)
+    assert "colorsys" in sys.modules
+    assert "SLUICE_IMPORTS" not in os.environ, "a task would import them too"

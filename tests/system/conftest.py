@@ -165,6 +165,20 @@ class Stack:
             limit_s,
         )
 
+    def stop(self, dag_id: str, run_id: str) -> None:
+        """Ends a run whose later tasks do not matter."""
+        self.airflow.call("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"state": "failed"})
+
+    def done(self, dag_id: str, run_id: str, task_id: str, limit_s: float = 300) -> list[Json]:
+        """Waits until all instances of a task have succeeded, and returns them."""
+
+        def succeeded() -> list[Json]:
+            tasks = [task for task in self.airflow.tasks(dag_id, run_id) if task["task_id"] == task_id]
+            assert not any(task["state"] in ("failed", "upstream_failed") for task in tasks), task_id
+            return tasks if all(task["state"] == "success" for task in tasks) else []
+
+        return until(succeeded, limit_s)
+
     def pause(self, dag_id: str, paused: bool) -> None:
         """Pauses a DAG, so that an asset event does not start it, or lets it run again."""
         self.airflow.call("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})

@@ -13,15 +13,21 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.drive import Airflow, DagChain, DagRunStatus
+from tasks.demo.drive import CHAIN, Airflow, DagChain, DagRunStatus
 from tasks.demo.home import CHECKOUT, LARGE_XCOM, Home, Ports
 from tasks.demo.stack import stack_processes
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3_server import SECRET, environment
-from tests.system.conftest import MODELS, Stack, demo, free_ports, write_recipes
+from tests.system.conftest import MODELS, SMOKE, Stack, demo, free_ports, write_recipes
 from tests.waiting import until
 
 ROOT = "s3://sluice/elsewhere"
+
+# The recipe `smoke` without a crawl, whose tasks would only add minutes (tests/system/test_s3.py has one on S3).
+FILES = SMOKE.replace("[crawl]", "[crawl]\nenabled = false").replace(
+    "[canary]", "[canary]\ncurrent = { code = 0.7, packages = 0.3 }"
+)
+PARTS = CHAIN[1:]
 NOWHERE = "http://127.0.0.1:9"
 VARIABLES = ("SLUICE_DATABASE", "SLUICE_STORE", "SLUICE_RECIPES", "SLUICE_MODELS")
 
@@ -38,6 +44,7 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
     home = Home(tmp_path_factory.mktemp("remote"), free_ports())
     recipes = tmp_path_factory.mktemp("remote-recipes")
     write_recipes(recipes, home.ports)
+    (recipes / "smoke.toml").write_text(FILES)
     port = home.ports.site + 5
     with ExitStack() as ending, pytest.MonkeyPatch.context() as patch:
         s3 = subprocess.Popen(
@@ -57,15 +64,15 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
         assert started.returncode == 0, started.stderr
         assert PASSWORD not in started.stdout + started.stderr
         airflow = ending.enter_context(Airflow(home.airflow_url, home.password()))
-        DagChain(airflow, "smoke").wait_for_dags()
+        DagChain(airflow, "smoke", dags=PARTS).wait_for_dags()
         yield Stack(home, airflow)
 
 
 @pytest.fixture(scope="module")
 def made(remote: Stack) -> list[DagRunStatus]:
-    """The recipe `smoke` from seeds to documents on this stack; later stages would only add minutes."""
-    remote.pause("smoke.tokens", True)
-    chain = DagChain(remote.airflow, "smoke", last="corpus")
+    """The recipe `smoke` from files to tokens on this stack; later stages would only add minutes."""
+    remote.pause("smoke.canary", True)
+    chain = DagChain(remote.airflow, "smoke", last="tokens", dags=PARTS)
     chain.start({})
     for _ in chain.follow():
         pass
@@ -89,14 +96,14 @@ def objects(suffix: str) -> list[str]:
 def test_the_dags_run_and_airflow_keeps_them_in_postgres(server, remote, made) -> None:
     assert [dag_run.state for dag_run in made] == ["success"] * 2
     runs = server.query("airflow", "SELECT dag_id FROM dag_run WHERE state = 'success'")
-    assert {f"smoke.{dag}" for dag in ("crawl", "corpus")} <= {dag for (dag,) in runs}
+    assert {f"smoke.{dag}" for dag in ("corpus", "tokens")} <= {dag for (dag,) in runs}
     assert not list(Path(remote.home.root).rglob("*.db"))
 
 
 def test_mlflow_keeps_its_runs_in_postgres_and_its_files_on_s3(server, made) -> None:
     found = server.query("mlflow", "SELECT name, status FROM runs")
     finished = {name for name, status in found if status == "FINISHED"}
-    assert {"generate p0 @dev", "extract @dev", "consolidate @dev"} <= finished
+    assert {"encode @dev", "extract @dev", "consolidate @dev"} <= finished
     assert any(path.endswith(".png") for path in objects("-mlflow"))
 
 

@@ -11,11 +11,12 @@ written here, which is in another tag. The outcome of each stage is a separate t
 time, the last one writes a description with all outcomes.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import ArtifactRecord
+from tasks.core.artifact import Artifact, ArtifactRecord
 from tasks.core.digest import sha256_of
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
@@ -40,8 +41,12 @@ SUMMARY: Mapping[str, Mapping[str, str]] = {
     "estimate": {"price": "planned_price", "gpu_hours": "planned_gpu_hours"},
     "train": {"loss": "loss"},
     "evaluate": {"bpb": "bits_per_byte"},
+    "promote": {"promoted": "promoted"},
 }
-"""Metrics of the run of a DAG, by stage and metric of the stage's artifact."""
+"""Metrics of the run of a DAG, by stage and metric of the stage's artifact. The scores of tasks are added to these."""
+
+SECONDS = "seconds_by_stage/"
+"""Prefix of metrics of the run of a DAG: the time of each of its stages that made something."""
 
 SYSTEM = "system"
 """MLflow's own section for metrics of machines, the last one."""
@@ -76,6 +81,7 @@ LONGEST = 4500
 """Longest description in characters; MLflow limits tags of experiments to 5,000."""
 
 _LONGEST_LIST = 4
+_ADOPTED = "adopted from"
 
 NOTE = "mlflow.note.content"
 _DIGEST = "sluice.note"
@@ -101,6 +107,30 @@ def number_name(name: str) -> str:
     """
     family, slash, rest = name.partition("/")
     return f"{SYSTEM}/{family}.{rest}" if slash and family in _FAULTS else name
+
+
+def summary(name: str, artifact: Artifact) -> dict[str, float]:
+    """Returns the metrics that the stage `name`, with its member, adds to the run of its DAG."""
+    record = artifact.record
+    values = {"rows_out": float(record.rows_out), **record.metrics}
+    found = {metric: values[own] for own, metric in SUMMARY.get(record.stage, {}).items() if own in values}
+    if record.stage == "evaluate":
+        found |= {metric: value for metric, value in record.metrics.items() if metric.startswith("task/")}
+    if record.stage == "reconcile":
+        real = {row["name"]: row["real"] for row in json.loads(artifact.read("reconciled.json"))}
+        titles = {"price": "price", "GPU-hours": "gpu_hours"}
+        found |= {metric: real[title] for title, metric in titles.items() if real.get(title) is not None}
+    if not record.adopted_from:
+        found[SECONDS + name.replace(" ", ".")] = (record.finished - record.started).total_seconds()
+    return found
+
+
+def totals(run: Any) -> dict[str, float]:
+    """Returns the sums over the stages of the run of a DAG so far, from the data of its MLflow run."""
+    seconds = [value for metric, value in run.metrics.items() if metric.startswith(SECONDS)]
+    outcomes = (text for tag, text in run.tags.items() if tag.startswith(STAGE))
+    adopted = sum(text.startswith(_ADOPTED) for text in outcomes)
+    return {"stage_seconds": sum(seconds), "stages_made": float(len(seconds)), "stages_adopted": float(adopted)}
 
 
 def on_run(client: Any, run_id: str, text: str) -> None:
@@ -178,7 +208,7 @@ def stage(about: str, record: ArtifactRecord | None) -> str:
 
 def outcome(record: ArtifactRecord) -> str:
     """Returns the outcome of a stage in one line: whether it was adopted, its note and its row counts."""
-    adopted = f"adopted from `{record.adopted_from}`: " if record.adopted_from else ""
+    adopted = f"{_ADOPTED} `{record.adopted_from}`: " if record.adopted_from else ""
     return f"{adopted}{_came_to(record)}"
 
 

@@ -12,13 +12,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
+from tasks.core.errors import TransientError
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
 from tasks.core.store import AlreadyPublished, Store
@@ -147,7 +148,7 @@ def deliver(store: Store, message: Message, artifact: Artifact | None) -> None:
     client.set_terminated(run_id, status=message.status)
     if parent := _parent_of(client, run_id):
         if artifact:
-            _send_summary(client, parent, artifact.record)
+            _send_summary(client, parent, message.name, artifact)
         client.set_terminated(parent, status=message.status)
 
 
@@ -248,6 +249,38 @@ def _signature() -> Any:
     types = {int: "long", float: "double"}
     defaults = Sampling().model_dump().items()
     return ModelSignature(params=ParamSchema([ParamSpec(name, types[type(value)], value) for name, value in defaults]))
+
+
+def delete_runs(uri: str, recipe: str, artifacts: Collection[str]) -> int:
+    """Marks the runs of artifacts, given by their ids, as deleted; `mlflow gc` removes such runs for good.
+
+    Args:
+        uri: address of the MLflow server.
+        recipe: name of the recipe, which is that of its experiment.
+        artifacts: the ids.
+
+    Returns:
+        the number of runs that were not deleted before.
+
+    Raises:
+        TransientError: the server does not respond.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client = _client(uri)
+    try:
+        experiment = client.get_experiment_by_name(recipe)
+        found: list[str] = []
+        token: str | None = ""
+        while experiment and token is not None:
+            page = client.search_runs([experiment.experiment_id], page_token=token or None)
+            found += [run.info.run_id for run in page if run.data.tags.get("sluice.artifact") in artifacts]
+            token = page.token or None
+        for run_id in found:
+            client.delete_run(run_id)
+    except MlflowException as error:
+        raise TransientError(f"MLflow at {uri} does not respond ({_one_line(error)})", "run this again later") from None
+    return len(found)
 
 
 @contextmanager
@@ -390,12 +423,18 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
     _send_file(client, run_id, "artifact.json", record.model_dump_json(indent=1).encode())
 
 
-def _send_summary(client: Any, parent: str, record: ArtifactRecord) -> None:
-    """Sends the main results of a stage to the run of its DAG, whose columns compare versions."""
-    values = {"rows_out": record.rows_out, **record.metrics}
-    for name, metric in describe.SUMMARY.get(record.stage, {}).items():
-        if name in values:
-            client.log_metric(parent, metric, float(values[name]))
+def _send_summary(client: Any, parent: str, name: str, artifact: Artifact) -> None:
+    """Sends the main results of the stage `name` to the run of its DAG, whose columns compare versions."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    results = describe.summary(name, artifact)
+    client.log_batch(parent, metrics=[Metric(_key(metric), value, now, 0) for metric, value in results.items()])
+    # The last of several stages that end together reads the times of all of them. Of two totals, MLflow shows the one
+    # with the greater step: the number of stages in it.
+    totals = describe.totals(client.get_run(parent).data)
+    stages = int(totals["stages_made"] + totals["stages_adopted"])
+    client.log_batch(parent, metrics=[Metric(metric, value, now, stages) for metric, value in totals.items()])
 
 
 def _tags(record: ArtifactRecord) -> dict[str, str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from tasks.core.errors import InputError, TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
 from tasks.demo.stack import Status, read_status, stack_processes
-from tasks.demo.supervise import services
+from tasks.demo.supervise import IMPORTS, services
 from tests.waiting import until
 
 SERVE = """
@@ -110,6 +111,16 @@ def test_a_service_starts_when_the_one_before_it_is_healthy(tmp_path: Path) -> N
 def test_the_scheduler_starts_after_the_api_server(tmp_path: Path) -> None:
     after = {service.name: service.after for service in services(Home(tmp_path, Ports(1, 2, 3, 5))) if service.after}
     assert after == {"scheduler": "api-server"}
+
+
+def test_services_that_fork_import_what_every_fork_needs(tmp_path: Path) -> None:
+    found = services(Home(tmp_path, Ports(1, 2, 3, 5)))
+    imports = {one.name: one.environment[IMPORTS].split() for one in found if IMPORTS in one.environment}
+    assert imports.keys() == {"scheduler", "dag-processor"}
+    assert {"operators.forms", "operators.gate", "operators.recipes"} <= {*imports["dag-processor"]}
+    assert [name for names in imports.values() for name in names if find_spec(name) is None] == []
+    # A task runs the code that is on disk.
+    assert not [name for name in imports["scheduler"] if name.startswith(("tasks", "operators"))]
 
 
 def test_down_leaves_no_process(home: Home) -> None:

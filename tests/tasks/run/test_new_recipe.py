@@ -12,6 +12,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, RecipeError
+from tasks.core.store import Store
 from tasks.run.new_recipe import new_recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
@@ -82,18 +83,22 @@ def test_markup_gets_a_limit_that_its_tables_and_listings_pass(tmp_path: Path) -
     assert limits == {"md": {"gopher_quality": {"min_letters": 0.5}}}
 
 
-def test_the_recipe_of_a_folder_goes_from_files_to_a_model(tmp_path: Path) -> None:
-    recipe = new_recipe(str(handbook(tmp_path / "handbook"))).recipe
-    recipe = recipe.override(
-        {"train.steps": 2, "train.milestones": 1, "tokenizer.vocab_size": 300, "pack.seq_len": 16, "place.mlflow": ""}
+def test_the_printed_command_goes_from_files_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = handbook(tmp_path / "handbook")
+    assert main(["init", str(folder)]) == 0
+    command = capsys.readouterr().out.splitlines()[-1].partition("python -m tasks ")[2].split()
+    small = ("train.steps=2", "train.milestones=1", "tokenizer.vocab_size=300", "pack.seq_len=16", "place.mlflow=")
+    for setting in small:
+        command += ["--set", setting]
+    assert main(command) == 0
+    documents, model = (
+        Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId(f"handbook/{kind}", "dev"))
+        for kind in ("documents", "model")
     )
-    for dag in ("corpus", "tokens", "pretrain"):
-        for stage in recipe.stages(dag):
-            run_stage(recipe, stage, version="1", tracking=TrackingContext("", recipe.name))
-    documents = Artifact.open_at(open_store(recipe), ArtifactId("handbook/documents", "1"))
     assert documents.record.rejected == {}
     kept = pa.concat_tables([documents.table(path) for path in documents.files("kept/")])
     assert set(kept["source"].to_pylist()) == {"md", "py", "jsonl-gz"}
+    assert model.files("model/")
 
 
 def test_the_longest_field_of_a_parquet_file_without_usual_names_has_the_texts(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 
@@ -15,9 +16,11 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import adopt
+from tasks.core.errors import TransientError
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
 from tasks.run.result import StageResult
+from tasks.run.retention import delete_runs
 from tasks.run.shell import main
 from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.send import StageRun, keep_message, send_messages, waiting_messages
@@ -72,6 +75,26 @@ def test_a_stage_run_is_nested_under_its_dag_run_with_inputs_metrics_and_figure(
     assert {"loss.png", "artifact.json"} <= names
     assert [entry.path for entry in client(server).list_artifacts(child.info.run_id, "cards")] == ["cards/toy.md"]
     assert f"/runs/{child.info.run_id}?" in run.url
+
+
+def test_runs_of_artifacts_without_files_are_marked_as_deleted_and_no_others(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, store = client(server), Store(str(tmp_path))
+    made = [run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind=kind) for kind in ("old", "new")]
+    for artifact in made:
+        assert tracked(server, "test", artifact).close("FINISHED", artifact)
+    assert delete_runs(store, "test", server) == 0
+    made[0].remove_files("no longer needed", datetime.now(UTC))
+    assert delete_runs(store, "test", server) == 1
+    (kept,) = held.search_runs([held.get_experiment_by_name("test").experiment_id])
+    assert kept.data.tags["sluice.artifact"] == str(made[1].address)
+    assert delete_runs(store, "test", server) == 0
+    assert delete_runs(store, "test", "") == 0
+    assert delete_runs(store, "none", server) == 0
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(TransientError, match=r"MLflow at http://127\.0\.0\.1:9 does not respond"):
+        delete_runs(store, "test", "http://127.0.0.1:9")
 
 
 def described(uri: str, run_id: str) -> str:
@@ -176,15 +199,30 @@ def test_an_adopted_artifact_has_a_run_that_names_its_source(server: str, tmp_pa
     assert "- **toy** adopted from `test/toy@1`: 40 rows in" in described(server, parent.info.run_id)
 
 
-def test_the_run_of_a_dag_has_the_main_results_of_its_stages(server: str, tmp_path: Path) -> None:
-    toy = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
+def test_the_run_of_a_dag_has_results_scores_and_cost_of_its_stages_and_says_how_many_were_made(
+    server: str, tmp_path: Path
+) -> None:
+    made = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
+    with made.store.write(f"{made.address.path}/reconciled.json") as file:
+        file.write(b'[{"name": "price", "real": 7.5}, {"name": "GPU-hours", "real": null}]')
     context = TrackingContext(server, "summary", "demo.pretrain/manual-1")
-    for stage, metrics in (("train", {"loss": 3.5, "memory_gib": 1.0}), ("evaluate", {"bpb": 1.2}), ("publish", {})):
-        record = toy.record.model_copy(update={"stage": stage, "metrics": metrics})
-        run = StageRun(toy.store, Message(context, stage, stage, version="3"))
-        assert run.close("FINISHED", Artifact(toy.store, toy.address, record))
+    record = made.record.model_copy(update={"finished": made.record.started + timedelta(seconds=3)})
+    scores = {"bpb": 1.2, "task/quiz/acc": 0.5, "unigram_bpb": 2.0}
+    for stage, metrics, adopted in (
+        *(("train", {"loss": 3.5, "memory_gib": 1.0}, None), ("evaluate", scores, None), ("reconcile", {}, None)),
+        *(("promote", {"promoted": 1.0}, None), ("publish", {}, "test/toy@1"), ("fetch", {}, None)),
+    ):
+        changed = record.model_copy(update={"stage": stage, "metrics": metrics, "adopted_from": adopted})
+        name = "fetch p0" if stage == "fetch" else stage
+        run = StageRun(made.store, Message(context, stage, name, version="3"))
+        assert run.close("FINISHED", Artifact(made.store, made.address, changed))
     parent = runs_of(server, "summary")["demo.pretrain @3"]
-    assert parent.data.metrics == {"loss": 3.5, "bits_per_byte": 1.2, "pages": toy.record.rows_out}
+    times = [f"seconds_by_stage/{name}" for name in ("train", "evaluate", "reconcile", "promote", "fetch.p0")]
+    assert parent.data.metrics == {
+        **{"loss": 3.5, "bits_per_byte": 1.2, "task/quiz/acc": 0.5, "price": 7.5, "promoted": 1.0},
+        **{"pages": made.record.rows_out, **dict.fromkeys(times, 3.0)},
+        **{"stage_seconds": 15.0, "stages_made": 5.0, "stages_adopted": 1.0},
+    }
 
 
 def test_stages_of_a_version_that_are_run_in_a_shell_have_one_parent(monkeypatch: pytest.MonkeyPatch) -> None:
