@@ -18,6 +18,7 @@ the plugin, with it, and after all requests. Writes `pages.json`.
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import sqlite3
@@ -289,7 +290,7 @@ def make(store: Store, documents: int) -> dict[str, float]:
 Request = str | tuple[str, dict[str, str]]
 """An address, or that of a form with its fields."""
 
-NOT_PAGES = ("a dossier, as a file", "continue a prompt", "loss of each document of a step")
+BY_CHILDREN = ("a dossier, as a file", "continue a prompt", "loss of each document of a step")
 """Requests that a child process answers; the page says that they take longer."""
 
 
@@ -371,8 +372,14 @@ def _of_documents(documents: Artifact) -> dict[str, Request]:
     }
 
 
-def served(folder: Path, plugins: Path) -> dict[str, Any]:
-    """Returns what `serve` prints in a process of its own, with Airflow's home in `folder`."""
+def served(folder: Path, plugins: Path, only: str | None = None) -> dict[str, Any]:
+    """Returns what `serve` prints in a process of its own, with Airflow's home in `folder`.
+
+    Args:
+        folder: folder of the store.
+        plugins: Airflow's folder of plugins.
+        only: pattern of the names of the requests; None for no requests.
+    """
     home = folder / "airflow"
     home.mkdir(exist_ok=True)
     shutil.copy(ROOT / "airflow.cfg", home)
@@ -387,6 +394,7 @@ def served(folder: Path, plugins: Path) -> dict[str, Any]:
         "SLUICE_RECIPES": str(folder / "recipes"),
     }
     command = [sys.executable, "-m", "benchmarks.pages", *sys.argv[1:], "--serve"]
+    command += [] if only is None else [f"--only={only}"]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -448,7 +456,7 @@ def main() -> None:
     options.add_argument("--documents", type=int, default=10_000_000)
     options.add_argument("--versions", type=int, default=1000)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--only", default="", help="begin of the names of the requests")
+    options.add_argument("--only", help="pattern of the names of the requests, from their beginning on")
     options.add_argument("--serve", action="store_true", help="only the requests; prints JSON")
     given = options.parse_args()
     os.environ["SLUICE_STORE"] = str(given.folder / "store")
@@ -456,15 +464,12 @@ def main() -> None:
     seconds = {} if given.serve else make_all(store, given)
     documents = Artifact.open_at(store, ArtifactId(f"{RECIPE}/documents", VERSION))
     if given.serve:
-        addresses = (
-            {}
-            if not (Path(os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"]) / "sluice_ui").exists()
-            else {name: one for name, one in requests(documents, given.versions).items() if name.startswith(given.only)}
-        )
-        print(json.dumps(serve(addresses, given.rounds)))
+        chosen = requests(documents, given.versions).items() if given.only is not None else ()
+        print(json.dumps(serve({name: one for name, one in chosen if re.match(given.only, name)}, given.rounds)))
         return
     bare = served(given.folder, given.folder / "no_plugins")["memory_mb"]["started"]
-    found = served(given.folder, ROOT / "plugins")
+    found = served(given.folder, ROOT / "plugins", given.only or "")
+    by_children = {name: found["requests"].pop(name) for name in BY_CHILDREN if name in found["requests"]}
     index = Artifact.open_at(store, ArtifactId(f"{RECIPE}/text_index", VERSION))
     keep(
         "pages",
@@ -476,6 +481,7 @@ def main() -> None:
             **({"stages_cpu_s": seconds} if seconds else {}),
             "memory_mb": {"without the plugin": bare, **found["memory_mb"]},
             "requests": found["requests"],
+            "by_children": by_children,
         },
     )
 

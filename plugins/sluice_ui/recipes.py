@@ -108,9 +108,8 @@ def _last_stage(artifacts: Sequence[Artifact]) -> Markup:
 
 def _next(recipe: Recipe, runs: Schedule) -> Markup | str:
     """Returns the time of the next scheduled run with the schedule, or why there is none."""
-    if not recipe.schedule:
-        return Markup('<span class="quiet">manual</span>')
-    return Markup('{} <span class="quiet">{}</span>').format(_due(runs), recipe.schedule)
+    due = _due(runs)
+    return Markup('{} <span class="quiet">{}</span>').format(due, recipe.schedule or ("" if due else "manual"))
 
 
 def _due(runs: Schedule) -> Markup | str:

@@ -43,6 +43,9 @@ from tasks.run.runner import mlflow_url, open_store
 from tasks.stages.consolidate.funnel import totals
 from tasks.trainer.evaluation.paired import of_sized
 
+MOST_USERS = 100
+"""Users of an artifact in other versions that its page lists."""
+
 KNOWN = 10
 """Versions that are named if another one is asked for."""
 
@@ -131,7 +134,8 @@ def artifact(recipe: Recipe, address: str, at: Address) -> str:
         source=artifact_link(record.adopted_from) if record.adopted_from else "",
         facts=facts,
         inputs=inputs,
-        users=[[artifact_link(descendant)] for descendant in index.users(found.address)],
+        users=[[artifact_link(user)] for user in index.users(found.address, MOST_USERS)],
+        most_users=MOST_USERS,
         metrics=metrics,
         settings=json.dumps(record.config, indent=2, ensure_ascii=False),
     )

@@ -164,7 +164,13 @@ def test_one_field_leads_to_the_trace_or_the_explanation_of_what_is_asked(browse
     answer = browse("viewer", "GET", f"/sluice/ask?{query}", follow_redirects=False)
     expected = urlencode({"recipe": "shown", "version": "v1", field: asked})
     assert answer.headers["location"] == f"/sluice/{page}?{expected}"
-    assert "<img" not in browse("viewer", "GET", answer.headers["location"]).text
+
+
+def test_a_text_in_the_address_is_explained_and_escaped(get, indexed):
+    query = urlencode({"recipe": "test", "version": "dev", "text": f"page 2\n{HOSTILE}"})
+    answer = get(f"/sluice/explain?{query}").text
+    assert "<mark>" in answer
+    assert "<img" not in answer
 
 
 def test_the_page_of_a_version_explains_why_a_url_is_not_crawled(get, crawled):
@@ -269,7 +275,7 @@ def test_a_recipe_whose_store_cannot_be_used_does_not_hide_the_others(get, recip
     text = get("/sluice/").text
     assert "store not readable" in text
     assert re.search(rf"broken: .*{tmp_path}/file is a file", text)
-    assert '<td><a href="/sluice/recipe/shown?version=v1">v1</a></td>' in text
+    assert '<td><a href="/sluice/recipe/shown?version=v1">v1</a> <span' in text
 
 
 def test_an_invalid_version_is_refused(get, corpus):

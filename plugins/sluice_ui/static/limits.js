@@ -26,7 +26,7 @@ for (const limit of document.querySelectorAll(".limit")) {
         bar.setAttribute("class", gone ? "gone" : "stays");
         if (gone) beyond += Number(bar.dataset.count);
       }
-      const tried = number.value === number.dataset.own ? "" : `about ${beyond.toLocaleString("en")} beyond ${number.value}, now `;
+      const tried = number.value === number.dataset.own ? "" : `; about ${beyond.toLocaleString("en")} beyond ${number.value}`;
       limit.querySelectorAll(".tried")[at].textContent = tried;
     }
     return place;
@@ -62,12 +62,15 @@ async function effect() {
   const result = document.getElementById("result");
   result.setAttribute("aria-busy", "true");
   const address = changed();
-  const answer = await fetch(address);
-  if (own !== asked) return;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  result.replaceChildren(...(page.getElementById("result") || page.querySelector("main")).childNodes);
+  try {
+    const page = new DOMParser().parseFromString(await (await fetch(address)).text(), "text/html");
+    if (own !== asked) return;
+    result.replaceChildren(...(page.getElementById("result") || page.querySelector("main")).childNodes);
+    history.replaceState(null, "", address);
+  } catch {
+    // The page is left, or the server cannot be reached: the button asks again.
+  }
   result.removeAttribute("aria-busy");
-  history.replaceState(null, "", address);
 }
 
 document.querySelector("form.limits").addEventListener("submit", (event) => {
