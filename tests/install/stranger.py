@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +73,7 @@ class Stranger:
     def __post_init__(self) -> None:
         self.ports = free_ports()
         recipes = self.home / "recipes"
-        recipes.mkdir(parents=True)
+        recipes.mkdir(parents=True, exist_ok=True)
         seeds = ", ".join(f'"{address(host, self.ports.site + at)}"' for at, host in enumerate(HOSTS))
         for name in ("demo", "smoke"):
             text = (self.dags / "recipes" / f"{name}.toml").read_text()
@@ -97,9 +97,11 @@ class Stranger:
             "PATH": f"{self.python.parent}{os.pathsep}/usr/bin{os.pathsep}/bin",
             "HOME": str(self.home),
             "AIRFLOW_HOME": str(self.home),
-            # Its own choices: a port, users, no examples.
+            # Its own choices: ports, users, no examples.
             "AIRFLOW__API__PORT": str(self.ports.airflow),
             "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports.dask),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports.dask + 1),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{role}:{role}" for role in ROLES),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -140,9 +142,9 @@ class Stranger:
                 for process in started:
                     os.killpg(process.pid, signal.SIGTERM)
                 for process in started:
-                    try:
+                    with suppress(subprocess.TimeoutExpired):
                         process.wait(30)
-                    except subprocess.TimeoutExpired:
+                    with suppress(ProcessLookupError):  # services may outlive `standalone`
                         os.killpg(process.pid, signal.SIGKILL)
 
     def _healthy(self) -> bool:
