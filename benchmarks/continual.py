@@ -5,13 +5,13 @@
 
 The texts are from FOLDER/<domain>.jsonl.zst. The first month has books, code and reviews; each later one has an eighth
 of its bytes, three fifths of them from a domain that is new. Models of half a million weights are trained by the stages
-of the product with the tokenizer of the first month. A month reads what is new twice. All are measured by bits per byte
-on held-out text of all six months.
+of the product with the tokenizer of the first month. All are measured by bits per byte
+on held-out text of all six months. A later month has `COMPUTE` of the steps that a run from nothing would have.
 
 `settings` trains the later months with one seed under several settings of `[train.continual]`, and without replay.
-`months` trains them with the defaults and three seeds, and from nothing on all documents, also twice. Every run is an
-artifact, so that after a kill only the unfinished run is repeated. Writes `continual_settings.json` and
-`continual.json`; together 15 minutes of a core.
+`months` trains them with the defaults and three seeds, with and without replay, and from nothing on all documents, read
+twice. Every run is an artifact, so that after a kill only the unfinished run is repeated. Writes
+`continual_settings.json` and `continual.json`.
 """
 
 import argparse
@@ -62,19 +62,24 @@ SEEDS = (0, 1, 2)
 HELDOUT_TOKENS = 4_000
 """Per month."""
 MILESTONES = 6
-NO_REPLAY = "no replay"
-USUAL = {"start": "stable", "fall": 0.5, "warmup_steps": 10}
+COMPUTE = 0.4
+"""Steps of a later month, as a share of those of a training from nothing on all documents up to it."""
+REPLAY = "replay"
+NO_REPLAY = 0.001
+USUAL: dict[str, Any] = {"start": "stable", "fall": 0.5, "warmup_steps": 10, REPLAY: 0.5}
 """Settings of the chains of `settings`, unless they say otherwise."""
-FIRST_MONTH = {**USUAL, "peak_share": 0.1}
+FIRST_MONTH = {"start": "stable", "fall": 0.5, "warmup_steps": 10, "peak_share": 0.1}
 """Those of the first month of all chains, on which they have no effect."""
 SETTINGS: dict[str, dict[str, Any]] = {
-    "peak 1/3": {"peak_share": 1 / 3},
     "peak 1": {"peak_share": 1.0},
     "peak 1, constant": {"peak_share": 1.0, "fall": 0.0},
-    "peak 1, no replay": {"peak_share": 1.0, NO_REPLAY: True},
+    "peak 1, constant, replay 3/4": {"peak_share": 1.0, "fall": 0.0, REPLAY: 0.75},
+    "peak 1, replay 3/4": {"peak_share": 1.0, REPLAY: 0.75},
+    "peak 1, no replay": {"peak_share": 1.0, REPLAY: NO_REPLAY},
     "peak 1, last": {"peak_share": 1.0, "start": "last"},
-    "peak 1/10": {"peak_share": 0.1},
     "peak 1, with moments": {"peak_share": 1.0, "moments": True},
+    "peak 1/3": {"peak_share": 1 / 3},
+    "peak 1/10": {"peak_share": 0.1},
     "peak 1/30": {"peak_share": 1 / 30},
 }
 """Settings of the chains of `settings`; "moments": with the state of the optimizer, which the product does not load."""
@@ -151,10 +156,9 @@ def tokens(data: Path) -> dict[str, tuple[Artifact, Artifact]]:
     return found
 
 
-def training(sequences: int, seed: int, **settings: Any) -> TrainConfig:
-    """Returns the settings of a run that reads a number of sequences."""
+def training(steps: int, seed: int, **settings: Any) -> TrainConfig:
+    """Returns the settings of a run of so many steps."""
     common = {"model": ModelConfig(layers=2, dim=128, heads=4, kv_heads=2), "batch_size": BATCH, "microbatch": BATCH}
-    steps = -(-sequences // BATCH)
     return TrainConfig(
         **{**common, "steps": steps, "milestones": MILESTONES, "checkpoint_every": steps, **settings},
         init_seed=seed,
@@ -167,25 +171,28 @@ def chain(
 ) -> list[Artifact]:
     """Trains the six months one after the other; returns their checkpoints."""
     changes = dict(changes)
-    replays, keeps = not changes.pop(NO_REPLAY, False), changes.pop("moments", False)
+    replay, keeps = ReplayConfig(share=changes.pop(REPLAY)), changes.pop("moments", False)
     checkpoints: list[Artifact] = []
     for number, month in enumerate(MONTHS):
         shards, plan = months[month]
-        new = Plan.open(plan).sequences[month]
-        # With half of every batch replayed, the new sequences are read as often as without.
-        later = -(-(new * EPOCHS * (2 if replays else 1)) // BATCH) if number else 1
-        replay = ReplayConfig(share=0.5 if replays else 0.001)
-        continual = ContinualConfig(**{**changes, "steps": max(later, 12)})
-        first = Plan.open(months[MONTHS[0]][1]).sequences[MONTHS[0]] * EPOCHS
-        config = training(first, seed, init_from="previous", continual=continual, replay=replay)
-        inputs = {"shards": shards, "plan": plan} | ({"initial": checkpoints[-1]} if checkpoints else {})
+        inputs = {"shards": shards, "plan": plan}
         if number == 0:  # the same for all settings
-            usual = ContinualConfig(**FIRST_MONTH)
-            config = training(first, seed, init_from="previous", continual=usual, replay=ReplayConfig(share=0.5))
+            usual, share = ContinualConfig(**FIRST_MONTH), ReplayConfig(share=0.5)
+            config = training(steps_from_nothing(plan), seed, init_from="previous", continual=usual, replay=share)
+        else:
+            continual = ContinualConfig(**changes, steps=round(COMPUTE * steps_from_nothing(plan)))
+            first = steps_from_nothing(months[MONTHS[0]][1])
+            config = training(first, seed, init_from="previous", continual=continual, replay=replay)
+            inputs["initial"] = checkpoints[-1]
         version = f"{month}-seed{seed}" + (f"-{slug(name)}" if number else "")
         with moments_of_the_initial_checkpoint() if keeps else nullcontext():
             checkpoints.append(trained(version, config, **inputs))
     return checkpoints
+
+
+def steps_from_nothing(plan: Artifact) -> int:
+    """Returns the steps in which a run from nothing reads all documents of a plan, `EPOCHS` times each."""
+    return -(-sum(Plan.open(plan).sequences.values()) * EPOCHS // BATCH)
 
 
 def trained(version: str, config: TrainConfig, **inputs: Artifact) -> Artifact:
@@ -258,34 +265,45 @@ def months(given: argparse.Namespace) -> None:
     """Trains chains and from nothing with all seeds, and keeps the bits per byte of all models."""
     found = tokens(given.data)
     last_shards, last_plan = found[MONTHS[-1]]
-    every = [-(-sum(Plan.open(plan).sequences.values()) * EPOCHS // BATCH) for _, plan in found.values()]
+    every = [steps_from_nothing(plan) for _, plan in found.values()]
     nothing = [
-        trained(f"nothing-seed{seed}", training(every[-1] * BATCH, seed), shards=last_shards, plan=last_plan)
+        trained(f"nothing-seed{seed}", training(every[-1], seed), shards=last_shards, plan=last_plan)
         for seed in SEEDS[: given.seeds]
     ]
     retrained = [bits_per_byte(one, last_shards) for one in nothing]
     print([mean(row) for row in retrained], flush=True)
-    defaults = ContinualConfig().model_dump(exclude={"steps"})
-    name = next((name for name, changes in SETTINGS.items() if USUAL | changes == defaults), "defaults")
-    continual = []
+    usual = ContinualConfig().model_dump(exclude={"steps"})
+    chains = {"continual": usual | {REPLAY: USUAL[REPLAY]}, "without_replay": usual | {REPLAY: NO_REPLAY}}
+    scores: dict[str, list[list[dict[str, float]]]] = {name: [] for name in chains}
+    of_chain: list[int] = []
     for seed in SEEDS[: given.seeds]:
-        checkpoints = chain(name, seed, found, defaults)
-        continual.append([bits_per_byte(one, last_shards) for one in checkpoints])
-        print(seed, [mean(row) for row in continual[-1]], flush=True)
-    of_chain = _steps(checkpoints)
+        for name, changes in chains.items():
+            known = (one for one, others in SETTINGS.items() if USUAL | others == changes)
+            checkpoints = chain(next(known, name), seed, found, changes)
+            scores[name].append([bits_per_byte(one, last_shards) for one in checkpoints])
+            of_chain = _steps(checkpoints)
+            print(seed, name, [mean(row) for row in scores[name][-1]], flush=True)
     steps = {"month 6": of_chain[-1], "month 6 from nothing": every[-1],
              "six months": sum(of_chain), "six months from nothing": sum(every)}  # fmt: skip
+    last = {"from_nothing": retrained, **{name: [rows[-1] for rows in of_seeds] for name, of_seeds in scores.items()}}
     figures = {
         "steps": steps,
-        "from_nothing": _spread([mean(row) for row in retrained]),
-        "continual": _spread([mean(rows[-1]) for rows in continual]),
+        **{name: _spread([mean(row) for row in rows]) for name, rows in last.items()},
         "by_month": {
-            "from_nothing": {month: _spread([row[month] for row in retrained]) for month in MONTHS},
-            "continual": {month: _spread([rows[-1][month] for rows in continual]) for month in MONTHS},
+            name: {month: _spread([row[month] for row in rows]) for month in MONTHS} for name, rows in last.items()
         },
-        "regret_of_seed_0": [[row[month] for month in MONTHS] for row in continual[0]],
+        "forgotten": {name: _spread([_forgotten(rows) for rows in of_seeds]) for name, of_seeds in scores.items()},
+        "regret_of_seed_0": {
+            name: [[row[month] for month in MONTHS] for row in of_seeds[0]] for name, of_seeds in scores.items()
+        },
     }
     keep("continual", figures)
+
+
+def _forgotten(rows: list[dict[str, float]]) -> float:
+    """Returns by how much the last model is worse on the months 2 to 5 than the model of each of them, on average."""
+    learned = [(month, row[month]) for month, row in zip(MONTHS, rows, strict=True)][1:-1]
+    return float(np.mean([rows[-1][month] - then for month, then in learned]))
 
 
 def _steps(checkpoints: list[Artifact]) -> list[int]:

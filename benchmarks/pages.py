@@ -1,19 +1,30 @@
-"""Pages: wall and CPU-seconds of each request, in a recipe of 1,000 versions and 10 million documents.
+"""Pages: wall and CPU-seconds of each request, with 1,000 versions and 10 million documents, and memory of the plugin.
 
-    python -m benchmarks.pages --folder FOLDER [--documents 10000000] [--versions 1000] [--rounds 3]
+    python -m benchmarks.pages --folder FOLDER --run STORE [--documents 10000000] [--versions 1000] [--rounds 3]
 
-Makes a store in FOLDER, unless it is there already: documents of twelve words drawn from 100,000 texts, with
-measurements of the default filters, drawn at random, in files of 10,000; the stages `consolidate` and `text_index` then
-run on the first 200,000 as in a recipe, in this process (`stages_cpu_s`, per million documents). The version has copies
-of the files of these, so ids repeat, and the funnel counts the first copy. The other versions are records that refer to
-a small artifact. Pages are called in this process, as the API server calls them, without its login; each request
+Makes a store in FOLDER, unless it is there already. The recipe `made` has documents of twelve words drawn from 100,000
+texts, with measurements of the default filters, drawn at random, in files of 10,000; the stages `consolidate` and
+`text_index` run on the first 200,000 as in a recipe, in this process (`stages_cpu_s`, per million documents). Its
+version has copies of the files of these, so ids repeat, and the funnel counts the first copy. The recipe `smoke` has
+the other versions, each with all artifacts of the run in STORE (`many_versions`), and `big` has tokens and a training
+of the kept seven of ten million documents (`trace`).
+
+Pages are requested from Airflow's API server as a logged-in user who may trigger DAGs, in one process; each request
 `rounds` times after a first one, whose time is listed separately because it includes imports and a cold cache. `s` and
-`cpu_s` are medians. Writes `pages.json`.
+`cpu_s` are medians; CPU-seconds include child processes. `memory_mb` is the resident memory of the API server without
+the plugin, with it, and after all requests. Writes `pages.json`.
 """
 
+import json
+import logging
 import os
+import re
+import secrets
+import shutil
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +34,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from benchmarks.harness import keep, parser
+from benchmarks import many_versions, trace
+from benchmarks.harness import ROOT, keep, parser
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
-from tasks.core.commit import adopt, commit
+from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import Engine, open_engine
 from tasks.core.groups import KIND, ref_to
@@ -56,7 +69,7 @@ _AUDIT = b'{"jaccard": 0.8, "width": 0.05, "sizes": [], "largest": [], "below": 
 _AUDIT += b'"above": {"pairs": 0, "shown": []}, "sources": [], "domains": [], "domain_count": 0}'
 
 TEXT = """
-name = "made"
+name = "{name}"
 [crawl]
 enabled = false
 [[extract.files]]
@@ -66,7 +79,7 @@ path = "/made/*.txt"
 [text_index]
 enabled = true
 [place]
-store = "{store}"
+store = "${{SLUICE_STORE}}"
 """
 
 
@@ -239,7 +252,7 @@ def copied_index(store: Store, documents: Artifact, copies: int) -> Artifact:
     return commit(output, "text_index", 1, TextIndexConfig(enabled=True), [documents.ref("documents")], Report())
 
 
-def make(store: Store, documents: int, versions: int) -> dict[str, float]:
+def make(store: Store, documents: int) -> dict[str, float]:
     """Makes the store; returns the seconds of the two stages per million documents."""
     copies = max(1, documents // BASE_DOCUMENTS)
     base = documents // copies
@@ -271,26 +284,67 @@ def make(store: Store, documents: int, versions: int) -> dict[str, float]:
         "duplicates": copy("duplicates", copies, metrics={RECAPTURED: 0.0}),
     }
     copied_index(store, copy("documents", copies, [one.ref(role) for role, one in large.items()]), copies)
-    small = Output(store, ArtifactId(f"{RECIPE}/tokenizer", "v0000"), "1" * 64)
-    with small.part("vocabulary", conserved=False) as part, part.file("vocabulary.json") as file:
-        file.write(b"{}")
-    first = commit(small, "tokenizer", 1, Config(), [], Report())
-    for number in range(1, versions - 2):
-        adopt(first, ArtifactId(f"{RECIPE}/tokenizer", f"v{number:04d}"), [])
     return {name: round(value * 1e6 / base, 1) for name, value in seconds.items()}
 
 
-def requests(documents: Artifact) -> dict[str, str]:
-    """Returns the addresses by name."""
+Request = str | tuple[str, dict[str, str]]
+"""An address, or that of a form with its fields."""
+
+BY_CHILDREN = ("a dossier, as a file", "continue a prompt", "loss of each document of a step")
+"""Requests that a child process answers; the page says that they take longer."""
+
+
+def requests(documents: Artifact, versions: int) -> dict[str, Request]:
+    """Returns the requests by name."""
+    many, first = many_versions.NAME, many_versions.RUN
+    newest = {"recipe": many, "version": many_versions.version_of(versions - many_versions.TAKEDOWNS - 1)}
+    of, large = f"recipe={many}&version={newest['version']}", "recipe=big&version=dev"
+    return {
+        "recipes": "/",
+        "recipe": f"/recipe/{many}",
+        "months": f"/months?recipe={many}",
+        "crawl": f"/crawl?recipe={many}",
+        "crawl, a cycle": f"/crawl?recipe={many}&version={first}",
+        "takedowns": f"/takedowns?recipe={many}",
+        "a takedown": f"/takedowns?recipe={many}&takedown=t1",
+        "preview of a takedown": (f"/takedowns?recipe={many}", {"do": "preview", "domains": "localhost", "reason": ""}),
+        "preview of a takedown, 7 million documents": (
+            "/takedowns?recipe=big",
+            {"do": "preview", "urls": trace.QUERIES["kept page"], "reason": ""},
+        ),
+        "cost and disk": f"/costs?recipe={many}",
+        "version that adopts": f"/recipe/{many}?version={newest['version']}",
+        "version that all adopt": f"/recipe/{many}?version={first}",
+        "version, 10 million documents": f"/recipe/{RECIPE}?version={VERSION}",
+        "lineage": f"/lineage?{of}",
+        "compare": f"/compare?{of}&other={first}",
+        "compare, 10 million and 200,000 documents": f"/compare?recipe={RECIPE}&version={VERSION}&other={BASE}",
+        "canaries": f"/canaries?{of}",
+        "training": f"/training?{of}",
+        "training, 7 million documents": f"/training?{large}",
+        "a step": f"/training?{of}&step=3",
+        "a step, 7 million documents": f"/training?{large}&step={trace.STEPS - 1}",
+        "loss of each document of a step": f"/training?{of}&step=3&weights=20",
+        "trace of a page, 7 million documents": f"/trace?{large}&what={trace.QUERIES['kept page']}",
+        "trace of a step, 7 million documents": f"/trace?{large}&what={trace.QUERIES['step']}",
+        "explain": ("/explain", {**newest, "text": "The Python Standard Library"}),
+        "continue a prompt": ("/generate", {**newest, "prompt": "def ", "tokens": "8"}),
+        "why": f"/why?{of}&url=http://elsewhere.example/",
+        "an artifact that all adopt": f"/artifact/{many}/documents@{first}",
+        "a dossier, as a file": f"/dossier.zip?{of}",
+        "page of a task in Airflow": f"/airflow?dag={many}.corpus",
+        **_of_documents(documents),
+    }
+
+
+def _of_documents(documents: Artifact) -> dict[str, Request]:
+    """Returns the requests about the 10 million documents."""
     of = f"recipe={RECIPE}&version={VERSION}"
     middle = documents.files("rejected/")[len(documents.files("rejected/")) // 2]
     rejected = documents.table(middle, ["id"]).column("id")[0].as_py()
     kept = documents.table(middle.replace("rejected/", "kept/"), ["id", "host"]).slice(3, 1).to_pylist()[0]
     corpus = f"/corpus?{of}"
     return {
-        "recipes": "/",
-        "recipe": f"/recipe/{RECIPE}",
-        "version": f"/recipe/{RECIPE}?version={VERSION}",
         "documents": corpus,
         "documents, by source": f"{corpus}&source=web",
         "documents, by common host": f"{corpus}&host=h1.example",
@@ -299,11 +353,15 @@ def requests(documents: Artifact) -> dict[str, str]:
         "documents, by rare score range": f"{corpus}&least=0.9999999",
         "documents, by tier that none has": f"{corpus}&tier=gold",
         "documents, by host that none has": f"{corpus}&host=nowhere.example",
+        "documents, by order of score": f"{corpus}&order=-prose_score",
+        "documents, by language and order of length": f"{corpus}&language=xh&order=-characters",
         "rejected": f"{corpus}&fate=rejected",
         "rejected, by reason": f"{corpus}&fate=rejected&reason=gopher_quality_few_letters",
-        "title or URL contains": f"{corpus}&text=Title 9999999",
+        "title or URL contains a rare part": f"{corpus}&text=Title 9999999",
         "words, common": f"{corpus}&text=w1&within=text",
+        "words, common, by order of score": f"{corpus}&text=w1&within=text&order=-prose_score",
         "words, three": f"{corpus}&text=w7 w77 w777&within=text",
+        "words, a phrase": f'{corpus}&text="w2 w3"&within=text',
         "words, rare": f"{corpus}&text=w19999 w19998&within=text",
         "words, with language and host": f"{corpus}&text=w5&within=text&language=de&host=h2.example",
         "a kept document": f"/document?{of}&id={kept['id']}",
@@ -314,66 +372,131 @@ def requests(documents: Artifact) -> dict[str, str]:
     }
 
 
-def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """Returns the times of all requests."""
-    os.environ["SLUICE_RECIPES"] = str(folder / "recipes")
-    os.environ.setdefault("AIRFLOW_HOME", str(folder / "airflow"))
-    from airflow.api_fastapi.core_api.security import get_user
-    from sluice_ui import access, app, filters
-    from sluice_ui.trigger import Trigger
+def served(folder: Path, plugins: Path, only: str | None = None) -> dict[str, Any]:
+    """Returns what `serve` prints in a process of its own, with Airflow's home in `folder`.
+
+    Args:
+        folder: folder of the store.
+        plugins: Airflow's folder of plugins.
+        only: pattern of the names of the requests; None for no requests.
+    """
+    home = folder / "airflow"
+    home.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "airflow.cfg", home)
+    secret = secrets.token_hex(32)
+    environment = os.environ | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins),
+        "AIRFLOW__API__SECRET_KEY": secret,
+        "AIRFLOW__API_AUTH__JWT_SECRET": secret,
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "SLUICE_RECIPES": str(folder / "recipes"),
+    }
+    command = [sys.executable, "-m", "benchmarks.pages", *sys.argv[1:], "--serve"]
+    command += [] if only is None else [f"--only={only}"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def serve(addresses: Mapping[str, Request], rounds: int) -> dict[str, Any]:
+    """Starts Airflow's API server in this process, and sends the requests; returns its memory and their times."""
+    from airflow import settings
+    from airflow.api_fastapi.app import create_app, get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.utils.db import initdb
     from starlette.testclient import TestClient
 
-    app.app.dependency_overrides[get_user] = lambda: None
-    access.may_read = lambda *_: True
-    setattr(filters, "offer", lambda _user, dag: Trigger(dag, "", ""))  # noqa: B010
-    documents = Artifact.open_at(Store(str(folder / "store")), ArtifactId(f"{RECIPE}/documents", VERSION))
-    found: dict[str, Any] = {}
-    with TestClient(app.app) as client:
-        for name, address in requests(documents).items():
-            times, cpu = [], []
-            for _ in range(rounds + 1):
-                begin, used = time.perf_counter(), time.process_time()
-                answer = client.get(address)
-                times.append(time.perf_counter() - begin)
-                cpu.append(time.process_time() - used)
-                assert answer.status_code == 200, (name, answer.status_code, answer.text[:500])
-            found[name] = {
-                "s": round(statistics.median(times[1:]), 3),
-                "cpu_s": round(statistics.median(cpu[1:]), 3),
-                "first_s": round(times[0], 3),
-                "bytes": len(answer.content),
-            }
-            print(name, found[name], flush=True)
+    settings.initialize()
+    initdb()
+    memory: dict[str, float] = {}
+    found: dict[str, Any] = {"memory_mb": memory, "requests": {}}
+    with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
+        user = SimpleAuthManagerUser(username="user", role="op")
+        client.cookies.set("_token", get_auth_manager().generate_jwt(user))
+        client.headers["Sec-Fetch-Site"] = "same-origin"
+        for address in ("/api/v2/dags", "/api/v2/assets", "/api/v2/pools"):
+            assert client.get(address).status_code == 200, address
+        memory["started"] = round(psutil.Process().memory_info().rss / 1e6, 1)
+        for name, request in addresses.items():
+            found["requests"][name] = timed(client, request, rounds)
+            print(name, found["requests"][name], file=sys.stderr, flush=True)
+        memory["after all requests"] = round(psutil.Process().memory_info().rss / 1e6, 1)
     return found
+
+
+def timed(client: Any, request: Request, rounds: int) -> dict[str, Any]:
+    """Returns the times of a request."""
+    times, cpu = [], []
+    address, fields = request if isinstance(request, tuple) else (request, None)
+    for _ in range(rounds + 1):
+        begin, used = time.perf_counter(), sum(os.times()[:4])
+        if fields is None:
+            answer = client.get(f"/sluice{address}", follow_redirects=False)
+        else:
+            answer = client.post(f"/sluice{address}", data=fields)
+        times.append(time.perf_counter() - begin)
+        cpu.append(sum(os.times()[:4]) - used)
+        assert answer.status_code in (200, 307), (request, answer.status_code, answer.text[:2000])
+    return {
+        "s": round(statistics.median(times[1:]), 3),
+        "cpu_s": round(statistics.median(cpu[1:]), 3),
+        "first_s": round(times[0], 3),
+        "bytes": len(answer.content),
+    }
 
 
 def main() -> None:
     """Makes the store and measures the pages."""
     options = parser(__doc__)
     options.add_argument("--folder", type=Path, required=True)
+    options.add_argument("--run", type=Path, required=True, help="store of a run of the recipe smoke")
     options.add_argument("--documents", type=int, default=10_000_000)
     options.add_argument("--versions", type=int, default=1000)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--only", help="pattern of the names of the requests, from their beginning on")
+    options.add_argument("--serve", action="store_true", help="only the requests; prints JSON")
     given = options.parse_args()
-    store, seconds = Store(str(given.folder / "store")), {}
-    if Artifact.find(store, ArtifactId(f"{RECIPE}/text_index", VERSION)) is None:
-        seconds = make(store, given.documents, given.versions)
-    (given.folder / "recipes").mkdir(exist_ok=True)
-    (given.folder / "recipes" / f"{RECIPE}.toml").write_text(TEXT.format(store=given.folder / "store"))
-    artifacts = {
-        kind: Artifact.open_at(store, ArtifactId(f"{RECIPE}/{kind}", VERSION)) for kind in ("documents", "text_index")
-    }
+    os.environ["SLUICE_STORE"] = str(given.folder / "store")
+    store = Store(os.environ["SLUICE_STORE"])
+    seconds = {} if given.serve else make_all(store, given)
+    documents = Artifact.open_at(store, ArtifactId(f"{RECIPE}/documents", VERSION))
+    if given.serve:
+        chosen = requests(documents, given.versions).items() if given.only is not None else ()
+        print(json.dumps(serve({name: one for name, one in chosen if re.match(given.only, name)}, given.rounds)))
+        return
+    bare = served(given.folder, given.folder / "no_plugins")["memory_mb"]["started"]
+    found = served(given.folder, ROOT / "plugins", given.only or "")
+    by_children = {name: found["requests"].pop(name) for name in BY_CHILDREN if name in found["requests"]}
+    index = Artifact.open_at(store, ArtifactId(f"{RECIPE}/text_index", VERSION))
     keep(
         "pages",
         {
             "versions": given.versions,
             "documents": given.documents,
-            "bytes": {kind: artifact.record.bytes for kind, artifact in artifacts.items()},
-            "kept": artifacts["documents"].record.rows_out,
+            "bytes": {"documents": documents.record.bytes, "text_index": index.record.bytes},
+            "kept": documents.record.rows_out,
             **({"stages_cpu_s": seconds} if seconds else {}),
-            "requests": measure(given.folder, given.rounds),
+            "memory_mb": {"without the plugin": bare, **found["memory_mb"]},
+            "requests": found["requests"],
+            "by_children": by_children,
         },
     )
+
+
+def make_all(store: Store, given: Any) -> dict[str, float]:
+    """Makes what is not there; returns the seconds of two stages if they ran."""
+    seconds = {}
+    if Artifact.find(store, ArtifactId(f"{RECIPE}/text_index", VERSION)) is None:
+        seconds = make(store, given.documents)
+    many_versions.make(given.run, given.folder, given.versions)
+    if Artifact.find(store, ArtifactId("big/checkpoint", "dev")) is None:
+        trace.build(store, given.documents)
+    for name in (RECIPE, "big"):
+        (given.folder / "recipes" / f"{name}.toml").write_text(TEXT.format(name=name))
+    return seconds
 
 
 if __name__ == "__main__":

@@ -212,7 +212,9 @@ def finish(outputs: dict[str, Output], shards: ShardSet) -> None:
         with part.file("run.json") as file:
             file.write(canonical_json(run).encode())
         with part.file("loss.parquet") as file:
-            pq.write_table(pa.table({"step": range(STEPS), "loss": [1.0] * STEPS}), file)
+            ones = dict.fromkeys(("loss", "grad_norm", "lr"), [1.0] * STEPS)
+            tokens = np.arange(1, STEPS + 1) * BATCH * SEQ_LEN
+            pq.write_table(pa.table({"step": range(STEPS), **ones, "tokens": tokens}), file)
     for output in outputs.values():
         commit(output, "made", 1, Config(), [], Report())
     print(json.dumps({"sequences": sequences, "documents": shards.n_documents("web")}))

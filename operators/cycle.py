@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from operators.alerts import forward_alerts
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
+from operators.recipes import RecipeOperator
 from operators.runs import RunSettings, fails_at_once, run_of
 from operators.stage import tracking_of
 from tasks.core.config import sha256_of_json
@@ -82,19 +83,10 @@ class CycleStep(TriggerDagRunOperator):  # type: ignore[misc]
             raise AirflowSkipException(f"{cause}, and so are the later steps")
 
 
-class EnoughTokens(BaseOperator):  # type: ignore[misc]
-    """Skips the training of a month with fewer new tokens than `[cycle] min_new_tokens`; the reason is in its XCom.
+class EnoughTokens(RecipeOperator):
+    """Skips the training of a month with fewer new tokens than `[cycle] min_new_tokens`; the reason is in its XCom."""
 
-    Args:
-        recipe: name of the recipe.
-    """
-
-    template_fields: ClassVar[Sequence[str]] = ("recipe",)
     ui_color = "#eeeeee"
-
-    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.recipe = recipe
 
     def execute(self, context: Any) -> None:
         """Raises AirflowSkipException if there are too few."""
@@ -111,23 +103,15 @@ class EnoughTokens(BaseOperator):  # type: ignore[misc]
             raise AirflowSkipException(f"{reason}: no training this month")
 
 
-class ReportOperator(BaseOperator):  # type: ignore[misc]
+class ReportOperator(RecipeOperator):
     """Writes the report of the month (`tasks.run.monthly.report`); its XCom has {address, alerts, needs}.
 
     Alerts of a new report are sent by the notifier of `[place.alerts]`, if there is one.
-
-    Args:
-        recipe: name of the recipe.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("recipe",)
     operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (MlflowLink(), ArtifactLink())
     ui_color = "#eeeeee"
-
-    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.recipe = recipe
-        self.result: dict[str, Any] = {}
+    result: dict[str, Any] | None = None
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Writes the report, unless it exists."""

@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, TaskGroup, chain
 
 from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
 from operators.links import DaskLink
+from operators.recipes import RecipeOperator
 from operators.runs import fails_at_once, run_of
 from tasks.core.engine import status_path
 from tasks.run.place import DaskPods, expand_env
@@ -22,20 +23,14 @@ from tasks.run.recipe import Recipe, find_recipe
 log = logging.getLogger("sluice.dask")
 
 
-class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
-    """Creates the Dask cluster of this DAG run and waits until it is ready; its XCom has the cluster's address.
+class DaskSetupOperator(RecipeOperator):
+    """Creates the Dask cluster of this DAG run and waits until it is ready; its XCom has the cluster's address."""
 
-    Args:
-        recipe: name of the recipe.
-    """
-
-    template_fields: ClassVar[Sequence[str]] = ("recipe",)
     operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (DaskLink(),)
     ui_color = "#f3e7d3"
 
-    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.recipe = recipe
         self.dashboard = ""
         self._unfinished: tuple[DaskPods, str] | None = None
 
@@ -75,19 +70,10 @@ class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
                 )
 
 
-class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
-    """Deletes the Dask cluster of this DAG run, if it exists.
+class DaskTeardownOperator(RecipeOperator):
+    """Deletes the Dask cluster of this DAG run, if it exists."""
 
-    Args:
-        recipe: name of the recipe.
-    """
-
-    template_fields: ClassVar[Sequence[str]] = ("recipe",)
     ui_color = "#f3e7d3"
-
-    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.recipe = recipe
 
     def execute(self, context: Any) -> None:
         """Deletes the cluster and waits for its deletion; logs the outcome."""

@@ -5,7 +5,7 @@ ended. Rank 0 writes the artifact; the operator reads its record from the store.
 after a failure (`operators.jobsets.manifest` defines which). The operator restarts a gang that lost a node; the
 task's retries come after that.
 
-Requires JobSet in the cluster, and Kueue where the place names a queue.
+Requires JobSet in the cluster, Kueue where the place names a queue, and Kubeflow Trainer for `TrainJobOperator`.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,11 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from operators.alerts import check_notifier
 from operators.jobsets.manifest import jobset
-from operators.jobsets.trigger import JobSetTrigger, terminal_state
+from operators.jobsets.trainjob import NODE, trainjob
+from operators.jobsets.trigger import JobSetTrigger, TrainJobTrigger, terminal_state
 from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
-from operators.pods.api import JOBSETS, Api
+from operators.pods.api import JOBSETS, TRAINJOBS, Api, Kind
 from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, place_of, stage_pod
 from operators.pods.stage import (
@@ -50,6 +51,10 @@ class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
     template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member")
     operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (MlflowLink(), ArtifactLink())
     ui_color = "#d5dff0"
+    kind: ClassVar[Kind] = JOBSETS
+    trigger: ClassVar[type[JobSetTrigger]] = JobSetTrigger
+    container: ClassVar[str] = CONTAINER
+    write = staticmethod(jobset)
 
     def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -73,7 +78,7 @@ class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
             name = str(take_object(claim, self._api)["metadata"]["name"])
             self._started = (claim, name)
             context["ti"].xcom_push(key="jobset_name", value=name)
-            trigger = JobSetTrigger(
+            trigger = self.trigger(
                 name=name,
                 namespace=place.namespace,
                 conn_id=place.conn_id,
@@ -83,7 +88,7 @@ class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
                 grace_s=place.grace_s,
                 deadline=deadline_of(self, context),
                 restarts=restarts,
-                container=CONTAINER,
+                container=self.container,
                 alerts=recipe.place.alerts.model_dump(mode="json"),
             )
             self.defer(trigger=trigger, method_name="resume")
@@ -99,7 +104,7 @@ class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         """Returns the claim on the task's JobSet: how it is created and found."""
         place = place_of(find_recipe(self.recipe))
         return Claim(
-            kind=JOBSETS,
+            kind=self.kind,
             namespace=place.namespace,
             owner=Owner.of(context),
             prefix=f"{self.recipe}-{self.stage}",
@@ -111,11 +116,11 @@ class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         )
 
     def manifest(self, name: str, context: Any) -> Object:
-        """Returns the JobSet as the JSON object for the API."""
+        """Returns the JobSet or TrainJob as the JSON object for the API."""
         recipe = find_recipe(self.recipe)
         pod = stage_pod(recipe, self.stage)
         pod.spec.containers[0].args = command_of(recipe, self.stage, self.member, context)
-        body = jobset(pod, name, place_of(recipe), recipe.place.train.nproc)
+        body = self.write(pod, name, place_of(recipe), recipe.place.train.nproc)
         # On the JobSet alone: pods with labels that change with each try would not match on adoption.
         body["metadata"]["labels"].update(KubernetesPodOperator._get_ti_pod_labels(context))
         return body
@@ -124,10 +129,19 @@ class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         """Stops the gang of a task that is killed in a worker; its trainers have their grace period to save."""
         if self._started is not None:
             claim, name = self._started
-            self.log.info("stopping JobSet %s", name)
+            self.log.info("stopping %s %s", self.trigger.noun, name)
             delete_object(claim, Api(self._api.conn_id, 5.0, self._api.extras), name)
 
     @cached_property
     def _api(self) -> Api:
         conn_id = place_of(find_recipe(self.recipe)).conn_id
         return Api(conn_id, START_OUTAGE_S, KubernetesHook(conn_id=conn_id).conn_extras)
+
+
+class TrainJobOperator(JobSetOperator):
+    """As `JobSetOperator`, by a TrainJob of Kubeflow Trainer (`[place.kubernetes] gang = "trainjob"`)."""
+
+    kind = TRAINJOBS
+    trigger = TrainJobTrigger
+    container = NODE
+    write = staticmethod(trainjob)

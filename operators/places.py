@@ -18,9 +18,9 @@ def training_operator(recipe: Recipe, *, gang: bool = True) -> type[StageOperato
         return StageOperator
     # Imported here: recipes without a cluster need not import the Kubernetes client (0.6 to 0.8 CPU-seconds).
     if gang and recipe.place.kubernetes is not None and recipe.place.kubernetes.nodes > 1:
-        from operators.jobset import JobSetOperator
+        from operators.jobset import JobSetOperator, TrainJobOperator
 
-        return JobSetOperator
+        return TrainJobOperator if recipe.place.kubernetes.gang == "trainjob" else JobSetOperator
     from operators.gpu_pod import GpuPodOperator
 
     return GpuPodOperator

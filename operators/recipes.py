@@ -7,14 +7,28 @@ There is one Asset per recipe and kind of artifact that another DAG waits for. A
 fingerprint, content, version, source_version, overrides}: enough for the consumer to find and check the artifact.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
-from airflow.sdk import Asset, get_parsing_context
+from airflow.sdk import Asset, BaseOperator, get_parsing_context
 
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import ASSETS, MAKERS, STAGES, upstream
 from tasks.run.recipe import Recipe, recipe_files
+
+
+class RecipeOperator(BaseOperator):  # type: ignore[misc]
+    """An operator of a recipe, whose name is on the task's page.
+
+    Args:
+        recipe: name of the recipe.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("recipe",)
+
+    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recipe = recipe
 
 
 def recipes_for(dag: str) -> Iterator[Recipe]:

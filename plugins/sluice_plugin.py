@@ -1,17 +1,25 @@
 """Airflow plugin: the Sluice page, the notes of DAG runs, and imports that forked processes inherit.
 
-The only file here that Airflow's plugin loader reads (see .airflowignore).
+Loaded by the entry point of the installed package, not by Airflow's loader of this folder (see .airflowignore).
 Every Airflow process imports it, including each task, so it imports no code of Sluice at its top: the page is imported
 on its first request, in the API server, and the code of notes when the scheduler starts a run.
 """
 
 import importlib
+import logging
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from airflow import settings
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("tasks", "operators")
+"""Packages of Sluice whose names a folder of DAGs or plugins may have, too."""
 
 TABS = {
     "dag": "dag={DAG_ID}",
@@ -68,3 +76,11 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
             for where, query in TABS.items()
         ),
     ]
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Warns of a package in Airflow's folders that Sluice's hides: Python finds installed packages first."""
+        for folder in (settings.DAGS_FOLDER, settings.PLUGINS_FOLDER):
+            for path in (Path(folder) / name for name in PACKAGES):
+                if path.is_dir():
+                    log.warning("%s is hidden by the package %s of Sluice: rename the folder", path, path.name)

@@ -1,15 +1,21 @@
-"""Helpers for tests of killed runs: a process that kills itself, and the state of an unfinished artifact.
+"""Helpers for tests of killed runs: a process that kills itself, one that is killed, and what an unfinished run left.
 
-The process dies of SIGKILL when a part is committed: its files exist, its record does not.
+A process that kills itself dies of SIGKILL when a part is committed: its files exist, its record does not.
 """
 
 import json
 import os
 import signal
-from collections.abc import Collection
+import subprocess
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from random import Random
 
 from tasks.core.store import Store
+
+KILLS_S = float(os.environ.get("SLUICE_KILLS_S", "600"))
+"""Seconds in which a test of `make soak` kills what it runs again and again."""
 
 
 def die_in(name: str, count: int = 2, folder: str = "") -> None:
@@ -40,3 +46,37 @@ def times_of(artifact: Path, files: Collection[str]) -> dict[str, int]:
     records = [json.loads(path.read_text())["part"] for path in (artifact / ".parts").glob("*.json")]
     known = {entry["path"] for record in records for entry in record["files"]}
     return {path: (artifact / path).stat().st_mtime_ns for path in known.intersection(files)}
+
+
+def finish_despite_kills(command: Sequence[str], folder: Path, draw: Random, seconds: float) -> int:
+    """Runs a command until it ends well; in the first `seconds` it is killed, with its children, again and again.
+
+    The moment is random: up to a quarter of a second after a random number of files has come into being, so that a slow
+    machine also gets on.
+
+    Args:
+        command: the command.
+        folder: where it writes.
+        draw: chooses the moments.
+        seconds: see above.
+
+    Returns:
+        the number of kills.
+    """
+    kills, until = 0, time.monotonic() + seconds
+    while True:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+            known, limit = _files(folder), draw.randint(1, 120)
+            while time.monotonic() < until and process.poll() is None:
+                if len(_files(folder) - known) >= limit:
+                    time.sleep(draw.uniform(0, 0.25))
+                    os.killpg(process.pid, signal.SIGKILL)
+                time.sleep(0.05)
+            if process.wait() == 0:
+                return kills
+            assert process.returncode == -signal.SIGKILL
+            kills += 1
+
+
+def _files(folder: Path) -> set[str]:
+    return {f"{where}/{name}" for where, _, names in os.walk(folder) for name in names}

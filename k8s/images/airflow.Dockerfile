@@ -28,9 +28,11 @@ RUN SLUICE_MODELS=/opt/models python -m tasks.filters.pretrained
 
 FROM base AS wheel
 WORKDIR /build
-COPY pyproject.toml README.md ./
+COPY pyproject.toml hatch_build.py README.md ./
 COPY tasks tasks
 COPY operators operators
+COPY plugins plugins
+COPY dags dags
 RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
 
 FROM base
@@ -42,7 +44,6 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-
 WORKDIR /opt/airflow
 COPY airflow.cfg ./
 COPY k8s/pods k8s/pods
-COPY plugins plugins
 COPY dags dags
 # GitPython, which MLflow imports, must not look for a git that is not there.
 ENV AIRFLOW_HOME=/opt/airflow SLUICE_MODELS=/opt/models GIT_PYTHON_REFRESH=quiet

@@ -27,9 +27,11 @@ RUN SLUICE_MODELS=/opt/models python -m tasks.filters.pretrained
 
 FROM base AS wheel
 WORKDIR /build
-COPY pyproject.toml README.md ./
+COPY pyproject.toml hatch_build.py README.md ./
 COPY tasks tasks
 COPY operators operators
+COPY plugins plugins
+COPY dags dags
 RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
 
 FROM base

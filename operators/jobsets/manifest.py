@@ -61,7 +61,7 @@ def jobset(pod: k8s.V1Pod, name: str, place: KubernetesPlace, nproc: int) -> Obj
     container["env"] = _environment(container.get("env") or [], name, place, nproc)
     metadata: Object = {"labels": pod_labels}
     # Ranks communicate in every step: nodes of the same zone are preferred.
-    spec.setdefault("affinity", _same_zone(name))
+    spec.setdefault("affinity", same_zone(name))
     if annotations := body["metadata"].get("annotations"):
         metadata["annotations"] = annotations
     return {
@@ -82,7 +82,8 @@ def jobset(pod: k8s.V1Pod, name: str, place: KubernetesPlace, nproc: int) -> Obj
     }
 
 
-def _same_zone(name: str) -> Object:
+def same_zone(name: str) -> Object:
+    """Returns the affinity by which the pods of the JobSet `name` prefer one zone."""
     gang = {"labelSelector": {"matchLabels": {JOBSET_NAME: name}}, "topologyKey": ZONE}
     return {
         "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": gang}]}

@@ -12,7 +12,7 @@ from typing import Any
 
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
 from operators.jobsets.ranks import RankHistory, rank_of, restart_of
-from operators.pods.api import JOBSETS, PODS
+from operators.pods.api import JOBSETS, PODS, TRAINJOBS
 from operators.pods.failure import PodFailure, termination_lines
 from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
@@ -21,11 +21,15 @@ from operators.pods.waiting import SURE_S, Wait, missing_dependency
 
 Object = dict[str, Any]
 
+_TERMINAL = {"Completed": "Completed", "Complete": "Completed", "Failed": "Failed"}
+"""Terminal conditions of JobSets and, of success, of TrainJobs."""
+
 
 class JobSetTrigger(StageTrigger):
     """Waits for one JobSet."""
 
     kind = JOBSETS
+    noun = "JobSet"
     propagation = "Foreground"
 
     def __init__(self, **kwargs: Any) -> None:
@@ -59,7 +63,7 @@ class JobSetTrigger(StageTrigger):
 
     async def _wait(self) -> Object:
         last: Object | None = None
-        async with aclosing(self.api.follow(JOBSETS, self.namespace, fields=f"metadata.name={self.name}")) as updates:
+        async with aclosing(self.api.follow(self.kind, self.namespace, fields=f"metadata.name={self.name}")) as updates:
             async for jobsets in updates:
                 jobset = jobsets.get(self.name)
                 if jobset is None or (last and jobset["metadata"].get("uid") != last["metadata"].get("uid")):
@@ -113,11 +117,13 @@ class JobSetTrigger(StageTrigger):
         """Returns the failure of the gang: that of the rank that failed first, or else the JobSet's state."""
         first = self.ranks.first_failure()
         if first is None:
-            return PodFailure("killed", f"JobSet {self.name} {state}")
+            return PodFailure("killed", f"{self.noun} {self.name} {state}")
         fields = first.to_json()
         if self.reader is not None and not first.last_lines:
             fields["last_lines"] = tuple(self.reader.spool.last_lines)
-        return PodFailure.from_json({**fields, "reason": f"{first.reason.rstrip('.')} (JobSet {self.name} {state})"})
+        return PodFailure.from_json(
+            {**fields, "reason": f"{first.reason.rstrip('.')} ({self.noun} {self.name} {state})"}
+        )
 
     async def _watch_pods(self) -> None:
         with suppress(Refused, Unreachable):  # the JobSet's own watch reports it; without the right there is no log
@@ -149,14 +155,21 @@ class JobSetTrigger(StageTrigger):
         self.reader = LogReader(self.api, self.namespace, name, self.container, self.pass_on, until).start()
 
 
+class TrainJobTrigger(JobSetTrigger):
+    """Waits for one TrainJob. Its JobSet and pods have the names of a gang without Kubeflow Trainer."""
+
+    kind = TRAINJOBS
+    noun = "TrainJob"
+
+
 def terminal_state(jobset: Object) -> str:
-    """Returns "Completed", "Failed", or "" while the gang runs."""
+    """Returns "Completed", "Failed", or "" while the gang of a JobSet or TrainJob runs."""
     status = jobset.get("status") or {}
     if status.get("terminalState"):
         return str(status["terminalState"])
     for condition in status.get("conditions") or []:
-        if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
-            return str(condition["type"])
+        if condition["type"] in _TERMINAL and condition["status"] == "True":
+            return _TERMINAL[condition["type"]]
     return ""
 
 

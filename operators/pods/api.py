@@ -54,6 +54,7 @@ PODS = Kind("/api/v1", "pods")
 EVENTS = Kind("/api/v1", "events")
 NODES = Kind("/api/v1", "nodes")
 JOBSETS = Kind("/apis/jobset.x-k8s.io/v1alpha2", "jobsets")
+TRAINJOBS = Kind("/apis/trainer.kubeflow.org/v1alpha1", "trainjobs")
 WORKLOADS = Kind("/apis/kueue.x-k8s.io/v1beta2", "workloads")
 LOCAL_QUEUES = Kind("/apis/kueue.x-k8s.io/v1beta2", "localqueues")
 

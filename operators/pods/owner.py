@@ -1,4 +1,4 @@
-"""Ownership of a task's object (pod or JobSet): adopts the one of an earlier process of the task, or creates it.
+"""Ownership of the object of a task (pod, JobSet, TrainJob): adopts that of an earlier process, or creates it.
 
 Every object has the task's identity as a label, whichever process created it: a killed worker, an earlier try, the task
 before it was cleared. The name is derived from the identity too, so that of two processes that create the object
@@ -74,7 +74,7 @@ class Claim:
     """Creates, finds and judges the objects of one task.
 
     Args:
-        kind: pods or JobSets.
+        kind: pods, JobSets or TrainJobs.
         namespace: namespace of the objects.
         owner: the task.
         prefix: beginning of their names.

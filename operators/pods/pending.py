@@ -65,10 +65,10 @@ class PendingPodMonitor:
         return self.judge(pending_reason(pod, await self.events(pod["metadata"]["name"]), self._nodes))
 
     async def gang(self, jobset: Object) -> PodFailure | None:
-        """Returns the failure that ends the wait for a suspended JobSet, or None to continue."""
+        """Returns the failure that ends the wait for a suspended JobSet or TrainJob, or None to continue."""
         waited = time.time() - epoch(jobset["metadata"]["creationTimestamp"])
         if waited > self.queue_s:
-            return self._queue_timeout(f"JobSet {jobset['metadata']['name']}", waited)
+            return self._queue_timeout(f"gang {jobset['metadata']['name']}", waited)
         return self.judge(await self.queued(jobset)) if self._is_due() else None
 
     async def queued(self, owner: Object) -> Wait:

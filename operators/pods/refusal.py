@@ -7,14 +7,18 @@ from operators.pods.api import Kind
 from operators.pods.failure import PodFailure
 from operators.pods.outage import Refused
 
+_MISSING = {
+    "jobsets": "install JobSet (for the version see k8s/), or write nodes = 1",
+    "trainjobs": 'install Kubeflow Trainer, or write gang = "jobset" in [place.kubernetes]',
+}
+
 _REMEDIES = (
     ("exceeded quota", "request less in [place.kubernetes], or raise the quota of the namespace"),
     ("PriorityClass", "create the priority class, or correct [place.kubernetes] priority_class"),
     ("RuntimeClass", "create the runtime class, or correct [place.kubernetes] runtime_class"),
     ("serviceaccount", "create the service account, or correct [place.kubernetes] service_account"),
     ("namespaces ", "create the namespace, or correct [place.kubernetes] namespace"),
-    ("could not find the requested resource", "install JobSet (for the version see k8s/), or write nodes = 1"),
-    ("page not found", "install JobSet (for the version see k8s/), or write nodes = 1"),
+    ("TrainingRuntime", "write it: python -m operators.jobsets.trainjob RECIPE | kubectl apply -f -"),
 )
 
 
@@ -39,6 +43,6 @@ def _remedy(status: int, message: str, kind: Kind, namespace: str) -> str:
                 return remedy
     if status in (401, 403):
         return f"give Airflow's service account the rights on {kind.plural} in {namespace} that k8s/ lists"
-    if status == 404 and kind.plural == "jobsets":
-        return "install JobSet (for the version see k8s/), or write nodes = 1"
+    if status == 404 and kind.plural in _MISSING:
+        return _MISSING[kind.plural]
     return "correct [place.kubernetes] or its template"

@@ -54,7 +54,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
     """Base class of the triggers that wait for a pod or a gang.
 
     Args:
-        name: name of the pod or JobSet.
+        name: name of the pod, JobSet or TrainJob.
         namespace: its namespace.
         conn_id: Airflow connection of the cluster.
         container: name of the stage's container, whose exit and log are read.

@@ -3,11 +3,12 @@
 Computes the answers from the store, as the shell does; every document and step in them is a link to its own trace.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Form, Query
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from markupsafe import Markup, escape
 
 from sluice_ui.access import (
@@ -22,7 +23,7 @@ from sluice_ui.access import (
     respond,
     router,
 )
-from sluice_ui.frame import ROOT, Address, Version, badge, link, page
+from sluice_ui.frame import HEADERS, ROOT, Address, Version, badge, link, page
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.run.recipe import Recipe
@@ -32,11 +33,17 @@ from tasks.trainer.answering import MOST_TOKENS, MOST_WEIGHTS, continue_text, we
 
 if TYPE_CHECKING:
     from tasks.formats.tokens.readings import Reading
+    from tasks.run.trace.answer import Document, PageTrace, StepTrace
     from tasks.run.trace.explain import ExplainedSpan, Explanation
-    from tasks.run.trace.trace import Document, PageTrace, StepTrace
 
 STEPS = 8
 """Steps of a document that are links; more are counted."""
+
+MOST_ASKED = 4_000
+"""Characters of a question in an address."""
+
+_TARGET = re.compile(r"[a-z]+://\S+|(?:domain|step|tuned):\S+|[0-9a-f]{32}")
+"""What a trace is asked of; any other text is explained."""
 
 _DOCUMENTS = ("fate", "document", "url", "source", "#tokens", "steps, or reasons", "first seen by")
 _READ = ("source", "#sequence", "#epoch", "document", "tokens", "text")
@@ -48,12 +55,14 @@ _FATES = {"kept": "good", "rejected": "bad"}
 
 def trace(recipe: Recipe, version: str, target: str, at: Address) -> str:
     """Returns the page with the trace of a URL, a document, a domain or a step; a form only without a target."""
+    from tasks.run.trace.answer import PageTrace, StepTrace
     from tasks.run.trace.text import render
-    from tasks.run.trace.trace import PageTrace, StepTrace
     from tasks.run.trace.trace import trace as compute_trace
 
     of = Version(recipe.name, version, "trace", "crawl" in recipe.parts)
-    values: dict[str, Any] = {"value": target, "query": of.query, "text": "", "tables": [], "step": ""}
+    values: dict[str, Any] = {"value": target, "query": of.query, "text": "", "tables": [], "step": "", "page": ""}
+    if of.crawls and target.strip().startswith(("http://", "https://")):
+        values["page"] = link("why it is crawled or not", f"{ROOT}/why", **of.query, url=target.strip())
     if target.strip():
         try:
             found = compute_trace(open_store(recipe), recipe.name, version, target.strip())
@@ -244,6 +253,17 @@ def _spans(found: "Explanation", of: Version) -> list[list[object]]:
 routes = router()
 
 
+@routes.get("/ask")
+def ask_page(
+    recipe: Name, version: VersionName, user: User, q: Annotated[str, Query(max_length=MOST_ASKED)] = ""
+) -> RedirectResponse:
+    """The page that answers a question: a trace, or for any other text its explanation."""
+    readable(recipe, user)
+    asked = {"what": q} if _TARGET.fullmatch(q.strip()) else {"text": q}
+    path = "/trace" if "what" in asked or not q else "/explain"
+    return RedirectResponse(Address(path, {"recipe": recipe, "version": version, **asked}).href(), headers=HEADERS)
+
+
 @routes.get("/trace")
 def trace_page(
     recipe: Name, version: VersionName, user: User, at: At, what: Annotated[str, Query(max_length=4000)] = ""
@@ -253,9 +273,11 @@ def trace_page(
 
 
 @routes.get("/explain")
-def explain_form(recipe: Name, version: VersionName, user: User, at: At) -> HTMLResponse:
-    """The form of an explanation."""
-    return respond(lambda: explain(readable(recipe, user), version, "", at))
+def explain_form(
+    recipe: Name, version: VersionName, user: User, at: At, text: Annotated[str, Query(max_length=MOST_ASKED)] = ""
+) -> HTMLResponse:
+    """The form of an explanation, or that of a short text."""
+    return respond(lambda: explain(readable(recipe, user), version, text, at))
 
 
 @routes.post("/explain")

@@ -26,6 +26,9 @@ from tasks.stages.registry.promote import CHAMPION, DECISION
 PER_PAGE = 25
 """Versions on one page."""
 
+FIGURES = ("price", "GPU-hours")
+"""Planned and real figures of a training that are columns, if the recipe has a plan."""
+
 MOST_USERS = 3
 """Versions that need one, in the table; more are counted."""
 
@@ -97,11 +100,13 @@ def costs(recipe: Recipe, at: Address) -> str:
     found = {version: Cost.of(index.artifacts(version), recipe.name) for version in shown}
     champion = _champion(store, recipe.name, known)
     largest = max((cost.made for cost in found.values()), default=0) or 1
+    planned = "plan" in recipe.parts or any(cost.planned for cost in found.values())
+    figures = [name for name in FIGURES if planned]
     rows: list[list[object]] = [
         [link(version, f"{ROOT}/recipe/{recipe.name}", version=version), _needed(index, version, champion),
          round(cost.made / 1e6, 1), bar(cost.made / largest), round(cost.adopted / 1e6, 1),
-         round(cost.seconds / 60, 1), cost.slowest, cost.planned.get("price"), cost.real.get("price"),
-         cost.planned.get("GPU-hours"), cost.real.get("GPU-hours")]
+         round(cost.seconds / 60, 1), cost.slowest,
+         *(of.get(name) for name in figures for of in (cost.planned, cost.real))]
         for version, cost in found.items()
     ]  # fmt: skip
     return page(
@@ -110,12 +115,13 @@ def costs(recipe: Recipe, at: Address) -> str:
         at,
         Version(recipe.name, "", "costs", "crawl" in recipe.parts),
         cards=_totals(list(found.values())),
+        figures=[f"#{which} {name}" for name in figures for which in ("planned", "real")],
         rows=rows,
         number=number,
         pages=pages,
         count=len(known),
         links={step: at.href(page=str(number + step)) for step in (-1, 1) if 1 <= number + step <= pages},
-        planned="plan" in recipe.parts or any(cost.planned for cost in found.values()),
+        planned=planned,
     )
 
 

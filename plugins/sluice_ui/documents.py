@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
@@ -15,7 +17,7 @@ from sluice_ui.access import At, Name, User, VersionName, readable, respond, rou
 from sluice_ui.frame import ROOT, Address, Version, badge, link, page
 from sluice_ui.histogram import SIDES, figure
 from sluice_ui.located import Located, Reader
-from sluice_ui.scan import Condition, Place, between, contains, equals, host_of_url, rows_at, search
+from sluice_ui.scan import Condition, Place, between, contains, equals, host_of_url, ordered, rows_at, search
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.filters.recognisers.scan import KINDS
@@ -24,6 +26,7 @@ from tasks.formats.documents.text_index import KEPT, TextIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.stages.consolidate.funnel import EXTRACT, totals
+from tasks.stages.consolidate.funnel import KEPT as STEP_OF_KEPT
 from tasks.stages.consolidate.marked_text import LimitValue, MarkedDocument, TextPiece
 
 SHOWN = 20
@@ -35,8 +38,22 @@ EXCERPT = 2_000
 FILTERS = ("source", "host", "language", "tier", "reason")
 """Columns that a filter compares; those that a file lacks match nothing."""
 
-COLUMNS = ("id", "url", "title", "source", "host", "language", "tier", "prose_score", "reason", "reasons",
+SCORE = "prose_score"
+
+COLUMNS = ("id", "url", "title", "source", "host", "language", "tier", SCORE, "reason", "reasons",
            "duplicate_of", "text")  # fmt: skip
+
+ORDERS = {
+    "": "in order of ids",
+    "-prose_score": "highest prose score first",
+    "prose_score": "lowest prose score first",
+    "host": "by host",
+    "url": "by URL",
+}
+"""Orders of the list, with the words of the page; "-" for descending."""
+
+CHOICES = 200
+"""Values of a column up to which the form lists them."""
 
 SEARCHED_BYTES = 64 << 20
 """Bytes of files whose texts one page searches."""
@@ -57,8 +74,8 @@ def corpus(recipe: Recipe, version: str, at: Address) -> str:
     """Returns the page of kept or rejected documents that match the filters of the address.
 
     The query has `fate` ("kept" or "rejected"), values of FILTERS, `least` and `most` prose score, `text` (a part of
-    title or URL, regardless of case), `within` ("text" to search texts too), `from`, the place where the page begins,
-    as "<file>.<row>", and `after`, the number of matching documents before it.
+    title or URL, regardless of case), `within` ("text" to search texts too), `order`, one of ORDERS, `from`, the place
+    where the page begins, as "<file>.<row>", and `after`, the number of matching documents before it.
     """
     documents = Artifact.open_at(open_store(recipe), ArtifactId(f"{recipe.name}/documents", version))
     asked = _Asked.of(at.query)
@@ -71,13 +88,15 @@ def corpus(recipe: Recipe, version: str, at: Address) -> str:
     hidden = reader.hidden(rows)
     of = Version(recipe.name, version, "documents", "crawl" in recipe.parts)
     omitted = "tier" if asked.fate == "rejected" else "reason"
+    choices = _choices(_funnel(documents, asked.fate))
     return page(
         "documents",
         f"{recipe.name} {version}: documents",
         at,
         of,
         asked=asked,
-        filters=[(name, asked.filters.get(name, "")) for name in FILTERS if name != omitted],
+        filters=[(name, asked.filters.get(name, ""), choices.get(name, ())) for name in FILTERS if name != omitted],
+        orders=_orders(asked.fate),
         scores=[(name, at.query.get(name, "")) for name in ("least", "most")],
         query=of.query,
         clusters=link("duplicates of the version", f"{ROOT}/duplicates", **of.query),
@@ -101,6 +120,7 @@ class _Asked:
         scores: least and most prose score; None for no limit.
         text: what title, URL or text contain.
         searches_text: whether texts are searched, too.
+        order: one of ORDERS.
         begin: place where the page begins.
         first: number of matching documents before the page.
     """
@@ -110,6 +130,7 @@ class _Asked:
     scores: tuple[float | None, float | None]
     text: str
     searches_text: bool
+    order: str
     begin: Place
     first: int
 
@@ -123,6 +144,7 @@ class _Asked:
             (_number(query.get("least", "")), _number(query.get("most", ""))),
             text,
             bool(text) and query.get("within", "") == "text" and fate == "kept",
+            order if (order := query.get("order", "")) in _orders(fate) else "",
             _place(query.get("from", "")),
             _count(query.get("after", "")),
         )
@@ -131,6 +153,16 @@ class _Asked:
     def folder(self) -> str:
         """Folder of the files."""
         return f"{self.fate}/"
+
+    @property
+    def column(self) -> str:
+        """Column of the order; "" for none."""
+        return self.order.removeprefix("-")
+
+    @property
+    def descending(self) -> bool:
+        """Whether the largest value is first."""
+        return self.order.startswith("-")
 
 
 @dataclass(frozen=True)
@@ -163,13 +195,21 @@ def _by_words(documents: Artifact, index: TextIndex, asked: _Asked) -> _Listing:
     """Returns the documents with all words of the search, by the index."""
     if asked.filters.keys() - set(INDEXED):
         return _Listing(())
+    unsorted = ""
     try:
         number, rows = index.find(asked.text, asked.filters, asked.scores, asked.first, SHOWN, COUNTED)
     except InputError as error:
         return _Listing((), str(error))
     files = {path: number for number, path in enumerate(documents.files(KEPT))}
+    if asked.order and (asked.column != SCORE or number > COUNTED):
+        why = "are too many to sort" if number > COUNTED else f"can be sorted by prose score, not by {asked.column}"
+        unsorted = f" They {why}, so they are in the order of ids."
+    elif asked.order:
+        rows = index.best(
+            asked.text, asked.filters, asked.scores, descending=asked.descending, first=asked.first, most=SHOWN
+        )
     sentence = f"More than {COUNTED:,} documents have" if number > COUNTED else f"Documents with all words: {number:,}"
-    sentence += " all words." if number > COUNTED else "."
+    sentence += (" all words." if number > COUNTED else ".") + unsorted
     end = asked.first + len(rows)
     return _Listing([Place(files[row.path], row.row) for row in rows], sentence, next="0.0" if end < number else "")
 
@@ -182,6 +222,13 @@ def _by_columns(documents: Artifact, index: TextIndex | None, asked: _Asked) -> 
         return _Listing((), number)
     budget = SEARCHED_BYTES if asked.searches_text else None if documents.store.is_local else FETCHED_BYTES
     only = index.files_with(asked.text, RARE) if index and asked.text and asked.fate == "kept" else None
+    if asked.order and not asked.searches_text:
+        size = sum(entry.bytes for part in documents.parts for entry in part.files)
+        if budget is None or size <= budget:
+            return _in_order(documents, asked, number, only)
+        number += " They are not sorted: the store is remote, and its files are too large."
+    elif asked.order:
+        number += " They are not sorted: without an index, texts are searched file by file."
     found = search(documents, asked.folder, _conditions(asked), asked.begin, SHOWN, budget, only)
     searched = ""
     if found.next and len(found.places) < SHOWN:
@@ -190,13 +237,21 @@ def _by_columns(documents: Artifact, index: TextIndex | None, asked: _Asked) -> 
     return _Listing(found.places, number, searched, f"{found.next.file}.{found.next.row}" if found.next else "")
 
 
+def _in_order(documents: Artifact, asked: _Asked, number: str, only: Sequence[str] | None) -> _Listing:
+    places = ordered(
+        documents, asked.folder, _conditions(asked), asked.column,
+        descending=asked.descending, first=asked.first, most=SHOWN + 1, only=only,
+    )  # fmt: skip
+    return _Listing(places[:SHOWN], number, next="0.0" if len(places) > SHOWN else "")
+
+
 def _conditions(asked: _Asked) -> list[Condition]:
     conditions = [
         host_of_url(value) if (name, asked.fate) == ("host", "rejected") else equals(name, value)
         for name, value in asked.filters.items()
     ]
     if asked.scores != (None, None):
-        conditions.append(between("prose_score", *asked.scores))
+        conditions.append(between(SCORE, *asked.scores))
     if asked.text:
         columns = ["url"] if asked.fate == "rejected" else ["title", "url", *(["text"] if asked.searches_text else [])]
         conditions.append(contains(columns, asked.text))
@@ -209,19 +264,40 @@ def _counted(documents: Artifact, asked: _Asked) -> int | None:
     if filters.keys() == {"host"} and asked.fate == "kept" and documents.files("hosts.parquet"):
         hosts = documents.table("hosts.parquet", filters=[("host", "=", filters["host"])]).to_pylist()
         return int(sum(row["kept"] for row in hosts))
-    columns = ("source", "language", "reason", "tier")
-    if filters.keys() - set(columns) or not documents.files("funnel.parquet"):
+    rows = _funnel(documents, asked.fate)
+    if rows is None or filters.keys() - set(rows.column_names):
+        return None
+    for name, value in filters.items():
+        rows = rows.filter(pc.equal(rows[name], value))
+    return int(pc.sum(rows["documents"]).as_py() or 0)
+
+
+def _funnel(documents: Artifact, fate: str) -> pa.Table | None:
+    """Returns the rows of the funnel that count kept or rejected documents; None without a funnel."""
+    if not documents.files("funnel.parquet"):
         return None
     funnel = documents.table("funnel.parquet")
-    if not {"step", "documents", *filters} <= set(funnel.column_names):
+    if not {"step", "documents"} <= set(funnel.column_names):
         return None
-    rows = totals(funnel, ["step", *filters])
-    steps = {"kept"} if asked.fate == "kept" else {row["step"] for row in rows} - {"kept", EXTRACT}
-    return sum(
-        int(row["documents"])
-        for row in rows
-        if row["step"] in steps and all(row[name] == value for name, value in filters.items())
-    )
+    kept = pc.equal(funnel["step"], STEP_OF_KEPT)
+    other = pc.invert(pc.or_(kept, pc.equal(funnel["step"], EXTRACT)))
+    return funnel.filter(kept if fate == "kept" else other)
+
+
+def _choices(funnel: pa.Table | None) -> dict[str, list[tuple[str, int]]]:
+    """Returns the values of each column of FILTERS that the funnel counts, with their documents, the most first."""
+    found = {}
+    for name in FILTERS if funnel is not None else ():
+        if name in funnel.column_names:
+            counts = totals(funnel, [name])
+            rows = sorted(counts, key=lambda row: (-row["documents"], row[name]))
+            found[name] = [(row[name], row["documents"]) for row in rows if row[name]]
+    return {name: values for name, values in found.items() if len(values) <= CHOICES}
+
+
+def _orders(fate: str) -> dict[str, str]:
+    """Returns the orders of kept or rejected documents; the files of rejected ones have no column of hosts."""
+    return {name: words for name, words in ORDERS.items() if fate == "kept" or name != "host"}
 
 
 def _place(text: str) -> Place:
@@ -257,7 +333,7 @@ def _shown(row: Mapping[str, Any], of: Version, values: Mapping[str, LimitValue]
         "url": row.get("url") or "",
         "links": links,
         "labels": [f"{name} {row[name]}" for name in ("source", "language", "tier") if row.get(name)],
-        "score": row.get("prose_score"),
+        "score": row.get(SCORE),
         "reasons": Markup(" ").join(reasons),
         "text": with_marks(_placeholders(text[:EXCERPT])),
         "withheld": hidden,

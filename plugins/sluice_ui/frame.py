@@ -4,6 +4,7 @@ Displayed values are text from the web or user input, so templates and fragments
 Content-Security-Policy forbids scripts other than those in `static/` and Plotly's, which its package brings.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,7 @@ ROOT = "/sluice"
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; "
-    "img-src 'self' data:; form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
+    "connect-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     # Nothing to other hosts; with "no-referrer" browsers would also hide the origin of the forms of these pages.
     "Referrer-Policy": "same-origin",
@@ -166,6 +167,7 @@ def table(
 
 
 _EMPTY = 2
+_NUMBER = re.compile(r"([+-]?[0-9][0-9,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)%?(?: |$)")
 
 
 def _order(cell: object) -> tuple[int, float, str]:
@@ -173,8 +175,8 @@ def _order(cell: object) -> tuple[int, float, str]:
     if isinstance(cell, int | float):
         return 0, float(cell), ""
     text = cell.striptags() if isinstance(cell, Markup) else "" if cell is None else str(cell)
-    if (digits := text.replace(",", "")).isdecimal():  # the label of a link, such as 1,200
-        return 0, float(digits), ""
+    if number := _NUMBER.match(text):  # the label of a link, or a figure with a remark, such as 1,200 or 69.6%
+        return 0, float(number[1].replace(",", "")), ""
     return (1, 0.0, text.casefold()) if text else (_EMPTY, 0.0, "")
 
 

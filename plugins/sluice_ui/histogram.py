@@ -87,7 +87,7 @@ class Histogram:
             gone = at is not None and (number + 0.5 < at if side == "least" else number + 0.5 > at)
             kind = "gone" if gone else "stays"
             box = f'x="{number}" y="{_HEIGHT - height:.1f}" width="0.9" height="{height:.1f}"'
-            bars.append(f'<rect class="{kind}" {box}/>')
+            bars.append(f'<rect class="{kind}" {box} data-count="{count}"/>')
         lines = [
             f'<line class="{kind}" x1="{x:.2f}" x2="{x:.2f}" y1="0" y2="{_HEIGHT}"/>'
             for kind, x in (("own", None if bound is None else self.place(bound) * BINS), ("asked", at))

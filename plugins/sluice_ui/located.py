@@ -17,6 +17,9 @@ from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.marked_text import LimitValue, MarkedDocument, read_documents, read_values
 
+MOST_PARTS = 4
+"""Parts of a version that are read for the values of rejected documents on a page."""
+
 
 class Located(NamedTuple):
     """A document by the name of its part and its id; the part is "" if it is not known."""
@@ -78,11 +81,12 @@ class Reader:
     def values_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, LimitValue]]:
         """Returns, for rejected documents, the values beside the limits that drop them, by id and reason.
 
-        Empty if what the version was made from is gone, or its settings are of another version of Sluice.
+        Of documents in more than MOST_PARTS parts only those in the first ones, so that a page reads few files. Empty
+        if what the version was made from is gone, or its settings are of another version of Sluice.
         """
         found: dict[str, dict[str, LimitValue]] = {}
         try:
-            for part in dict.fromkeys(row["part"] for row in rows):
+            for part in list(dict.fromkeys(row["part"] for row in rows))[:MOST_PARTS]:
                 ids = [row["id"] for row in rows if row["part"] == part]
                 for doc_id, values in read_values(self._config, self._inputs.parts, part, ids).items():
                     found[doc_id] = {value.reason: value for value in values}

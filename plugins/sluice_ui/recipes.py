@@ -10,10 +10,12 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from sluice_ui.access import At, User, readable_recipes, respond, router
+from sluice_ui.costs import Cost
 from sluice_ui.frame import ROOT, Address, Version, badge, link, moment, page, page_of, sparkline
 from sluice_ui.scheduling import Schedule, schedules
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
+from tasks.core.pages import to_markup
 from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
@@ -28,16 +30,21 @@ PER_PAGE = 25
 
 FIGURES: Mapping[str, tuple[str, str]] = {
     "#documents": ("documents", "kept"),
+    "#kept share": ("documents", "kept_share"),
     "#tokens": ("shards", "tokens"),
     "#loss": ("checkpoint", "loss"),
     "#bits per byte": ("scores", "bpb"),
 }
 """Columns: kind of the artifact and its metric."""
 
+COUNTS = ("kept", "tokens")
+"""Metrics of FIGURES that are whole numbers."""
+
 
 def recipes(readable: Sequence[Recipe], at: Address) -> str:
-    """Returns the page of all recipes: runs, figures and disk of the newest version, and kept documents over time.
+    """Returns the page of all recipes: runs, figures, cost and disk of the newest version, and documents over time.
 
+    A figure that the newest version does not have is that of the newest of LINE versions that has it, with its name.
     A recipe whose store cannot be read is a row with its runs, and its error is above the table.
     """
     rows: list[list[object]] = []
@@ -46,46 +53,63 @@ def recipes(readable: Sequence[Recipe], at: Address) -> str:
     for recipe in readable:
         runs = planned[recipe.name]
         name = link(recipe.name, f"{ROOT}/recipe/{recipe.name}")
-        times = [recipe.schedule or "manual", _due(runs), runs.newest]
         try:
             version, *figures = _newest_version(recipe)
         except SluiceError as error:
             problems.append((recipe.name, str(error)))
-            version, figures = badge("store not readable", "bad"), [None] * (len(FIGURES) + 4)
-        rows.append([name, version, *times, *figures])
+            version, figures = badge("store not readable", "bad"), [None] * (len(FIGURES) + 5)
+        rows.append([name, version, runs.newest, _next(recipe, runs), *figures])
     head = [
-        "recipe",
-        "newest version",
-        "schedule",
-        "next run",
-        "newest run",
-        "last stage",
-        *FIGURES,
-        "champion",
-        "#disk, MB",
-        f"documents, {LINE} versions",
-    ]
+        "recipe", "newest version", "newest run", "next run", *FIGURES, "champion", "#price", "#stage minutes",
+        "#disk, MB", f"documents, {LINE} versions",
+    ]  # fmt: skip
     return page("rows", "Recipes", at, name="recipes", head=head, rows=rows, problems=problems)
 
 
 def _newest_version(recipe: Recipe) -> list[object]:
-    """Returns a link to the newest version of a recipe, and its cells from the last stage on."""
+    """Returns a link to the newest version of a recipe with its last stage, and its cells from the documents on."""
     store = open_store(recipe)
     index = VersionIndex(store, recipe.name)
-    versions = index.versions()
+    versions = index.versions()[:LINE]
     if not versions:
-        return ["no artifacts yet", *[None] * (len(FIGURES) + 4)]
+        return [Markup('<span class="quiet">no artifacts yet</span>'), *[None] * (len(FIGURES) + 5)]
     artifacts = index.artifacts(versions[0])
-    newest = artifacts[-1].record if artifacts else None
-    kept = [_metric(store, recipe.name, version, *FIGURES["#documents"]) for version in versions[:LINE]]
+    cost = Cost.of(artifacts, recipe.name)
+    kept = [_metric(store, recipe.name, version, *FIGURES["#documents"]) for version in versions]
     return [
-        _version_link(recipe.name, versions[0]),
-        Markup("{} {}").format(newest.stage, moment(newest.finished)) if newest else None,
-        *(_metric(store, recipe.name, versions[0], *source) for source in FIGURES.values()),
-        _champion(store, recipe.name, versions[:LINE]),
-        round(sum(a.record.bytes for a in artifacts if not a.record.adopted_from) / 1e6, 1),
+        Markup("{} {}").format(_version_link(recipe.name, versions[0]), _last_stage(artifacts)),
+        *(_newest_figure(store, recipe.name, versions, *source) for source in FIGURES.values()),
+        _champion(store, recipe.name, versions),
+        cost.real.get("price", cost.planned.get("price")),
+        round(cost.seconds / 60, 1),
+        round(cost.made / 1e6, 1),
         sparkline([float(value) for value in reversed(kept) if value is not None]),
     ]
+
+
+def _newest_figure(store: Store, recipe: str, versions: Sequence[str], kind: str, metric: str) -> object:
+    """Returns a metric of the newest of some versions that has it, with the version if it is not the first one."""
+    for version in versions:
+        if (value := _metric(store, recipe, version, kind, metric)) is not None:
+            shown = f"{value:.1%}" if metric == "kept_share" else value
+            if version == versions[0]:
+                return shown
+            return Markup('{} <span class="quiet">{}</span>').format(to_markup(shown), version)
+    return None
+
+
+def _last_stage(artifacts: Sequence[Artifact]) -> Markup:
+    """Returns stage and time of the newest artifact that was made, not adopted."""
+    made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]
+    if not made:
+        return badge("adopted as a whole", "pale") if artifacts else Markup("")
+    return Markup('<span class="quiet">{} {}</span>').format(made[-1].stage, moment(made[-1].finished))
+
+
+def _next(recipe: Recipe, runs: Schedule) -> Markup | str:
+    """Returns the time of the next scheduled run with the schedule, or why there is none."""
+    due = _due(runs)
+    return Markup('{} <span class="quiet">{}</span>').format(due, recipe.schedule or ("" if due else "manual"))
 
 
 def _due(runs: Schedule) -> Markup | str:
@@ -106,11 +130,10 @@ def versions(recipe: Recipe, at: Address) -> str:
     for version in known[(number - 1) * PER_PAGE : number * PER_PAGE]:
         artifacts = index.artifacts(version)
         made = [artifact.record for artifact in artifacts if not artifact.record.adopted_from]
-        finished = moment(artifacts[-1].record.finished) if artifacts else None
-        figures = [_metric(store, recipe.name, version, *source) for source in FIGURES.values()]
+        figures = [_newest_figure(store, recipe.name, [version], *source) for source in FIGURES.values()]
         rows.append(
-            [_version_link(recipe.name, version), finished, *figures, len(made), len(artifacts) - len(made),
-             round(sum(record.bytes for record in made) / 1e6, 1)]
+            [_version_link(recipe.name, version), _last_stage(artifacts), *figures, len(made),
+             len(artifacts) - len(made), round(sum(record.bytes for record in made) / 1e6, 1)]
         )  # fmt: skip
     head = ["version", "last stage", *(title for title in FIGURES), "#made", "#adopted", "#disk, MB"]
     links = {step: at.href(page=str(number + step)) for step in (-1, 1) if 1 <= number + step <= pages}
@@ -126,7 +149,7 @@ def _metric(store: Store, recipe: str, version: str, kind: str, metric: str) -> 
     except InputError:
         return None
     value = artifact.record.metrics.get(metric) if artifact else None
-    return int(value) if value is not None and float(value).is_integer() and metric not in ("loss", "bpb") else value
+    return int(value) if value is not None and float(value).is_integer() and metric in COUNTS else value
 
 
 def _champion(store: Store, recipe: str, newest: Sequence[str]) -> Markup | None:

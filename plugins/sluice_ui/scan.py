@@ -122,6 +122,49 @@ def search(
     return Found(tuple(places), Place(end_file, 0) if at < len(left) else None, end_file - begin.file)
 
 
+def ordered(
+    artifact: Artifact,
+    folder: str,
+    conditions: Sequence[Condition],
+    column: str,
+    *,
+    descending: bool,
+    first: int,
+    most: int,
+    only: Collection[str] | None = None,
+) -> tuple[Place, ...]:
+    """Returns rows of all files that meet all conditions, in the order of a column; those without a value are last.
+
+    Args:
+        artifact: the artifact.
+        folder: the folder of its files ("kept/").
+        conditions: the conditions.
+        column: the column; rows with equal values, and all rows without the column, are in the order of the files.
+        descending: whether the largest value is first.
+        first: number of matching rows to leave out.
+        most: number of rows to return.
+        only: paths of the files that can have such rows, if an index says so; None for all.
+    """
+    import duckdb
+
+    paths = artifact.files(folder)
+    columns = {name for condition in conditions for name in condition.columns}
+    numbers = {artifact.local(path): number for number, path in enumerate(paths) if only is None or path in only}
+    known = set(parquet.schema(next(iter(numbers))).names) if numbers else set()
+    if not numbers or not columns <= known:
+        return ()
+    order = f"{column} {'DESC' if descending else 'ASC'} NULLS LAST, " if column in known else ""
+    where = " AND ".join(["true", *(condition.sql for condition in conditions)])
+    values: list[Any] = [list(numbers), *(value for condition in conditions for value in condition.values)]
+    with duckdb.connect(config={"threads": THREADS}) as connection:
+        rows = connection.execute(
+            "SELECT filename, file_row_number FROM read_parquet(?, filename = true, file_row_number = true) "
+            f"WHERE {where} ORDER BY {order}filename, file_row_number LIMIT ? OFFSET ?",
+            [*values, most, first],
+        ).fetchall()
+    return tuple(Place(numbers[name], int(row)) for name, row in rows)
+
+
 def _group(paths: Sequence[str], conditions: Sequence[Condition], skip: int, most: int) -> list[tuple[int, int]]:
     """Returns number of the file and row of the first matching rows of some files, without `skip` rows of the first."""
     import duckdb

@@ -22,10 +22,11 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store
+from tasks.run.trace.answer import StepTrace, TunedStepTrace
 from tasks.run.trace.graph import LineageReader
-from tasks.run.trace.trace import MOST_SEQUENCES, StepTrace, TunedStepTrace, trace_step, trace_tuned
+from tasks.run.trace.trace import MOST_SEQUENCES, trace_step, trace_tuned
 from tasks.trainer import answering
-from tasks.trainer.planning.measured import RunPerformance
+from tasks.trainer.planning.estimate import RunPerformance
 
 RISES = 10
 """Largest rises of the loss that are listed."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from sluice_ui import charts
 from sluice_ui.access import AnyVersion, At, User, readable, respond, router
@@ -18,6 +19,7 @@ from sluice_ui.attention import attention
 from sluice_ui.costs import Cost
 from sluice_ui.dossier import refusal
 from sluice_ui.frame import (
+    ROOT,
     Address,
     Version,
     artifact_link,
@@ -25,6 +27,7 @@ from sluice_ui.frame import (
     bar,
     duration,
     external_link,
+    link,
     moment,
     page,
     size,
@@ -39,6 +42,12 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store
 from tasks.stages.consolidate.funnel import totals
 from tasks.trainer.evaluation.paired import of_sized
+
+MOST_USERS = 100
+"""Users of an artifact in other versions that its page lists."""
+
+KNOWN = 10
+"""Versions that are named if another one is asked for."""
 
 CONFIDENCE = 0.95
 """Of the intervals of scores."""
@@ -57,8 +66,10 @@ def overview(recipe: Recipe, name: str, at: Address) -> str:
     index = VersionIndex(store, recipe.name)
     artifacts = index.artifacts(name)
     if not artifacts:
-        known = ", ".join(index.versions()) or "none yet"
-        raise InputError(f"{recipe.name} has no artifacts of version {name}", f"versions: {known}")
+        known = index.versions()
+        more = f" and {len(known) - KNOWN:,} more" if len(known) > KNOWN else ""
+        listed = ", ".join(known[:KNOWN]) or "none yet"
+        raise InputError(f"{recipe.name} has no artifacts of version {name}", f"versions: {listed}{more}")
     kinds = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
     return page(
         "version",
@@ -103,22 +114,28 @@ def artifact(recipe: Recipe, address: str, at: Address) -> str:
         ["stage", f"{record.stage}, version {record.stage_version}"],
         ["code", ", ".join(f"{name} {value}" for name, value in sorted(record.code.items()))],
         ["host", ", ".join(f"{name} {value}" for name, value in sorted(record.host.items()))],
-        ["made", f"{record.started:%Y-%m-%d %H:%M:%S} to {record.finished:%H:%M:%S} UTC"],
+        [
+            f"times of {record.adopted_from}" if record.adopted_from else "made",
+            f"{record.started:%Y-%m-%d %H:%M:%S} to {record.finished:%H:%M:%S} UTC",
+        ],
         ["rows", f"{record.rows_in:,} in, {record.rows_out:,} out, {sum(record.rejected.values()):,} rejected"],
         ["bytes", record.bytes],
-        ["files of", artifact_link(record.adopted_from) if record.adopted_from else ""],
         ["note", record.note],
         ["MLflow", _mlflow(found)],
     ]
+    if record.adopted_from:
+        facts.insert(0, ["adopted from", artifact_link(record.adopted_from)])
     metrics = sorted({**record.metrics, **{f"rejected: {k}": v for k, v in record.rejected.items()}}.items())
     return page(
         "artifact",
         address,
         at,
         Version(recipe.name, name, crawls="crawl" in recipe.parts),
+        source=artifact_link(record.adopted_from) if record.adopted_from else "",
         facts=facts,
         inputs=inputs,
-        users=[[artifact_link(descendant)] for descendant in index.users(found.address)],
+        users=[[artifact_link(user)] for user in index.users(found.address, MOST_USERS)],
+        most_users=MOST_USERS,
         metrics=metrics,
         settings=json.dumps(record.config, indent=2, ensure_ascii=False),
     )
@@ -162,14 +179,24 @@ def _artifact_rows(artifacts: Sequence[Artifact]) -> list[list[object]]:
     for one in artifacts:
         record = one.record
         adopted = record.adopted_from
-        how = badge("adopted", "pale") if adopted else badge("made", "good")
+        how = badge("made", "good")
+        finished = moment(record.finished)
+        if adopted:
+            how = badge("adopted", "pale") + Markup(" from ") + _of_source(adopted, record.artifact)
+            finished = Markup('<span class="quiet">{} there</span>').format(finished)
         time = "" if adopted else bar(_seconds(one) / longest)
         rows.append(
-            [artifact_link(record.artifact), record.stage, how, moment(record.finished),
+            [artifact_link(record.artifact), record.stage, how, finished,
              None if adopted else round(_seconds(one), 1), time, record.rows_in, record.rows_out,
              sum(record.rejected.values()), record.bytes, record.note, _mlflow(one)]
         )  # fmt: skip
     return rows
+
+
+def _of_source(adopted: str, own: str) -> Markup:
+    """Returns a link to the artifact that another one was adopted from, as short as its kind allows."""
+    name, _, version = adopted.partition("@")
+    return link(version if name == own.partition("@")[0] else adopted, f"{ROOT}/artifact/{adopted}")
 
 
 def _seconds(artifact: Artifact) -> float:

@@ -17,6 +17,7 @@ process was killed or somebody removed it: readers check that the record exists.
 import logging
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from urllib.parse import quote, unquote
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId, ArtifactRecord
@@ -86,10 +87,15 @@ class VersionIndex:
         found = [artifact for id_ in ids if (artifact := find_readable(self.store, id_))]
         return sorted(found, key=lambda artifact: (artifact.record.finished, artifact.address))
 
-    def users(self, address: ArtifactId) -> list[str]:
-        """Returns the addresses of the artifacts that were made or adopted from `address`, sorted."""
-        others = (unquote(name) for name in self.store.names(_users(address)))
-        users = {other for other in others if find_readable(self.store, ArtifactId.parse(other))}
+    def users(self, address: ArtifactId, most: int | None = None) -> list[str]:
+        """Returns the addresses of the artifacts that were made or adopted from `address`, sorted.
+
+        Args:
+            address: the artifact.
+            most: number of users of other versions that are returned, the first ones by name; None for all.
+        """
+        others = (unquote(name) for name in sorted(self.store.names(_users(address))))
+        users = set(islice((other for other in others if find_readable(self.store, ArtifactId.parse(other))), most))
         for artifact in self.artifacts(address.version):
             if str(address) in dependencies(artifact.record):
                 users.add(str(artifact.address))

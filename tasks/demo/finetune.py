@@ -30,8 +30,9 @@ from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of, unrecorded
 from tasks.run.import_model import imported_model
 from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.text import render_tuned
-from tasks.run.trace.trace import PageTrace, trace
+from tasks.run.trace.trace import trace
 from tasks.trainer.interchange.address import is_address
 
 RECIPE = "manuals"

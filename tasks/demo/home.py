@@ -326,6 +326,7 @@ class Home:
             **self._airflow_database(),
             **(airflow_settings(self.remote, os.environ) if self.remote else {}),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.passwords),
             "AIRFLOW__CORE__FERNET_KEY_CMD": f"cat {quote(str(folder / 'fernet'))}",
             "AIRFLOW__API_AUTH__JWT_SECRET_CMD": f"cat {quote(str(folder / 'jwt'))}",

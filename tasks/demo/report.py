@@ -12,8 +12,9 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.core.terminal import duration
 from tasks.demo.drive import DagRunStatus
+from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.text import render
-from tasks.run.trace.trace import PageTrace, trace
+from tasks.run.trace.trace import trace
 from tasks.stages.consolidate.funnel import totals
 
 BLOCKS = "▁▂▃▄▅▆▇█"

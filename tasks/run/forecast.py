@@ -38,8 +38,7 @@ from tasks.trainer.model import model_file
 from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.planning.config import PEAKS, PlanConfig
-from tasks.trainer.planning.estimate import FROM_PLAN, RunEstimate, estimate
-from tasks.trainer.planning.measured import RunPerformance, has_gpu
+from tasks.trainer.planning.estimate import FROM_PLAN, RunEstimate, RunPerformance, estimate, has_gpu
 from tasks.trainer.planning.tables import (
     OF_A_GPU,
     RATES,

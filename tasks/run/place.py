@@ -64,7 +64,13 @@ class KubernetesPlace(PodPlace):
     """Per pod."""
 
     nodes: int = 1
-    """Pods of one training run; above 1 they run as one gang (JobSet)."""
+    """Pods of one training run; above 1 they run as one gang."""
+
+    gang: Literal["jobset", "trainjob"] = "jobset"
+    """Object that starts a gang: a JobSet, or a TrainJob of Kubeflow Trainer, which makes one."""
+
+    training_runtime: str = "sluice"
+    """TrainingRuntime in `namespace` that a TrainJob refers to; `python -m operators.jobsets.trainjob` writes it."""
 
     runtime_class: str = ""
     queue: str = ""
@@ -189,6 +195,13 @@ class Retention(Config):
 
     remove: bool = False
     """Whether the DAG removes files; false: it only lists them."""
+
+    runs: Literal["keep", "delete"] = "keep"
+    """MLflow runs of artifacts whose files were removed: kept, or marked as deleted, which `mlflow gc` completes."""
+
+    log_days: float | None = Field(default=None, ge=1)
+    """Days for which Airflow's task logs of this recipe are kept in its log folder; None: always. Only the DAG
+    `<recipe>.retention` removes them."""
 
 
 class Place(Config):

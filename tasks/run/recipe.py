@@ -36,7 +36,9 @@ else:
         "_Sections", __base__=Config, **{name: (config, config.absent()) for name, config in SECTIONS.items()}
     )
 
-RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
+_ROOT = Path(__file__).parents[2]
+RECIPES = _ROOT / ("sluice_dags" if (_ROOT / "sluice_dags").is_dir() else "dags") / "recipes"
+"""The recipes of the wheel, which has `dags/` as `sluice_dags`, or of the checkout."""
 
 _SECTION = {config: section for section, config in SECTIONS.items()}
 
@@ -276,7 +278,7 @@ def _readable(section: str, settings: Mapping[str, Any]) -> Any:
 
 
 def recipe_files(folder: Path | None = None) -> list[Path]:
-    """Returns the recipe files of `folder`, of $SLUICE_RECIPES, or of this checkout, sorted."""
+    """Returns the recipe files of `folder`, of $SLUICE_RECIPES, or of this checkout or wheel, sorted."""
     folder = folder or Path(os.environ.get("SLUICE_RECIPES", RECIPES))
     return sorted(folder.glob("*.toml"))
 

@@ -2,7 +2,8 @@
 
 Reads the records of all artifacts of the store, and `.retention/<recipe>.json`, which has the time at which each
 artifact was first listed as unneeded. Removal deletes files and keeps records (`Artifact.remove_files`), so lineage
-stays complete, no stage runs again, and whoever reads a removed file learns when and why it was removed.
+stays complete, no stage runs again, and whoever reads a removed file learns when and why it was removed. The MLflow
+runs of such artifacts are kept, or marked as deleted (`delete_runs`).
 
 Needed are
 
@@ -32,6 +33,7 @@ from tasks.formats.tokens.origins import accumulates, read_origins
 from tasks.run.catalogue import PARTS, STAGES
 from tasks.run.place import Retention
 from tasks.run.result import Json
+from tasks.run.tracking import send
 from tasks.run.variants import bases
 
 FOLDER = ".retention"
@@ -193,6 +195,21 @@ def collect(
             artifact.remove_files(f"no longer needed since {listed[one.artifact][:10]}", now)
             removed.append(one.artifact)
     return Survey(recipe, policy, found.holdings, removed)
+
+
+def delete_runs(store: Store, recipe: str, uri: str) -> int:
+    """Marks the MLflow runs of all artifacts without files as deleted; returns the number of those that were not yet.
+
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        uri: address of the MLflow server; "": there is none.
+
+    Raises:
+        TransientError: the server does not respond; the next call completes what is left.
+    """
+    removed = {str(artifact.address) for artifact in Ledger(store, recipe) if artifact.removal()}
+    return send.delete_runs(uri, recipe, removed) if uri and removed else 0
 
 
 def _state(recipe: str) -> str:

@@ -340,14 +340,16 @@ def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int
 
 def _gc(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.core.config import parse
-    from tasks.run.place import Retention
-    from tasks.run.retention import collect, survey
+    from tasks.run.place import Retention, expand_env
+    from tasks.run.retention import collect, delete_runs, survey
 
     given = {"versions": options.keep, "grace_days": options.grace_days}
     settings = (recipe.place.retention or Retention()).model_dump()
     settings |= {name: value for name, value in given.items() if value is not None}
     policy = parse(Retention, {name: value for name, value in settings.items() if value is not None}, "gc")
     answer = (collect if options.remove else survey)(store, recipe.name, policy, drop=options.drop)
+    if options.remove and policy.runs == "delete":
+        delete_runs(store, recipe.name, expand_env(recipe.place.mlflow))
     _print(answer.to_json(), options.json, answer.text)
 
 

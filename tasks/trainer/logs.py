@@ -22,7 +22,8 @@ METRICS = "metrics.jsonl"
 SKIPPED = "skipped.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
 """Fields that are equal when a run is repeated; other fields depend on the clock or the machine, and may be missing."""
-_HELDOUT = "bpb"
+BPB = "bpb"
+"""Field with the mean over sources of held-out text; the field `bpb/<source>` has the value of a source."""
 _TAIL_BYTES = 1 << 16
 """More than the size of two lines."""
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def repeated(line: Mapping[str, Any]) -> list[str]:
     >>> repeated({"step": 1, "loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 9, "step_s": 0.2, "bpb/web": 1.5})
     ['step', 'loss', 'lr', 'grad_norm', 'tokens', 'bpb/web']
     """
-    return [*DETERMINISTIC, *(name for name in line if name.partition("/")[0] == _HELDOUT)]
+    return [*DETERMINISTIC, *(name for name in line if name.partition("/")[0] == BPB)]
 
 
 def proven_steps(path: Path) -> int:

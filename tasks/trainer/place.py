@@ -54,7 +54,9 @@ class Layout(Config):
     """Whether layers are compiled, which takes a minute at the start of a run; None: on GPUs with a compiler
     (`parallel.compilation`)."""
     async_tensor: bool = True
-    """Whether collectives of `tensor` overlap with the products next to them, where they can (`parallel.overlap`)."""
+    """Whether collectives of `tensor` overlap with the products next to them, where they can (`compilation`)."""
+    loss_rows: int | None = Field(default=None, ge=1)
+    """Positions of a microbatch whose logits exist at a time; None: 4,096 on a GPU, 512 on a CPU."""
 
     @property
     def ranks(self) -> int:

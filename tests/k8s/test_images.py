@@ -1,7 +1,7 @@
 """The Dockerfiles, checked without Docker: pinned, not root, cached well, nothing missing.
 
 The build itself is not tested. Checked are: every copied file exists and passes .dockerignore, the packages they
-install are all in the lock, and the wheel contains tasks and operators (a soak test builds it).
+install are all in the lock, and the wheel has its folders (a soak test builds it).
 """
 
 import fnmatch
@@ -21,7 +21,7 @@ from tests.k8s.conftest import K8S
 ROOT = K8S.parent
 IMAGES = ("airflow", "worker", "trainer")
 FILES = {
-    **{name: K8S / "images" / f"{name}.Dockerfile" for name in IMAGES},
+    **{name: K8S / "images" / f"{name}.Dockerfile" for name in (*IMAGES, "existing")},
     "store": K8S / "overlays/kind/store.Dockerfile",
 }
 
@@ -39,14 +39,17 @@ def stages(path):
     for word, rest in instructions(path):
         if word == "FROM":
             found.append((rest.split(" AS ")[-1] if " AS " in rest else "", []))
-        found[-1][1].append((word, rest))
+        if found:  # an argument of all stages comes before the first
+            found[-1][1].append((word, rest))
     return found
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_bases_are_pinned_to_a_patch_version(path):
     names = {name for name, _ in stages(path)}
+    given = dict(rest.split("=", 1) for word, rest in instructions(path) if word == "ARG" and "=" in rest)
     bases = [rest.split(" AS ")[0] for word, rest in instructions(path) if word == "FROM"]
+    bases = [given.get(base.strip("${}"), base) for base in bases]
     outside = [base for base in bases if base not in names]
     assert outside
     assert all(re.fullmatch(r"[a-z/.-]+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?", base) for base in outside)
@@ -88,7 +91,7 @@ def test_every_copied_file_exists_and_is_not_ignored(path):
                 assert not ignored(source), source
 
 
-@pytest.mark.parametrize("name", ["airflow", "worker"])
+@pytest.mark.parametrize("name", ["airflow", "worker", "existing"])
 def test_the_models_stage_has_all_files_needed_to_download_models(name, tmp_path):
     [body] = [body for stage, body in stages(FILES[name]) if stage == "models"]
     for word, rest in body:
@@ -109,7 +112,7 @@ def test_all_other_files_are_ignored():
     assert not ignored("tasks/core/store.py")
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("name", FILES.keys() - {"store"})
 def test_packages_are_installed_before_the_source_so_a_code_change_costs_one_small_layer(name):
     for stage, body in stages(FILES[name]):
         installs = [at for at, (word, rest) in enumerate(body) if word == "RUN" and "--requirement wanted.txt" in rest]
@@ -118,9 +121,11 @@ def test_packages_are_installed_before_the_source_so_a_code_change_costs_one_sma
         ]
         assert not (installs and sources), stage
     final = stages(FILES[name])[-1][1]
-    order = [at for at, (_, rest) in enumerate(final) if "from=packages" in rest or "from=wheel" in rest]
-    assert order == sorted(order)
-    assert "from=packages" in final[order[0]][1]
+    packages, wheel = (
+        next(at for at, (_, rest) in enumerate(final) if re.search(words, rest))
+        for words in ("from=packages|--requirement", "from=wheel")
+    )
+    assert packages < wheel
 
 
 def wanted(name):
@@ -235,15 +240,28 @@ def test_every_stage_that_needs_torch_runs_in_an_image_with_torch(recipes, dag_b
     assert ("torch" in closure(wanted("airflow"))) == bool(elsewhere), elsewhere
 
 
-def test_the_wheel_is_declared_to_contain_tasks_and_operators():
+def test_a_base_of_your_own_replaces_the_official_image_and_keeps_its_environment():
+    *_, (_, body) = stages(FILES["existing"])
+    first, *rest = body
+    assert first == ("FROM", "${BASE}")
+    assert ("ARG", "BASE=apache/airflow:3.3.2-python3.11") in instructions(FILES["existing"])
+    assert not [line for line in rest if line[0] in ("ENTRYPOINT", "CMD", "WORKDIR") or "venv" in line[1]]
+
+
+IN_WHEEL = {"tasks", "operators", "sluice_ui", "sluice_plugin.py", "sluice_dags"}
+
+
+@pytest.mark.parametrize("path", [FILES[name] for name in (*IMAGES, "existing")], ids=(*IMAGES, "existing"))
+def test_the_wheel_is_built_from_all_of_its_folders(path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["tool"]["hatch"]["build"]["targets"] == {"wheel": {"packages": ["tasks", "operators"]}}
-    for name in ("tasks/__main__.py", "tasks/stages/consolidate/audit.html", "operators/recipes.py"):
-        assert (ROOT / name).is_file(), name
+    declared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    needed = {name.split("/")[0] for name in declared} | {"dags", "hatch_build.py", "pyproject.toml", "README.md"}
+    [body] = [body for stage, body in stages(path) if stage == "wheel"]
+    assert {source for word, rest in body if word == "COPY" for source in rest.split()[:-1]} == needed
 
 
 @pytest.mark.soak
-def test_the_wheel_contains_tasks_and_operators(tmp_path):
+def test_the_wheel_has_no_package_with_the_name_of_a_folder_of_dags_or_plugins(tmp_path):
     made = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
         capture_output=True,
@@ -253,6 +271,11 @@ def test_the_wheel_contains_tasks_and_operators(tmp_path):
         pytest.skip("pip could not fetch the build backend (hatchling); the wheel was not built")
     assert made.returncode == 0, made.stderr
     [wheel] = tmp_path.glob("sluice-*-py3-none-any.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"tasks", "operators"}
-    assert {"tasks/__main__.py", "tasks/stages/consolidate/audit.html"} <= set(names)
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == IN_WHEEL
+    assert {"tasks/__main__.py", "tasks/stages/consolidate/audit.html", "sluice_ui/static/style.css"} <= names
+    dags = {name.removeprefix("sluice_dags/") for name in names if name.startswith("sluice_dags/")}
+    expected = [
+        path for pattern in ("*.py", "pools.json", "recipes/**/*.toml") for path in (ROOT / "dags").glob(pattern)
+    ]
+    assert dags == {str(path.relative_to(ROOT / "dags")) for path in expected}

@@ -8,7 +8,8 @@ import pytest
 import operators
 
 DASK = "kubernetes.dask.org"
-CREATED = {("", "pods"), ("jobset.x-k8s.io", "jobsets"), (DASK, "daskclusters"), (DASK, "daskautoscalers")}
+GANGS = {("jobset.x-k8s.io", "jobsets"), ("trainer.kubeflow.org", "trainjobs")}
+CREATED = {("", "pods"), *GANGS, (DASK, "daskclusters"), (DASK, "daskautoscalers")}
 WATCHED = {"get", "list"}
 
 
@@ -68,7 +69,7 @@ def test_the_triggerer_may_watch_and_delete_but_not_create(rendered):
     allowed = rights(rendered("base"), "airflow-triggerer", "sluice-work")
     for kind in kinds_that_triggers_use():
         assert allowed.get(kind, set()) >= WATCHED, kind
-    for kind in (("", "pods"), ("jobset.x-k8s.io", "jobsets")):
+    for kind in (("", "pods"), *GANGS):
         assert allowed[kind] >= {"get", "list", "watch", "delete"}, kind
     assert "patch" in allowed["", "pods"], "the log reader notes in the pod how far it has read"
     assert allowed["", "pods/log"] == {"get"}

@@ -62,17 +62,46 @@ def addresses(page):
     return re.findall(r'<p class="quiet">(\S+) · <a', page)
 
 
-def test_every_kept_document_is_on_one_page_in_the_order_of_the_files(get, made, tmp_path):
-    documents = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("test/documents", "dev"))
-    expected = [url for path in documents.files("kept/") for url in documents.table(path, ["url"])["url"].to_pylist()]
-    shown, address = [], PAGE
+def all_pages(get, address):
+    """Returns the addresses of the documents of all pages."""
+    shown = []
     while address:
         page = get(address).text
         shown += addresses(page)
         found = re.search(r'rel="next" href="([^"]+)"', page)
         address = found and unescape(found[1])
-    assert shown == expected
+    return shown
+
+
+def test_every_kept_document_is_on_one_page_in_the_order_of_the_files(get, made, tmp_path):
+    documents = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("test/documents", "dev"))
+    expected = [url for path in documents.files("kept/") for url in documents.table(path, ["url"])["url"].to_pylist()]
+    assert all_pages(get, PAGE) == expected
     assert len(expected) == 31
+
+
+def test_documents_of_all_files_are_sorted_by_a_column_over_all_pages(get, made):
+    scores = {f"https://example.org/{seed}": seed for seed in range(2, 32)} | {"https://example.org/best": 90}
+    best = sorted(scores, key=scores.__getitem__, reverse=True)
+    assert all_pages(get, f"{PAGE}&order=-prose_score") == best
+    assert all_pages(get, f"{PAGE}&order=prose_score") == best[::-1]
+    assert all_pages(get, f"{PAGE}&order=url&least=0.1") == sorted(url for url in best if scores[url] >= 10)
+    assert all_pages(get, f"{PAGE}&order=-prose_score&text=example.org/3") == [
+        f"https://example.org/{seed}" for seed in (31, 30, 3)
+    ]
+    rejected = get(f"{PAGE}&fate=rejected&order=url").text
+    assert rejected.count("<article>") == 2
+    assert rejected.index("example.org/near") < rejected.index("example.org/poor")
+    assert "not sorted" in get(f"{PAGE}&order=url&text=write&within=text").text
+
+
+def test_the_form_lists_the_values_of_columns_with_their_documents(get, made):
+    page = get(f"{PAGE}&fate=rejected&language=de").text
+    assert '<option value="de" selected>de (1)</option>' in page
+    assert '<option value="gopher_quality_few_words">gopher_quality_few_words (1)</option>' in page
+    kept = get(f"{PAGE}&tier=none").text
+    assert ">en (31)</option>" in kept
+    assert '<option value="none" selected>none (0)</option>' in kept
 
 
 @pytest.mark.parametrize(
@@ -186,7 +215,9 @@ def test_texts_taken_down_after_the_version_was_made_are_withheld(get, made, mon
     assert "write" not in clusters
 
 
-def test_with_an_index_of_words_texts_of_all_files_are_searched(get, made, tmp_path):
+def test_with_an_index_of_words_texts_of_all_files_are_searched(get, made, tmp_path, monkeypatch):
+    from sluice_ui import documents as browser
+
     store = tmp_path / "store"
     documents = Artifact.open_at(Store(str(store)), ArtifactId("test/documents", "dev"))
     unindexed = get(f"{PAGE}&text=email write&within=text").text
@@ -196,13 +227,15 @@ def test_with_an_index_of_words_texts_of_all_files_are_searched(get, made, tmp_p
     page = get(f"{PAGE}&text=email write&within=text").text
     assert addresses(page) == ["https://example.org/best"]
     assert "Documents with all words: 1." in page
-    shown, address = [], f"{PAGE}&text=example&within=text&language=en"
-    while address:
-        page = get(address).text
-        shown += addresses(page)
-        following = re.search(r'rel="next" href="([^"]+)"', page)
-        address = following and unescape(following[1])
+    shown = all_pages(get, f"{PAGE}&text=example&within=text&language=en")
     assert len(shown) == len(set(shown)) == 31
+    best = all_pages(get, f"{PAGE}&text=example&within=text&language=en&order=-prose_score")
+    assert best == all_pages(get, f"{PAGE}&order=-prose_score")
+    assert all_pages(get, f"{PAGE}&text=example&within=text&order=prose_score") == best[::-1]
+    assert "not by url" in get(f"{PAGE}&text=example&within=text&order=url").text
+    with monkeypatch.context() as patch:
+        patch.setattr(browser, "COUNTED", 5)
+        assert "are too many to sort" in get(f"{PAGE}&text=example&within=text&order=-prose_score").text
     assert "the search has no word" in get(f"{PAGE}&text=?!&within=text").text
     assert get(f"{PAGE}&text={HOSTILE}&within=text").status_code == 200
     assert addresses(get(f'{PAGE}&text="write to"&within=text').text) == ["https://example.org/best"]

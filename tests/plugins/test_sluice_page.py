@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -118,13 +119,58 @@ def test_the_page_of_an_artifact_lists_its_missing_inputs(get, corpus):
 def test_the_pages_of_an_adopted_artifact_and_its_source_link_to_each_other(get, corpus):
     adopt(corpus, ArtifactId("shown/documents", "v2"), corpus.record.inputs)
     adopted = get("/sluice/artifact/shown/documents@v2").text
-    row = adopted.partition("<td>files of</td>")[2].partition("</tr>")[0]
+    row = adopted.partition("<td>adopted from</td>")[2].partition("</tr>")[0]
     assert ">shown/documents@v1</a>" in row, adopted
+    assert "<td>times of shown/documents@v1</td>" in adopted
+    assert "<td>made</td>" not in adopted
+    assert "<td>made</td>" in get(PAGES[2]).text
     assert ">shown/documents@v2</a>" in get(PAGES[2]).text
     assert "75.0%" in get("/sluice/recipe/shown?version=v2").text
     assert "&lt;script&gt;" in get("/sluice/corpus?recipe=shown&version=v2").text
     row = get("/sluice/recipe/shown?version=v2").text.partition(">shown/documents@v2</a></td>")[2].partition("</tr>")[0]
-    assert ">adopted</span>" in row
+    assert re.search(r'>adopted</span> from <a href="/sluice/artifact/shown/documents%40v1">v1</a>', row), row
+    assert " there</span>" in row, "the time is that of the other one"
+    assert "adopted as a whole" in get("/sluice/").text
+
+
+def test_a_figure_that_the_newest_version_lacks_is_that_of_an_earlier_one_with_its_name(get, corpus, tmp_path):
+    output = Output(Store(str(tmp_path / "store")), ArtifactId("shown/shards", "v2"), "0" * 64)
+    with output.part("made", conserved=False) as part, part.file("made.txt") as file:
+        file.write(b"made")
+    commit(output, "encode", 1, Config(), [], Report(metrics={"tokens": 1200.0}))
+    output = Output(Store(str(tmp_path / "store")), ArtifactId("shown/documents", "v1.2"), "0" * 64)
+    with output.part("made", conserved=False) as part, part.file("made.txt") as file:
+        file.write(b"made")
+    commit(output, "consolidate", 1, Config(), [], Report(metrics={"kept": 3.0, "kept_share": 0.75}))
+    row = get("/sluice/").text.partition('<a href="/sluice/recipe/shown">shown</a></td>')[2].partition("</tr>")[0]
+    assert '<td class="number">3</td>' in row
+    assert '<td class="number">75.0%</td>' in row
+    assert '<td class="number">1,200 <span class="quiet">v2</span></td>' in row
+
+
+@pytest.mark.parametrize(
+    ("asked", "page", "field"),
+    [
+        ("step:3", "trace", "what"),
+        ("domain:example.org", "trace", "what"),
+        ("http://site.localhost/0", "trace", "what"),
+        ("0" * 32, "trace", "what"),
+        ("os.path is a module", "explain", "text"),
+        (f"see http://site.localhost/ {HOSTILE}", "explain", "text"),
+    ],
+)
+def test_one_field_leads_to_the_trace_or_the_explanation_of_what_is_asked(browse, corpus, asked, page, field):
+    query = urlencode({"recipe": "shown", "version": "v1", "q": asked})
+    answer = browse("viewer", "GET", f"/sluice/ask?{query}", follow_redirects=False)
+    expected = urlencode({"recipe": "shown", "version": "v1", field: asked})
+    assert answer.headers["location"] == f"/sluice/{page}?{expected}"
+
+
+def test_a_text_in_the_address_is_explained_and_escaped(get, indexed):
+    query = urlencode({"recipe": "test", "version": "dev", "text": f"page 2\n{HOSTILE}"})
+    answer = get(f"/sluice/explain?{query}").text
+    assert "<mark>" in answer
+    assert "<img" not in answer
 
 
 def test_the_page_of_a_version_explains_why_a_url_is_not_crawled(get, crawled):
@@ -229,7 +275,7 @@ def test_a_recipe_whose_store_cannot_be_used_does_not_hide_the_others(get, recip
     text = get("/sluice/").text
     assert "store not readable" in text
     assert re.search(rf"broken: .*{tmp_path}/file is a file", text)
-    assert '<td><a href="/sluice/recipe/shown?version=v1">v1</a></td>' in text
+    assert '<td><a href="/sluice/recipe/shown?version=v1">v1</a> <span' in text
 
 
 def test_an_invalid_version_is_refused(get, corpus):

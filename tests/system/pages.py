@@ -76,6 +76,7 @@ WALK = (
     Stop("/canaries?recipe=smoke&version=begun"),
     Stop(f"/training?{OF}&step=3"),
     Stop(f"/training?{OF}&step=3", "Compute the loss of each document"),
+    Stop(f"/ask?{OF}&q=step:3"),
     Stop(f"/trace?{OF}&what={{kept}}"),
     Stop(f"/trace?{OF}&what=step:3"),
     Stop(f"/explain?{OF}", "Explain", {"text": "The Python Standard Library"}),

@@ -1,14 +1,24 @@
-"""Months by the real scheduler: one version through all DAGs, a month that ends early, and a step that is cleared."""
+"""Months by the real scheduler: what a changing web should give, a month that ends early, a step that is cleared.
+
+A month is about thirty tasks, each in a process of its own, one after the other: three take longer than the time that
+one test of `make test` may take. SLUICE_MONTHS=12 makes it a year.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
 
+from tasks.demo.drive import DagChain
 from tasks.run.monthly.tables import read_month
+from tasks.run.recipe import Recipe
+from tests.tasks.run.monthly.simulated import QUARTER, Calendar, Living, SimulatedWeb, recipe_text
 
 pytestmark = pytest.mark.soak
 
+LIMIT_S = 3000
+"""For one month, which takes two minutes on a quiet machine."""
+SIMULATED = int(os.environ.get("SLUICE_MONTHS", "3"))
 FIRST, SECOND, THIRD = MONTHS = ("2026-10", "2026-11", "2026-12")
 
 
@@ -28,7 +38,7 @@ def months(stack):
     for month, files in zip(MONTHS, (12, 6, 1), strict=True):
         write(month, files)
         run_id = stack.airflow.trigger("monthly.cycle", {"version": month})
-        assert stack.finished("monthly.cycle", run_id, 900)["state"] == "success"
+        assert stack.finished("monthly.cycle", run_id, LIMIT_S)["state"] == "success"
         states[month] = {task["task_id"]: task for task in stack.airflow.tasks("monthly.cycle", run_id)}
     return states
 
@@ -69,7 +79,7 @@ def test_a_cleared_step_runs_the_same_run_again_in_which_everything_is_unchanged
             "include_downstream": True}  # fmt: skip
     before = stack.airflow.run("monthly.tokens", f"cycle-{SECOND}")["start_date"]
     stack.airflow.call("POST", "/dags/monthly.cycle/clearTaskInstances", json=body)
-    assert stack.finished("monthly.cycle", step["dag_run_id"], 900)["state"] == "success"
+    assert stack.finished("monthly.cycle", step["dag_run_id"], LIMIT_S)["state"] == "success"
     again = stack.airflow.run("monthly.tokens", f"cycle-{SECOND}")
     assert again["start_date"] > before
     results = [stack.airflow.xcom(task) for task in stack.airflow.tasks("monthly.tokens", f"cycle-{SECOND}")]
@@ -86,3 +96,32 @@ def test_the_report_is_in_mlflow_and_on_the_page_of_months(stack, months) -> Non
     )
     assert {"month.html", "month.json"} <= {file.path for file in client.list_artifacts(run.info.run_id)}
     assert stack.airflow.xcom(months[SECOND]["report"])["mlflow_run_url"]
+
+
+@pytest.fixture(scope="module")
+def living(stack):
+    """Runs the months of a web that changes, each by one trigger of its cycle."""
+    world = SimulatedWeb(QUARTER if SIMULATED == 3 else Calendar())
+    with world.serve() as site:
+        path = Path(os.environ["SLUICE_RECIPES"]) / "living.toml"
+        place = 'mlflow = "${MLFLOW_TRACKING_URI:-}"'
+        path.write_text(recipe_text(site, str(stack.home.root / "store"), place))
+        recipe = Recipe.load(path)
+        DagChain(stack.airflow, "living", dags=(*recipe.parts, "cycle")).wait_for_dags(LIMIT_S)
+
+        def run(version):
+            run_id = stack.airflow.trigger("living.cycle", {"version": version})
+            assert stack.finished("living.cycle", run_id, LIMIT_S)["state"] == "success"
+
+        months = Living(world, recipe, run)
+        months.run(SIMULATED)
+    return months
+
+
+@pytest.mark.timeout(LIMIT_S * (SIMULATED + 1))
+def test_unattended_months_publish_what_is_new_and_ring_for_what_has_changed(stack, living):
+    living.check()
+    for dag in living.recipe.parts:
+        runs = stack.airflow.pages(f"/dags/living.{dag}/dagRuns", "dag_runs")
+        assert sorted(run["dag_run_id"] for run in runs) == [f"cycle-{version}" for version in living.versions]
+        assert {run["state"] for run in runs} == {"success"}

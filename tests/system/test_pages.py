@@ -153,8 +153,11 @@ def test_why_a_url_was_never_fetched(smoke, frame) -> None:
 
 def test_what_another_limit_would_do(stack, smoke, frame) -> None:
     click(frame, "smoke", "dev", "Filters")
-    frame.locator("input[name='limits.gopher_repetition.max_duplicate_ngram.10']").fill("0.2")
-    press(frame, "Show the effect")
+    limit = frame.locator("input[name='limits.gopher_repetition.max_duplicate_ngram.10']")
+    limit.fill("0.2")
+    assert frame.locator("fieldset", has=limit).get_by_text(re.compile(r"about \d+ beyond 0\.2$")).count() == 1
+    limit.press("Tab")
+    frame.locator("#effect").wait_for()
     before, after = (
         number(card(frame, name)) for name in ("documents kept by this version", "kept with the changed limits")
     )

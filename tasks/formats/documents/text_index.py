@@ -223,6 +223,41 @@ class TextIndex:
             number += matching
         return min(number, max(counted + 1, first + most)), rows
 
+    def best(
+        self,
+        text: str,
+        values: Mapping[str, str],
+        scores: tuple[float | None, float | None] = (None, None),
+        *,
+        descending: bool = True,
+        first: int = 0,
+        most: int = 20,
+    ) -> list[IndexedRow]:
+        """Returns rows that have all words in the order of their prose scores; those without a score are last.
+
+        Args:
+            text: words, as in `find`, which tells whether there are too many to sort.
+            values: values of COLUMNS that the rows have.
+            scores: least and most prose score; None for no limit.
+            descending: whether the largest score is first.
+            first: number of matching rows to leave out.
+            most: number of rows to return.
+        """
+        query, found = _query(text, values), list[tuple[float, IndexedRow]]()
+        where, bounds = _where(scores)
+        order = "DESC" if descending else "ASC"
+        for path in self._index.files(f"{FOLDER}/"):
+            with self._open(path) as connection:
+                own = connection.execute(
+                    "SELECT words.rowid, score FROM words JOIN scores ON scores.row = words.rowid "
+                    f"WHERE words MATCH ?{where} ORDER BY score {order} NULLS LAST, words.rowid LIMIT ?",
+                    (query, *bounds, first + most),
+                ).fetchall()
+                keys = [float("inf") if score is None else -score if descending else score for _, score in own]
+                found += zip(keys, _places(connection, [row for row, _ in own]), strict=True)
+        found.sort(key=lambda one: one[0])
+        return [row for _, row in found[first : first + most]]
+
 
 def _query(text: str, values: Mapping[str, str]) -> str:
     """Returns a query of FTS5: all words and phrases, quoted, so that none of them is an operator."""

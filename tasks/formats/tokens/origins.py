@@ -46,12 +46,12 @@ def part_name(version: int, name: str) -> str:
 
 
 def version_of(part: str) -> int:
-    """Returns the number of the version that made a part.
+    """Returns the number of the version that made a part; 1 for parts of shards that do not accumulate.
 
-    >>> version_of("v00002-part-00000-of-00004")
-    2
+    >>> version_of("v00002-part-00000-of-00004"), version_of("part-00000-of-00004")
+    (2, 1)
     """
-    return int(part.removeprefix(_PREFIX).partition("-")[0])
+    return int(part.removeprefix(_PREFIX).partition("-")[0]) if part.startswith(_PREFIX) else 1
 
 
 def versions_in(origins: Origins) -> int:

@@ -406,6 +406,7 @@ class ShardSet:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._files = {Path(path).stem: os.path.abspath(path) for path in sorted(paths)}
+        self._parts: dict[str, str] = {}
         self._folder: ArtifactFolder | None = None
         if not self._files:
             raise InputError("there is no token shard to read", "run the stage encode first")
@@ -423,12 +424,18 @@ class ShardSet:
         shards = cls.__new__(cls)
         # A cached copy of a remote file has another name, so shards are named after the artifact's files.
         shards._files = {Path(file).stem: file for file in files}
+        shards._parts = {
+            Path(file.path).stem: part.name
+            for part in artifact.parts
+            for file in part.files
+            if file.path.startswith(f"{FOLDER}/")
+        }
         shards._folder = artifact.folder
         shards._open = {}
         return shards
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_folder": self._folder, "_open": {}}
+        return {"_files": self._files, "_parts": self._parts, "_folder": self._folder, "_open": {}}
 
     @property
     def format(self) -> TokenFormat:
@@ -448,6 +455,10 @@ class ShardSet:
     def names(self, source: str, split: str = TRAIN) -> tuple[str, ...]:
         """Returns the names of a source's shards of one split, sorted."""
         return tuple(sorted(name for name in self._files if parse_shard_name(name) == (source, split)))
+
+    def part(self, name: str) -> str:
+        """Returns the part of the artifact that has a shard; "" if the shards were not opened from an artifact."""
+        return self._parts.get(name, "")
 
     def shard(self, name: str) -> Shard:
         """Returns a shard by name; raises InputError if there is none."""

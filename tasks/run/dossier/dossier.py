@@ -31,9 +31,10 @@ from tasks.run.dossier.corpus import Corpus, terms_of_use
 from tasks.run.dossier.croissant import croissant
 from tasks.run.dossier.summary import Statement, summary
 from tasks.run.export import new_folder
+from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.audit import Audit, audit
 from tasks.run.trace.cards import card
-from tasks.run.trace.trace import PageTrace, trace
+from tasks.run.trace.trace import trace
 
 TRACES = 20
 """Default number of random traces."""

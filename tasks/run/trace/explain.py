@@ -43,8 +43,8 @@ from tasks.formats.tokens.readings import Reading
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.run.result import Json
+from tasks.run.trace.answer import TrainingRun
 from tasks.run.trace.graph import LineageReader
-from tasks.run.trace.trace import TrainingRun
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import jaccard, shingle_sets
 from tasks.stages.dedup.signatures import band_keys, salted, shingle

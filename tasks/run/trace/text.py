@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from tasks.formats.documents.examples import ExampleSource
 from tasks.formats.tokens.readings import Reading
 from tasks.formats.tokens.shard import TRAIN
-from tasks.run.trace.graph import Contents, DocumentCapture, DocumentChunk
-from tasks.run.trace.trace import (
+from tasks.run.trace.answer import (
     Document,
     LineageTrace,
     PageTrace,
@@ -17,6 +16,7 @@ from tasks.run.trace.trace import (
     TrainingRun,
     TunedStepTrace,
 )
+from tasks.run.trace.graph import Contents, DocumentCapture, DocumentChunk
 
 if TYPE_CHECKING:
     from tasks.run.trace.explain import ExplainedSpan, Explanation

@@ -12,13 +12,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
+from tasks.core.errors import TransientError
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
 from tasks.core.store import AlreadyPublished, Store
@@ -248,6 +249,38 @@ def _signature() -> Any:
     types = {int: "long", float: "double"}
     defaults = Sampling().model_dump().items()
     return ModelSignature(params=ParamSchema([ParamSpec(name, types[type(value)], value) for name, value in defaults]))
+
+
+def delete_runs(uri: str, recipe: str, artifacts: Collection[str]) -> int:
+    """Marks the runs of artifacts, given by their ids, as deleted; `mlflow gc` removes such runs for good.
+
+    Args:
+        uri: address of the MLflow server.
+        recipe: name of the recipe, which is that of its experiment.
+        artifacts: the ids.
+
+    Returns:
+        the number of runs that were not deleted before.
+
+    Raises:
+        TransientError: the server does not respond.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client = _client(uri)
+    try:
+        experiment = client.get_experiment_by_name(recipe)
+        found: list[str] = []
+        token: str | None = ""
+        while experiment and token is not None:
+            page = client.search_runs([experiment.experiment_id], page_token=token or None)
+            found += [run.info.run_id for run in page if run.data.tags.get("sluice.artifact") in artifacts]
+            token = page.token or None
+        for run_id in found:
+            client.delete_run(run_id)
+    except MlflowException as error:
+        raise TransientError(f"MLflow at {uri} does not respond ({_one_line(error)})", "run this again later") from None
+    return len(found)
 
 
 @contextmanager

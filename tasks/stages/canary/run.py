@@ -11,17 +11,20 @@ A canary trains on one node, regardless of the place's nodes for training; it re
 An arm of settings reads the shards and the plan of its variant, and is measured on the held-out text of the current
 settings (`heldout`, with its `heldout_tokenizer`), which its own `tokenizer` encodes.
 
+The run measures the held-out text itself, after its last step: where it trains, and without loading torch in the
+process of the stage.
+
 Seeds are paired: with the same seed, every arm has the same initial weights and the same order within each source, so
 that arms differ only in their mixture, or their settings.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import withheld_rows
@@ -31,19 +34,16 @@ from tasks.formats.tokens.shard import HELDOUT, ShardSet
 from tasks.stages.canary import CanaryConfig, heldout
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.stages.canary.screening import Arm
-from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
-from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.heldout import HeldoutDocument, heldout_documents
+from tasks.trainer.config import HeldoutConfig, TrainSpec
+from tasks.trainer.data.heldout import HeldoutDocument, heldout_documents, write
 from tasks.trainer.data.notice import TakedownNotice, takedown_refs
-from tasks.trainer.evaluation.bpb import documents_bpb
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import METRICS, read_metrics
-from tasks.trainer.model import model_file
+from tasks.trainer.logs import BPB, METRICS, read_metrics
 from tasks.trainer.spec import make_spec, mix
 
-VERSION = 1
+VERSION = 2
 _CURVE_POINTS = 50
 
 
@@ -57,12 +57,12 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         fence.inherit()
         recovery = Recovery(output, fence.run, ())
         recovery.restore()
-        spec = _spec(config, inputs, fence.run, arm, seed)
+        measured = _documents(config, inputs, plan, arm)
+        spec = _spec(config, inputs, fence.run, arm, seed, measured)
         notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
         notice.update()
         _train(spec, output, recovery, fence)
-        measured = _documents(config, inputs, plan, arm)
-        bpb = _measure(config, spec, plan, measured)
+        bpb = _measured(Path(spec.out), measured)
         target = targets(config, {source: len(documents) for source, documents in measured.items()})
         result = {
             **arm,
@@ -98,11 +98,24 @@ def _arm(inputs: Inputs, name: str) -> Arm:
     raise InputError(f'{inputs["arms"].address} has no arm "{name}"', f"it has {names}")
 
 
-def _spec(config: CanaryConfig, inputs: Inputs, run: Path, arm: Arm, seed: int) -> TrainSpec:
+def _spec(
+    config: CanaryConfig,
+    inputs: Inputs,
+    run: Path,
+    arm: Arm,
+    seed: int,
+    documents: Mapping[str, Sequence[HeldoutDocument]],
+) -> TrainSpec:
+    """Returns the run of an arm, which measures the documents after its last step."""
     files = Inputs({role: inputs[role] for role in ("shards", "plan")})
     training, plan = config.training(seed, arm), Plan.open(inputs["plan"])
     weights, anneal = mix(training, {source: plan.sequences[source] for source in plan.sources}, arm["weights"])
-    return make_spec(training, files, run).model_copy(update={"weights": weights, "anneal": anneal})
+    spec = make_spec(training, files, run)
+    path = run / "input" / "heldout.json"
+    write(path, documents)
+    measuring = HeldoutConfig(every=config.steps, max_tokens=config.heldout_tokens)
+    changed = {"run": training.model_copy(update={"heldout": measuring}), "heldout": str(path)}
+    return spec.model_copy(update={"weights": weights, "anneal": anneal, **changed})
 
 
 def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) -> None:
@@ -128,19 +141,16 @@ def _documents(config: CanaryConfig, inputs: Inputs, plan: Plan, arm: Arm) -> di
     return {source: heldout_documents(shards, source, config.heldout_tokens) for source in sources}
 
 
-def _measure(
-    config: CanaryConfig, spec: TrainSpec, plan: Plan, documents: Mapping[str, Sequence[HeldoutDocument]]
-) -> dict[str, float]:
-    """Returns the bits per byte of the documents of every source."""
-    folder = Path(spec.out) / "model"
-    folder.mkdir(exist_ok=True)
-    description = model_file.describe(spec.run.model, plan.format, plan.seq_len)
-    (folder / model_file.FILE).write_text(json.dumps(description, sort_keys=True))
-    weights = folder / MODEL
-    weights.unlink(missing_ok=True)
-    weights.symlink_to((Path(spec.out) / "checkpoints" / name_of(config.steps) / MODEL).resolve())
-    bpb = documents_bpb(str(folder), documents, plan.seq_len)
-    return {source: round(value, 6) for source, value in sorted(bpb.items())}
+def _measured(out: Path, sources: Iterable[str]) -> dict[str, float]:
+    """Returns the bits per byte of every source after the last step, from the log of the run."""
+    last = read_metrics(out / METRICS)[-1]
+    found = {source: last[f"{BPB}/{source}"] for source in sorted(sources)}
+    if infinite := [source for source, value in found.items() if value is None]:
+        raise RecipeError(
+            f"the bits per byte of {', '.join(infinite)} are not finite after the last step",
+            "lower [canary.optim] lr, or raise its warmup_steps",
+        )
+    return {source: round(value, 6) for source, value in found.items()}
 
 
 def _curve(out: Path) -> list[list[float]]:

@@ -42,7 +42,7 @@ from tasks.trainer.model.model_file import MERGED, describe
 from tasks.trainer.monitoring.monitor import Monitor
 from tasks.trainer.monitoring.report import loss_curve
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
-from tasks.trainer.planning.measured import speed_metrics
+from tasks.trainer.planning.estimate import speed_metrics
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 

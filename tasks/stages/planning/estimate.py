@@ -18,8 +18,7 @@ from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.place import layout_here, ranks_here
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import RunEstimate, estimate
-from tasks.trainer.planning.measured import RunPerformance
+from tasks.trainer.planning.estimate import RunEstimate, RunPerformance, estimate
 from tasks.trainer.planning.tables import number, plan_text
 
 log = logging.getLogger("sluice.estimate")

@@ -10,7 +10,7 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.measured import RunPerformance
+from tasks.trainer.planning.estimate import RunPerformance
 from tasks.trainer.planning.tables import comparison, comparison_text, number
 
 VERSION = 1

@@ -5,15 +5,18 @@ Reads the held-out shards; writes and reads the documents that a run measures du
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
+from tasks.formats.tokens.origins import version_of
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
 
 
@@ -44,29 +47,69 @@ def heldout_documents(
 ) -> list[HeldoutDocument]:
     """Returns held-out documents of a source with up to `max_tokens` tokens in total, at least one document.
 
+    Of shards that accumulate versions, each version has an equal share as far as it has the text, and the documents
+    with the lowest ids are taken, which are hashes. Of other shards the first documents are taken.
+
     Args:
         shards: token shards.
         source: name of the source.
         max_tokens: see above.
         left_out: ids of documents to leave out.
 
+    Returns:
+        the documents, in the order of shard names and rows.
+
     Raises:
         InputError: the source has no held-out document.
     """
-    documents: list[HeldoutDocument] = []
-    tokens = 0
-    for document in shards.heldout(source):
-        if document[0] in left_out:
-            continue
-        if documents and tokens + len(document[1]) > max_tokens:
-            break
-        documents.append(HeldoutDocument(*document))
-        tokens += len(document[1])
-    if not documents:
+    versions: dict[int, list[str]] = defaultdict(list)
+    for name in shards.names(source, HELDOUT):
+        versions[version_of(shards.part(name))].append(name)
+    queues = [_queue(shards, names, left_out, by_id=len(versions) > 1) for names in versions.values()]
+    places = sorted(_shared_out(queues, max_tokens))
+    if not places:
         raise InputError(
             f'the source "{source}" has no held-out document', "raise encode.heldout_min or give it more text"
         )
-    return documents
+    return [
+        HeldoutDocument(place.uid, shards.shard(place.shard).slice(place.row, 0, place.tokens), place.n_bytes)
+        for place in places
+    ]
+
+
+class _Place(NamedTuple):
+    shard: str
+    row: int
+    tokens: int
+    n_bytes: int
+    uid: bytes
+
+
+def _queue(shards: ShardSet, names: Sequence[str], left_out: Collection[bytes], by_id: bool) -> Iterator[_Place]:
+    """Yields the documents of some shards, those with the lowest ids first or in the order of the shards."""
+
+    def in_order() -> Iterator[_Place]:
+        for name in names:
+            shard = shards.shard(name)
+            for row, (length, size) in enumerate(zip(shard.lengths.tolist(), shard.n_bytes.tolist(), strict=True)):
+                if (uid := shard.uid(row)) not in left_out:
+                    yield _Place(name, row, length, size, uid)
+
+    return iter(sorted(in_order(), key=lambda place: place.uid)) if by_id else in_order()
+
+
+def _shared_out(queues: Sequence[Iterator[_Place]], max_tokens: int) -> list[_Place]:
+    """Returns the first documents of every queue, about as many tokens of each; one that is too long ends its queue."""
+    taken: list[_Place] = []
+    left, shares = max_tokens, [(0, number) for number in range(len(queues))]
+    while shares:
+        share, number = heappop(shares)
+        place = next(queues[number], None)
+        if place and (place.tokens <= left or not taken):
+            taken.append(place)
+            left -= place.tokens
+            heappush(shares, (share + place.tokens, number))
+    return taken
 
 
 def evaluation_windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> Iterator[EvaluationWindow]:

@@ -9,7 +9,6 @@ least half a context; this takes two forward passes per token.
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -17,43 +16,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows
 from tasks.trainer.data.withheld import Prober
 from tasks.trainer.hooks import Hook
-from tasks.trainer.model import model_file
+from tasks.trainer.logs import BPB
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.ranks import Ranks
 
-BPB = "bpb"
-"""Field of the step log with the mean over sources; the field `bpb/<source>` has the value of a source."""
 SECONDS = "heldout_s"
 """Field of the step log with the duration of the measurement in seconds."""
-
-
-def documents_bpb(
-    model_dir: str, documents: Mapping[str, Sequence[HeldoutDocument]], seq_len: int, threads: int = 1
-) -> dict[str, float]:
-    """Returns the bits per byte of each source's documents.
-
-    Args:
-        model_dir: local folder with `model.json` and `model.safetensors`.
-        documents: held-out documents by source, in the tokens of the model.
-        seq_len: tokens of context.
-        threads: CPU threads of torch, set for the whole process; the number can affect rounding.
-
-    Raises:
-        InputError: the model cannot be loaded.
-    """
-    torch.set_num_threads(threads)
-    folder = Path(model_dir)
-    model, description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
-    return {
-        source: bits_per_byte(several, document_bits(model, several, description["eos_id"], seq_len))
-        for source, several in documents.items()
-    }
 
 
 def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_id: int, context: int,

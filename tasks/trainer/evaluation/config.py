@@ -100,7 +100,8 @@ class EvaluateConfig(Config):
     """Bits per byte on held-out documents, and tasks."""
 
     max_tokens: int = Field(default=200_000, ge=1)
-    """Maximum number of held-out tokens per source to score, in whole documents (at least one)."""
+    """Maximum number of held-out tokens per source to score, in whole documents (at least one). Of a corpus that grows,
+    every month has an equal share (`tasks.trainer.data.heldout`)."""
     batch_windows: int = Field(default=16, ge=1)
     """Windows of context per forward pass."""
     threads: int = Field(default=1, ge=1)

@@ -8,6 +8,7 @@ With a vocabulary sharded over ranks, each rank computes its part, and the ranks
 logit, the sum of exponentials and the logit of the label (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from tasks.trainer.model.shape import LOSS_ROWS
 
 IGNORED = -100
 """Label of a position without a next token; torch's convention."""
+LossOfRows = Callable[[Tensor, Tensor, Tensor, int, dist.ProcessGroup | None], tuple[Tensor, Tensor]]
+"""`loss_of_rows`, or the same compiled."""
 
 
 class HeadCrossEntropy(torch.autograd.Function):
@@ -33,6 +36,7 @@ class HeadCrossEntropy(torch.autograd.Function):
         tokens: int,
         group: dist.ProcessGroup | None,
         chunk: int,
+        of_rows: LossOfRows,
     ) -> Tensor:
         """Returns the sum in nats, float32 scalar, over positions whose label is not IGNORED.
 
@@ -45,6 +49,7 @@ class HeadCrossEntropy(torch.autograd.Function):
             group: ranks over which the vocabulary is sharded, in equal parts in rank order; each computes the same sum,
                 and its contribution to the gradient of `hidden`.
             chunk: positions whose logits exist at a time.
+            of_rows: computes a chunk.
         """
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden)
@@ -53,10 +58,7 @@ class HeadCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros(weight.shape if trained else (), dtype=torch.float32, device=weight.device)
         for start in range(0, hidden.shape[0], chunk):
             rows, expected = hidden[start : start + chunk], labels[start : start + chunk]
-            if group:
-                loss, grad = _sharded(rows, weight, expected, tokens, group)
-            else:
-                loss, grad = _whole(rows, weight, expected, tokens)
+            loss, grad = of_rows(rows, weight, expected, tokens, group)
             total += loss
             grad_hidden[start : start + chunk] = grad @ weight
             if trained:
@@ -65,11 +67,26 @@ class HeadCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Multiplies the gradients from `forward` by the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
         of_weight = grad_weight * grads[0] if ctx.needs_input_grad[1] else None
-        return grad_hidden * grads[0], of_weight, None, None, None, None
+        return grad_hidden * grads[0], of_weight, *(None,) * 5
+
+
+def loss_of_rows(
+    rows: Tensor, weight: Tensor, labels: Tensor, tokens: int, group: dist.ProcessGroup | None
+) -> tuple[Tensor, Tensor]:
+    """Returns the summed loss of some positions, and its gradient with respect to the logits of this rank's columns.
+
+    Args:
+        rows: float [positions, dim], the hidden state.
+        weight: see `HeadCrossEntropy`, like the other arguments.
+        labels: see `weight`.
+        tokens: see `weight`.
+        group: see `weight`.
+    """
+    return _sharded(rows, weight, labels, tokens, group) if group else _whole(rows, weight, labels, tokens)
 
 
 def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
@@ -78,7 +95,7 @@ def _whole(rows: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> tuple[T
     target = torch.where(counted, labels, 0)[:, None]
     log_p = torch.log_softmax(_logits(rows, weight, tokens), dim=-1)
     loss = -(log_p.gather(1, target)[:, 0] * counted).sum()
-    grad = log_p.exp_().scatter_add_(1, target, torch.full_like(target, -1, dtype=torch.float32))
+    grad = _add_at(target, log_p.exp_(), torch.full_like(target, -1, dtype=torch.float32))
     return loss, (grad * counted[:, None]).to(rows.dtype)
 
 
@@ -108,8 +125,19 @@ def _sharded(
     sums = torch.stack((exponents.sum(dim=-1), label_logits))
     dist.all_reduce(sums, group=group)
     loss = ((sums[0].log() - sums[1]) * counted).sum()
-    grad = exponents.div_(sums[0][:, None]).scatter_add_(1, target, -is_local.float())
+    grad = _add_at(target, exponents.div_(sums[0][:, None]), -is_local.float())
     return loss, (grad * counted[:, None]).to(rows.dtype)
+
+
+def _add_at(target: Tensor, values: Tensor, added: Tensor) -> Tensor:
+    """Returns `values` [positions, columns] with `added` in column `target`, both [positions, 1]; may change `values`.
+
+    Compiled, it is in one kernel with what is before and after it; a scatter would be between two kernels.
+    """
+    if not torch.compiler.is_compiling():
+        return values.scatter_add_(1, target, added)
+    columns = torch.arange(values.shape[1], device=values.device)
+    return values + torch.where(columns == target, added, 0)
 
 
 def count_labels(labels: Tensor) -> int:
@@ -127,6 +155,7 @@ def head_cross_entropy(
     tokens: int | None = None,
     group: dist.ProcessGroup | None = None,
     chunk: int | None = None,
+    of_rows: LossOfRows = loss_of_rows,
 ) -> Tensor:
     """Returns the summed cross-entropy in nats (float32 scalar) of `labels` under the head `weight`.
 
@@ -137,6 +166,7 @@ def head_cross_entropy(
         tokens: number of the first rows that are tokens; the others are padding. None: all of `weight`.
         group: ranks over which the vocabulary is sharded (see `HeadCrossEntropy`).
         chunk: positions whose logits exist at a time; None: `LOSS_ROWS` of the device.
+        of_rows: computes a chunk.
     """
     chunk = chunk or LOSS_ROWS["cuda" if hidden.is_cuda else "cpu"]
     total: Tensor = HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
@@ -146,5 +176,6 @@ def head_cross_entropy(
         len(weight) if tokens is None else tokens,
         group,
         chunk,
+        of_rows,
     )
     return total

@@ -216,10 +216,8 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
     one. Each weight has its own generator, seeded with its name: changing one layer does not change the initial weights
     of the others, and a rank computes only the weights of its own layers.
     """
-    if name.startswith("head.") or name.endswith(".bias"):
-        return torch.zeros(shape)
-    if len(shape) == 1:
-        return torch.ones(shape)
+    if (constant := initial_constant(name, shape)) is not None:
+        return torch.full(shape, constant)
     generator = torch.Generator().manual_seed(_seed_of(seed, name))
     if name.startswith("embedding."):
         deviation = 0.02 if config.tie_embeddings else 1.0
@@ -227,6 +225,13 @@ def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int)
         residual = name.endswith(("wo.weight", "w2.weight"))
         deviation = shape[1] ** -0.5 / (math.sqrt(2 * config.layers) if residual else 1.0)
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
+
+
+def initial_constant(name: str, shape: torch.Size) -> float | None:
+    """Returns the value that all numbers of an initial weight have; None if they are drawn."""
+    if name.startswith("head.") or name.endswith(".bias"):
+        return 0.0
+    return 1.0 if len(shape) == 1 else None
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -28,9 +28,15 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import Attend, Bounds, Kernel, best_kernel
-from tasks.trainer.model.loss import head_cross_entropy
+from tasks.trainer.model.loss import LossOfRows, head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
-from tasks.trainer.parallel.compilation import compile_layers, gather_ahead, make_tensor_asynchronous, overlap_of
+from tasks.trainer.parallel.compilation import (
+    compile_layers,
+    gather_ahead,
+    loss_in,
+    make_tensor_asynchronous,
+    overlap_of,
+)
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -100,6 +106,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
     compiled = compile_layers(model.layers.values(), layout, mesh.device)
+    model.head_loss = partial(model.head_loss, chunk=layout.loss_rows, of_rows=loss_in(compiled))
     _shard(model, mesh, run)
     overlap = overlap_of(mesh, run, compiled)
     if overlap.weights.on:
@@ -148,12 +155,21 @@ def _split_embedding(embedding: nn.Embedding, mesh: DeviceMesh) -> None:
     cast(Any, embedding).forward = forward
 
 
-def _sharded_loss(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int) -> Tensor:
+def _sharded_loss(
+    mesh: DeviceMesh,
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    tokens: int,
+    *,
+    chunk: int | None,
+    of_rows: LossOfRows,
+) -> Tensor:
     """Computes the loss when each rank has some rows of the head and some positions of the hidden state."""
     assert isinstance(hidden, DTensor)
     assert isinstance(weight, DTensor)
     whole = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-    return head_cross_entropy(whole, weight.to_local(), labels, tokens, mesh.get_group())
+    return head_cross_entropy(whole, weight.to_local(), labels, tokens, mesh.get_group(), chunk, of_rows)
 
 
 def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:

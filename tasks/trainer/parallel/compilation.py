@@ -1,7 +1,8 @@
-"""Whether layers are compiled, and which communication runs beside computation; each with the reason.
+"""Whether layers and the loss are compiled, and which communication runs beside computation; each with the reason.
 
 Every layer is compiled on its own, with the same code, so one graph serves all of them and compilation takes as long
-as that of one layer. Collectives of FSDP are between the graphs, where they overlap with computation.
+as that of one layer. Another graph computes the loss of some positions, whose logits are read and written several times
+without a compiler. Collectives of FSDP are between the graphs, where they overlap with computation.
 
 FSDP gathers the weights of a module while the one before it computes, in the forward and in the backward pass. Without
 this a GPU gathers ahead only as far as Python is ahead of it.
@@ -26,6 +27,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.model.loss import LossOfRows, loss_of_rows
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.fit import compile_reasons
 from tasks.trainer.parallel.mesh import Mesh
@@ -79,6 +81,14 @@ def compile_layers(layers: Iterable[nn.Module], layout: Layout, device: torch.de
     for layer in layers:
         layer.compile(backend=BACKEND, fullgraph=True)
     return decision
+
+
+def loss_in(compiled: Decision) -> LossOfRows:
+    """Returns the loss of some positions, compiled if the layers are."""
+    if not compiled.on:
+        return loss_of_rows
+    loss: LossOfRows = torch.compile(loss_of_rows, backend=BACKEND, fullgraph=True)
+    return loss
 
 
 @cache

@@ -304,9 +304,14 @@ def _warm_up(layout: Layout, stage: int) -> int:
     return later + 1 if chunks == 1 else 2 * later + (chunks - 1) * layout.pipeline + 1
 
 
+def loss_rows(layout: Layout | None, gpu: bool) -> int:
+    """Returns the number of positions whose logits exist at a time."""
+    return (layout.loss_rows if layout else None) or LOSS_ROWS["cuda" if gpu else "cpu"]
+
+
 def _loss_memory(shape: ModelShape, layout: Layout, width: int, tokens: float, gpu: bool) -> float:
     """Returns the bytes of the loss: a chunk of logits in several forms, and the gradients of hidden state and head."""
-    rows, vocabulary = min(LOSS_ROWS["cuda" if gpu else "cpu"], tokens), shape.vocab_size / layout.tensor
+    rows, vocabulary = min(loss_rows(layout, gpu), tokens), shape.vocab_size / layout.tensor
     logits, head = rows * vocabulary, vocabulary * shape.dim
     hidden = 2 * width * tokens * shape.dim
     if width == FP32:

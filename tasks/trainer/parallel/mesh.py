@@ -66,6 +66,11 @@ class Mesh:
         groups: list[list[int]] = grid.reshape(-1, math.prod(grid.shape[at] for at in last)).tolist()
         return groups
 
+    def ranks_of_stage(self) -> list[int]:
+        """Returns the ranks whose chunks of the model are those of this one, ascending."""
+        dimensions = [dimension for dimension in DIMENSIONS if dimension != "pipeline"]
+        return next(sorted(ranks) for ranks in self.ranks_along(*dimensions) if dist.get_rank() in ranks)
+
     def group(self, dimension: str) -> dist.ProcessGroup:
         """Returns the group of ranks that differ from this one only in a dimension."""
         return self.dimensions.get_group(dimension)

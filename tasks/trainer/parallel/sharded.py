@@ -37,7 +37,7 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.model.transformer import Transformer, initial_weight
+from tasks.trainer.model.transformer import Transformer, initial_constant, initial_weight
 from tasks.trainer.optim import build_optimizer, local, sum_of_squares
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, layout_warnings, memory_per_rank
@@ -223,7 +223,7 @@ class Sharded:
 
     def initialize(self) -> None:
         """Sets the random initial weights."""
-        initialize_shards(self.parameters, self.run)
+        initialize_shards(self.parameters, self.run, self.mesh)
 
     def state_hashes(self) -> list[Tensor]:
         """Returns the hash of this rank's shard of weights and optimizer state for each of `copies`, int64 scalars."""
@@ -375,19 +375,36 @@ def shards_of(
 
 
 @torch.no_grad()
-def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig) -> None:
-    """Sets this rank's shards of the initial weights, in place, one parameter after the other.
+def initialize_shards(parameters: Mapping[str, DTensor], run: TrainConfig, mesh: Mesh) -> None:
+    """Sets this rank's shards of the initial weights, in place; every rank with the same chunks calls this.
 
-    Every rank draws all weights of its chunks: the generator of a parameter has no cheap way to its later numbers.
+    The generator of a parameter has no cheap way to the numbers of one shard. So each rank draws some of the
+    parameters, all at the same time, and sends them to the others, which take their shards.
     """
-    for name, parameter in parameters.items():
-        parameter.to_local().copy_(_initial_shard(name, parameter, run))
-
-
-def _initial_shard(name: str, parameter: DTensor, run: TrainConfig) -> Tensor:
-    mesh = parameter.device_mesh
-    whole = initial_weight(run.model, name, parameter.shape, run.init_seed).to(mesh.device_type)
-    return distribute_tensor(whole, mesh, parameter.placements, src_data_rank=None).to_local()
+    constants = {name: initial_constant(name, parameter.shape) for name, parameter in parameters.items()}
+    for name, constant in constants.items():
+        if constant is not None:
+            parameters[name].to_local().fill_(constant)
+    # A round takes as long as its largest parameter, so parameters of similar size are in the same one.
+    drawn = [name for name, constant in constants.items() if constant is None]
+    drawn.sort(key=lambda name: (-parameters[name].numel(), name))
+    ranks, here = mesh.ranks_of_stage(), dist.get_rank()
+    group = dist.new_group(ranks, use_local_synchronization=True) if len(ranks) < dist.get_world_size() else None
+    for first in range(0, len(drawn), len(ranks)):
+        of_ranks = list(zip(ranks, drawn[first : first + len(ranks)], strict=False))
+        own = [
+            initial_weight(run.model, name, parameters[name].shape, run.init_seed)
+            for rank, name in of_ranks
+            if rank == here
+        ]
+        for rank, name in of_ranks:
+            parameter = parameters[name]
+            whole = own.pop().to(mesh.device) if rank == here else torch.empty(parameter.shape, device=mesh.device)
+            dist.broadcast(whole, rank, group)
+            shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+            parameter.to_local().copy_(shard.to_local())
+    if group:
+        dist.destroy_process_group(group)
 
 
 def accumulate(model: Transformer, microbatches: Sequence[Batch], zero: int) -> Tensor:

@@ -6,8 +6,7 @@ from typing import Any, TypedDict
 from tasks.core.pages import table
 from tasks.core.terminal import duration
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import HOUR, ModelEstimate, RunEstimate, cost
-from tasks.trainer.planning.measured import RunPerformance
+from tasks.trainer.planning.estimate import HOUR, ModelEstimate, RunEstimate, RunPerformance, cost
 
 
 class ComparisonRow(TypedDict):

@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.shape import LOSS_ROWS, ModelShape
-from tasks.trainer.parallel.fit import FP32, chunks_of_rank
+from tasks.trainer.model.shape import ModelShape
+from tasks.trainer.parallel.fit import FP32, chunks_of_rank, loss_rows
 from tasks.trainer.place import Layout
 
 
@@ -192,7 +192,7 @@ def _of_tensor(
     norms = (2 * layers + last) * (m if layout.zero > 1 else 1)
     # Summed gradients are fp32.
     yield "tensor", "all_reduce", norms, (FP32 if layout.zero == 1 and m > 1 else width) * shape.dim
-    chunks = math.ceil(positions / LOSS_ROWS["cuda" if gpu else "cpu"])
+    chunks = math.ceil(positions / loss_rows(layout, gpu))
     # The largest logit of each position, then the sum of exponentials and the logit of the label.
     yield "tensor", "all_reduce", last * m * 2 * chunks, FP32 * 3 * positions / (2 * chunks)
 

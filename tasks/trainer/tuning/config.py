@@ -54,6 +54,13 @@ class FinetuneConfig(Config):
         check_model_name(name, _BASE, "a base is <recipe>/checkpoint@<version> or <recipe>/finetuned@<version>")
         return name
 
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _arithmetic(cls, precision: object) -> object:
+        if precision == "fp8":
+            raise ValueError('adapters and a base in 4 bits have no products in fp8: set "bf16"')
+        return precision
+
     @model_validator(mode="after")
     def _fits(self) -> "FinetuneConfig":
         self.training(ModelConfig())  # its checks of batches and milestones

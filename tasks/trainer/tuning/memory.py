@@ -7,8 +7,8 @@ take 4.5 bits each and are dequantized one matrix at a time, and a frozen matrix
 from collections.abc import Mapping
 
 from tasks.trainer.config import LoraConfig, Target, TrainConfig, TuningSpec
-from tasks.trainer.model.shape import LOSS_ROWS, ModelShape, flops_per_token
-from tasks.trainer.parallel.fit import FP32, memory_per_rank
+from tasks.trainer.model.shape import ModelShape, flops_per_token
+from tasks.trainer.parallel.fit import FP32, loss_rows, memory_per_rank
 from tasks.trainer.place import Layout
 
 NF4 = 0.5 + FP32 / 64
@@ -167,5 +167,5 @@ def _loss(
         return tokens * (vocabulary * (3 * FP32 + narrow) + width * shape.dim) + head
     if tuning.lora is None or not usual:  # 0: a layer needs more than the loss
         return usual
-    rows = min(LOSS_ROWS["cuda" if gpu else "cpu"], tokens)
+    rows = min(loss_rows(layout, gpu), tokens)
     return 2 * width * tokens * shape.dim + rows * vocabulary * (2 * FP32 + 2 * narrow if narrow else 3 * FP32)

@@ -48,6 +48,7 @@ def test_users_of_an_artifact_are_those_of_its_own_and_of_other_versions(tmp_pat
     index = filled(tmp_path)
     users = ["test/measured/pii@1", "test/numbers@2", "test/source@2"]
     assert index.users(ArtifactId("test/source", "1")) == users
+    assert index.users(ArtifactId("test/source", "1"), 1) == users[:2], "one of its own version, one of another"
     assert index.users(ArtifactId("test/numbers", "2")) == []
 
 

@@ -16,7 +16,8 @@ from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
 from tasks.run.retention import collect
 from tasks.run.runner import StageResult, open_store, run_stage
-from tasks.run.trace.trace import PageTrace, trace
+from tasks.run.trace.answer import PageTrace
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tasks.trainer.config import ReplayConfig
 from tasks.trainer.spec import _replay

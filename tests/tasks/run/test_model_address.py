@@ -188,7 +188,7 @@ def test_two_runs_that_import_a_model_at_once_end_with_one_checkpoint(
     assert others[0].verify() == []
 
 
-def test_a_training_starts_from_an_address(tmp_path: Path, model: Path) -> None:
+def test_a_training_starts_from_a_model_of_the_hub(tmp_path: Path, model: Path, hub: HubServer) -> None:
     tokenizer = str(model / "tokenizer.json")
     tokens_in(tmp_path, corpus(30), tokenizer_file=tokenizer)
     shape = read_model(model).shape.model_dump(mode="json")
@@ -206,13 +206,14 @@ def test_a_training_starts_from_an_address(tmp_path: Path, model: Path) -> None:
         "train.batch_size": 2,
         "train.microbatch": 1,
         "train.milestones": 1,
-        "train.init_from": str(model),
+        "train.init_from": f"{HUB}@v1",
     }
     run_stage(find_recipe("smoke").override(settings), "train", version="dev", tracking=TrackingContext("", "test"))
     trained = Artifact.open_at(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"))
     (base,) = versions_of(Store(str(tmp_path)), "imported/checkpoint")
     assert [ref for ref in trained.record.inputs if ref.role == INITIAL] == [base.ref(INITIAL)]
     assert f"began from {base.address}" in trained.record.note
+    assert base.record.note.endswith(f"imported from {HUB}@{COMMIT}")
 
 
 def test_an_error_of_the_import_names_the_setting(bench: Bench, model: Path) -> None:

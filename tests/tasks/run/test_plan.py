@@ -1,6 +1,7 @@
 """The plan of a training: the stages before and after it in the DAG, and the measured MFU in the next plan."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
 from tasks.run import forecast
 from tasks.run.forecast import plan
-from tasks.run.recipe import find_recipe
+from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store, run_stage
+from tasks.stages.canary.cost import CycleCost
 
 RECIPE = """
 name = "planned"
@@ -131,6 +133,16 @@ def test_the_plan_has_the_cost_of_the_longest_canary_cycle(tmp_path: Path) -> No
     # Four arms, and three of the confirmation with three seeds each.
     assert "Canaries, at most: 13 runs x " in (text := plan(recipe, open_store(recipe), "1").text())
     assert "hours of one H100 at 20% of its peak, 0.00 at 2 an hour" in text
+
+
+def test_the_canaries_of_a_cluster_have_30_million_weights_and_a_price(tmp_path: Path) -> None:
+    cluster = Recipe.load(Path(__file__).parents[3] / "dags" / "recipes" / "cluster" / "cluster.toml")
+    recipe = cluster.override({"place.store": str(tmp_path), "place.aws_conn_id": ""})
+    vocabulary, length = recipe.tokenizer.vocab_size, recipe.pack.seq_len
+    assert 30e6 <= CycleCost(recipe.canary, vocabulary, length).parameters < 31e6
+    text = plan(recipe, open_store(recipe), "1").text()
+    assert "Canaries, at most: 41 runs x " in text
+    assert re.search(r"hours of one H100 at 20% of its peak, 0\.\d\d at 3 an hour", text)
 
 
 def test_figures_whose_formula_does_not_hold_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A rejected mixture: what the next cycle of canaries starts from."""
+"""What the next cycle of canaries starts from: the decision of the one before, unless a person rejected it."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,13 @@ from tasks.run.catalogue import STAGES
 from tasks.run.lineage import previous_inputs
 from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
+from tasks.run.result import StageResult
 from tasks.run.retention import survey
+from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
+from tasks.run.tracking import TrackingContext
+from tests.tasks.run.test_adopted import REFINE, TOKENS, small_recipe
+from tests.tasks.trainer.in_process import training_in_process
 
 RECIPE = '{"name": "r", "extract": {"files": [{"name": "a", "kind": "text", "path": "/a"}]}, "canary": {}}'
 
@@ -67,3 +72,38 @@ def test_a_mixture_that_is_made_again_with_another_result_is_not_rejected(store:
 def test_a_version_without_a_mixture_cannot_be_rejected(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reject", "--recipe", RECIPE, "--version", "v9"]) == 2
     assert "no artifact r/mixture@v9" in capsys.readouterr().err
+
+
+def test_the_second_cycle_starts_from_the_promoted_mixture_and_knows_the_runs_of_the_first(tmp_path: Path) -> None:
+    settings = {
+        "current": {"books": 0.98, "notes": 0.02}, "anchors": ["uniform"], "target": {"notes": 1.0}, "guard_share": 9.0,
+        "repetition_cap": 99.0, "steps": 8, "batch_size": 4, "microbatch": 4,
+        "optim": {"lr": 3e-2, "warmup_steps": 1},
+    }  # fmt: skip
+    recipe = small_recipe(tmp_path).override({f"canary.{name}": value for name, value in settings.items()})
+
+    def run(stage: str, version: str = "v1", member: str = "", recipe: Recipe = recipe) -> StageResult:
+        tracking = TrackingContext("", recipe.name)
+        return run_stage(recipe, stage, version=version, source_version="v1", member=member, tracking=tracking)
+
+    with training_in_process():
+        for stage in (*REFINE, *TOKENS):
+            run(stage)
+        screened = run("arms", member="round-1").members
+        for member in screened:
+            run("canary", member=member)
+        for member in run("finalist").members:
+            run("confirm", member=member)
+    assert run("decide").metrics["promoted"] == 1
+    store = open_store(recipe)
+    promoted = json.loads(Artifact.open_at(store, ArtifactId("smoke/mixture", "v1")).read("mixture.json"))["weights"]
+    assert promoted == {"books": 0.5, "notes": 0.5}
+
+    run("arms", "v2", "round-1", recipe.override({"canary.steps": 9}))
+    second = Artifact.open_at(store, ArtifactId("smoke/arms/round-1", "v2"))
+    assert not second.record.adopted_from
+    cycle = json.loads(second.read("cycle.json"))
+    assert (cycle["arms"][0]["kind"], cycle["arms"][0]["weights"]) == ("current", promoted)
+    [known] = cycle["evidence"]["cycles"]
+    assert (known["artifact"], len(known["runs"])) == ("smoke/mixture@v1", len(screened))
+    assert "The current mixture is the decision of smoke/mixture@v1." in cycle["registered"]["rules"]

@@ -21,7 +21,8 @@ from tasks.run.catalogue import STAGES
 from tasks.run.place import Retention
 from tasks.run.retention import collect, survey
 from tasks.run.runner import StageResult, open_store, run_stage
-from tasks.run.trace.trace import PageTrace, trace
+from tasks.run.trace.answer import PageTrace
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tests.corpora import tokens_in
 from tests.tasks.run.months import PAGES, READ, Months, months

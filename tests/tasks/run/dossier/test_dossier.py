@@ -25,7 +25,8 @@ from tasks.run.dossier.corpus import terms_of_use
 from tasks.run.dossier.dossier import WrittenDossier, write_dossier
 from tasks.run.dossier.summary import Statement
 from tasks.run.recipe import Recipe
-from tasks.run.trace.trace import PageTrace, trace
+from tasks.run.trace.answer import PageTrace
+from tasks.run.trace.trace import trace
 from tests.conftest import run_stage_in
 from tests.corpora import WORDS, kept_document, tokens_in
 from tests.tasks.run.champions import recipe_in

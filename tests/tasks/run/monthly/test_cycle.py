@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,6 +26,7 @@ from tasks.run.result import StageResult
 from tasks.run.retention import survey
 from tasks.run.runner import open_store
 from tasks.run.shell import main
+from tests.kills import KILLS_S, finish_despite_kills
 from tests.tasks.run.test_accumulated import add
 from tests.tasks.run.test_adopted import small_recipe
 
@@ -76,18 +79,24 @@ def write(path: Path, word: str, words: int = 90) -> None:
     path.write_text(f"the and of {' '.join(f'{word}{place}' for place in range(words))}.\n")
 
 
+def change_files(folder: Path, version: str) -> None:
+    """What happens before a month: six new files and two changed ones before the second, a new one before the third."""
+    if version == SECOND:
+        add(folder, "2")
+        for number in range(CHANGED):
+            write(folder / "books" / f"{number + 4}.txt", f"edit{number}x")
+    if version == THIRD:
+        write(folder / "notes" / "late.txt", "late")
+
+
 @pytest.fixture(scope="module")
 def year(tmp_path_factory: pytest.TempPathFactory) -> Year:
-    """Three months: six new files and two changed ones in the second, one new file and no training in the third."""
+    """Three months, of which the third has too few tokens for a training."""
     folder = tmp_path_factory.mktemp("year")
     made = Year(small_recipe(folder).override(SETTINGS), folder, {}, {})
-    made.run(FIRST)
-    add(folder, "2")
-    for number in range(CHANGED):
-        write(folder / "books" / f"{number + 4}.txt", f"edit{number}x")
-    made.run(SECOND)
-    write(folder / "notes" / "late.txt", "late")
-    made.run(THIRD)
+    for version in MONTHS:
+        change_files(folder, version)
+        made.run(version)
     return made
 
 
@@ -303,3 +312,20 @@ def test_a_month_that_a_person_must_approve_does_not_run_in_a_shell(tmp_path: Pa
     recipe = small_recipe(tmp_path).override({**SETTINGS, "place.ask_human": True})
     with pytest.raises(RecipeError, match=r"Trigger smoke\.cycle"):
         run_month(recipe, FIRST)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_months_that_are_killed_at_random_moments_have_the_same_bytes(year: Year, tmp_path: Path) -> None:
+    recipe, draw = small_recipe(tmp_path).override(SETTINGS), Random(0)
+    for version in MONTHS:
+        change_files(tmp_path, version)
+        command = [sys.executable, "-m", "tasks", "cycle", "--recipe", recipe.text, "--version", version]
+        assert finish_despite_kills(command, tmp_path / "store", draw, KILLS_S / len(MONTHS))
+
+    def contents(recipe: Recipe) -> dict[str, str]:
+        """The content of what the months made, but for reports, which have times."""
+        made = (one for one in Ledger(open_store(recipe), recipe.name) if one.address.version in MONTHS)
+        return {str(one.address): one.record.content for one in made if "/month@" not in str(one.address)}
+
+    assert contents(recipe) == contents(year.recipe)

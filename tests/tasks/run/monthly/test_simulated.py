@@ -1,116 +1,110 @@
-"""Months of a web that changes: each publishes what is new, and every alert that should ring rings, and no other."""
+"""Months of a web that changes: each publishes what is new, and every alert that should ring rings, and no other.
 
-import re
+Killed months, and old files that were removed, change nothing of it.
+"""
+
+import random
+import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
-from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.run.monthly.cycle import run_month
 from tasks.run.monthly.report import month_report
-from tasks.run.monthly.tables import read_month
+from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
-from tasks.run.runner import open_store, run_stage
-from tests.tasks.run.monthly import simulated
-from tests.tasks.run.monthly.simulated import Address, SimulatedWeb, recipe_text
+from tasks.run.retention import collect
+from tasks.run.runner import open_store
+from tasks.run.trace.trace import PageTrace, trace
+from tests.kills import KILLS_S, finish_despite_kills
+from tests.tasks.run.monthly.simulated import QUARTER, Calendar, Living, SimulatedWeb, recipe_text
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200)]
+
+KEPT = Retention(versions=2, grace_days=0, warc_months=0)
 
 
-def a_month_passes(store: Store) -> None:
-    """Moves the times of the newest crawl DB back by a month."""
-    for path in Path(store.root).glob("living/crawldb/*/*/*.parquet"):
-        table = parquet.read(str(path))
-        for number, column in enumerate(table.schema):
-            if pa.types.is_timestamp(column.type):
-                month = pa.scalar(timedelta(days=31), pa.duration("ms")).cast(pa.duration(column.type.unit))
-                table = table.set_column(number, column, pc.subtract(table.column(column.name), month))
-        pq.write_table(table, path)
-
-
-def published(store: Store, version: str, before: set[str]) -> dict[Address, str]:
-    """The pages that a month has kept and no month before: address -> id; indexes of sites are left out."""
-    documents = Artifact.open_at(store, ArtifactId("living/documents", version))
-    found = {}
-    for path in documents.files("kept/"):
-        for row in documents.table(path, ["id", "url"]).to_pylist():
-            host, _, name = re.sub(r"^http://|:\d+", "", row["url"]).partition("/")
-            if name and row["id"] not in before:
-                found[Address(host, f"/{name}")] = row["id"]
-    return found
-
-
-class Living:
-    """The months of a simulated web, run one after the other."""
-
-    def __init__(self, folder: Path, world: SimulatedWeb, recipe: Recipe) -> None:
-        self.world, self.recipe, self.store = world, recipe, open_store(recipe)
-        self.reports: dict[int, dict[str, Any]] = {}
-        self.pages: dict[int, dict[Address, str]] = {}
-        self.expected: dict[int, set[Address]] = {}
-
-    def run(self, months: int) -> None:
-        for _ in range(months):
-            self.world.next_month()
-            number, version = self.world.month, f"2026-{self.world.month:02}"
-            _, ended = run_month(self.recipe, version)
-            assert not ended
-            self.reports[number] = read_month(month_report(self.store, self.recipe, version))
-            known = {one for pages in self.pages.values() for one in pages.values()}
-            self.pages[number] = published(self.store, version, known)
-            self.expected[number] = set(self.world.expected)
-            a_month_passes(self.store)
-            if number == simulated.TAKEN_DOWN_IN:
-                at = self.world.take_down()
-                self.take_down(at)
-
-    def take_down(self, at: Address) -> None:
-        """Requests a takedown of a page."""
-        port = re.search(r":(\d+)/", self.recipe.field("crawl.seeds")[0])
-        assert port
-        request = {"takedown.urls": [f"http://{at.host}:{port[1]}{at.path}"], "takedown.reason": "asked"}
-        request["takedown.date"] = datetime.now(UTC).isoformat()
-        run_stage(self.recipe.override(request), "takedown", version="request")
-
-
-@pytest.fixture(scope="module")
-def living(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    folder = tmp_path_factory.mktemp("living")
-    world = SimulatedWeb()
+@contextmanager
+def living(folder: Path, calendar: Calendar) -> Iterator[tuple[SimulatedWeb, Path]]:
+    """Serves a web; yields it with its recipe."""
+    world = SimulatedWeb(calendar)
     with world.serve() as site:
         path = folder / "living.toml"
-        path.write_text(recipe_text(site, folder / "store"))
-        yield Living(folder, world, Recipe.load(path))
+        path.write_text(recipe_text(site, str(folder / "store")))
+        yield world, path
 
 
-def alerts(living: Living) -> dict[int, set[tuple[str, str]]]:
-    found = {
-        number: {(one["kind"], one["what"]) for one in report["alerts"]} for number, report in living.reports.items()
-    }
-    return {number: of_month for number, of_month in found.items() if of_month}
+def test_a_year_keeps_what_is_new_rings_for_what_has_changed_and_removes_what_nothing_needs(tmp_path: Path) -> None:
+    with living(tmp_path, Calendar()) as (world, path):
+        recipe = Recipe.load(path)
+        store = open_store(recipe)
+
+        def run(version: str) -> None:
+            assert not run_month(recipe, version)[1]
+            month_report(store, recipe, version)
+            removed.update(dict.fromkeys(collect(store, recipe.name, KEPT).removed, version))
+
+        removed: dict[str, str] = {}
+        months = Living(world, recipe, run)
+        months.run(12)
+    months.check()
+    assert len(removed) > 50
+    check_registered(months)
+    check_removed(store, removed)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_twelve_months_keep_what_is_new_and_ring_for_what_has_changed(living: Living) -> None:
-    living.run(12)
-    wrong = {number: sorted(pages.keys() ^ living.expected[number]) for number, pages in living.pages.items()}
-    assert not {number: pages for number, pages in wrong.items() if pages}
-    assert alerts(living) == {
-        simulated.FRENCH_FROM: {("new_language", "fr")},
-        simulated.LOST_FROM: {("vanished", simulated.LOST)},
-        simulated.FARM_FROM: {("drift", "domains")},
-    }
-    counts = {number: report["history"][-1]["documents"] for number, report in living.reports.items()}
-    for number, of_month in counts.items():
-        assert of_month["new"] + of_month["changed"] == len(living.expected[number]), f"month {number}"
-    assert counts[simulated.TAKEN_DOWN_IN + 1]["forgotten"] == 1
-    taken = living.reports[12]["takedowns"]
-    assert (taken["in_force"], taken["present"]) == ({"url": 1}, [])
-    assert living.world.taken_down not in living.pages[12]
+def check_registered(months: Living) -> None:
+    """Every registered model traces to pages of its own and of all earlier months, with the bytes of their captures."""
+    models = [one.address.version for one in Ledger(months.store, "living") if one.address.name == "living/model"]
+    assert models == months.versions
+    for number, version in enumerate(models, 1):
+        read = 0
+        for month in range(1, number + 1):
+            ids = sorted(months.pages[month].values())[:: max(1, len(months.pages[month]) // 4)]
+            for found in (trace(months.store, "living", version, one) for one in ids):
+                assert isinstance(found, PageTrace)
+                (document,) = found.documents
+                assert document.capture
+                assert document.capture.warc_file
+                (file,) = (
+                    (one, path)
+                    for one in Ledger(months.store, "living")
+                    if one.address.name.startswith("living/segment")
+                    for path in one.files("")
+                    if path.endswith(document.capture.warc_file.rpartition("/")[2])
+                )
+                assert document.url.encode() in file[0].read(file[1])
+                read += bool(document.reading and document.reading.steps)
+        assert read or number > 1
+
+
+def check_removed(store: Store, removed: dict[str, str]) -> None:
+    """Whoever reads what was removed gets its name, the date and the reason; its record is still in the ledger."""
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    known = {str(one.address) for one in Ledger(store, "living")}
+    assert removed.keys() <= known
+    for address in removed:
+        artifact = Artifact.open_at(store, ArtifactId.parse(address))
+        path = next(entry.path for part in artifact.parts for entry in part.files)
+        with pytest.raises(InputError, match=rf"files of {address} were removed on {today} .*no longer needed"):
+            artifact.read(path)
+
+
+def test_months_that_are_killed_at_random_moments_publish_the_same(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    with living(tmp_path, QUARTER) as (world, path):
+
+        def run(version: str) -> None:
+            command = [sys.executable, "-m", "tasks", "cycle", "--recipe", str(path), "--version", version]
+            assert finish_despite_kills(command, tmp_path / "store", draw, KILLS_S / 3)
+
+        months = Living(world, Recipe.load(path), run)
+        months.run(3)
+    months.check()

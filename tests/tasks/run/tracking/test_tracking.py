@@ -8,7 +8,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 
@@ -16,9 +16,11 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import adopt
+from tasks.core.errors import TransientError
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
 from tasks.run.result import StageResult
+from tasks.run.retention import delete_runs
 from tasks.run.shell import main
 from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.send import StageRun, keep_message, send_messages, waiting_messages
@@ -73,6 +75,26 @@ def test_a_stage_run_is_nested_under_its_dag_run_with_inputs_metrics_and_figure(
     assert {"loss.png", "artifact.json"} <= names
     assert [entry.path for entry in client(server).list_artifacts(child.info.run_id, "cards")] == ["cards/toy.md"]
     assert f"/runs/{child.info.run_id}?" in run.url
+
+
+def test_runs_of_artifacts_without_files_are_marked_as_deleted_and_no_others(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, store = client(server), Store(str(tmp_path))
+    made = [run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind=kind) for kind in ("old", "new")]
+    for artifact in made:
+        assert tracked(server, "test", artifact).close("FINISHED", artifact)
+    assert delete_runs(store, "test", server) == 0
+    made[0].remove_files("no longer needed", datetime.now(UTC))
+    assert delete_runs(store, "test", server) == 1
+    (kept,) = held.search_runs([held.get_experiment_by_name("test").experiment_id])
+    assert kept.data.tags["sluice.artifact"] == str(made[1].address)
+    assert delete_runs(store, "test", server) == 0
+    assert delete_runs(store, "test", "") == 0
+    assert delete_runs(store, "none", server) == 0
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(TransientError, match=r"MLflow at http://127\.0\.0\.1:9 does not respond"):
+        delete_runs(store, "test", "http://127.0.0.1:9")
 
 
 def described(uri: str, run_id: str) -> str:

@@ -1,6 +1,8 @@
-"""A whole cycle: arms, real small runs, a decision."""
+"""A whole cycle: arms, real small runs, a decision; also after kills, and with arms that anneal or replay."""
 
 import json
+import os
+import signal
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -11,9 +13,11 @@ from tasks.core.artifact import Artifact
 from tasks.formats.tokens import marks
 from tasks.stages.canary import CanaryConfig
 from tasks.trainer.config import ModelConfig, OptimConfig
+from tasks.trainer.loop import Trainer
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
 from tests.taken_down import take_down
+from tests.tasks.trainer.forks import forked
 from tests.tasks.trainer.in_process import training_in_process
 
 
@@ -41,7 +45,6 @@ class Finished(NamedTuple):
     runs: list[Artifact]
     fresh: list[Artifact]
     mixture: Artifact
-    again: Artifact
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         return Finished(made, *cycle(folder, made))
 
 
-def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Artifact, Artifact]:
+def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Artifact]:
     arms = run_stage_in(
         folder, "tasks.stages.canary.arms", config(), {"plan": made.plan}, member="round-1", kind="arms"
     )
@@ -75,14 +78,11 @@ def cycle(folder: Path, made: Made) -> tuple[list[Artifact], list[Artifact], Art
     ]
     both = {"plan": made.plan, "finalist": finalist, "confirmations": fresh}
     mixture = run_stage_in(folder, "tasks.stages.canary.decide", config(), both, kind="mixture")
-    again = run_stage_in(
-        folder, "tasks.stages.canary.run", config(), inputs, member="round-1-arm-0-seed-3", kind="other"
-    )
-    return runs, fresh, mixture, again
+    return runs, fresh, mixture
 
 
-def test_a_cycle_trains_every_arm_decides_and_is_reproducible(finished: Finished) -> None:
-    _, runs, fresh, mixture, again = finished
+def test_a_cycle_trains_every_arm_and_decides(finished: Finished) -> None:
+    _, runs, fresh, mixture = finished
     results = [json.loads(run.read("result.json")) for run in runs]
     assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 3), ("arm-0-again", 3), ("arm-1", 3)]
     for one in results:
@@ -105,7 +105,79 @@ def test_a_cycle_trains_every_arm_decides_and_is_reproducible(finished: Finished
     ]
     assert decision["confirmation"]["seeds"] == [4, 5, 6]
     assert "| arm-1 | uniform |" in mixture.read("report.md").decode()
-    assert again.read("result.json") == runs[0].read("result.json")
+
+
+def killed(folder: Path, made: Made, run: str, step: int) -> None:
+    """Runs the cycle, and kills this process before a step of one run."""
+    train_step = Trainer._train_step
+
+    def step_or_die(trainer: Trainer, *rest: object) -> bool:
+        if run in trainer.spec.out and trainer.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train_step(trainer, *rest)
+
+    Trainer._train_step = step_or_die  # type: ignore[method-assign]
+    with training_in_process():
+        cycle(folder, made)
+
+
+def test_a_cycle_killed_while_it_screens_and_while_it_confirms_decides_the_same(
+    tmp_path: Path, finished: Finished
+) -> None:
+    for run, step in (("canary/round-1-arm-0-again-seed-3", 2), ("confirmation/arm-1-seed-5", 3)):
+        assert forked(killed, [(tmp_path, finished.made, run, step)]) == [-signal.SIGKILL]
+    with training_in_process():
+        runs, fresh, mixture = cycle(tmp_path, finished.made)
+    undisturbed = [*finished.runs, *finished.fresh, finished.mixture]
+    assert [one.record.content for one in (*runs, *fresh, mixture)] == [one.record.content for one in undisturbed]
+
+
+def test_arms_that_anneal_or_replay_read_other_data_from_that_step_on(tmp_path: Path, finished: Finished) -> None:
+    late = {"train.anneal": {"share": 0.5, "mixture": {"web": 1.0}}}
+    replayed = {"train.replay": {"share": 0.5, "old": ["code"]}}
+    arms = (
+        {"name": "late", "set": late},
+        {"name": "replayed", "set": replayed},
+        {"name": "both", "set": late | replayed},
+    )
+    made = finished.made
+    settings = CanaryConfig.model_validate({**config().model_dump(), "current": {}, "settings": arms})
+    tied = {"plan": made.plan, "shards": made.shards}
+    listed = run_stage_in(tmp_path, "tasks.stages.canary.variants", settings, {"plan": made.plan}, kind="variants")
+    of_variants = {
+        role: [one] * 4 for role, one in (("plans", made.plan), ("encoded", made.shards), ("documents", made.documents))
+    }
+    begun = run_stage_in(
+        tmp_path,
+        "tasks.stages.canary.arms",
+        settings,
+        {**tied, **of_variants, "variants": listed},
+        member="round-1",
+        kind="arms",
+    )
+    read = {
+        **tied,
+        "arms": begun,
+        "tokenizer": made.tokenizer,
+        "heldout": made.shards,
+        "heldout_tokenizer": made.tokenizer,
+    }
+    with training_in_process():
+        runs = {
+            member: json.loads(
+                run_stage_in(tmp_path, "tasks.stages.canary.run", settings, read, member=member, kind="canary").read(
+                    "result.json"
+                )
+            )
+            for member in begun.record.members
+            if "again" not in member
+        }
+    current, annealed, with_old, both = ([loss for _, loss in run["loss_curve"]] for run in runs.values())
+    assert annealed[:2] == current[:2]
+    assert annealed[2:] != current[2:]
+    assert with_old != current
+    assert both[:2] == with_old[:2]
+    assert len({json.dumps(run["bpb"]) for run in runs.values()}) == 4
 
 
 def test_the_next_cycle_by_the_stages_knows_the_runs_of_this_one_until_its_files_are_removed(

@@ -10,8 +10,6 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
-from tasks.trainer.data.heldout import heldout_documents
-from tasks.trainer.evaluation.bpb import documents_bpb
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import _load_pyfunc
 from tests.conftest import run_stage_in
@@ -45,15 +43,6 @@ def test_every_held_out_document_is_scored_and_counted(made: Made, trained: Arti
         assert scores["sources"][source]["bpb"] == pytest.approx(bits / size)
         assert scores["sources"][source]["documents"] == shards.n_documents(source, HELDOUT)
     assert scored.record.rows_in == scored.record.rows_out > 0
-
-
-def test_the_function_the_canaries_call_agrees_with_the_stage(
-    made: Made, trained: Artifact, model_folder: Path, tmp_path: Path
-) -> None:
-    scores = json.loads(evaluate(made, trained, tmp_path).read("scores.json"))
-    documents = {source: heldout_documents(ShardSet.open(made.shards), source, 10**9) for source in ("web", "code")}
-    found = documents_bpb(str(model_folder), documents, 32)
-    assert found == pytest.approx({source: scores["sources"][source]["bpb"] for source in ("code", "web")})
 
 
 def test_another_tokenizer_is_refused(made: Made, trained: Artifact, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
+from tasks.run.recipe import find_recipe
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer
@@ -75,3 +76,8 @@ def test_a_layout_without_support_is_refused_before_anything_runs(
     with pytest.raises(RecipeError, match=reason):
         tune(tmp_path / "refused", base, examples(INSTRUCTIONS), config(loss=loss))
     assert not list((tmp_path / "refused").rglob("*.json"))
+
+
+def test_fp8_is_refused_with_the_reason() -> None:
+    with pytest.raises(RecipeError, match=r"finetune\.precision: adapters and a base in 4 bits have no products"):
+        find_recipe("smoke").override({"finetune.precision": "fp8"})

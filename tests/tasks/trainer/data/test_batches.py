@@ -112,6 +112,23 @@ def test_the_bounds_have_the_start_of_each_document_and_the_longest_length(made:
         assert max(lengths) <= longest <= min(2 * max(lengths), batches.seq_len)
 
 
+def test_batches_for_a_gpu_are_in_page_locked_memory_and_their_copy_is_not_waited_for(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned, waited = list[torch.Tensor](), list[bool]()
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
+    batches = batches_of(made, tmp_path)
+    for device, copies in (("cpu", 0), ("cuda", 4)):
+        with Loader(batches, [0], 1, torch.device(device), workers=0) as loader:
+            part = loader.microbatches(0)[0]
+        assert len(pinned) == copies, "tokens, labels, documents and bounds"
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda tensor, _, *, non_blocking: waited.append(not non_blocking) or tensor
+    )
+    part.on(torch.device("cuda"))
+    assert waited == [False] * 4
+
+
 def test_slices_name_the_documents_of_a_step(made: Made, tmp_path: Path) -> None:
     batches, shards = batches_of(made, tmp_path), ShardSet.open(made.shards)
     pieces = [p for s, n, _ in batches.order.batch(0) for p in batches.plan.slices(s, n).tolist()]

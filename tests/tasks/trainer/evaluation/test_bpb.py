@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
+from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.data.heldout import HeldoutDocument, evaluation_windows, heldout_documents
 from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
 from tasks.trainer.model.transformer import Transformer, build
-from tests.corpora import Made
+from tests.conftest import run_stage_in
+from tests.corpora import Made, corpus, documents_in
 
 EOS, VOCABULARY, CONTEXT = 0, 40, 16
 
@@ -93,3 +96,38 @@ def test_held_out_documents_are_taken_whole_up_to_the_budget(made: Made) -> None
     assert len(heldout_documents(shards, "web", 1)) == 1
     with pytest.raises(InputError, match='"poems" has no held-out document'):
         heldout_documents(shards, "poems", 1)
+
+
+def test_months_of_a_corpus_that_grows_have_equal_shares_of_the_budget(tmp_path: Path) -> None:
+    rows = [{**row, "source": "web"} for row in corpus(140)]
+    months = {"1": rows[:80], "2": rows[80:86], "3": rows[86:140]}
+    encode = EncodeConfig(accumulate=True, heldout_share=0.45)
+    tokenizer, earlier, month_of = None, {}, {}
+    for month, of_month in months.items():
+        documents = {"documents": documents_in(tmp_path, of_month, version=month)}
+        tokenizer = tokenizer or run_stage_in(
+            tmp_path, "tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300), documents, kind="tokenizer"
+        )
+        inputs: dict[str, Artifact] = {**documents, "tokenizer": tokenizer, **earlier}
+        stage = "tasks.stages.tokens.encode"
+        earlier = {"earlier": run_stage_in(tmp_path, stage, encode, inputs, kind="shards", version=month)}
+        month_of |= {bytes.fromhex(row["id"]): month for row in of_month}
+    shards = ShardSet.open(earlier["earlier"])
+    everything = heldout_documents(shards, "web", 10**9)
+    assert [(one.uid, one.n_bytes) for one in everything] == [(uid, size) for uid, _, size in shards.heldout("web")]
+
+    def tokens(documents: list[HeldoutDocument]) -> dict[str, int]:
+        return {month: sum(len(one.tokens) for one in documents if month_of[one.uid] == month) for month in months}
+
+    longest, budget = max(len(one.tokens) for one in everything), sum(tokens(everything).values()) // 2
+    taken = heldout_documents(shards, "web", budget)
+    assert tokens(taken)["2"] == tokens(everything)["2"] < budget / 3, "a small month is measured as a whole"
+    assert abs(tokens(taken)["1"] - tokens(taken)["3"]) <= longest, "the others share the rest"
+    assert budget - 2 * longest <= sum(tokens(taken).values()) <= budget
+    for month in months:
+        own, all_of_it = ({one.uid for one in some if month_of[one.uid] == month} for some in (taken, everything))
+        assert own == set(sorted(all_of_it)[: len(own)]), "the lowest ids"
+    assert [one.uid for one in taken] == [one.uid for one in everything if one.uid in {one.uid for one in taken}]
+    without = heldout_documents(shards, "web", budget, left_out=[one.uid for one in taken])
+    assert without
+    assert not {one.uid for one in without} & {one.uid for one in taken}

@@ -21,10 +21,10 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.heldout import heldout_documents, read
-from tasks.trainer.evaluation.bpb import documents_bpb
+from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
-from tasks.trainer.model.model_file import describe
+from tasks.trainer.model.model_file import describe, load_model
 from tasks.trainer.place import Layout
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
@@ -60,7 +60,11 @@ def test_held_out_bpb_equals_the_evaluation_and_does_not_change_the_weights(made
     last = tmp_path / "measured" / "checkpoints" / "step-00000012" / "model.safetensors"
     last.rename(tmp_path / "measured" / "model.safetensors")
     documents = {source: heldout_documents(ShardSet.open(made.shards), source, 10**6) for source in WEIGHTS}
-    expected = documents_bpb(str(tmp_path / "measured"), documents, trainer.batches.seq_len)
+    model, description = load_model(tmp_path / "measured" / "model.json", tmp_path / "measured" / MODEL)
+    expected = {
+        source: bits_per_byte(some, document_bits(model, some, description["eos_id"], trainer.batches.seq_len))
+        for source, some in documents.items()
+    }
     assert {name: found[12][f"bpb/{name}"] for name in WEIGHTS} == pytest.approx(expected, rel=1e-6)
     assert found[12]["bpb"] == pytest.approx(sum(expected.values()) / 3, rel=1e-6)
     assert any(len(one.tokens) > trainer.batches.seq_len for some in read(Path(spec.heldout)).values() for one in some)

@@ -1,14 +1,18 @@
-"""Initial weights of an earlier run: used unchanged, with the same model and tokenizer, and only once."""
+"""Initial weights: random ones are drawn once; those of an earlier run are unchanged, used once, and of its model."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor, distribute_tensor
 
+from benchmarks.fake_ranks import Storages
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
@@ -17,21 +21,27 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
-from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
+from tasks.trainer.config import LinearRope, ModelConfig, TrainConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model import model_file, transformer
 from tasks.trainer.model.model_file import changed_settings
-from tasks.trainer.model.transformer import Transformer, initial_weight
+from tasks.trainer.model.transformer import Transformer, build, initial_constant, initial_weight
 from tasks.trainer.parallel import sharded
+from tasks.trainer.parallel.mesh import Mesh
+from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.sharded import initialize_shards, shards_of
 from tasks.trainer.place import Layout
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made
+from tests.tasks.trainer.forks import forked
+from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.small_run import digests, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after, train
 
 NAME = "test/checkpoint@first"
+LAYOUTS = Layout(shard=2, tensor=2, compile=False), Layout(shard=2, pipeline=2, compile=False)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +109,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def counted(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        names.append(name)
+        names.extend([name] if initial_constant(name, shape) is None else [])
         return initial_weight(config, name, shape, seed)
 
     for module in (transformer, sharded):
@@ -127,10 +137,54 @@ def test_random_weights_are_drawn_only_for_a_new_run_without_initial_weights(
         return len(drawn)
 
     fresh = small_spec(made, tmp_path / "fresh", steps=2)
-    parameters = len(Transformer(fresh.run.model, 300).state_dict())
-    assert start(fresh) == parameters
+    weights = Transformer(fresh.run.model, 300).state_dict()
+    assert start(fresh) == sum(weight.ndim == 2 for weight in weights.values())
     assert start(fresh) == 0, "it resumes from its last checkpoint"
     assert start(spec_from(made, first, tmp_path / "initial", steps=2)) == 0
+
+
+def initialize(rank: int, port: int, found: Path) -> None:
+    """Initializes the shards of two layouts as one of four ranks; writes what it has drawn for each."""
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 4}
+    os.environ |= {name: str(value) for name, value in names.items()}
+    model, layouts = ModelConfig(layers=2, dim=64, heads=4, kv_heads=4, tie_embeddings=False), LAYOUTS
+    run, drawn = TrainConfig(model=model), list[list[str]]()
+    whole = dict(build(model, 512, run.init_seed).named_parameters())
+    largest = max(parameter.nbytes for parameter in whole.values())
+
+    def counted(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+        drawn[-1].append(name)
+        return initial_weight(config, name, shape, seed)
+
+    sharded.initial_weight = counted
+    with Ranks.from_environment() as ranks:
+        for layout in layouts:
+            mesh = Mesh.of(layout, ranks)
+            (chunk,) = shards_of(run, mesh, 512, 32)
+            chunk.to_empty(device="cpu")
+            parameters = cast(dict[str, DTensor], dict(chunk.named_parameters()))
+            drawn.append([])
+            with Storages() as alive:
+                initialize_shards(parameters, run, mesh)
+            own = sum(parameter.to_local().nbytes for parameter in parameters.values())
+            # torch copies a parameter while it takes the part of a rank.
+            assert alive.peak - own < 2.5 * largest
+            for name, parameter in parameters.items():
+                places = parameter.device_mesh, parameter.placements
+                expected = distribute_tensor(whole[name].detach(), *places, src_data_rank=None).to_local()
+                assert torch.equal(parameter.to_local(), expected), name
+    found.with_suffix(f".{rank}").write_text(json.dumps(drawn))
+    os._exit(0)
+
+
+def test_ranks_divide_the_drawing_of_initial_weights_and_have_the_bytes_of_one(tmp_path: Path) -> None:
+    port = free_port()
+    assert forked(initialize, [(rank, port, tmp_path / "drawn") for rank in range(4)]) == [0] * 4
+    of_ranks = [json.loads((tmp_path / f"drawn.{rank}").read_text()) for rank in range(4)]
+    for number in range(len(LAYOUTS)):
+        drawn = [name for one in of_ranks for name in one[number]]
+        assert len(set(drawn)) == len(drawn) == 15, "seven matrices of each layer, and the embedding"
+        assert min(len(one[number]) for one in of_ranks) >= 3
 
 
 def test_a_model_is_allocated_without_torch_initializing_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from tasks.trainer.model.attention import document_positions
 from tasks.trainer.model.loss import IGNORED, head_cross_entropy
 from tasks.trainer.model.shape import LOSS_ROWS, SIZES, ModelShape
 from tasks.trainer.model.transformer import build, frequencies, rotary
-from tasks.trainer.parallel.fit import memory_per_rank
+from tasks.trainer.parallel.fit import loss_rows, memory_per_rank
+from tasks.trainer.place import Layout
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 VOCABULARY = 50
@@ -130,15 +131,14 @@ def test_the_fused_loss_and_its_gradients_equal_cross_entropy() -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("device", "chunk"), [("cpu", 512), ("cuda", 4096)])
-def test_as_many_logits_exist_at_a_time_as_suit_the_device(device: str, chunk: int) -> None:
-    assert LOSS_ROWS[device] == chunk
-    config, kinds = SIZES["125m"], {"cpu": False, "cuda": True}
+@pytest.mark.parametrize(("gpu", "rows"), [(False, 512), (True, 4096)])
+def test_as_many_logits_exist_at_a_time_as_suit_the_device_or_the_layout_says(gpu: bool, rows: int) -> None:
+    assert [loss_rows(layout, gpu) for layout in (None, Layout(), Layout(loss_rows=100))] == [rows, rows, 100]
+    config = SIZES["125m"]
     run = TrainConfig(model=config.model, batch_size=8, microbatch=8)
-    shape = ModelShape.of(config.model, config.vocab_size)
-    loss = memory_per_rank(None, run, shape, 2048, gpu=kinds[device])["loss"]
+    loss = memory_per_rank(None, run, ModelShape.of(config.model, config.vocab_size), 2048, gpu=gpu)["loss"]
     gradients = 2 * 4 * (8 * 2048 + config.vocab_size) * config.model.dim
-    assert loss - gradients == chunk * config.vocab_size * 3 * 4
+    assert loss - gradients == rows * config.vocab_size * 3 * 4
 
 
 def test_the_number_of_logits_at_a_time_changes_the_loss_only_by_rounding() -> None:

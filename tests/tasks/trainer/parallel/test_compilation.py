@@ -1,4 +1,4 @@
-"""Layers are compiled on GPUs that can, into one graph for all of them."""
+"""Layers are compiled on GPUs that can, into one graph for all of them, and so is the loss."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +10,11 @@ import torch._dynamo
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 
+from benchmarks.fake_ranks import fake_group
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Bounds
 from tasks.trainer.model.kernels import varlen
+from tasks.trainer.model.loss import loss_of_rows
 from tasks.trainer.model.transformer import TransformerBlock
 from tasks.trainer.parallel import compilation
 from tasks.trainer.parallel.compilation import Decision, compile_layers, decide
@@ -87,8 +89,16 @@ def alone() -> Iterator[Ranks]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("settings", [{}, {"recompute": "full"}, {"recompute": "selective"}, {"precision": "fp8"}])
-def test_all_layers_are_one_graph_and_compute_the_same(
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param({"recompute": "full"}, marks=pytest.mark.soak),
+        {"recompute": "selective"},
+        {"precision": "fp8"},
+    ],
+)
+def test_all_layers_are_one_graph_the_loss_is_another_and_both_compute_the_same(
     alone: Ranks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
 ) -> None:
     caplog.set_level("INFO", compilation.log.name)
@@ -104,13 +114,38 @@ def test_all_layers_are_one_graph_and_compute_the_same(
         assert compiled.forward_backward(parts)[0] == pytest.approx(plain.forward_backward(parts)[0], rel=1e-6)
         assert compiled.clip(1.0) == pytest.approx(plain.clip(1.0), rel=1e-5)
     assert run.model.layers == 4
-    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
     logged = [record.getMessage() for record in caplog.records if record.name == compilation.log.name]
     assert [message for message in logged if message.startswith("layers")] == [
         "layers are not compiled: on a CPU it takes longer than it saves",
         "layers are compiled: compile = true in [place.train.layout]",
     ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_loss_of_a_split_vocabulary_is_one_graph_with_its_collectives_and_without_a_scatter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+
+    def recorded(graph: torch.fx.GraphModule, _: object) -> Any:
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    monkeypatch.setattr(compilation, "BACKEND", recorded)
+    torch._dynamo.reset()
+    counters.clear()
+    hidden, head = torch.randn(32, 16), torch.randn(24, 16)
+    labels = torch.arange(32)
+    with fake_group(1, 2):
+        ways = (loss_of_rows, compilation.loss_in(Decision(True, "")))
+        plain, compiled = (way(hidden, head, labels, 40, dist.group.WORLD) for way in ways)
+    torch.testing.assert_close(compiled, plain)
+    assert sum("all_reduce" in name for name in called) == 2
+    assert not any("scatter_add" in name for name in called)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
 
 
 def test_flash_attention_needs_few_graphs_for_all_numbers_and_lengths_of_documents(

@@ -3,16 +3,10 @@
 from typing import Any
 
 import pytest
-import torch
-from torch.distributed.tensor import distribute_tensor
 
-from benchmarks.fake_ranks import CASES, VOCABULARY, Storages, counted, fake_group, planned
+from benchmarks.fake_ranks import CASES, VOCABULARY, counted, planned
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.shape import SIZES, ModelShape
-from tasks.trainer.model.transformer import build
-from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.parallel.sharded import initialize_shards, shards_of
 from tasks.trainer.place import Layout
 
 LAYOUTS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -55,24 +49,3 @@ def test_keys_and_values_are_gathered_as_planned() -> None:
 def test_a_rank_of_thousands_is_built_and_counted(size: str, last: bool) -> None:
     model, layout, batch_size = CASES[size]
     check(layout, model, batch_size, 8192, last=last, memory=True)
-
-
-def test_a_rank_initializes_its_shards_to_the_same_bytes_one_parameter_at_a_time() -> None:
-    model = ModelConfig(layers=2, dim=64, heads=4, kv_heads=4, tie_embeddings=False)
-    run, layout = TrainConfig(model=model), Layout(shard=4, tensor=2, compile=False)
-    whole = dict(build(model, 512, run.init_seed).named_parameters())
-    with fake_group(5, layout.ranks):
-        (chunk,) = shards_of(run, Mesh.of(layout, Ranks(5, layout.ranks, 0, layout.ranks)), 512, 32)
-        chunk.to_empty(device="cpu")
-        parameters: Any = dict(chunk.named_parameters())
-        with Storages() as alive:
-            initialize_shards(parameters, run)
-        largest = max(parameter.nbytes for parameter in whole.values())
-        own = sum(parameter.to_local().nbytes for parameter in parameters.values())
-        # torch copies a parameter while it takes the part of a rank.
-        assert largest <= alive.peak - own < 2.5 * largest
-        for name, parameter in parameters.items():
-            mesh, places = parameter.device_mesh, parameter.placements
-            expected = distribute_tensor(whole[name].detach(), mesh, places, src_data_rank=None).to_local()
-            assert torch.equal(parameter.to_local(), expected)
-        assert own < 0.2 * sum(parameter.nbytes for parameter in whole.values())

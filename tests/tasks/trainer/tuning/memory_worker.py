@@ -1,8 +1,8 @@
 """One rank of a test of memory: `python -m tests.tasks.trainer.tuning.memory_worker job.json result.json`.
 
-Reads two specs of fine-tunings, and a layout or null. Trains two steps of the first, which is small, so that libraries
-and groups are there before memory is counted; then two of the second, and writes by how many bytes the process has
-grown at most in these.
+Reads two specs of fine-tunings, a layout or null, and a number of steps. Trains two steps of the first, which is small,
+so that libraries and groups are there before memory is counted; then that number of the second, and writes by how many
+bytes the process has grown at most in these.
 """
 
 import gc
@@ -23,7 +23,7 @@ from tasks.trainer.tuning.model import build_tuned, load_base
 from tests.tasks.trainer.parallel.memory_worker import forget, peak
 
 
-def two_steps(spec: TrainSpec, layout: Layout | None, ranks: Ranks) -> None:
+def train(spec: TrainSpec, layout: Layout | None, ranks: Ranks, steps: int) -> None:
     """Trains on random tokens, whose documents are pairs."""
     tuning, run = spec.tuning, spec.run
     assert tuning is not None
@@ -33,7 +33,7 @@ def two_steps(spec: TrainSpec, layout: Layout | None, ranks: Ranks) -> None:
         model = Sharded(run, layout, tuning.vocab_size, tuning.seq_len, ranks, initialize=False, tuning=tuning)
         load_base(model.chunks[0], spec)
     random = np.random.default_rng(0)
-    for _ in range(2):
+    for _ in range(steps):
         parts = {}
         for number in model.numbers:
             tokens = random.integers(0, tuning.vocab_size, (run.microbatch, tuning.seq_len + 1))
@@ -52,11 +52,11 @@ def main() -> None:
     layout = Layout(**given["layout"]) if given["layout"] is not None else None
     with Ranks.from_environment() as ranks:
         ranks.join_alone()
-        two_steps(small, layout, ranks)
+        train(small, layout, ranks, 2)
         gc.collect()
         forget()
         before = peak()
-        two_steps(spec, layout, ranks)
+        train(spec, layout, ranks, given["steps"])
         Path(sys.argv[2]).write_text(json.dumps(peak() - before))
 
 
