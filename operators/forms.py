@@ -8,7 +8,6 @@ from typing import Any
 import pendulum
 from airflow.sdk import Param
 
-from operators.runs import OVERRIDABLE, VERSION
 from tasks.run.catalogue import PARTS, STAGES
 from tasks.run.recipe import Recipe
 
@@ -20,6 +19,8 @@ RETRIES = {
     "max_retry_delay": timedelta(minutes=5),
 }
 """Only transient errors are retried: a permanent error fails the task on its first try (`operators.runs`)."""
+
+_LETTERS = "Letters, digits, '.', '_' and '-'."
 
 
 def dag_settings(
@@ -60,13 +61,15 @@ def _page(recipe: Recipe, doc: str | None, dag: str) -> str:
 
 
 def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]:
-    text = {"type": ["null", "string"], "pattern": f"^{VERSION}$", "maxLength": 100}
+    # Airflow's form says only "Bad Request" of a value that the schema refuses. So a schema has only what its fields
+    # ensure by themselves; the first task refuses the rest, and the note of the run says why (`operators.run_notes`).
+    text = {"type": ["null", "string"]}
     form = {
         "version": Param(
             None,
             title="Version",
             description=f"Version of the artifacts to create. Empty: that of the run that started this one, the date "
-            f"of a scheduled run, or the recipe's: {recipe.version}",
+            f"of a scheduled run, or the recipe's: {recipe.version}. {_LETTERS}",
             **text,
         ),
         "source_version": Param(
@@ -95,6 +98,5 @@ def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]
         title="Overrides",
         description="Other recipe fields by dotted path, except [place]; passed on to later DAGs. "
         'Example: {"dedup.jaccard": 0.7}',
-        propertyNames={"pattern": f"^{OVERRIDABLE.pattern}$"},
     )
     return form

@@ -18,9 +18,9 @@ _OTHERS = ("retention",)
 
 
 def note_of(run: Any) -> str:
-    """Returns the note of a run; "" if it is of no recipe's DAG, makes no version, or its settings are invalid.
+    """Returns the note of a run; "" if it is of no recipe's DAG, or makes no version.
 
-    Invalid settings fail the first task, whose log has the reason.
+    Invalid settings fail the first task; the note gives the reason, too.
 
     Args:
         run: a run of Airflow's database (`airflow.models.DagRun`) in an open session.
@@ -35,11 +35,17 @@ def note_of(run: Any) -> str:
         "dag_run": run,
     }
     try:
-        settings = (request_of if dag == "takedown" else run_of)(find_recipe(name), context)
-    except RecipeError:
-        return ""
+        recipe = find_recipe(name)
+        settings = (request_of if dag == "takedown" else run_of)(recipe, context)
+        settings.recipe(recipe)
+    except RecipeError as error:
+        return _cut(f"Refused: {error}")
     overrides = [f"{path} = {value!r}" for path, value in sorted(settings.overrides.items())]
     note = str(settings)
     if overrides and dag != "takedown":  # the form of a request is long, and on the page of the takedowns
         note += f", overrides: {', '.join(overrides)}"
+    return _cut(note)
+
+
+def _cut(note: str) -> str:
     return note if len(note) <= MOST_CHARACTERS else f"{note[: MOST_CHARACTERS - 1]}…"

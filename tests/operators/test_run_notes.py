@@ -1,6 +1,7 @@
 """The plugin's listeners: the note of a DAG run says its version, however it was started; imports for forks."""
 
 import os
+import re
 import sys
 from datetime import UTC, datetime
 
@@ -65,9 +66,29 @@ def test_a_takedown_has_the_version_of_its_request(start):
     assert start("tiny.takedown", conf={"takedown.urls": "https://a.example/"}) == "version 2026.11.21-030000"
 
 
-def test_a_note_of_a_person_an_invalid_run_and_another_dag_stay_as_they_are(start):
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"vresion": "v3"}, r'Refused: the conf of the run has the unknown key "vresion" .* Did you mean "version"\?'),
+        ({"version": "my version"}, r"Refused: 'my version' is not a version\. Use letters, digits"),
+        ({"overrides": {"crawl.max_page": 9}}, r"Refused: override: unknown key crawl\.max_page\. Did you mean"),
+        ({"overrides": {"place.store": "s3://x"}}, r'Refused: "place\.store" cannot be overridden'),
+    ],
+)
+def test_the_note_of_a_run_with_an_invalid_form_says_why_it_is_refused(start, conf, said):
+    assert re.match(said, start(conf=conf))
+
+
+def test_the_form_accepts_what_its_run_refuses_with_a_reason(dag_bag, recipes):
+    recipes("formed")
+    params = dag_bag().dags["formed.corpus"].params
+    # Of a value that the schema refuses, Airflow's form says "Bad Request".
+    params.update({"version": "my version", "source_version": "v/1", "overrides": {"Nope": 1}})
+    params.validate()
+
+
+def test_a_note_of_a_person_and_a_run_of_another_dag_stay_as_they_are(start):
     assert start(note="for Ann") == "for Ann"
-    assert start(conf={"vresion": "v3"}) is None
     assert start("others.corpus") is None
     assert start("tiny.retention") is None
 
