@@ -23,7 +23,12 @@ unexport PYTHONDONTWRITEBYTECODE
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo finetune up down status docs pictures test lint unit oracles system soak kind kind-down clean
+SBOM := $(BIN)/python -m uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py
+AUDIT := $(BIN)/python -m uv tool run --quiet --from pip-audit==2.10.1 pip-audit
+DIST ?= dist
+ADVISORIES := https://pypi.org/pypi/pip/24.0/json
+
+.PHONY: help install models demo finetune up down status docs pictures wheel sbom test lint audit unit oracles system soak kind kind-down clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +78,16 @@ down: ## stop them all
 status: $(INSTALLED) ## show the running services
 	@$(BIN)/python -m tasks.demo status
 
+wheel: $(TESTABLE) ## the wheel and its bill of materials, in dist/
+	$(BIN)/python -m uv build --quiet --wheel --out-dir $(DIST) .
+	@$(MAKE) --no-print-directory sbom
+
+# Reproducible: no time and no random number.
+sbom: $(TESTABLE) ## dist/sluice.cdx.json: the packages of requirements.txt in the format of CycloneDX
+	@mkdir -p $(DIST)
+	$(SBOM) requirements requirements.txt --pyproject pyproject.toml --mc-type application --output-reproducible \
+	  --output-file $(DIST)/sluice.cdx.json
+
 # All parts run even if one fails; the failed ones are listed at the end.
 test: ## all checks and tests, with their durations
 	@rm -rf $(TIMES)
@@ -88,6 +103,13 @@ lint: $(TESTABLE) ## style, types, import rules, spelling, links of the document
 	PYTHONPATH=plugins $(BIN)/lint-imports
 	$(BIN)/codespell
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/.docs
+	@$(MAKE) --no-print-directory audit
+
+# pip-audit asks PyPI about each package; a mirror without PyPI's JSON knows no advisories, and would pass everything.
+audit: $(TESTABLE) ## known vulnerabilities of the packages in requirements.txt
+	@if $(BIN)/python -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=10)' $(ADVISORIES) 2>/dev/null; \
+	  then $(AUDIT) --requirement requirements.txt --no-deps --disable-pip --progress-spinner off; \
+	  else echo 'sluice: no registry answers with advisories: pip-audit is skipped'; fi
 
 # Tests wait half of the time: on two cores, four workers need 11 minutes and two need 14. Workers get tests in the
 # order of files and steal work when idle: a file with one long test delays no other, and most fixtures of a module are

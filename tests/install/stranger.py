@@ -149,7 +149,7 @@ class Stranger:
 
     def _healthy(self) -> bool:
         try:
-            health = httpx.get(f"{self.url}/api/v2/monitor/health", trust_env=False).json()
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", trust_env=False, timeout=60).json()
         except (httpx.HTTPError, ValueError):
             return False
         return all(health[part]["status"] == "healthy" for part in ("scheduler", "dag_processor", "triggerer"))
@@ -158,9 +158,9 @@ class Stranger:
         """Returns a client of the API and the pages, logged in as the user of a role."""
         passwords = json.loads((self.home / "simple_auth_manager_passwords.json.generated").read_text())
         login = {"username": role, "password": passwords[role]}
-        token = httpx.post(f"{self.url}/auth/token", json=login, trust_env=False).json()["access_token"]
+        token = httpx.post(f"{self.url}/auth/token", json=login, trust_env=False, timeout=60).json()["access_token"]
         headers = {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.url, headers=headers, cookies={"_token": token}, trust_env=False, timeout=60)
+        return httpx.Client(base_url=self.url, headers=headers, cookies={"_token": token}, trust_env=False, timeout=600)
 
 
 def documented() -> dict[str, str]:

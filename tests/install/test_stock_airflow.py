@@ -67,7 +67,7 @@ def test_a_viewer_sees_the_pages_and_can_neither_start_nor_take_down_nor_switch_
         for part in ("crawl", "takedown"):
             assert viewer.post(f"/api/v2/dags/smoke.{part}/dagRuns", json=RUN).status_code == 403
             assert viewer.patch(f"/api/v2/dags/smoke.{part}", json={"is_paused": False}).status_code == 403
-    assert httpx.get(f"{running.url}/sluice/", trust_env=False).status_code == 401
+    assert httpx.get(f"{running.url}/sluice/", trust_env=False, timeout=600).status_code == 401
 
 
 def test_a_user_without_the_rights_of_an_administrator_runs_smoke_to_its_model(running: Stranger) -> None:

@@ -284,16 +284,29 @@ def test_an_invalid_version_is_refused(get, corpus):
     assert "The address has a missing or invalid version." in answer.text
 
 
-def test_airflow_registers_the_page_and_loads_one_file_only(client):
+def test_airflow_registers_the_page_once_by_the_entry_point_of_the_package(client):
     from airflow import plugins_manager
 
     loaded, errors = plugins_manager._get_plugins()
     assert not errors
     [ours] = [plugin for plugin in loaded if plugin.name == "sluice"]
+    assert str(ours.source).startswith("sluice=="), "run `make install`: the installed package has no entry point"
     assert [view["destination"] for view in ours.external_views] == ["nav", "dag", "dag_run", "task_instance"]
     assert ours.external_views[0]["href"] == "/sluice/"
     assert "app" not in sys.modules
     assert "pages" not in sys.modules
+
+
+def test_a_package_that_hides_the_users_own_is_reported_with_its_path(client, tmp_path, monkeypatch, caplog):
+    import sluice_plugin
+
+    monkeypatch.setattr(sluice_plugin.settings, "DAGS_FOLDER", str(tmp_path))
+    sluice_plugin.SluicePlugin.on_load()
+    assert not caplog.records
+    (tmp_path / "operators").mkdir()
+    sluice_plugin.SluicePlugin.on_load()
+    [record] = caplog.records
+    assert f"{tmp_path}/operators is hidden by the package operators of Sluice: rename" in record.getMessage()
 
 
 def test_a_task_does_not_import_the_page():
