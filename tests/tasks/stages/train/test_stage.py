@@ -51,7 +51,7 @@ def kill_when(made: Made, folder: Path, config: TrainConfig, sign: str) -> None:
     """Runs the stage in a separate process and kills it as soon as a file matches `sign`."""
     command = [sys.executable, "-c", RUN, made.shards.store.root, str(folder), config.model_dump_json()]
     stage = subprocess.Popen(command)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not list(folder.glob(f"**/{sign}")):
         assert time.monotonic() < deadline
         assert stage.poll() is None, "the stage ended before it could be killed"
