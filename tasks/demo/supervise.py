@@ -118,15 +118,22 @@ def _dask(home: Home) -> list[Service]:
     workers = ("--nworkers", str(DASK_WORKERS), "--nthreads", "1", *loopback)
     # One thread in each numerical library: two workers already fill two cores.
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    # With the defaults each process looks at its event loop, its memory and the stack of its work up to 100 times a
+    # second, which takes 2.9 CPU-seconds a minute of the idle processes; with these 1.2.
+    calm = {
+        "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "500ms",
+        "DASK_DISTRIBUTED__WORKER__MEMORY__MONITOR_INTERVAL": "1s",
+        "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    }
     return [
-        Service("dask-scheduler", ("dask", "scheduler", *listen), lambda: bool(_get(counts))),
+        Service("dask-scheduler", ("dask", "scheduler", *listen), lambda: bool(_get(counts)), environment=calm),
         Service(
             "dask-workers",
             ("dask", "worker", scheduler, *workers, "--local-directory", str(home.root / "dask")),
             lambda: int(json.loads(_get(counts))["workers"]) >= DASK_WORKERS,
             # Workers have no state outside the store, and their graceful shutdown is slower than that of others.
             stop=signal.SIGKILL,
-            environment=one_thread,
+            environment=one_thread | calm,
         ),
     ]
 
