@@ -16,7 +16,7 @@ from tasks.run.recipe import find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.canary.arms import parse_member
+from tasks.stages.canary.registration import parse_member
 from tests.operators.test_stage_operator import events_of, returned, states
 
 DECISION = {"weights": {"web": 0.7, "code": 0.3}, "promoted": True, "reason": "arm-2 is better, 95% sure", "arms": []}

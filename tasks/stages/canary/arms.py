@@ -2,9 +2,9 @@
 
 Reads `plan` (sequences per source), label columns of `shards` and, if they exist, the `previous` decision that was not
 rejected and the `earlier` one, of the cycle before, with its runs; from the second round on, the round
-`before` it and that round's `canaries`. Writes `arms.json`, the arms of the round (`screening.Arm`), and `cycle.json`:
-{registered: the rules and the budget, and evidence: the runs of earlier cycles (`evidence`), both written before the
-first run; arms and results: of all rounds so far; rounds}.
+`before` it and that round's `canaries`. Writes `arms.json`, the arms of the round (`registration.Arm`), and
+`cycle.json`: {registered: the rules and the budget, and evidence: the runs of earlier cycles (`evidence`), both written
+before the first run; arms and results: of all rounds so far; rounds}.
 Returns the members of the mapped stage canary: "round-<k>-arm-<n>-seed-<s>"; none if no further round is needed.
 
 `arm-0` is the current mixture, the control of all comparisons: the decision of the previous cycle, unless the recipe's
@@ -25,22 +25,28 @@ from typing import Any
 import numpy as np
 
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError, RecipeError
+from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, arm_of, design, evidence, heldout, variants
+from tasks.stages.canary import CURRENT, REPEATED, CanaryConfig, design, evidence, heldout, variants
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.design import Space
-from tasks.stages.canary.registration import registered_settings, require_repetition, rules
-from tasks.stages.canary.screening import Arm, Cycle, Screening
+from tasks.stages.canary.registration import (
+    ARMS,
+    RESULT,
+    Arm,
+    Cycle,
+    registered_settings,
+    require_repetition,
+    rules,
+    targets,
+)
+from tasks.stages.canary.screening import Screening
 
 VERSION = 4
-ARMS = "arms.json"
 CYCLE = "cycle.json"
-RESULT = "result.json"
-"""File of the result of each member."""
 
 SAMPLED = "sampled"
 PROPOSED = "proposed"
@@ -108,33 +114,6 @@ def _of_settings(config: CanaryConfig, inputs: Inputs, cost: CycleCost) -> Cycle
     left_out = heldout.trained_on(ShardSet.open(encoded[0]), limit, encoded, inputs.many("documents"))
     sequences = [{source: plan.sequences[source] for source in plan.sources} for plan in plans]
     return variants.first(config, content["variants"], sequences, content["weights"], left_out, cost)
-
-
-def parse_member(member: str) -> tuple[str, int]:
-    """Returns (arm, seed) of a member's name, with or without its round.
-
-    >>> parse_member("arm-2-seed-1"), parse_member("round-1-arm-0-again-seed-4")
-    (('arm-2', 1), ('arm-0-again', 4))
-    """
-    return arm_of(member), int(member.rpartition("-seed-")[2])
-
-
-def targets(config: CanaryConfig, counts: Mapping[str, int]) -> dict[str, float]:
-    """Returns the weight of each source's held-out bits per byte in the target.
-
-    Args:
-        config: settings of the cycle.
-        counts: number of held-out documents by source.
-
-    Raises:
-        RecipeError: a source of the target is unknown or has no held-out document.
-    """
-    measurable = [source for source, count in sorted(counts.items()) if count]
-    if not measurable:
-        raise RecipeError("no source has a held-out document", "raise [encode] heldout_share or heldout_min")
-    if not config.target:
-        return {source: 1 / len(measurable) for source in measurable}
-    return Mixture(weights=config.target).over(measurable, "[canary] target").weights
 
 
 def space_of(config: CanaryConfig, sequences: Mapping[str, int], kept: Mapping[str, float]) -> Space:

@@ -18,12 +18,12 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import REPEATED, CanaryConfig, statistics
-from tasks.stages.canary.arms import ARMS, RESULT
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.evidence import EVIDENCE
 from tasks.stages.canary.finalist import SCREENING, seeds_of
+from tasks.stages.canary.registration import ARMS, RESULT, Arm
 from tasks.stages.canary.report import figure, markdown, shares
-from tasks.stages.canary.screening import Arm, bpb_of, weights_of
+from tasks.stages.canary.screening import bpb_of, weights_of
 
 VERSION = 4
 MIXTURE = "mixture.json"

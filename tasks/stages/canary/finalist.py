@@ -20,9 +20,10 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig, evidence
-from tasks.stages.canary.arms import ARMS, CYCLE, PROPOSED, RESULT, screening_of, with_results
+from tasks.stages.canary.arms import CYCLE, PROPOSED, screening_of, with_results
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.screening import Arm, Cycle, Lead, Screening
+from tasks.stages.canary.registration import ARMS, RESULT, Arm, Cycle
+from tasks.stages.canary.screening import Lead, Screening
 
 VERSION = 3
 SCREENING = "screening.json"

@@ -1,12 +1,54 @@
-"""What a cycle states before its first run: its rules, its settings, and that no arm repeats a source too often."""
+"""What a cycle states before its first run: arms, rules, settings and target; no arm repeats a source too often.
+
+Does not import scipy, which takes longer than the rest of a small run's process.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tasks.core.errors import RecipeError
-from tasks.formats.tokens.mixture import repetitions
-from tasks.stages.canary import CanaryConfig
+from tasks.formats.tokens.mixture import Mixture, repetitions
+from tasks.stages.canary import CanaryConfig, arm_of
 from tasks.stages.canary.cost import CycleCost
+
+ARMS = "arms.json"
+RESULT = "result.json"
+"""File of the result of each member."""
+
+Arm = dict[str, Any]
+"""An arm, as in `arms.json`: arm (its name), kind, weights; and, if they differ from those of a plain run: again (other
+data), lr_share (of the learning rate), confirms (the model of the confirmation). An arm of settings also has set (the
+settings by dotted path) and, if there are any, left_out (ids of held-out documents that are not measured)."""
+
+Cycle = dict[str, Any]
+"""Content of `cycle.json`, see `arms`."""
+
+
+def parse_member(member: str) -> tuple[str, int]:
+    """Returns (arm, seed) of a member's name, with or without its round.
+
+    >>> parse_member("arm-2-seed-1"), parse_member("round-1-arm-0-again-seed-4")
+    (('arm-2', 1), ('arm-0-again', 4))
+    """
+    return arm_of(member), int(member.rpartition("-seed-")[2])
+
+
+def targets(config: CanaryConfig, counts: Mapping[str, int]) -> dict[str, float]:
+    """Returns the weight of each source's held-out bits per byte in the target.
+
+    Args:
+        config: settings of the cycle.
+        counts: number of held-out documents by source.
+
+    Raises:
+        RecipeError: a source of the target is unknown or has no held-out document.
+    """
+    measurable = [source for source, count in sorted(counts.items()) if count]
+    if not measurable:
+        raise RecipeError("no source has a held-out document", "raise [encode] heldout_share or heldout_min")
+    if not config.target:
+        return {source: 1 / len(measurable) for source in measurable}
+    return Mixture(weights=config.target).over(measurable, "[canary] target").weights
 
 
 def require_repetition(

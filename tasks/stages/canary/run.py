@@ -32,8 +32,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
 from tasks.stages.canary import CanaryConfig, heldout
-from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
-from tasks.stages.canary.screening import Arm
+from tasks.stages.canary.registration import ARMS, RESULT, Arm, parse_member, targets
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import HeldoutConfig, TrainSpec

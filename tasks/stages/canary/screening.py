@@ -14,16 +14,9 @@ from tasks.core.errors import InputError
 from tasks.stages.canary import CanaryConfig, statistics
 from tasks.stages.canary.design import Floats, Space
 from tasks.stages.canary.evidence import Fitted, Runs, with_evidence
+from tasks.stages.canary.registration import Arm
 from tasks.stages.canary.response import Response, fit
 from tasks.stages.canary.statistics import Signal
-
-Arm = dict[str, Any]
-"""An arm, as in `arms.json`: arm (its name), kind, weights; and, if they differ from those of a plain run: again (other
-data), lr_share (of the learning rate), confirms (the model of the confirmation). An arm of settings also has set (the
-settings by dotted path) and, if there are any, left_out (ids of held-out documents that are not measured)."""
-
-Cycle = dict[str, Any]
-"""Content of `cycle.json`, see `arms`."""
 
 _DRAWS = 400
 _USEFUL = 0.5

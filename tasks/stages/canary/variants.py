@@ -22,8 +22,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, grid_weights
 from tasks.stages.canary import CURRENT, MIXTURE_OF_ARM, REPEATED, CanaryConfig
 from tasks.stages.canary.cost import CycleCost
-from tasks.stages.canary.registration import registered_settings, require_repetition, rules
-from tasks.stages.canary.screening import Arm, Cycle
+from tasks.stages.canary.registration import Arm, Cycle, registered_settings, require_repetition, rules
 
 VERSION = 1
 VARIANTS = "variants.json"

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.mixture import repetitions, resolve
 from tasks.stages.canary import CanaryConfig
-from tasks.stages.canary.arms import choose, parse_member, targets
+from tasks.stages.canary.arms import choose
+from tasks.stages.canary.registration import parse_member, targets
 from tasks.stages.tokens import PackConfig
 from tests.conftest import run_stage_in
 from tests.corpora import tokens_in

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -226,3 +228,9 @@ def test_the_record_of_a_canary_names_its_takedown(tmp_path: Path) -> None:
     (mark,) = marks.of_run(run)
     assert (mark.step, mark.takedowns) == (0, (str(taken.address),))
     assert str(taken.address) in {ref.address for ref in run.record.inputs}
+
+
+def test_the_process_of_a_small_run_imports_neither_torch_nor_scipy() -> None:
+    program = "import sys, tasks.stages.canary.run; print({'torch', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
