@@ -57,7 +57,8 @@ class Meter:
 def months_of(pages: int, count: int) -> list[dict[str, Any]]:
     """Runs months; returns the figures of each."""
     calendar = Calendar(NEVER, NEVER, NEVER, NEVER, NEVER, pages, max(1, pages // 20))
-    world, rows = SimulatedWeb(calendar), []
+    world = SimulatedWeb(calendar)
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, world.serve() as site:
         path = Path(folder) / "living.toml"
         path.write_text(recipe_text(site, f"{folder}/store"))

@@ -7,7 +7,8 @@ runs of such artifacts are kept, or marked as deleted (`delete_runs`).
 
 Needed are
 
-- the newest versions, with everything that their artifacts were made from, and the inputs from the version before;
+- the newest versions, with everything that their artifacts were made from, except what older crawls worked with, and
+  the inputs from the version before;
 - what the next version will read: the newest crawl DB, dedup index, mixture, champion;
 - crawl cycles that are not complete, because a cleared task may continue them;
 - every registered model, with everything that its trace shows;
@@ -323,7 +324,8 @@ class _Records:
             rank = ranks[base_of.get(version, version)]
             if rank < most or self._is_unfinished_cycle(parts[version], version):
                 reason = f"{_NEWEST} {most} versions" if rank < most else f"{version} is not complete"
-                yield _Root([str(artifact.address) for artifact in parts[version]], reason, _made_from)
+                own = [str(artifact.address) for artifact in parts[version]]
+                yield _Root(own, reason, _traced)
                 previous = [address for artifact in parts[version] for address in _previous(artifact)]
                 yield _Root(previous, f"{version} began from it", _alone)
 
@@ -344,9 +346,9 @@ class _Records:
 
 
 def _is_part(artifact: Artifact) -> bool:
-    """Returns whether an artifact belongs to a version, unlike a request such as a takedown."""
+    """Returns whether an artifact belongs to a version, unlike a takedown, and a report, which is of all months."""
     stage = STAGES.get(artifact.record.stage)
-    return stage is None or stage.dag in PARTS
+    return (stage is None or stage.dag in PARTS) and _kind(str(artifact.address)) != MONTH
 
 
 def _alone(artifact: Artifact) -> list[str]:

@@ -237,14 +237,22 @@ def source_of(addresses: list[str], version: str, draw: random.Random) -> str:
     return own[0] if own else draw.choice(addresses)
 
 
-def entered(store: Store, address: str, stage: str, refs: dict[str, str], adopted_from: str, number: int) -> Artifact:
-    """Publishes the record of an artifact with one file."""
+def entered(
+    store: Store,
+    address: str,
+    stage: str,
+    refs: dict[str, str],
+    adopted_from: str,
+    number: int,
+    only: tuple[str, Any] = ("", None),
+) -> Artifact:
+    """Publishes the record of an artifact with one file, `only`: its name, and its content as JSON."""
     id_, at = ArtifactId.parse(address), START + timedelta(days=number)
     if adopted_from:
         source = Artifact.open_at(store, ArtifactId.parse(adopted_from))
         adopted_from = source.record.adopted_from or adopted_from
     content = adopted_from or address
-    name = "champion.json" if stage == "promote" else "file"
+    name = only[0] or ("champion.json" if stage == "promote" else "file")
     file = FileEntry(path=name, bytes=10, sha256=content.encode().hex())
     part = PartRecord(name="part", rows_in=0, rows_out=0, rejected={}, files=(file,), metrics={})
     inputs = tuple(InputRef(role=r, address=a, fingerprint="", content="") for r, a in refs.items())
@@ -255,7 +263,7 @@ def entered(store: Store, address: str, stage: str, refs: dict[str, str], adopte
     if not adopted_from:
         with store.write(f"{id_.path}/{name}") as data:
             champion = {"champion": {"artifact": refs.get("model", "")}}
-            data.write(json.dumps(champion).encode())
+            data.write(json.dumps(only[1] or champion).encode())
     enter(store, record, at)
     store.publish(f"{id_.path}/{RECORD}", record.model_dump_json().encode())
     return Artifact(store, id_, record)
@@ -265,3 +273,28 @@ def test_the_record_of_a_removal_is_beside_that_of_the_artifact(store: Store) ->
     (address, *_) = collect(store, "test", AT_ONCE, NOW).removed
     folder = ArtifactId.parse(address).path
     assert {path.rpartition("/")[2] for path in store.list(folder)} == {RECORD, REMOVED}
+
+
+def test_what_older_crawls_worked_with_is_not_kept_for_the_documents_of_a_corpus_that_grows(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    report = {}
+    for number in (1, 2, 3):
+        made = {kind: f"test/{kind}@{number}" for kind in ("warc", "documents", "shards", "month")}
+        state, capture = (f"test/{kind}/p0@{number}" for kind in ("crawldb", "segment"))
+        entered(store, state, "update", {}, "", number)
+        entered(store, capture, "fetch", {}, "", number)
+        entered(store, made["warc"], "publish", {"crawldb": state, "segment": capture}, "", number)
+        entered(store, made["documents"], "consolidate", {"extracted": made["warc"]}, "", number)
+        origins = {
+            f"v0000{month}-part": {"documents": f"test/documents@{month}", "part": ""} for month in range(1, number + 1)
+        }
+        entered(
+            store, made["shards"], "encode", {"documents": made["documents"]}, "", number, ("origins.json", origins)
+        )
+        entered(store, made["month"], "month", {"documents": made["documents"], **report}, "", number)
+        report = {"previous": made["month"]}
+    found = survey(store, "test", Retention(versions=1, grace_days=0, warc_months=0), NOW)
+    assert {one.artifact for one in found.unneeded} == {
+        *(f"test/crawldb/p0@{number}" for number in (1, 2)),
+        *(f"test/shards@{number}" for number in (1, 2)),
+    }

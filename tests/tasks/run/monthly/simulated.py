@@ -186,6 +186,10 @@ class SimulatedSite(Site):
         super().__init__({})
         self.world = world
 
+    def __enter__(self) -> "SimulatedSite":
+        super().__enter__()
+        return self
+
     @property
     def thread_id(self) -> int:
         """The thread that serves, once it does."""

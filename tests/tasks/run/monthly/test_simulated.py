@@ -3,6 +3,7 @@
 Killed months, and old files that were removed, change nothing of it.
 """
 
+import gzip
 import random
 import sys
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ def check_registered(months: Living) -> None:
                     for path in one.files("")
                     if path.endswith(document.capture.warc_file.rpartition("/")[2])
                 )
-                assert document.url.encode() in file[0].read(file[1])
+                assert document.url.encode() in gzip.decompress(file[0].read(file[1]))
                 read += bool(document.reading and document.reading.steps)
         assert read or number > 1
 
