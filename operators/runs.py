@@ -18,7 +18,7 @@ from tasks.core.errors import RecipeError, SluiceError
 from tasks.run.recipe import Recipe
 from tasks.stages.takedown import VERSION_FORMAT, dated
 
-VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}"
 """Pattern of a version; it becomes a folder of the store."""
 
 OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
@@ -163,5 +163,5 @@ def _overrides_of(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _valid_version(version: Any) -> str:
     # The form's schema validates its input, but a conf and an event may come from any client of the REST API.
     if not isinstance(version, str) or not re.fullmatch(VERSION, version):
-        raise RecipeError(f"{version!r} is not a version", "use letters, digits, '.', '_' and '-'")
+        raise RecipeError(f"{version!r} is not a version", "use letters, digits, '.', '_' and '-', at most 100")
     return version

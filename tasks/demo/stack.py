@@ -35,7 +35,7 @@ SERVICE = "SLUICE_SERVICE"
 
 State = Literal["waiting", "starting", "healthy", "restarting", "stopping"]
 
-UP_S = 180.0
+UP_S = 300.0
 DOWN_S = 30.0
 
 Output = Callable[[str], None]

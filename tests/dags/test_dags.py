@@ -194,17 +194,18 @@ def test_a_human_approves_a_new_champion_if_the_recipe_requires_it(recipes, dag_
         ({"version": None, "overrides": {"crawl.max_pages": 5}}, True),
         ({"crawl.max_pages": 5}, True),
         ({"source_version": "2026.11.21-0300"}, True),
-        ({"source_version": "tiny/documents@dev"}, False),
-        ({"version": "../escape"}, False),
-        ({"version": ""}, False),
+        # Airflow's form would say only "Bad Request"; the first task refuses these, and the note of the run says why.
+        ({"source_version": "tiny/documents@dev"}, True),
+        ({"version": "../escape"}, True),
+        ({"version": ""}, True),
         ({"crawl.max_pages": 0}, False),
         ({"crawl.max_pages": "many"}, False),
-        ({"overrides": {"name": "another"}}, False),
-        ({"overrides": {"place.store": "s3://elsewhere"}}, False),
+        ({"overrides": {"name": "another"}}, True),
+        ({"overrides": {"place.store": "s3://elsewhere"}}, True),
         ({"overrides": "crawl.max_pages=5"}, False),
     ],
 )
-def test_the_form_refuses_values_that_do_not_fit_its_schema(conf, accepted, recipes, dag_bag):
+def test_the_form_refuses_values_of_another_type_and_leaves_the_others_to_the_run(conf, accepted, recipes, dag_bag):
     from airflow.sdk.exceptions import ParamValidationError
 
     recipes("tiny")

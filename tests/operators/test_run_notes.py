@@ -79,14 +79,6 @@ def test_the_note_of_a_run_with_an_invalid_form_says_why_it_is_refused(start, co
     assert re.match(said, start(conf=conf))
 
 
-def test_the_form_accepts_what_its_run_refuses_with_a_reason(dag_bag, recipes):
-    recipes("formed")
-    params = dag_bag().dags["formed.corpus"].params
-    # Of a value that the schema refuses, Airflow's form says "Bad Request".
-    params.update({"version": "my version", "source_version": "v/1", "overrides": {"Nope": 1}})
-    params.validate()
-
-
 def test_a_note_of_a_person_and_a_run_of_another_dag_stay_as_they_are(start):
     assert start(note="for Ann") == "for Ann"
     assert start("others.corpus") is None

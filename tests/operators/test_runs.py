@@ -98,7 +98,7 @@ def test_manual_parameters_override_those_of_an_event(recipe):
     assert run == RunSettings("mine", "v7", {"crawl.max_pages": 11, "train.steps": 3, "dedup.jaccard": 0.7})
 
 
-@pytest.mark.parametrize("version", ["../../etc", "a/b", "", "-x", "a b", 7, ["v"]])
+@pytest.mark.parametrize("version", ["../../etc", "a/b", "", "-x", "a b", 7, ["v"], "v" * 101])
 def test_an_event_cannot_name_a_folder_outside_the_artifact(version, recipe):
     if version == "":  # says nothing
         assert run_of(recipe, context(triggering=events({"version": version}))).version == "dev"
