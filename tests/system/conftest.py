@@ -118,6 +118,60 @@ min_letters = 0.5
 store = "${{SLUICE_STORE:-.sluice/store}}"
 """
 
+# Two sources of text files and a canary that waits for a person; {folder} is that of the recipes. With `guard_share` 0
+# the uniform arm, which makes one of the sources worse, is not confirmed: three runs.
+VETOED = """
+name = "vetoed"
+[[extract.files]]
+name = "verse"
+kind = "text"
+path = "{folder}/vetoed/verse/*.txt"
+[[extract.files]]
+name = "notes"
+kind = "text"
+path = "{folder}/vetoed/notes/*.txt"
+[extract]
+parts = 1
+[annotate]
+use = ["language", "gopher_quality", "prose_score", "pii"]
+[consolidate]
+filters = ["gopher_quality"]
+[tokenizer]
+vocab_size = 300
+[encode]
+heldout_share = 0.25
+[pack]
+seq_len = 16
+[canary]
+current = {{ verse = 0.9, notes = 0.1 }}
+rounds = 1
+arms = 0
+anchors = ["uniform"]
+guard_share = 0
+repetition_cap = 100
+steps = 8
+batch_size = 4
+microbatch = 4
+heldout_tokens = 1_000
+[canary.model]
+layers = 1
+dim = 16
+heads = 2
+kv_heads = 1
+[train]
+steps = 2
+milestones = 1
+batch_size = 4
+[train.model]
+layers = 1
+dim = 16
+heads = 2
+kv_heads = 1
+[place]
+store = "${{SLUICE_STORE:-.sluice/store}}"
+ask_human = true
+"""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks all tests of this folder as `system`, with a time-out of half an hour."""
@@ -270,6 +324,7 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     (folder / "leaving.toml").write_text(LEAVING)
     (folder / "monthly.toml").write_text(MONTHLY.format(texts=folder / "texts"))
     (folder / "notes.toml").write_text(NOTES.format(folder=folder))
+    (folder / "vetoed.toml").write_text(VETOED.format(folder=folder))
 
 
 def free_ports() -> Ports:

@@ -1,19 +1,12 @@
-"""The next version of a shipped recipe recomputes only changes, and starts from the promoted mixture.
+"""The next version of a shipped recipe recomputes only changes; or starts from the weights of the previous version."""
 
-Or from the weights of the previous version.
-"""
-
-import json
 import re
 import time
 
 import pytest
 
 from tasks.demo.drive import DagChain
-from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.runner import StageResult, run_stage
 from tasks.run.trace.trace import trace
-from tasks.run.tracking import TrackingContext
 
 LIMIT = "consolidate.limits.gopher_repetition.max_duplicate_lines"
 
@@ -64,39 +57,3 @@ def test_a_version_starts_from_the_previous_weights_and_pages_are_traced_through
     client = mlflow.MlflowClient(tracking_uri=stack.home.mlflow_url)
     (model,) = client.search_model_versions("name='smoke' and tags.`sluice.artifact` = 'smoke/model@begun'")
     assert model.tags["sluice.initial"] == f"smoke/checkpoint@dev {first.record.fingerprint[:16]}"
-
-
-@pytest.mark.soak
-def test_the_next_version_starts_from_the_promoted_mixture(stack, smoke) -> None:
-    recipe = find_recipe("smoke").override(
-        {
-            "place.store": str(stack.home.root / "store"),
-            "canary.current": {"web": 0.01, "code": 0.98, "packages": 0.01},
-            "canary.target": {"packages": 1.0},
-            "canary.steps": 60,
-            "canary.confidence": 0.8,
-            "canary.repetition_cap": 100,
-        }
-    )
-    arms = one(recipe, "arms", "promoted", "round-1")
-    for member in arms.members:
-        one(recipe, "canary", "promoted", member)
-    for member in one(recipe, "finalist", "promoted").members:
-        one(recipe, "confirm", "promoted", member)
-    decided = one(recipe, "decide", "promoted")
-    assert decided.metrics["promoted"] == 1.0
-    promoted = json.loads(stack.artifact("smoke/mixture", "promoted").read("mixture.json"))["weights"]
-    assert promoted["packages"] > 0.3
-
-    one(recipe.override({"canary.steps": 61}), "arms", "after", "round-1")
-    arms_after = stack.artifact("smoke/arms/round-1", "after")
-    assert "smoke/mixture@promoted" in {ref.address for ref in arms_after.record.inputs}
-    current, *_ = json.loads(arms_after.read("arms.json"))
-    assert current["kind"] == "current"
-    assert current["weights"] == promoted
-
-
-def one(recipe: Recipe, stage: str, version: str, member: str = "") -> StageResult:
-    """Runs a stage on the tokens of the previous run."""
-    tracking = TrackingContext("", recipe.name)
-    return run_stage(recipe, stage, version=version, source_version="dev", member=member, tracking=tracking)
