@@ -139,6 +139,7 @@ soak: $(TESTABLE) models ## long tests; not part of `make test`
 	@tests/kenlm.sh >$(VENV)/.kenlm.log 2>&1 || echo 'sluice: KenLM could not be built ($(VENV)/.kenlm.log): no comparison with it'
 	$(PYTEST) -p randomly -m 'soak and not system or hypothesis' --hypothesis-profile=soak -n $(WORKERS) --dist worksteal
 	$(PYTEST) -m 'soak and system' tests/system
+	$(PYTEST) -m 'soak and system' tests/install
 
 kind: ## Sluice on a Kubernetes inside Docker; needs docker, kind, kubectl, helm
 	@k8s/kind.sh up

@@ -105,6 +105,12 @@ class Stranger:
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{role}:{role}" for role in ROLES),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # A busy machine answers late.
+            "AIRFLOW__CORE__PARALLELISM": "2",
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "600",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "900",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "1800",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "600",
             **documented(),
             "SLUICE_RECIPES": str(self.home / "recipes"),
             "SLUICE_STORE": str(self.home / "store"),
