@@ -232,7 +232,8 @@ BENCHMARKS = (
         "continual months --data FOLDER",
         "Six months of real text by continual training, against training from nothing on all of them",
         lambda r: (
-            f"{r['continual']['mean']:.3f} bits per byte, {r['from_nothing']['mean']:.3f} from nothing, at "
+            f"{r['continual']['mean']:.3f} bits per byte, {r['without_replay']['mean']:.3f} without replay, "
+            f"{r['from_nothing']['mean']:.3f} from nothing, at "
             f"{r['steps']['month 6'] / r['steps']['month 6 from nothing']:.2f} of the steps"
         ),
     ),
