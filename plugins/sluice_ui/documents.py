@@ -286,8 +286,10 @@ def _funnel(documents: Artifact, fate: str) -> pa.Table | None:
 
 def _choices(funnel: pa.Table | None) -> dict[str, list[tuple[str, int]]]:
     """Returns the values of each column of FILTERS that the funnel counts, with their documents, the most first."""
+    if funnel is None:
+        return {}
     found = {}
-    for name in FILTERS if funnel is not None else ():
+    for name in FILTERS:
         if name in funnel.column_names:
             counts = totals(funnel, [name])
             rows = sorted(counts, key=lambda row: (-row["documents"], row[name]))
