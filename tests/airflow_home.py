@@ -30,6 +30,7 @@ os.environ.update(
         "AIRFLOW_HOME": _home,
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__FERNET_KEY": _KEY,
         "AIRFLOW__API__SECRET_KEY": _KEY,
         "AIRFLOW__API_AUTH__JWT_SECRET": _KEY * 2,
