@@ -190,10 +190,21 @@ class DaskEngine(Engine):
         return list(self._client.map(_call, items, fn=shared, build=self._build, pure=False))
 
     def _result(self, future: Any) -> Any:
+        """Returns the result of a completed item.
+
+        It is lost if its worker dies before it is fetched. Dask then computes it again, for which it waits as long as
+        there is no worker.
+        """
         from distributed import KilledWorker
 
         try:
-            return future.result()
+            while True:
+                try:
+                    return future.result(timeout=_WORKERS_S)
+                except TimeoutError:
+                    if future.status == "error":  # raised by the item
+                        raise
+                    self._check_workers()
         except KilledWorker as error:
             raise TransientError(
                 f"workers of {self.name} died repeatedly while they made the same part ({error})",

@@ -13,12 +13,13 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tasks.core import engine as engine_module
-from tasks.core.engine import VersionError, check_same, dashboard_of, open_engine
+from tasks.core.engine import DaskEngine, VersionError, check_same, dashboard_of, open_engine
 from tasks.core.errors import TransientError
 from tests.tasks.core.engine_work import Counted, die, fill, noted
 from tests.waiting import later, until
@@ -209,15 +210,26 @@ def test_a_scheduler_without_workers_is_reported_with_the_command_to_start_one(
         pytest.fail("it opened")
 
 
+@pytest.mark.parametrize("moment", ["while it works", "before a result is fetched"])
 def test_a_stage_does_not_wait_forever_for_lost_workers(
-    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     monkeypatch.setattr(engine_module, "_CHECK_EVERY_S", 0.2)
     dask.scheduler()
     worker = dask.worker()
+    fetch = DaskEngine._result
+
+    def fetch_of_a_dead_worker(engine: DaskEngine, future: Any) -> Any:
+        worker.kill()
+        worker.wait()
+        return fetch(engine, future)
+
     with open_engine(dask.address) as engine:
         monkeypatch.setattr(engine_module, "_WORKERS_S", 1)
-        later(worker.kill, lambda: noted(tmp_path / "called"))
+        if moment == "while it works":
+            later(worker.kill, lambda: noted(tmp_path / "called"))
+        else:
+            monkeypatch.setattr(DaskEngine, "_result", fetch_of_a_dead_worker)
         with pytest.raises(TransientError, match="no worker for 1 s"):
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 
