@@ -23,6 +23,7 @@ from tasks.trainer.checkpoints import recovery as recovery_module
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import FAULTS, METRICS, read_metrics
+from tasks.trainer.monitoring import monitor
 from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, CopyFolder, CopyPolicy
 from tests.corpora import Made
 from tests.tasks.trainer.checkpoints.test_recovery import RESUME, Fate, Lost, grown, output_in, pushed, train
@@ -328,7 +329,8 @@ def test_a_run_that_loses_its_machine_resumes_from_the_folder_with_the_same_byte
                 folder.rename(away)
             if away.exists() and read_metrics(scratch / "epoch-000001" / FAULTS):  # meanwhile a copy was attempted
                 away.rename(folder)
-            if step >= 42 and folder.exists() and max(kept_in(folder), default=0) > 20:
+            alerted = remote.list(f"{output_in(remote).address.path}/{monitor.FOLDER}")
+            if step >= 42 and alerted and folder.exists() and max(kept_in(folder), default=0) > 20:
                 for process in psutil.Process().children(recursive=True):
                     process.kill()
                 reached.extend(checkpoint.steps_at(scratch / "epoch-000001" / "checkpoints"))

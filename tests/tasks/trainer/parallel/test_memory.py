@@ -31,7 +31,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
 def test_the_estimate_is_within_15_percent_of_the_measurement(name: str, tmp_path: Path) -> None:
     ranks, layout, settings = LAYOUTS[name]
     job = {"layout": layout, "settings": settings}
-    measured = largest_growth("tests.tasks.trainer.parallel.memory_worker", ranks, job, tmp_path, 300)
+    measured = largest_growth("tests.tasks.trainer.parallel.memory_worker", ranks, job, tmp_path)
     run, shape = RUN.model_copy(update=settings), ModelShape.of(RUN.model, VOCABULARY)
     parts = memory_per_rank(Layout(**layout) if layout is not None else None, run, shape, SEQ_LEN, ranks, gpu=False)
     assert sum(parts.values()) == pytest.approx(measured, rel=0.15)

@@ -54,7 +54,7 @@ def measured(folder: Path, spec: TrainSpec, layout: dict[str, Any] | None = None
     small = spec_of(folder / "small", SMALL, 256, 32, tuning)
     job = {"specs": [one.model_dump(mode="json") for one in (small, spec)], "layout": layout, "steps": steps}
     ranks = Layout(**(layout or {})).ranks
-    return largest_growth("tests.tasks.trainer.tuning.memory_worker", ranks, job, folder, 3600)
+    return largest_growth("tests.tasks.trainer.tuning.memory_worker", ranks, job, folder)
 
 
 def planned(spec: TrainSpec, layout: dict[str, Any] | None = None) -> dict[str, int]:
