@@ -38,6 +38,7 @@ from tasks.stages.canary.registration import (
     RESULT,
     Arm,
     Cycle,
+    external,
     registered_settings,
     require_repetition,
     rules,
@@ -45,6 +46,7 @@ from tasks.stages.canary.registration import (
 )
 from tasks.stages.canary.screening import Screening
 
+__all__ = ["VERSION", "external", "run"]
 VERSION = 4
 CYCLE = "cycle.json"
 
