@@ -92,7 +92,12 @@ class Recipe(_Sections):
         self._fill_in()
         relevant = {name: getattr(self, name) for name in READ if _is_relevant(name, self.makes)}
         sections = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **relevant)
-        problems = [*inconsistencies(sections), *self._unsupported_layout(), *self._without_cycles(), *self._unknown_tasks()]
+        problems = [
+            *inconsistencies(sections),
+            *self._unsupported_layout(),
+            *self._without_cycles(),
+            *self._unknown_tasks(),
+        ]
         if problems := problems or [*self._unusable_arms()]:
             raise Problems(problems)
         return self

@@ -393,7 +393,7 @@ def misnamed_sources(sections: Sections) -> Iterator[str]:
         if name not in measured:
             kinds = "source and no task" if tasks else "source"
             yield f'{at}: the recipe has no {kinds} "{name}": {nearest(name, measured)}'
-    yield from (f'canary.tasks: "{name}" is also a source: rename the task' for name in tasks if name in encoded)
+    yield from (f'canary.tasks: "{name}" is also a source: rename it' for name in tasks if name in encoded)
     yield from _guarded_names(sections, encoded)
     by, values = sections.pack.by if sections.pack else SOURCE, _mixture_values(sections, encoded)
     for at, name in _mixture_names(sections):

@@ -22,7 +22,7 @@ from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.evidence import EVIDENCE
 from tasks.stages.canary.finalist import SCREENING, seeds_of
 from tasks.stages.canary.registration import ARMS, RESULT, Arm
-from tasks.stages.canary.report import figure, markdown, shares
+from tasks.stages.canary.report import figure, markdown, shares, unit
 from tasks.stages.canary.screening import bpb_of, guarded_of, selected, weights_of
 
 VERSION = 4
@@ -161,17 +161,17 @@ def _reason(
     name, (low, high) = confirmed["arm"], confirmed["interval"]
     seeds = f"on {len(confirmed['seeds'])} fresh seeds, {config.confidence:.0%} sure"
     if confirmed["regressions"]:
-        return f"{current} stays: {name} makes guarded sources worse ({shares(confirmed['regressions'])})"
+        return f"{current} stays: {name} makes {_guarded(screening)} worse ({shares(confirmed['regressions'])})"
     if low <= 0:
-        return f"{current} stays: {name} is not surely better, {low:.4f} to {high:.4f} bits per byte {seeds}"
+        return f"{current} stays: {name} is not surely better, {low:.4f} to {high:.4f} {unit(screening)} {seeds}"
     if not checks["again"]["passed"]:
         return (
             f"{current} stays, the decision on {name} is withheld: the same mixture with other data (A/A) would have "
-            f"been promoted, by {checks['again']['difference']:.4f} bits per byte"
+            f"been promoted, by {checks['again']['difference']:.4f} {unit(screening)}"
         )
     if (rate := checks.get("low_rate")) and not rate["passed"]:
         return f"{current} stays: {name} is not better at one fifth of the learning rate ({rate['difference']:+.4f})"
-    return f"{name} replaces {current}: lower by {low:.4f} to {high:.4f} bits per byte {seeds}"
+    return f"{name} replaces {current}: lower by {low:.4f} to {high:.4f} {unit(screening)} {seeds}"
 
 
 def _nothing_to_confirm(screening: Mapping[str, Any]) -> str:
@@ -179,8 +179,13 @@ def _nothing_to_confirm(screening: Mapping[str, Any]) -> str:
     if not others:
         return "there was no other arm"
     if not screening["target"]:
-        return "no source tells the arms apart from noise, so none votes"
+        measured = "source and no task" if "tasks" in screening else "source"
+        return f"no {measured} tells the arms apart from noise, so none votes"
     if lower := [row for row in others if row["difference"] > 0 and row["regressions"]]:
         worse = shares(max(lower, key=lambda row: float(row["difference"]))["regressions"])
-        return f"arms better on the target make guarded sources worse ({worse})"
+        return f"arms better on the target make {_guarded(screening)} worse ({worse})"
     return "no arm was better in the screening"
+
+
+def _guarded(screening: Mapping[str, Any]) -> str:
+    return "guarded sources or tasks" if "tasks" in screening else "guarded sources"

@@ -1,8 +1,9 @@
 """Stage finalist: results of the screening -> the mixture to confirm, if any looks better than the current one.
 
 Reads `arms` of the last round, and its `canaries`. Writes `screening.json`: {arms: a row per arm, target, signals,
-tasks, finalist, response, earlier, evidence, rounds, registered, runs, cost}, and `arms.json`, the arms of the confirmation,
-or an empty list: the current mixture, the finalist, the A/A arm, and both mixtures at one fifth of the learning rate.
+tasks: the metric of each, finalist, response, earlier, evidence, rounds, registered, runs, cost}, and `arms.json`, the
+arms of the confirmation, or an empty list: the current mixture, the finalist, the A/A arm, and both mixtures at one
+fifth of the learning rate.
 Returns the members of the mapped stage confirm: "arm-<k>-seed-<s>" for these and the fresh seeds.
 
 The finalist is the mixture with the lowest predicted target among the arms and the proposal of the response, or, if the

@@ -98,12 +98,13 @@ def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
         arms: number of arms of the first round.
     """
     share = (1 - config.confidence) / 2
+    guarded = "source or task" if config.tasks else "source"
     lines = [
         f"At most {config.rounds} rounds; none follows if the best mixture is lower than the current one with a "
         f"probability above {config.sure:g}, or the budget is spent.",
         f"The finalist and the current mixture are trained with {config.confirmations} fresh seeds. It is promoted "
         f"only if Student's interval ({config.confidence:.0%}) of the paired differences is above 0, and no guarded "
-        f"source becomes worse by more than {config.guard_share:.0%}. At most {share:.1%} of equal mixtures are "
+        f"{guarded} becomes worse by more than {config.guard_share:.0%}. At most {share:.1%} of equal mixtures are "
         "promoted.",
         "The current mixture is also trained with other data (A/A). If that would have been promoted, nothing is.",
     ]
@@ -114,11 +115,12 @@ def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
             f"A source votes in the target unless its signal-to-noise ratio is surely below {config.signal_floor:g}."
         )
     if config.tasks:
+        votes = f"only if this ratio is at least {config.signal_floor:g}" if config.signal_floor else "in any case"
         lines.append(
             f"The tasks {', '.join(config.tasks)} are measured by bits per byte of the right answers and, if they have "
-            "choices, by -log2 of the mean normalized choice probability. Of these two, the metric of a task is that "
-            "with the larger signal-to-noise ratio in all runs of the screening, and the fresh seeds are judged by it. "
-            + (f"A task votes in the target only if this ratio is at least {config.signal_floor:g}." if config.signal_floor else "All vote.")
+            "choices, by -log2 of the mean normalized choice probability. Of these two, a task's metric is that with "
+            f"the larger signal-to-noise ratio in all runs of the screening; it votes in the target {votes}. The fresh "
+            "seeds are judged by this metric."
         )
     budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
     return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]
