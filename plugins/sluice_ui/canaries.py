@@ -127,7 +127,7 @@ def _screening(decision: Json) -> dict[str, Any]:
              None if arm["arm"] == decision["current"] else arm["difference"], *weights, *bits]
         )  # fmt: skip
     head = ["arm", "kind", "verdict", "#target bpb", "#lower by", *(f"#weight of {name}" for name in sources),
-            *(f"#bpb of {name}" for name in measured)]  # fmt: skip
+            *(f"#{'bits' if name in decision.get('tasks', {}) else 'bpb'} of {name}" for name in measured)]  # fmt: skip
     names, differences = [arm["arm"] for arm in arms], [arm["difference"] for arm in arms]
     title = f"lower than {decision['current']} by, bits per byte; of the screening, without an interval"
     return {

@@ -35,11 +35,13 @@ class Problems(ValueError):
 class SectionCopy(NamedTuple):
     """The section, or table of one, that a recipe copies into a field, if the recipe field `when` is true.
 
-    Both are dotted paths.
+    Both are dotted paths. With `named`, `when` has names, and only the tables with these names are copied, in the order
+    of the names.
     """
 
     section: str
     when: str
+    named: bool = False
 
 
 class Config(BaseModel):

@@ -32,8 +32,9 @@ from tasks.run.recipe import Recipe
 from tasks.stages.evaluate import stage
 from tasks.stages.evaluate.reports import task_metrics, task_table
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
-from tasks.trainer.evaluation.comparison import DOCUMENTS, TOKENIZER, Contender, HeldoutText, encode_texts, texts_of
+from tasks.trainer.evaluation.comparison import DOCUMENTS, Contender, HeldoutText, encode_texts, texts_of
 from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.items import TOKENIZER
 from tasks.trainer.evaluation.scoring import decisive, score_tasks
 from tasks.trainer.inference import Scorer
 

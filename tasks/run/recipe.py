@@ -27,6 +27,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.tokens import EncodeConfig
+from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
 if TYPE_CHECKING:
@@ -91,7 +92,12 @@ class Recipe(_Sections):
         self._fill_in()
         relevant = {name: getattr(self, name) for name in READ if _is_relevant(name, self.makes)}
         sections = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **relevant)
-        problems = [*inconsistencies(sections), *self._unsupported_layout(), *self._without_cycles()]
+        problems = [
+            *inconsistencies(sections),
+            *self._unsupported_layout(),
+            *self._without_cycles(),
+            *self._unknown_tasks(),
+        ]
         if problems := problems or [*self._unusable_arms()]:
             raise Problems(problems)
         return self
@@ -116,11 +122,14 @@ class Recipe(_Sections):
         crawls = _crawls(self.makes, self.of(CrawlConfig))
         self.__dict__["consolidate"] = with_sources(crawls, self.of(ExtractConfig), self.of(ConsolidateConfig))
         for section, config in SECTIONS.items():
-            for name, (source, when) in config.COPIED.items():
-                settings, original = getattr(self, section), self.field(source)
+            for name, copied in config.COPIED.items():
+                settings, wanted, original = getattr(self, section), self.field(copied.when), self.field(copied.section)
+                if copied.named:
+                    tables = {table.name: table for table in original}
+                    original = tuple(tables[one] for one in wanted if one in tables)
                 if getattr(settings, name) not in (None, original):
-                    raise ValueError(f"{section}.{name} is filled in from [{source}]: leave it out")
-                copy = original if self.field(when) else None
+                    raise ValueError(f"{section}.{name} is filled in from [{copied.section}]: leave it out")
+                copy = original if wanted else None
                 self.__dict__[section] = settings.model_copy(update={name: copy})
 
     def _unsupported_layout(self) -> Iterator[str]:
@@ -128,6 +137,14 @@ class Recipe(_Sections):
         tuning = self.of(FinetuneConfig)
         if tuning.active:
             yield from unsupported_settings(self.place.train.layout, tuning.loss)
+
+    def _unknown_tasks(self) -> Iterator[str]:
+        """Yields the tasks of canaries that the recipe does not define."""
+        names = [task.name for task in self.of(EvaluateConfig).tasks]
+        for name in self.of(CanaryConfig).tasks:
+            if name not in names:
+                remedy = nearest(name, names) if names else "define it there"
+                yield f'canary.tasks: [[evaluate.tasks]] has no task "{name}": {remedy}'
 
     def _without_cycles(self) -> Iterator[str]:
         """Yields what keeps the recipe from being run month by month, if it has `[cycle]`."""

@@ -46,7 +46,7 @@ READ: Mapping[str, tuple[str, ...]] = {
     "spans": ("enabled",),
     "repeats": ("enabled",),
     "pack": ("by", "leave_out_repeats"),
-    "canary": ("current", "target", "guarded", "steps", "optim"),
+    "canary": ("current", "target", "guarded", "tasks", "steps", "optim"),
     "train": ("mixture", "anneal", "replay", "steps", "milestones", "optim", "init_from", "continual"),
     "merge": ("last",),
     "evaluate": ("tasks",),
@@ -387,9 +387,13 @@ def misnamed_sources(sections: Sections) -> Iterator[str]:
         if name not in sources:
             yield f'{at}: the recipe has no source "{name}": {nearest(name, sources)}'
     encoded = (*sources, *(files.name for files in sections.encode.token_files)) if sections.encode else sources
+    tasks = sections.canary.tasks if sections.canary else ()
+    measured = (*encoded, *tasks)
     for at, name in _heldout_names(sections):
-        if name not in encoded:
-            yield f'{at}: the recipe has no source "{name}": {nearest(name, encoded)}'
+        if name not in measured:
+            kinds = "source and no task" if tasks else "source"
+            yield f'{at}: the recipe has no {kinds} "{name}": {nearest(name, measured)}'
+    yield from (f'canary.tasks: "{name}" is also a source: rename it' for name in tasks if name in encoded)
     yield from _guarded_names(sections, encoded)
     by, values = sections.pack.by if sections.pack else SOURCE, _mixture_values(sections, encoded)
     for at, name in _mixture_names(sections):
@@ -439,7 +443,7 @@ def _text_source_names(sections: Sections) -> Iterator[tuple[str, str]]:
 
 
 def _heldout_names(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields (dotted path of the field, name) for every source on whose held-out text canaries are scored."""
+    """Yields (dotted path of the field, name) for every source or task by which canaries are scored."""
     if sections.canary:
         yield from (("canary.target", name) for name in sections.canary.target)
         yield from (("canary.guarded", name) for name in sections.canary.guarded)

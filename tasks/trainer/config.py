@@ -487,6 +487,9 @@ class TrainSpec(Config):
     """The initial weights; None: random ones of `run.init_seed`."""
     heldout: str = ""
     """Local file with the held-out documents to measure (`run.heldout`); "": none."""
+    tasks: str = ""
+    """Local file with the items of tasks to score after the last step, in addition to `heldout`, without a layout that
+    divides sequences or layers; "": none."""
     tuning: TuningSpec | None = None
     """Set for a fine-tuning: `shards` are then examples, `plan` is empty, and `initial` is the base model."""
     plan: str

@@ -6,7 +6,7 @@ The loop calls the hooks (`Trainer.hooks`) in order at four points of a step:
 |---|---|
 | `before_step` | `Withheld` blanks documents that are taken down or poisoned |
 | `after_backward` | `PoisonSearch` finds the documents that spoil a gradient, and recomputes it without them |
-| `after_step` | `SlowRanks`, `Telemetry` and `HeldoutBpb` measure, and add fields to the step log |
+| `after_step` | `SlowRanks`, `Telemetry`, `HeldoutBpb` and `TaskMetrics` measure, and add fields to the step log |
 | `before_checkpoint` | `Withheld` reads new takedowns |
 
 All ranks call each hook at the same time, so a hook can use collectives.

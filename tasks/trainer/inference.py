@@ -25,6 +25,7 @@ from torch import Tensor
 
 from tasks.core.config import Config
 from tasks.core.errors import InputError
+from tasks.trainer.evaluation.items import ScoringRequest, checked, split_request
 from tasks.trainer.model.attention import Attend, sdpa_mask
 from tasks.trainer.model.transformer import Transformer, rotary
 
@@ -178,13 +179,6 @@ def continuation(
     return tokens[given:]
 
 
-class ScoringRequest(NamedTuple):
-    """Tokens of a prompt, with those before it, and of the answer that follows it."""
-
-    prompt: list[int]
-    answer: list[int]
-
-
 class Likelihood(NamedTuple):
     """ln p of an answer given its prompt, and whether greedy decoding produces the answer."""
 
@@ -217,29 +211,18 @@ class Scorer:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def request(self, prompt: str, answer: str) -> ScoringRequest:
-        """Returns the tokens of a prompt and of the answer that follows it; raises like `checked`."""
-        stripped = prompt.rstrip()
-        whole = self.encode(prompt + answer)
-        split = len(self.encode(stripped)) if stripped else 0
-        return self.checked(ScoringRequest(self._begun(whole[:split]), whole[split:]))
+        """Returns the tokens of a prompt and of the answer that follows it; raises like `items.checked`."""
+        request = split_request(self.tokenizer, prompt, answer)
+        return checked(request._replace(prompt=self._begun(request.prompt)), self.context)
 
     def _begun(self, prompt: list[int]) -> list[int]:
         """Returns a prompt with the tokens before it."""
         start = (self.eos_id,) if self.start is None else self.start
         return [*start, *prompt] or [self.eos_id]
 
-    def checked(self, request: ScoringRequest) -> ScoringRequest:
-        """Returns the request; raises InputError if its answer has no tokens or more than fit into the context."""
-        if not request.answer:
-            raise InputError("an answer has no token of its own after the prompt", "put a space between them")
-        if len(request.answer) > self.context:
-            cause = f"an answer has {len(request.answer)} tokens, and the context {self.context}"
-            raise InputError(cause, "leave the row out")
-        return request
-
     @torch.no_grad()
     def likelihoods(self, requests: Sequence[ScoringRequest]) -> list[Likelihood]:
-        """Returns the likelihood of the answer of each request (see `checked`)."""
+        """Returns the likelihood of the answer of each request (see `items.checked`)."""
         # One more than the context, because the last token is only predicted.
         rows = [[*request.prompt, *request.answer][-(self.context + 1) :] for request in requests]
         results: dict[int, Likelihood] = {}

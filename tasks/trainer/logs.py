@@ -3,7 +3,8 @@
 `metrics.jsonl` has one line per step: step (0-based), loss (nats per token, null if the step was skipped), lr,
 grad_norm and tokens (trained on so far), and fields that depend on the clock and the machine: tokens_per_s, step_s,
 data_wait (share of the step), memory_gib, and on a GPU mfu and gpu/... (see `telemetry`). A step after which held-out
-text was measured also has bpb and bpb/<source> (null if not finite), and heldout_s.
+text was measured also has bpb and bpb/<source> (null if not finite), and heldout_s. The last step of a canary also has
+bpb/<task>/<metric> of the tasks that it scores.
 
 `skipped.jsonl` has one line per skipped step: reason, loss, gradient norm and the document slices of its batch.
 `starts.jsonl` has one line per start of the ranks, including restarts after a crash. Rank 0 writes these files; rank 0,

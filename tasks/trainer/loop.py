@@ -138,7 +138,14 @@ class Trainer:
         data, documents = self.batches, read(Path(self.spec.heldout))
         shape = (data.microbatch, data.seq_len, data.eos_id)
         heldout = HeldoutBpb(documents, self.replica, self.ranks, *shape, self.run.heldout.every, self.run.steps)
-        return [*hooks, heldout]
+        if not self.spec.tasks:
+            return [*hooks, heldout]
+        from tasks.trainer.evaluation.bpb import TaskMetrics
+        from tasks.trainer.evaluation.items import read_encoded
+
+        tasks = read_encoded(Path(self.spec.tasks))
+        scored = TaskMetrics(tasks, self.replica, self.ranks, data.seq_len, data.eos_id, self.run.steps)
+        return [*hooks, heldout, scored]
 
     def train(self) -> None:
         """Trains to the last step.

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL
-from tasks.trainer.inference import Sampling, Scorer, ScoringRequest, continuation
+from tasks.trainer.evaluation.items import ScoringRequest, checked
+from tasks.trainer.inference import Sampling, Scorer, continuation
 from tasks.trainer.interchange.chat_template import JINJA, ChatTemplate
 from tasks.trainer.interchange.huggingface import render_prompt
 from tasks.trainer.model import model_file
@@ -168,8 +169,9 @@ class _LmEvalMethods:
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        checked = [self.scorer.checked(ScoringRequest(prompt, answer)) for _, prompt, answer in requests]
-        return [(likelihood.log_p, likelihood.greedy) for likelihood in self.scorer.likelihoods(checked)]
+        context = self.scorer.context
+        tokens = [checked(ScoringRequest(prompt, answer), context) for _, prompt, answer in requests]
+        return [(likelihood.log_p, likelihood.greedy) for likelihood in self.scorer.likelihoods(tokens)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Returns ln p of each whole text, in windows that do not overlap, as lm-eval defines it."""

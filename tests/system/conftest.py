@@ -52,38 +52,43 @@ store = "s3://sluice/lake"
 )
 FAULTS = 0.3
 
-# Months of a few files, whose DAGs the cycle starts; {texts} is their folder.
-MONTHLY = """
-name = "monthly"
-[[extract.files]]
-name = "books"
-kind = "text"
-path = "{texts}/*.txt"
+# What small recipes of text files have in common: a corpus in one part, and a tiny model.
+SMALL = """
 [extract]
 parts = 1
 [annotate]
 use = ["language", "gopher_quality", "prose_score", "pii"]
 [consolidate]
 filters = ["gopher_quality"]
-[dedup_index]
-enabled = true
 [tokenizer]
 vocab_size = 300
-[encode]
-accumulate = true
-heldout_share = 0.25
 [pack]
 seq_len = 16
-[train]
-steps = 4
-batch_size = 4
-milestones = 1
-mixture = {{ books = 1.0 }}
 [train.model]
 layers = 1
 dim = 16
 heads = 2
 kv_heads = 1
+"""
+
+# Months of a few files, whose DAGs the cycle starts; {texts} is their folder.
+MONTHLY = (
+    """
+name = "monthly"
+[[extract.files]]
+name = "books"
+kind = "text"
+path = "{texts}/*.txt"
+[dedup_index]
+enabled = true
+[encode]
+accumulate = true
+heldout_share = 0.25
+[train]
+steps = 4
+batch_size = 4
+milestones = 1
+mixture = {{ books = 1.0 }}
 [evaluate]
 max_tokens = 5_000
 [cycle]
@@ -92,6 +97,8 @@ min_new_tokens = 1000
 [place]
 mlflow = "${{MLFLOW_TRACKING_URI:-}}"
 """
+    + SMALL
+)
 
 # The same stages for a takedown, which would be in force for other tests of the same recipe.
 LEAVING = (
@@ -118,9 +125,10 @@ min_letters = 0.5
 store = "${{SLUICE_STORE:-.sluice/store}}"
 """
 
-# Two sources of text files and a canary that waits for a person; {folder} is that of the recipes. With `guard_share` 0
-# the uniform arm, which makes one of the sources worse, is not confirmed: three runs.
-VETOED = """
+# Two sources of text files and a canary that waits for a person; {folder} is that of the recipes. For the target the
+# uniform arm is far better, so that few runs confirm it.
+VETOED = (
+    """
 name = "vetoed"
 [[extract.files]]
 name = "verse"
@@ -130,24 +138,17 @@ path = "{folder}/vetoed/verse/*.txt"
 name = "notes"
 kind = "text"
 path = "{folder}/vetoed/notes/*.txt"
-[extract]
-parts = 1
-[annotate]
-use = ["language", "gopher_quality", "prose_score", "pii"]
-[consolidate]
-filters = ["gopher_quality"]
-[tokenizer]
-vocab_size = 300
 [encode]
 heldout_share = 0.25
-[pack]
-seq_len = 16
 [canary]
 current = {{ verse = 0.9, notes = 0.1 }}
 rounds = 1
 arms = 0
 anchors = ["uniform"]
-guard_share = 0
+target = {{ notes = 1.0 }}
+guard_share = 9
+confirmations = 3
+lr_check = false
 repetition_cap = 100
 steps = 8
 batch_size = 4
@@ -158,19 +159,19 @@ layers = 1
 dim = 16
 heads = 2
 kv_heads = 1
+[canary.optim]
+lr = 3e-2
+warmup_steps = 1
 [train]
 steps = 2
 milestones = 1
 batch_size = 4
-[train.model]
-layers = 1
-dim = 16
-heads = 2
-kv_heads = 1
 [place]
 store = "${{SLUICE_STORE:-.sluice/store}}"
 ask_human = true
 """
+    + SMALL
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

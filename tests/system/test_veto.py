@@ -1,5 +1,9 @@
-"""A person vetoes the decision of a canary DAG in the browser, thinks again, and the same run goes on to its end."""
+"""A person vetoes the decision of a canary DAG in the browser, thinks again, and the same run goes on to its end.
 
+The next run of the DAG then starts from the decision.
+"""
+
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -18,7 +22,7 @@ from tests.waiting import until
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = needs_chromium
 
-DAG, VERSION = "vetoed.canary", "v1"
+DAG, VERSION, NEXT = "vetoed.canary", "v1", "v2"
 QUESTION = "vetoed: may the large model be trained on this mixture?"
 
 
@@ -49,7 +53,7 @@ def answer(page, run: str, option: str) -> None:
     """Answers the question of the run on its page, where the report is."""
     page.goto(f"{run}/tasks/approve/required_actions")
     page.get_by_text(QUESTION).first.wait_for()
-    page.get_by_text("Keep the mixture").first.wait_for()  # the first line of the report
+    page.get_by_text("Use a new mixture").first.wait_for()  # the first line of the report
     page.get_by_test_id(f"hitl-option-{option}").click()
     page.get_by_text("Response received at").first.wait_for()
 
@@ -61,7 +65,17 @@ def events_of_the_mixture(stack) -> int:
     return len(stack.airflow.pages("/assets/events", "asset_events", asset_id=asset["id"]))
 
 
-def test_a_vetoed_decision_starts_no_training_until_the_task_is_cleared_and_approved(stack, tokens, page) -> None:
+def begun_after(stack) -> dict:
+    """What the next cycle registers before its first run; it has the same tokens, and ends there."""
+    for kind in ("plan", "shards"):
+        stack.copy(f"vetoed/{kind}/{VERSION}", f"vetoed/{kind}/{NEXT}")
+    run_id = stack.airflow.trigger(DAG, {"version": NEXT})
+    stack.done(DAG, run_id, "round_1.arms")
+    stack.stop(DAG, run_id)
+    return json.loads(stack.artifact("vetoed/arms/round-1", NEXT).read("cycle.json"))
+
+
+def test_a_vetoed_decision_starts_no_training_until_it_is_approved_and_then_the_next_cycle(stack, tokens, page) -> None:
     trigger(stack, page, DAG, {"version": VERSION})
     (started,) = stack.airflow.pages(f"/dags/{DAG}/dagRuns", "dag_runs")
     run_id = started["dag_run_id"]
@@ -70,14 +84,18 @@ def test_a_vetoed_decision_starts_no_training_until_the_task_is_cleared_and_appr
     def states() -> dict[str, str]:
         return {task["task_id"]: task["state"] for task in stack.airflow.tasks(DAG, run_id)}
 
-    def waits() -> bool:
-        return states()["approve"] == "awaiting_input"
+    def waits(ended: int) -> bool:
+        # Answered before the scheduler knows that the process which asks has ended, the task would ask again: its end
+        # would be taken for that of the process which reads the answer.
+        end = f"executor event with state success for task instance TaskInstanceKey(dag_id='{DAG}', task_id='approve'"
+        log = (stack.home.root / "logs" / "scheduler.log").read_text()
+        return states()["approve"] == "awaiting_input" and log.count(end) == ended
 
     page.goto(run)
     page.get_by_label("Show Graph").first.click()
     for node in ("round_1", "finalist", "confirm", "decide", "approve", "gate"):
         page.locator(".react-flow__node").filter(has_text=node).first.wait_for()
-    until(waits, 600)
+    until(lambda: waits(1), 600)
     answer(page, run, "Reject")
     assert stack.finished(DAG, run_id)["state"] == "success"
     assert (states()["approve"], states()["gate"]) == ("success", "skipped")
@@ -92,7 +110,7 @@ def test_a_vetoed_decision_starts_no_training_until_the_task_is_cleared_and_appr
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Confirm").click()
     dialog.wait_for(state="hidden")
-    until(waits, 600)
+    until(lambda: waits(3), 600)
     answer(page, run, "Approve")
     assert stack.finished(DAG, run_id)["state"] == "success"
     assert (states()["approve"], states()["gate"]) == ("success", "success")
@@ -100,3 +118,9 @@ def test_a_vetoed_decision_starts_no_training_until_the_task_is_cleared_and_appr
     assert events_of_the_mixture(stack) == 1
     page.goto(f"{run}/tasks/gate")
     page.get_by_text("Success", exact=True).first.wait_for()
+
+    following = begun_after(stack)
+    assert following["arms"][0]["weights"] == {"notes": 0.5, "verse": 0.5}, "the recipe has 0.1 and 0.9"
+    assert "The current mixture is the decision of vetoed/mixture@v1." in following["registered"]["rules"]
+    [known] = following["evidence"]["cycles"]
+    assert (known["artifact"], len(known["runs"])) == ("vetoed/mixture@v1", 3)

@@ -29,6 +29,7 @@ from tasks.core.config import (
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig
+from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.planning.config import PEAKS
 
 AGAIN = 1_000_000
@@ -146,15 +147,18 @@ class CanaryConfig(Config):
     heldout_tokens: int = Field(default=200_000, ge=1)
     """Maximum number of held-out tokens per source on which an arm is scored."""
 
+    tasks: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Names of [[evaluate.tasks]] that are measured beside the held-out text, each by the continuous metric that tells
+    the arms apart best (`screening.chosen_metrics`)."""
     target: dict[str, float] = {}
-    """The objective: weight of the held-out bits per byte by source, regardless of `[pack] by`; sums to 1. Empty: equal
-    weights."""
+    """The objective: weight of the held-out bits per byte by source, regardless of `[pack] by`, and of the bits of
+    tasks; sums to 1. Empty: equal weights."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence of the interval that must exclude 0, on the seeds of the confirmation."""
     guard_share: float = Field(default=0.02, ge=0)
-    """Tolerated relative increase of the bits per byte of a guarded source over the current mixture."""
+    """Tolerated relative increase of the bits of a guarded source or task over the current mixture."""
     guarded: tuple[str, ...] = ()
-    """Sources of documents that must not regress, regardless of `[pack] by`; empty: all of them."""
+    """Sources of documents, regardless of `[pack] by`, and tasks that must not regress; empty: all sources."""
 
     settings: tuple[VariantConfig, ...] = Field(default=(), exclude_if=lambda variants: not variants)
     """Arms that are other settings of the recipe, instead of mixtures. All of them change the same settings, or they
@@ -164,8 +168,13 @@ class CanaryConfig(Config):
     """With `settings`: that of [train], which the recipe fills in."""
     replay: ReplayConfig | None = Field(default=None, exclude_if=lambda replay: replay is None)
     """With `settings`: that of [train], which the recipe fills in."""
+    scored: tuple[TaskConfig, ...] | None = Field(default=None, exclude_if=lambda scored: scored is None)
+    """With `tasks`: their settings, which the recipe fills in."""
 
-    COPIED = {name: SectionCopy(f"train.{name}", when="canary.settings") for name in SCHEDULE}
+    COPIED = {
+        **{name: SectionCopy(f"train.{name}", when="canary.settings") for name in SCHEDULE},
+        "scored": SectionCopy("evaluate.tasks", when="canary.tasks", named=True),
+    }
 
     @field_validator("settings")
     @classmethod
@@ -182,6 +191,13 @@ class CanaryConfig(Config):
         if weights:
             check_weights(weights)
         return weights
+
+    @field_validator("tasks")
+    @classmethod
+    def _distinct_tasks(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := duplicates(names):
+            raise ValueError(f'"{twice[0]}" is named twice: leave one out')
+        return names
 
     @field_validator("seeds")
     @classmethod
@@ -334,8 +350,9 @@ def measured_variant(_: str, config: CanaryConfig) -> str | tuple[str, ...]:
     return CURRENT if config.settings else ()
 
 
-def _variant_if_any(member: str, config: CanaryConfig) -> str | tuple[str, ...]:
-    return variant_of(member, config) or ()
+def _tokenizer_if_read(member: str, config: CanaryConfig) -> str | tuple[str, ...]:
+    """Returns the variant whose tokenizer encodes held-out text or tasks; () if the shards have all that is read."""
+    return variant_of(member, config) or ("" if config.tasks else ())
 
 
 def _small_runs(name: str, output: str, arms: Input) -> StageSpec:
@@ -350,7 +367,7 @@ def _small_runs(name: str, output: str, arms: Input) -> StageSpec:
             "arms": arms,
             "shards": Input("shards", variant=variant_of),
             "plan": Input("plan", files=("plan/",), variant=variant_of),
-            "tokenizer": Input("tokenizer", variant=_variant_if_any),
+            "tokenizer": Input("tokenizer", variant=_tokenizer_if_read),
             "heldout": Input("shards", variant=measured_variant),
             "heldout_tokenizer": Input("tokenizer", variant=measured_variant),
         },

@@ -7,6 +7,8 @@ rejected and the `earlier` one, of the cycle before, with its runs; from the sec
 before the first run; arms and results: of all rounds so far; rounds}.
 Returns the members of the mapped stage canary: "round-<k>-arm-<n>-seed-<s>"; none if no further round is needed.
 
+The files of tasks are inputs, so that their hashes are registered, too.
+
 `arm-0` is the current mixture, the control of all comparisons: the decision of the previous cycle, unless the recipe's
 mixture has changed since; else the recipe's, else the natural one. `arm-0-again` is the same mixture with other data,
 the A/A arm. The other arms of the first round are the proposal of the previous cycle, the anchors, and mixtures that
@@ -38,6 +40,7 @@ from tasks.stages.canary.registration import (
     RESULT,
     Arm,
     Cycle,
+    external,
     registered_settings,
     require_repetition,
     rules,
@@ -45,6 +48,7 @@ from tasks.stages.canary.registration import (
 )
 from tasks.stages.canary.screening import Screening
 
+__all__ = ["VERSION", "external", "run"]
 VERSION = 4
 CYCLE = "cycle.json"
 

@@ -22,13 +22,13 @@ from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.evidence import EVIDENCE
 from tasks.stages.canary.finalist import SCREENING, seeds_of
 from tasks.stages.canary.registration import ARMS, RESULT, Arm
-from tasks.stages.canary.report import figure, markdown, shares
-from tasks.stages.canary.screening import bpb_of, weights_of
+from tasks.stages.canary.report import figure, markdown, shares, unit
+from tasks.stages.canary.screening import bpb_of, guarded_of, selected, weights_of
 
 VERSION = 4
 MIXTURE = "mixture.json"
 REPORT = "report.md"
-_FROM_SCREENING = ("arms", "target", "signals", "lead", "response", "earlier", "rounds", "registered")
+_FROM_SCREENING = ("arms", "target", "signals", "tasks", "lead", "response", "earlier", "rounds", "registered")
 SMALL_WEIGHTS = 15_000_000
 """Weights below which small models do not rank mixtures as large ones do (Olmix, arXiv 2602.12237)."""
 
@@ -75,8 +75,8 @@ def decide(
         InputError: a result is missing, or has other weights than its arm.
     """
     current = screening["arms"][0]
-    confirmed = _comparison(config, screening["target"], arms[:2], results) if arms else None
-    checks = _checks(config, screening["target"], arms, results)
+    confirmed = _comparison(config, screening, arms[:2], results) if arms else None
+    checks = _checks(config, screening, arms, results)
     promoted = confirmed is not None and _is_better(confirmed) and all(check["passed"] for check in checks.values())
     runs = screening["runs"] + len(results) * cost.confirming
     winner = arms[1] if promoted else current
@@ -94,20 +94,20 @@ def decide(
         "small_models": cost.parameters < SMALL_WEIGHTS,
         "parameters": cost.parameters,
         **({"settings": winner["set"], "variant": winner["kind"]} if "set" in winner else {}),
-        **{key: screening[key] for key in _FROM_SCREENING},
+        **{key: screening[key] for key in _FROM_SCREENING if key in screening},
     }
 
 
 def _comparison(
-    config: CanaryConfig, target: Mapping[str, float], pair: Sequence[Arm], results: Sequence[Mapping[str, Any]]
+    config: CanaryConfig, screening: Mapping[str, Any], pair: Sequence[Arm], results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Returns the comparison of two arms on their fresh seeds; differences are first minus second."""
     seeds = seeds_of(config, pair[-1])
-    sources, bpb = bpb_of(pair, seeds, results)
-    scores, means = bpb @ weights_of(target, sources), bpb.mean(1)
+    metrics = {task: about["metric"] for task, about in screening.get("tasks", {}).items()}
+    sources, bpb = selected(*bpb_of(pair, seeds, results), metrics)
+    scores, means = bpb @ weights_of(screening["target"], sources), bpb.mean(1)
     differences = scores[0] - scores[1]
-    guarded = config.guarded or tuple(sources)
-    worse = statistics.regressions(means[1], means[0], sources, guarded, config.guard_share)
+    worse = statistics.regressions(means[1], means[0], sources, guarded_of(config, sources), config.guard_share)
     interval = statistics.confirm(differences, config.confidence) if len(seeds) > 1 else None
     return {
         "arm": pair[1]["arm"],
@@ -127,15 +127,15 @@ def _is_better(compared: Mapping[str, Any]) -> bool:
 
 
 def _checks(
-    config: CanaryConfig, target: Mapping[str, float], arms: Sequence[Arm], results: Sequence[Mapping[str, Any]]
+    config: CanaryConfig, screening: Mapping[str, Any], arms: Sequence[Arm], results: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Returns the comparisons that a promotion needs in addition: `again` (A/A), and `low_rate` unless it is off."""
     if not arms:
         return {}
-    again = _comparison(config, target, [arms[0], arms[2]], results)
+    again = _comparison(config, screening, [arms[0], arms[2]], results)
     checks = {"again": {**again, "passed": not _is_better(again)}}
     if low := arms[3:]:
-        compared = _comparison(config, target, low, results)
+        compared = _comparison(config, screening, low, results)
         checks["low_rate"] = {**compared, "passed": compared["difference"] > 0}
     elif config.lr_check:
         checks["low_rate"] = {"seeds": [], "difference": None, "passed": False}
@@ -161,17 +161,17 @@ def _reason(
     name, (low, high) = confirmed["arm"], confirmed["interval"]
     seeds = f"on {len(confirmed['seeds'])} fresh seeds, {config.confidence:.0%} sure"
     if confirmed["regressions"]:
-        return f"{current} stays: {name} makes guarded sources worse ({shares(confirmed['regressions'])})"
+        return f"{current} stays: {name} makes {_guarded(screening)} worse ({shares(confirmed['regressions'])})"
     if low <= 0:
-        return f"{current} stays: {name} is not surely better, {low:.4f} to {high:.4f} bits per byte {seeds}"
+        return f"{current} stays: {name} is not surely better, {low:.4f} to {high:.4f} {unit(screening)} {seeds}"
     if not checks["again"]["passed"]:
         return (
             f"{current} stays, the decision on {name} is withheld: the same mixture with other data (A/A) would have "
-            f"been promoted, by {checks['again']['difference']:.4f} bits per byte"
+            f"been promoted, by {checks['again']['difference']:.4f} {unit(screening)}"
         )
     if (rate := checks.get("low_rate")) and not rate["passed"]:
         return f"{current} stays: {name} is not better at one fifth of the learning rate ({rate['difference']:+.4f})"
-    return f"{name} replaces {current}: lower by {low:.4f} to {high:.4f} bits per byte {seeds}"
+    return f"{name} replaces {current}: lower by {low:.4f} to {high:.4f} {unit(screening)} {seeds}"
 
 
 def _nothing_to_confirm(screening: Mapping[str, Any]) -> str:
@@ -179,8 +179,13 @@ def _nothing_to_confirm(screening: Mapping[str, Any]) -> str:
     if not others:
         return "there was no other arm"
     if not screening["target"]:
-        return "no source tells the arms apart from noise, so none votes"
+        measured = "source and no task" if "tasks" in screening else "source"
+        return f"no {measured} tells the arms apart from noise, so none votes"
     if lower := [row for row in others if row["difference"] > 0 and row["regressions"]]:
         worse = shares(max(lower, key=lambda row: float(row["difference"]))["regressions"])
-        return f"arms better on the target make guarded sources worse ({worse})"
+        return f"arms better on the target make {_guarded(screening)} worse ({worse})"
     return "no arm was better in the screening"
+
+
+def _guarded(screening: Mapping[str, Any]) -> str:
+    return "guarded sources or tasks" if "tasks" in screening else "guarded sources"

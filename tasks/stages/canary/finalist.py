@@ -1,8 +1,9 @@
 """Stage finalist: results of the screening -> the mixture to confirm, if any looks better than the current one.
 
 Reads `arms` of the last round, and its `canaries`. Writes `screening.json`: {arms: a row per arm, target, signals,
-finalist, response, earlier, evidence, rounds, registered, runs, cost}, and `arms.json`, the arms of the confirmation,
-or an empty list: the current mixture, the finalist, the A/A arm, and both mixtures at one fifth of the learning rate.
+tasks: the metric of each, finalist, response, earlier, evidence, rounds, registered, runs, cost}, and `arms.json`, the
+arms of the confirmation, or an empty list: the current mixture, the finalist, the A/A arm, and both mixtures at one
+fifth of the learning rate.
 Returns the members of the mapped stage confirm: "arm-<k>-seed-<s>" for these and the fresh seeds.
 
 The finalist is the mixture with the lowest predicted target among the arms and the proposal of the response, or, if the
@@ -23,7 +24,7 @@ from tasks.stages.canary import CanaryConfig, evidence
 from tasks.stages.canary.arms import CYCLE, PROPOSED, screening_of, with_results
 from tasks.stages.canary.cost import CycleCost
 from tasks.stages.canary.registration import ARMS, RESULT, Arm, Cycle
-from tasks.stages.canary.screening import Lead, Screening
+from tasks.stages.canary.screening import Lead, Screening, bpb_of
 
 VERSION = 3
 SCREENING = "screening.json"
@@ -78,6 +79,7 @@ def screen(config: CanaryConfig, cycle: Cycle, cost: CycleCost) -> dict[str, Any
         "arms": _rows(found, cycle["arms"]),
         "target": {source: round(weight, 6) for source, weight in sorted(found.target.items())},
         "signals": {source: _rounded(vars(signal)) for source, signal in found.signals.items()},
+        **({"tasks": _tasks(found)} if found.tasks else {}),
         "finalist": _name(lead, cycle["arms"]),
         "lead": None if lead is None else _rounded(vars(lead)),
         "response": _response(found),
@@ -133,6 +135,14 @@ def _rows(found: Screening, arms: Sequence[Arm]) -> list[dict[str, Any]]:
     return rows
 
 
+def _tasks(found: Screening) -> dict[str, Any]:
+    """Returns the metric of each task, and signal and noise by all its metrics."""
+    return {
+        task: {"metric": found.metrics[task], "metrics": {name: _rounded(vars(one)) for name, one in by_metric.items()}}
+        for task, by_metric in found.tasks.items()
+    }
+
+
 def _response(found: Screening) -> dict[str, Any] | None:
     """Returns the summary of the fit, or None without one."""
     response, proposal = found.response, found.proposal
@@ -168,7 +178,7 @@ def _earlier(found: Screening) -> dict[str, Any]:
         "cycles": [{"runs": len(cycle["runs"]), **{key: cycle[key] for key in about}} for cycle in found.earlier],
         "used": found.fitted and found.fitted.used,
         "tried": found.fitted.tried if found.fitted else {},
-        "backtest": evidence.backtest(found.runs(mean=True), found.earlier, goal, found.sources, found.config.forms),
+        "backtest": evidence.backtest(found.runs(mean=True), found.earlier, goal, found.columns, found.config.forms),
     }
 
 
@@ -179,9 +189,14 @@ def _evidence(found: Screening, cycle: Cycle, about_earlier: Mapping[str, Any]) 
     if found.config.settings or not found.evidence:
         return earlier
     samples = found.config.steps * found.config.batch_size
+    columns, bpb = bpb_of(cycle["arms"], found.config.seeds, cycle["results"])
     runs = [
-        {"weights": row["weights"], "bpb": row["bpb"], "seeds": len(found.config.seeds)}
-        for row in _rows(found, cycle["arms"])
+        {
+            "weights": arm["weights"],
+            "bpb": {name: round(float(value), 6) for name, value in zip(columns, means, strict=True)},
+            "seeds": len(found.config.seeds),
+        }
+        for arm, means in zip(cycle["arms"], bpb.mean(1), strict=True)
     ]
     own = {
         "artifact": "",

@@ -15,6 +15,7 @@ from tasks.core.artifact import Artifact
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_documents
+from tasks.trainer.evaluation.items import TOKENIZER
 
 REJECTED = "rejected/"
 
@@ -44,7 +45,7 @@ def measured(
     if tokenizers[0].record.content == tokenizers[1].record.content:
         return found
     # Imported here, because it brings torch: `arms` runs where there is none, and a run would load it twice.
-    from tasks.trainer.evaluation.comparison import TOKENIZER, decode_texts, encode_texts
+    from tasks.trainer.evaluation.comparison import decode_texts, encode_texts
 
     current, own = (tokenizer.read(TOKENIZER).decode() for tokenizer in tokenizers)
     return {

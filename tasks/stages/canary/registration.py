@@ -10,6 +10,7 @@ from tasks.core.errors import RecipeError
 from tasks.formats.tokens.mixture import Mixture, repetitions
 from tasks.stages.canary import CanaryConfig, arm_of
 from tasks.stages.canary.cost import CycleCost
+from tasks.trainer.evaluation.items import files_of
 
 ARMS = "arms.json"
 RESULT = "result.json"
@@ -33,8 +34,18 @@ def parse_member(member: str) -> tuple[str, int]:
     return arm_of(member), int(member.rpartition("-seed-")[2])
 
 
+def external(config: CanaryConfig) -> dict[str, list[str]]:
+    """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
+    return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.scored or ()}
+
+
+def column(task: str, metric: str) -> str:
+    """Returns the name of a metric of a task among the bits per byte of a run; no source has a "/" in its name."""
+    return f"{task}/{metric}"
+
+
 def targets(config: CanaryConfig, counts: Mapping[str, int]) -> dict[str, float]:
-    """Returns the weight of each source's held-out bits per byte in the target.
+    """Returns the weight of each source's held-out bits per byte, and of each task's bits, in the target.
 
     Args:
         config: settings of the cycle.
@@ -46,6 +57,7 @@ def targets(config: CanaryConfig, counts: Mapping[str, int]) -> dict[str, float]
     measurable = [source for source, count in sorted(counts.items()) if count]
     if not measurable:
         raise RecipeError("no source has a held-out document", "raise [encode] heldout_share or heldout_min")
+    measurable += config.tasks
     if not config.target:
         return {source: 1 / len(measurable) for source in measurable}
     return Mixture(weights=config.target).over(measurable, "[canary] target").weights
@@ -73,6 +85,7 @@ def registered_settings(config: CanaryConfig) -> dict[str, Any]:
         "target": config.target,
         "guarded": list(config.guarded),
         "budget": config.budget.model_dump(mode="json"),
+        **({"tasks": list(config.tasks)} if config.tasks else {}),
     }
 
 
@@ -85,12 +98,13 @@ def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
         arms: number of arms of the first round.
     """
     share = (1 - config.confidence) / 2
+    guarded = "source or task" if config.tasks else "source"
     lines = [
         f"At most {config.rounds} rounds; none follows if the best mixture is lower than the current one with a "
         f"probability above {config.sure:g}, or the budget is spent.",
         f"The finalist and the current mixture are trained with {config.confirmations} fresh seeds. It is promoted "
         f"only if Student's interval ({config.confidence:.0%}) of the paired differences is above 0, and no guarded "
-        f"source becomes worse by more than {config.guard_share:.0%}. At most {share:.1%} of equal mixtures are "
+        f"{guarded} becomes worse by more than {config.guard_share:.0%}. At most {share:.1%} of equal mixtures are "
         "promoted.",
         "The current mixture is also trained with other data (A/A). If that would have been promoted, nothing is.",
     ]
@@ -99,6 +113,14 @@ def rules(config: CanaryConfig, cost: CycleCost, arms: int) -> list[str]:
     if config.signal_floor:
         lines.append(
             f"A source votes in the target unless its signal-to-noise ratio is surely below {config.signal_floor:g}."
+        )
+    if config.tasks:
+        votes = f"only if this ratio is at least {config.signal_floor:g}" if config.signal_floor else "in any case"
+        lines.append(
+            f"The tasks {', '.join(config.tasks)} are measured by bits per byte of the right answers and, if they have "
+            "choices, by -log2 of the mean normalized choice probability. Of these two, a task's metric is that with "
+            f"the larger signal-to-noise ratio in all runs of the screening; it votes in the target {votes}. The fresh "
+            "seeds are judged by this metric."
         )
     budget = "no budget is set" if cost.limit == float("inf") else f"the budget pays for {cost.limit:.1f} runs"
     return [*lines, f"Cost of the longest cycle: {cost.text(cost.most(arms))}; {budget}."]

@@ -74,21 +74,22 @@ def _headline(decision: Mapping[str, Any]) -> list[str]:
     changes = ", ".join(f"{name} {share:.1%} (was {before.get(name, 0):.1%})" for name, share in after)
     what = f"the settings of {decision['variant']}" if of_settings else f"a new mixture: {changes}"
     old, new = decision["confirmation"]["target_bpb"]
+    predicted = "held-out text and right answers" if "tasks" in decision else "held-out text"
     return [
-        f"**Use {what}.** Small models that read it predict held-out text with {new:.4f} instead of "
-        f"{old:.4f} bits per byte, {1 - new / old:.1%} fewer."
+        f"**Use {what}.** Small models that read it predict {predicted} with {new:.4f} instead of "
+        f"{old:.4f} {unit(decision)}, {1 - new / old:.1%} fewer."
     ]
 
 
 def _certainty(decision: Mapping[str, Any]) -> str:
     again = next(row for row in decision["arms"] if row["kind"] == REPEATED)
-    same = f"The same mixture with other data was {again['difference']:+.4f} bits per byte from it in the screening"
+    same = f"The same mixture with other data was {again['difference']:+.4f} {unit(decision)} from it in the screening"
     confirmed, checks = decision["confirmation"], decision["checks"]
     if not confirmed:
         return f"{same}. Nothing was confirmed, so there is no interval."
     low, high = confirmed["interval"]
     parts = [
-        f"{confirmed['difference']:+.4f} bits per byte, {decision['confidence']:.0%} interval {low:+.4f} to "
+        f"{confirmed['difference']:+.4f} {unit(decision)}, {decision['confidence']:.0%} interval {low:+.4f} to "
         f"{high:+.4f}."
     ]
     parts.append(f"{same}, and {checks['again']['difference']:+.4f} on the fresh seeds")
@@ -150,9 +151,9 @@ def _confirmed(decision: Mapping[str, Any]) -> list[str]:
         f"{confirmed['arm']} ({confirmed['kind']}) has the weights {weights}.",
         "",
         f"{decision['current']} and {confirmed['arm']} with the same fresh seeds: lower by "
-        f"{confirmed['difference']:+.4f}, {decision['confidence']:.0%} interval {low:+.4f} to {high:+.4f} bits "
-        "per byte (Student's, of the paired differences, which holds for any noise of the two arms). With these seeds "
-        f"a mean difference of {(high - low) / 2:.4f} would have been enough.",
+        f"{confirmed['difference']:+.4f}, {decision['confidence']:.0%} interval {low:+.4f} to {high:+.4f} "
+        f"{unit(decision)} (Student's, of the paired differences, which holds for any noise of the two arms). With "
+        f"these seeds a mean difference of {(high - low) / 2:.4f} would have been enough.",
         "",
         _row(["seed", *columns]),
         _row(["---"] * (1 + len(columns))),
@@ -165,7 +166,9 @@ def _screening(decision: Mapping[str, Any]) -> list[str]:
     sources = sorted(decision["arms"][0]["weights"])
     bpb_sources = sorted(decision["arms"][0]["bpb"])
     head = ["arm", "kind", *(f"weight of {source}" for source in sources), "target bpb", "lower than current by"]
-    head += ["predicted", *(f"bpb of {source}" for source in bpb_sources), "verdict"]
+    tasks = decision.get("tasks", {})
+    measured = [f"{'bits' if name in tasks else 'bpb'} of {name}" for name in bpb_sources]
+    head += ["predicted", *measured, "verdict"]
     rounds = [
         f"Round {row['round']}: {row['stopped'] or ', '.join(row['arms'])}"
         + ("" if row["probability"] is None else f" (best lower than current: {row['probability']:.1%})")
@@ -201,12 +204,51 @@ def _sources(decision: Mapping[str, Any]) -> list[str]:
         _row(["source", "signal", "noise", "ratio", "at most", "weight in the target"]),
         _row(["---"] * 6),
     ]
+    tasks = decision.get("tasks", {})
     for source, signal in sorted(decision["signals"].items()):
-        figures = [f"{signal['between']:.4f}", f"{signal['noise']:.4f}"]
-        figures += ["" if signal[key] is None else f"{signal[key]:.3g}" for key in ("ratio", "upper")]
-        weight = decision["target"].get(source, 0.0)
-        lines.append(_row([source, *figures, f"{weight:.3f}" if signal["votes"] else "does not vote"]))
+        if source not in tasks:
+            lines.append(_row([source, *_figures(signal), _vote(decision, source)]))
+    return [*lines, "", *(_tasks(decision) if tasks else [])]
+
+
+def _figures(signal: Mapping[str, Any]) -> list[str]:
+    ratios = ["" if signal[key] is None else f"{signal[key]:.3g}" for key in ("ratio", "upper")]
+    return [f"{signal['between']:.4f}", f"{signal['noise']:.4f}", *ratios]
+
+
+def _vote(decision: Mapping[str, Any], name: str) -> str:
+    weight = decision["target"].get(name, 0.0)
+    return f"{weight:.3f}" if decision["signals"][name]["votes"] else "does not vote"
+
+
+def _tasks(decision: Mapping[str, Any]) -> list[str]:
+    """Returns the table of the tasks: the metric of each, and why it is that one."""
+    lines = [
+        "Tasks are measured in bits, too, lower is better: *answer*, bits per byte of the right answer, and of tasks "
+        "with choices *choice*, -log2 of the mean over items of the probability of the right choice over the sum of "
+        "all choices', each to the power of 1 / bytes. The metric with the larger ratio is used; a task votes only if "
+        "that ratio is not below the floor.",
+        "",
+        _row(["task", "metric", "signal", "noise", "ratio", "at most", "weight in the target", "why this metric"]),
+        _row(["---"] * 8),
+    ]
+    for task, about in sorted(decision["tasks"].items()):
+        signal = about["metrics"][about["metric"]]
+        lines.append(_row([task, about["metric"], *_figures(signal), _vote(decision, task), _why(about)]))
     return [*lines, ""]
+
+
+def _why(about: Mapping[str, Any]) -> str:
+    """Returns why a task is measured by its metric, and why it does not vote if it does not."""
+    below = "" if about["metrics"][about["metric"]]["votes"] else "; below the floor, so the task does not vote"
+    if len(about["metrics"]) == 1:
+        return f"the task has no choices{below}"
+    ratios = {
+        name: "without noise" if one["ratio"] is None else f"{one['ratio']:.3g}"
+        for name, one in about["metrics"].items()
+    }
+    [other] = about["metrics"].keys() - {about["metric"]}
+    return f"its ratio is {ratios[about['metric']]}, that of {other} {ratios[other]}{below}"
 
 
 def _cells(
@@ -373,6 +415,11 @@ def _draw_source(axes: Any, decision: Mapping[str, Any], source: str) -> None:
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel(f"weight of {source}")
     axes.tick_params(labelsize=8)
+
+
+def unit(decision: Mapping[str, Any]) -> str:
+    """Returns the unit of the target, of a decision or a screening."""
+    return "bits of the target" if "tasks" in decision else "bits per byte"
 
 
 def shares(regressions: Mapping[str, float]) -> str:

@@ -1,8 +1,9 @@
 """Stages canary and confirm: train one small model on one arm with one seed, and evaluate it on every source.
 
 Read `arms` (confirm: those of `finalist`), `shards` and `plan`; the member's name determines arm and seed. Write
-`result.json`: {arm, seed, kind, weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb,
-loss_curve [[step, loss], ...]}.
+``result.json`: {arm, seed, kind, weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb,
+loss_curve [[step, loss], ...]}. With tasks, `bpb` also has their metrics, in bits: "<task>/answer" and, if it has
+choices, "<task>/choice" (`items.continuous`); `target_bpb` has that of the answers, and the cycle chooses.
 
 Documents that were taken down before the start are not read, even if the plan contains them (`notice`);
 `withheld.json` then lists them, and the record lists the takedowns as inputs.
@@ -11,8 +12,8 @@ A canary trains on one node, regardless of the place's nodes for training; it re
 An arm of settings reads the shards and the plan of its variant, and is measured on the held-out text of the current
 settings (`heldout`, with its `heldout_tokenizer`), which its own `tokenizer` encodes.
 
-The run measures the held-out text itself, after its last step: where it trains, and without loading torch in the
-process of the stage.
+The run measures held-out text and tasks itself, after its last step: where it trains, and without loading torch in
+the process of the stage. Items of tasks are encoded by the `tokenizer` of the arm.
 
 Seeds are paired: with the same seed, every arm has the same initial weights and the same order within each source, so
 that arms differ only in their mixture, or their settings.
@@ -23,6 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Report
@@ -32,16 +35,18 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
 from tasks.stages.canary import CanaryConfig, heldout
-from tasks.stages.canary.registration import ARMS, RESULT, Arm, parse_member, targets
+from tasks.stages.canary.registration import ARMS, RESULT, Arm, column, external, parse_member, targets
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import HeldoutConfig, TrainSpec
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_documents, write
 from tasks.trainer.data.notice import TakedownNotice, takedown_refs
+from tasks.trainer.evaluation import items
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import BPB, METRICS, read_metrics
 from tasks.trainer.spec import make_spec, mix
 
+__all__ = ["VERSION", "external", "run"]
 VERSION = 2
 _CURVE_POINTS = 50
 
@@ -61,15 +66,17 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
         notice.update()
         _train(spec, output, recovery, fence)
-        bpb = _measured(Path(spec.out), measured)
+        tasks = [column(task.name, metric) for task in config.scored or () for metric in items.metrics_of(task)]
+        bpb = _measured(Path(spec.out), [*measured, *tasks])
         target = targets(config, {source: len(documents) for source, documents in measured.items()})
+        answers = {task: column(task, items.ANSWER) for task in config.tasks}
         result = {
             **arm,
             "seed": seed,
             "steps": config.steps,
             "tokens": config.steps * config.batch_size * plan.seq_len,
             "bpb": bpb,
-            "target_bpb": round(sum(weight * bpb[source] for source, weight in target.items()), 6),
+            "target_bpb": round(sum(weight * bpb[answers.get(name, name)] for name, weight in target.items()), 6),
             "loss_curve": _curve(Path(spec.out)),
         }
         with output.part(RESULT, conserved=False) as part:
@@ -114,6 +121,10 @@ def _spec(
     write(path, documents)
     measuring = HeldoutConfig(every=config.steps, max_tokens=config.heldout_tokens)
     changed = {"run": training.model_copy(update={"heldout": measuring}), "heldout": str(path)}
+    if config.scored:
+        file = run / "input" / "tasks.json"
+        items.write_encoded(file, _items(config, inputs, plan))
+        changed["tasks"] = str(file)
     return spec.model_copy(update={"weights": weights, "anneal": anneal, **changed})
 
 
@@ -140,8 +151,15 @@ def _documents(config: CanaryConfig, inputs: Inputs, plan: Plan, arm: Arm) -> di
     return {source: heldout_documents(shards, source, config.heldout_tokens) for source in sources}
 
 
+def _items(config: CanaryConfig, inputs: Inputs, plan: Plan) -> dict[str, list[items.EncodedItem]]:
+    """Returns the items of the tasks in the tokens of the arm; raises InputError if one cannot be read or scored."""
+    described = {"tokenizer_sha256": plan.format.tokenizer_sha256}
+    tokenizer = Tokenizer.from_str(items.matching_tokenizer(inputs["tokenizer"], described))
+    return {task.name: items.encoded(task, tokenizer, plan.format.eos_id, plan.seq_len) for task in config.scored or ()}
+
+
 def _measured(out: Path, sources: Iterable[str]) -> dict[str, float]:
-    """Returns the bits per byte of every source after the last step, from the log of the run."""
+    """Returns the bits per byte of every source, and of metrics of tasks, after the last step, from the run's log."""
     last = read_metrics(out / METRICS)[-1]
     found = {source: last[f"{BPB}/{source}"] for source in sorted(sources)}
     if infinite := [source for source, value in found.items() if value is None]:

@@ -1,6 +1,8 @@
 """The screening so far: bits per byte of every arm, which sources vote in the target, response and leading mixture.
 
 Reads the arms of all rounds and the content of their `result.json`. Both the next round and the finalist come from it.
+A task is measured like one more source, by the metric that tells the arms apart best; that choice is no fresh look at
+the runs that decide, which have other seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,7 @@ from tasks.core.errors import InputError
 from tasks.stages.canary import CanaryConfig, statistics
 from tasks.stages.canary.design import Floats, Space
 from tasks.stages.canary.evidence import Fitted, Runs, with_evidence
-from tasks.stages.canary.registration import Arm
+from tasks.stages.canary.registration import Arm, column
 from tasks.stages.canary.response import Response, fit
 from tasks.stages.canary.statistics import Signal
 
@@ -49,11 +51,12 @@ class Screening:
     Attributes:
         config: settings of the cycle.
         arms: the arms without the A/A arm; the first is the current mixture.
-        sources: sources that have held-out text.
-        bpb: bits per byte, shape (arms, seeds, sources).
+        sources: sources that have held-out text, then the tasks.
+        bpb: bits per byte, or bits of a task, shape (arms, seeds, sources).
         again: that of the A/A arm, shape (seeds, sources).
         space: the mixtures among which the cycle looks.
         evidence: registered cycles before this one, and the content of its sources (`arms`); {} without.
+        tasks: signal and noise of each task by each of its metrics.
     """
 
     config: CanaryConfig
@@ -63,6 +66,7 @@ class Screening:
     again: Floats
     space: Space
     evidence: Mapping[str, Any]
+    tasks: Mapping[str, Mapping[str, Signal]]
 
     @classmethod
     def of(
@@ -74,16 +78,31 @@ class Screening:
         evidence: Mapping[str, Any] | None = None,
     ) -> "Screening":
         """Collects the results of all rounds; raises InputError if one is missing or has other weights than its arm."""
-        sources, bpb = bpb_of(arms, config.seeds, results)
+        columns, bpb = bpb_of(arms, config.seeds, results)
         again = next(index for index, arm in enumerate(arms) if arm.get("again"))
         rest = [index for index in range(len(arms)) if index != again]
-        return cls(config, [arms[index] for index in rest], sources, bpb[rest], bpb[again], space, evidence or {})
+        found = statistics.signals(bpb[rest], bpb[again], config.signal_floor, surely=False)
+        tasks = _by_task(config.tasks, dict(zip(columns, found, strict=True)))
+        sources, bpb = selected(columns, bpb, chosen_metrics(tasks))
+        among = [arms[index] for index in rest]
+        return cls(config, among, sources, bpb[rest], bpb[again], space, evidence or {}, tasks)
+
+    @cached_property
+    def metrics(self) -> dict[str, str]:
+        """The metric by which each task is measured."""
+        return chosen_metrics(self.tasks)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of `sources` in results and evidence, where tasks have one for each metric."""
+        return [column(name, self.metrics[name]) if name in self.metrics else name for name in self.sources]
 
     @cached_property
     def signals(self) -> dict[str, Signal]:
-        """The signal and noise of each source, and whether it votes."""
+        """The signal and noise of each source and task, and whether it votes."""
         found = statistics.signals(self.bpb, self.again, self.config.signal_floor)
-        return dict(zip(self.sources, found, strict=True))
+        of_tasks = {task: self.tasks[task][metric] for task, metric in self.metrics.items()}
+        return dict(zip(self.sources, found, strict=True)) | of_tasks
 
     @cached_property
     def target(self) -> dict[str, float]:
@@ -110,7 +129,7 @@ class Screening:
         return [self._worse(row, means[0]) for row in means]
 
     def _worse(self, bpb: Floats, current: Floats) -> dict[str, float]:
-        guarded = self.config.guarded or tuple(self.sources)
+        guarded = guarded_of(self.config, self.sources)
         return statistics.regressions(bpb, current, self.sources, guarded, self.config.guard_share)
 
     @cached_property
@@ -139,7 +158,7 @@ class Screening:
             epochs=self.space.epochs,
             forms=self.config.forms,
         )
-        return with_evidence(alone, runs, self.earlier, self.goal, self.sources, self.config.forms)
+        return with_evidence(alone, runs, self.earlier, self.goal, self.columns, self.config.forms)
 
     @property
     def earlier(self) -> Sequence[Mapping[str, Any]]:
@@ -225,8 +244,41 @@ def weights_of(target: Mapping[str, float], sources: Sequence[str]) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
+def guarded_of(config: CanaryConfig, sources: Sequence[str]) -> tuple[str, ...]:
+    """Returns the guarded ones of the sources and tasks that are measured."""
+    return config.guarded or tuple(source for source in sources if source not in config.tasks)
+
+
+def _by_task(tasks: Sequence[str], signals: Mapping[str, Signal]) -> dict[str, dict[str, Signal]]:
+    """Returns the signals of each task by metric, from those by column."""
+    found: dict[str, dict[str, Signal]] = {task: {} for task in tasks}
+    for name, signal in signals.items():
+        task, _, metric = name.partition("/")
+        if metric:
+            found[task][metric] = signal
+    return found
+
+
+def chosen_metrics(tasks: Mapping[str, Mapping[str, Signal]]) -> dict[str, str]:
+    """Returns the metric of each task with the largest signal-to-noise ratio, the first of equal ones."""
+    return {task: max(found, key=lambda metric: found[metric].strength) for task, found in tasks.items()}
+
+
+def selected(columns: Sequence[str], bpb: Floats, metrics: Mapping[str, str]) -> tuple[list[str], Floats]:
+    """Returns the names and values of the sources, and of each task by its metric.
+
+    Args:
+        columns: of a result, see `registration.column`.
+        bpb: their values, shape (..., columns).
+        metrics: the metric of each task.
+    """
+    names = {name: name for name in columns if "/" not in name}
+    names |= {task: column(task, metric) for task, metric in sorted(metrics.items())}
+    return list(names), np.take(bpb, [columns.index(name) for name in names.values()], axis=-1)
+
+
 def bpb_of(arms: Sequence[Arm], seeds: Sequence[int], results: Sequence[Mapping[str, Any]]) -> tuple[list[str], Floats]:
-    """Returns the sources and their bits per byte, shape (arms, seeds, sources).
+    """Returns the columns of the results, sources and metrics of tasks, and their bits, shape (arms, seeds, columns).
 
     Raises:
         InputError: a result is missing, or has other weights than its arm.

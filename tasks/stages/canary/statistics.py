@@ -17,7 +17,8 @@ simulates both rules, and prints their power.
 Signal and noise. A source votes in the target only if its bits per byte tell mixtures apart: the variance between the
 arms' means, beyond what noise adds to it, over the variance between repeats (runs that differ only in their seeds or
 their data). Few repeats do not determine that ratio, so a source loses its vote only if the upper limit of its interval
-is below the floor (Heineman et al. 2025, "Signal and Noise", arXiv 2508.13144).
+is below the floor (Heineman et al. 2025, "Signal and Noise", arXiv 2508.13144). Tasks are noisier: of the metrics of a
+task that with the largest ratio is used, and the task votes only if the ratio itself is not below the floor.
 """
 
 from collections.abc import Collection, Sequence
@@ -59,15 +60,15 @@ def confirm(differences: Floats, confidence: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Signal:
-    """How well the held-out text of one source tells mixtures apart.
+    """How well the held-out text of one source, or a metric of a task, tells mixtures apart.
 
     Attributes:
-        between: standard deviation of the arms' means, bits per byte.
-        noise: standard deviation of one run among repeats, bits per byte.
+        between: standard deviation of the arms' means, in bits.
+        noise: standard deviation of one run among repeats, in bits.
         ratio: signal-to-noise ratio: variance between the arms beyond the noise, over that of the noise; None if the
             noise is 0.
         upper: upper limit of the ratio (90 % one-sided); None if the noise is 0.
-        votes: whether the source votes in the target.
+        votes: whether the source, or the task by this metric, votes in the target.
     """
 
     between: float
@@ -76,14 +77,20 @@ class Signal:
     upper: float | None
     votes: bool
 
+    @property
+    def strength(self) -> float:
+        """The ratio; without noise infinite, or 0 if the arms do not differ either."""
+        return (np.inf if self.between else 0.0) if self.ratio is None else self.ratio
 
-def signals(bpb: Floats, again: Floats, floor: float) -> list[Signal]:
+
+def signals(bpb: Floats, again: Floats, floor: float, *, surely: bool = True) -> list[Signal]:
     """Returns signal and noise of each source, by a one-way analysis of variance.
 
     Args:
         bpb: bits per byte, shape (arms, seeds, sources); arm 0 is the current mixture.
         again: that of the current mixture with other data, shape (seeds, sources).
         floor: of the ratio; with 0, or fewer than two arms, all sources vote.
+        surely: whether only a ratio that is surely below the floor costs the vote, not one that merely is.
     """
     arms, seeds, sources = bpb.shape
     # Seeds are common to all arms: what remains beside the effects of arm and seed is noise.
@@ -97,7 +104,8 @@ def signals(bpb: Floats, again: Floats, floor: float) -> list[Signal]:
         total, noise = float(between[source]), float(within[source])
         ratio = max(0.0, total / noise - 1 / seeds) if noise else None
         upper = max(0.0, (total * seeds / noise / lowest - 1) / seeds) if noise else None
-        votes = arms < 2 or not floor or (total > 0 if upper is None else upper >= floor)
+        limit = upper if surely else ratio
+        votes = arms < 2 or not floor or (total > 0 if limit is None else limit >= floor)
         found.append(Signal(total**0.5, noise**0.5, ratio, upper, votes))
     return found
 

@@ -47,9 +47,8 @@ from tasks.stages.evaluate.seeds import contents, spread
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
-from tasks.trainer.evaluation.comparison import matching_tokenizer
 from tasks.trainer.evaluation.config import EvaluateConfig
-from tasks.trainer.evaluation.items import files_of
+from tasks.trainer.evaluation.items import files_of, matching_tokenizer
 from tasks.trainer.evaluation.scoring import decisive, score_tasks
 from tasks.trainer.inference import Sampling, Scorer, continuation
 from tasks.trainer.model import model_file

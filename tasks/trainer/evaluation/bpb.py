@@ -1,4 +1,4 @@
-"""Bits per byte of held-out text, comparable between tokenizers; for a trained model, or during a run.
+"""Bits per byte of held-out text, comparable between tokenizers; for a trained model, or during a run. Tasks in a run.
 
 bpb = sum of -log2 p over all tokens of the documents / UTF-8 bytes of their text (Gao et al. 2020, arXiv 2101.00027,
 section 3.1). Every token is predicted once, including end-of-text, and the first token only from end-of-text. A
@@ -9,6 +9,7 @@ least half a context; this takes two forward passes per token.
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, evaluation_windows
 from tasks.trainer.data.withheld import Prober
+from tasks.trainer.evaluation.items import EncodedItem, ScoringRequest, continuous
 from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import BPB
 from tasks.trainer.model.loss import IGNORED
@@ -131,25 +133,73 @@ class HeldoutBpb(Hook):
         """
         started = time.perf_counter()
         bits = dict.fromkeys(self._bytes, 0.0)
-        for source, loss in zip(self._sources, self._losses(), strict=True):
+        for source, loss in zip(self._sources, _losses(self._prober, self._ranks, self._parts), strict=True):
             bits[source] += loss / math.log(2)
         by_source = {source: bits[source] / size for source, size in self._bytes.items()}
         fields = {BPB: fmean(by_source.values()), **{f"{BPB}/{source}": value for source, value in by_source.items()}}
         values = {name: value if math.isfinite(value) else None for name, value in fields.items()}
         return values | {SECONDS: round(time.perf_counter() - started, 4)}
 
-    def _losses(self) -> list[float]:
-        """Returns the summed loss of each part, in nats."""
-        first, shares = self._prober.numbers.start, self._prober.numbers.step
-        own = range(len(self._parts))[first::shares]
-        # All ranks compute the same number of parts; surplus results are ignored.
-        count = -(-len(self._parts) // shares)
-        losses = self._prober.probe([self._parts[at] for at in [*own, *[0] * (count - len(own))]])
-        whole = torch.zeros(len(self._parts), dtype=torch.float64, device=self._ranks.device)
-        whole[list(own)] = torch.from_numpy(losses[: len(own)]).to(whole.device)
-        self._ranks.sum([whole])
-        totals: list[float] = whole.tolist()
-        return totals
+
+class TaskMetrics(Hook):
+    """Measures evaluation tasks after the last step of a run, by their continuous metrics (`items.continuous`).
+
+    A part is one answer after its prompt, without padding, because a part has a single loss. Its length is any, so the
+    ranks must hold whole sequences: in no layout, or with sharded weights only. The likelihoods are those of `scoring`
+    up to rounding.
+
+    Args:
+        tasks: items by task.
+        prober: the model.
+        ranks: the process group.
+        seq_len: maximum number of tokens the model reads.
+        eos_id: the end-of-text token.
+        steps: of the run.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Sequence[EncodedItem]],
+        prober: Prober,
+        ranks: Ranks,
+        seq_len: int,
+        eos_id: int,
+        steps: int,
+    ) -> None:
+        self._tasks, self._prober, self._ranks, self._steps = tasks, prober, ranks, steps
+        answers = (one for items in tasks.values() for item in items for one in item.answers)
+        windows = [_answer_window(one.request, seq_len) for one in answers]
+        self._parts = [_batch([[window]], len(window.inputs), eos_id) for window in windows]
+
+    def after_step(self, step: int, line: dict[str, Any]) -> None:
+        """Adds `bpb/<task>/<metric>` after the last step; values that are not finite are None."""
+        if step + 1 < self._steps:
+            return
+        losses = iter(_losses(self._prober, self._ranks, self._parts))
+        for task, items in self._tasks.items():
+            found = continuous(items, [list(islice(losses, len(item.answers))) for item in items])
+            line |= {f"{BPB}/{task}/{name}": x if math.isfinite(x) else None for name, x in found.items()}
+
+
+def _losses(prober: Prober, ranks: Ranks, parts: Sequence[Batch]) -> list[float]:
+    """Returns the summed loss of each part, in nats, equal on all ranks."""
+    first, shares = prober.numbers.start, prober.numbers.step
+    own = range(len(parts))[first::shares]
+    # All ranks compute the same number of parts; surplus results are ignored.
+    count = -(-len(parts) // shares)
+    losses = prober.probe([parts[at] for at in [*own, *[0] * (count - len(own))]])
+    whole = torch.zeros(len(parts), dtype=torch.float64, device=ranks.device)
+    whole[list(own)] = torch.from_numpy(losses[: len(own)]).to(whole.device)
+    ranks.sum([whole])
+    totals: list[float] = whole.tolist()
+    return totals
+
+
+def _answer_window(request: ScoringRequest, context: int) -> EvaluationWindow:
+    """Returns an answer after its prompt, which is truncated from the left, as a window with the answer's labels."""
+    # One more than the context, because the last token is only predicted.
+    tokens = np.array([*request.prompt, *request.answer][-(context + 1) :], dtype=np.int64)
+    return EvaluationWindow(0, tokens[:-1], tokens[1:], len(tokens) - 1 - len(request.answer))
 
 
 def _parts(documents: Sequence[np.ndarray], rows: int, seq_len: int, eos_id: int) -> Iterator[Batch]:

@@ -31,7 +31,6 @@ from tokenizers import Tokenizer
 
 from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.stage import Output
 from tasks.formats.documents.examples import PREFERENCES, Examples, LearnedText
@@ -43,13 +42,13 @@ from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
+from tasks.trainer.evaluation.items import TOKENIZER, matching_tokenizer
 from tasks.trainer.evaluation.paired import PairedDifference
 from tasks.trainer.evaluation.scoring import decisive, score_task
 from tasks.trainer.inference import Scorer, row_batches
 from tasks.trainer.model import model_file
 from tasks.trainer.model.model_file import last_weights
 
-TOKENIZER = "tokenizer.json"
 _MODEL_FOLDER = "model/"
 """Folder with the files of a registered model in its artifact."""
 DOCUMENTS = "documents"
@@ -173,22 +172,6 @@ class Contender:
         model, described = model_file.load_model(self.description, self.weights)
         tokenizer = Tokenizer.from_str(self.tokenizer)
         return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], batch_tokens)
-
-
-def matching_tokenizer(tokenizer: Artifact, described: dict[str, Any]) -> str:
-    """Returns the content of a tokenizer's file; raises InputError unless the model was trained with it.
-
-    Args:
-        tokenizer: artifact with the file.
-        described: content of the model's `model.json`.
-    """
-    data = tokenizer.read(TOKENIZER)
-    if sha256_of(data) != described["tokenizer_sha256"]:
-        raise InputError(
-            f"{tokenizer.address} is not the tokenizer the checkpoint was trained with",
-            "evaluate with the tokenizer that the shards were encoded with",
-        )
-    return data.decode()
 
 
 def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[HeldoutText]]:

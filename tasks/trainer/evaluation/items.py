@@ -1,21 +1,33 @@
-"""Items of an evaluation task: few-shot prompts and the correct answers.
+"""Items of an evaluation task: few-shot prompts and the correct answers, as text and in tokens. Does not import torch.
 
 Reads the files that the settings name, local or on an object store. Prompts are built as in lm-eval 0.4.13: template,
-delimiter, answer; preceded by the examples, each followed by a delimiter.
+delimiter, answer; preceded by the examples, each followed by a delimiter. Writes and reads the items that a run scores
+itself (`tasks.json`: {task: [{gold, answers: [{prompt, answer, bytes}]}]}, with prompt and answer in tokens).
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined, TemplateError
+from tokenizers import Tokenizer
 
+from tasks.core.artifact import Artifact
+from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.trainer.evaluation.config import TaskConfig
+
+TOKENIZER = "tokenizer.json"
+"""File of a tokenizer in its artifact."""
+ANSWER, CHOICE = "answer", "choice"
+"""Names of the continuous metrics, see `continuous`."""
 
 _TEMPLATES = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
 
@@ -42,6 +54,28 @@ class TaskItem:
     def right(self) -> str:
         """The correct answer."""
         return self.answers[self.gold]
+
+
+class ScoringRequest(NamedTuple):
+    """Tokens of a prompt, with those before it, and of the answer that follows it."""
+
+    prompt: list[int]
+    answer: list[int]
+
+
+class EncodedAnswer(NamedTuple):
+    """An answer in tokens, and the UTF-8 bytes of its text."""
+
+    request: ScoringRequest
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class EncodedItem:
+    """The answers of an item that are scored, of which `gold` is correct: all choices, or only the correct answer."""
+
+    answers: tuple[EncodedAnswer, ...]
+    gold: int
 
 
 def files_of(task: TaskConfig) -> list[SourceFile]:
@@ -159,3 +193,121 @@ def _field(name: str, at: str, row: Row) -> Any:
 
 def _fields(row: Row) -> str:
     return f"name fields that the row has: {', '.join(sorted(row)) or 'none'}"
+
+
+def matching_tokenizer(tokenizer: Artifact, described: dict[str, Any]) -> str:
+    """Returns the content of a tokenizer's file; raises InputError unless the model was trained with it.
+
+    Args:
+        tokenizer: artifact with the file.
+        described: content of the model's `model.json`.
+    """
+    data = tokenizer.read(TOKENIZER)
+    if sha256_of(data) != described["tokenizer_sha256"]:
+        raise InputError(
+            f"{tokenizer.address} is not the tokenizer the checkpoint was trained with",
+            "evaluate with the tokenizer that the shards were encoded with",
+        )
+    return data.decode()
+
+
+def split_request(tokenizer: Tokenizer, prompt: str, answer: str) -> ScoringRequest:
+    """Returns the tokens of a prompt, without any before it, and of the answer; see `tasks.trainer.inference`."""
+    stripped = prompt.rstrip()
+    whole = list(tokenizer.encode(prompt + answer, add_special_tokens=False).ids)
+    split = len(tokenizer.encode(stripped, add_special_tokens=False).ids) if stripped else 0
+    return ScoringRequest(whole[:split], whole[split:])
+
+
+def checked(request: ScoringRequest, context: int) -> ScoringRequest:
+    """Returns the request; raises InputError if its answer has no tokens or more than fit into the context."""
+    if not request.answer:
+        raise InputError("an answer has no token of its own after the prompt", "put a space between them")
+    if len(request.answer) > context:
+        cause = f"an answer has {len(request.answer)} tokens, and the context {context}"
+        raise InputError(cause, "leave the row out")
+    return request
+
+
+def encoded(task: TaskConfig, tokenizer: Tokenizer, eos_id: int, context: int) -> list[EncodedItem]:
+    """Returns the items of a task in tokens, each prompt after end-of-text; raises InputError as `read` and `checked`.
+
+    Args:
+        task: the task.
+        tokenizer: of the model.
+        eos_id: end-of-text.
+        context: maximum number of tokens the model reads.
+    """
+    found = []
+    for item in read(task):
+        choices = item.answers if task.kind == "multiple_choice" else (item.right,)
+        if task.kind == "multiple_choice" and len(choices) < 2:
+            raise InputError(f'{item.id} of the task "{task.name}" has a single choice', "leave the row out")
+        answers = []
+        for text in choices:
+            prompt, answer = split_request(tokenizer, item.prompt, task.delimiter + text)
+            try:
+                request = checked(ScoringRequest([eos_id, *prompt], answer), context)
+            except InputError as error:
+                raise InputError(f'{item.id} of the task "{task.name}": {error.cause}', error.remedy) from None
+            answers.append(EncodedAnswer(request, len(text.encode())))
+        found.append(EncodedItem(tuple(answers), item.gold if len(choices) > 1 else 0))
+    if not found:
+        raise InputError(f'the task "{task.name}" has no row: {task.path} is empty', "correct its path")
+    return found
+
+
+def write_encoded(path: Path, tasks: Mapping[str, Sequence[EncodedItem]]) -> None:
+    """Writes items by task to a local file."""
+    content = {
+        task: [
+            {"gold": item.gold, "answers": [{**one.request._asdict(), "bytes": one.n_bytes} for one in item.answers]}
+            for item in items
+        ]
+        for task, items in tasks.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def read_encoded(path: Path) -> dict[str, list[EncodedItem]]:
+    """Returns the items by task that `write_encoded` wrote."""
+    return {
+        task: [
+            EncodedItem(
+                tuple(
+                    EncodedAnswer(ScoringRequest(one["prompt"], one["answer"]), one["bytes"]) for one in row["answers"]
+                ),
+                row["gold"],
+            )
+            for row in rows
+        ]
+        for task, rows in json.loads(path.read_text()).items()
+    }
+
+
+def metrics_of(task: TaskConfig) -> tuple[str, ...]:
+    """Returns the names of the metrics of a task by `continuous`."""
+    return (ANSWER, CHOICE) if task.kind == "multiple_choice" else (ANSWER,)
+
+
+def continuous(items: Sequence[EncodedItem], nats: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Returns the continuous metrics of a task, in bits; lower is better.
+
+    `ANSWER` is the mean over items of -log2 p of the correct answer per byte, the `bpb` of `scoring`. `CHOICE` is -log2
+    of the mean over items of the normalized choice probability: p ** (1 / bytes) of the correct choice over the sum of
+    all choices' (the normalized correct probability of DataDecide, arXiv 2504.11393, per byte as in Levanter's
+    `choice_prob_norm`). The logarithm is that of the mean, because the mean of the logarithms ranked no better than
+    bits per byte where the mean did rank (marin issue 5247).
+
+    Args:
+        items: of the task.
+        nats: -ln p of each answer, by item.
+    """
+    right, probability = [], []
+    for item, losses in zip(items, nats, strict=True):
+        bpb = [loss / math.log(2) / one.n_bytes for one, loss in zip(item.answers, losses, strict=True)]
+        right.append(bpb[item.gold])
+        probability.append(1 / sum(2 ** min(bpb[item.gold] - other, 100.0) for other in bpb))
+    found = {ANSWER: fmean(right)}
+    return found | ({CHOICE: -math.log2(fmean(probability))} if len(items[0].answers) > 1 else {})

@@ -36,8 +36,8 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Part
 from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.config import TaskConfig
-from tasks.trainer.evaluation.items import TaskItem
-from tasks.trainer.inference import Likelihood, Scorer, ScoringRequest
+from tasks.trainer.evaluation.items import ScoringRequest, TaskItem
+from tasks.trainer.inference import Likelihood, Scorer
 
 BPB_BELOW = 750_000_000
 """Number of parameters below which decisions use bpb: the accuracy of a small model is near chance and changes little

@@ -12,11 +12,14 @@ BASE = {"name": "mine", "extract": {"files": [BOOKS]}}
 
 def test_every_example_is_valid_in_a_recipe() -> None:
     blocks = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
-    tokenizer, columns, mixture, canary, proposing, accepting, arms = blocks
+    tokenizer, columns, mixture, canary, scoring, proposing, accepting, arms = blocks
     assert read({**BASE, **tokenizer}).tokenizer.end_of_text == "<|end_of_text|>"
     assert read({**BASE, **columns}).pack.by == "tier"
     crawl = {"seeds": ["https://example.org/"], "contact": "mailto:me@example.org"}
     assert read({**BASE, **canary, "crawl": crawl}).canary.confirmations == 5
+    tasks = [{"name": name, "kind": "cloze", "path": "/q.jsonl", "prompt": "{{q}}"} for name in ("lambada", "arc_easy")]
+    scored = read({**BASE, **scoring, "evaluate": {"tasks": tasks}, "crawl": crawl}).canary.scored
+    assert [task.name for task in scored] == ["arc_easy", "lambada"]
     assert read({**BASE, **canary, **proposing, "crawl": crawl}).priorities.active
     assert read({**BASE, "crawl": {**crawl, **accepting["crawl"]}}).crawl.priorities == "web/priorities@2026-11"
     settings = read({**BASE, **arms, "canary": {**canary["canary"], **arms["canary"]}, "crawl": crawl}).canary.settings

@@ -42,6 +42,40 @@ def test_guards_of_a_new_champion_are_sources_or_tasks() -> None:
     assert said == 'override: promote.guarded: the recipe has no source and no task "quis". Did you mean "quiz"?'
 
 
+QUIZ, TRIVIA = ({"name": name, "kind": "cloze", "path": "/q.jsonl", "prompt": "{{q}}"} for name in ("quiz", "trivia"))
+TASKS = {"evaluate.tasks": [QUIZ, TRIVIA], "canary.tasks": ["trivia"]}
+
+
+def test_canaries_score_tasks_of_the_evaluation_whose_settings_alone_are_in_their_fingerprint() -> None:
+    named = {"canary.target": {"web": 0.5, "trivia": 0.5}, "canary.guarded": ["trivia"]}
+    recipe = DEMO.override({**TASKS, **named})
+    assert [task.name for task in recipe.canary.scored] == ["trivia"]
+    assert Recipe.from_text(recipe.text) == recipe, "as a pod reads it"
+    assert recipe.override({"evaluate.tasks": [{**QUIZ, "limit": 1}, TRIVIA]}).canary == recipe.canary
+    assert recipe.override({"evaluate.tasks": [QUIZ, {**TRIVIA, "limit": 1}]}).canary != recipe.canary
+    assert DEMO.override({"evaluate.tasks": [QUIZ]}).canary == DEMO.canary
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"canary.tasks": ["trivai"]}, '[[evaluate.tasks]] has no task "trivai". Did you mean "trivia"?'),
+        ({"canary.tasks": ["quiz"], "evaluate.tasks": []}, '[[evaluate.tasks]] has no task "quiz": define it there.'),
+        ({"canary.tasks": ["quiz", "quiz"]}, '"quiz" is named twice: leave one out.'),
+        ({"canary.tasks": ["web"], "evaluate.tasks": [{**QUIZ, "name": "web"}]}, '"web" is also a source: rename it.'),
+    ],
+)
+def test_tasks_that_canaries_cannot_score_are_refused(changes: dict[str, Any], said: str) -> None:
+    assert refused({**TASKS, **changes}) == f"override: canary.tasks: {said}"
+
+
+def test_a_task_that_is_not_scored_cannot_be_guarded_or_in_the_target() -> None:
+    said = 'the recipe has no source and no task "quiz": choose from code, packages, trivia, web.'
+    assert refused({**TASKS, "canary.guarded": ["quiz"]}) == f"override: canary.guarded: {said}"
+    assert refused({**TASKS, "canary.target": {"quiz": 1.0}}) == f"override: canary.target: {said}"
+    assert "canary.scored is filled in from [evaluate.tasks]" in refused({**TASKS, "canary.scored": [QUIZ]})
+
+
 def test_a_comparison_uses_the_settings_of_the_evaluation() -> None:
     on = DEMO.override({"promote.enabled": True, "evaluate.max_tokens": 77})
     assert on.promote.evaluate == on.evaluate

@@ -75,12 +75,17 @@ def test_a_version_without_a_mixture_cannot_be_rejected(store: Store, capsys: py
 
 
 def test_the_second_cycle_starts_from_the_promoted_mixture_and_knows_the_runs_of_the_first(tmp_path: Path) -> None:
+    quiz = tmp_path / "quiz.jsonl"
+    quiz.write_text('{"query": "one", "choices": ["two", "three"], "gold": 1}\n')
+    task = {"name": "quiz", "kind": "multiple_choice", "path": str(quiz), "prompt": "{{query}}", "choices": "choices"}
     settings = {
+        "tasks": ["quiz"],
         "current": {"books": 0.98, "notes": 0.02}, "anchors": ["uniform"], "target": {"notes": 1.0}, "guard_share": 9.0,
         "repetition_cap": 99.0, "steps": 8, "batch_size": 4, "microbatch": 4,
         "optim": {"lr": 3e-2, "warmup_steps": 1},
     }  # fmt: skip
-    recipe = small_recipe(tmp_path).override({f"canary.{name}": value for name, value in settings.items()})
+    of_canary = {f"canary.{name}": value for name, value in settings.items()}
+    recipe = small_recipe(tmp_path).override({"evaluate.tasks": [{**task, "answer": "gold"}], **of_canary})
 
     def run(stage: str, version: str = "v1", member: str = "", recipe: Recipe = recipe) -> StageResult:
         tracking = TrackingContext("", recipe.name)
@@ -98,6 +103,8 @@ def test_the_second_cycle_starts_from_the_promoted_mixture_and_knows_the_runs_of
     store = open_store(recipe)
     promoted = json.loads(Artifact.open_at(store, ArtifactId("smoke/mixture", "v1")).read("mixture.json"))["weights"]
     assert promoted == {"books": 0.5, "notes": 0.5}
+    screening = Artifact.open_at(store, ArtifactId(f"smoke/canary/{screened[0]}", "v1"))
+    assert {"task:quiz", "tokenizer"} <= {ref.role for ref in screening.record.inputs}
 
     run("arms", "v2", "round-1", recipe.override({"canary.steps": 9}))
     second = Artifact.open_at(store, ArtifactId("smoke/arms/round-1", "v2"))
@@ -106,4 +113,5 @@ def test_the_second_cycle_starts_from_the_promoted_mixture_and_knows_the_runs_of
     assert (cycle["arms"][0]["kind"], cycle["arms"][0]["weights"]) == ("current", promoted)
     [known] = cycle["evidence"]["cycles"]
     assert (known["artifact"], len(known["runs"])) == ("smoke/mixture@v1", len(screened))
+    assert known["runs"][0]["bpb"].keys() == {"books", "notes", "quiz/answer", "quiz/choice"}
     assert "The current mixture is the decision of smoke/mixture@v1." in cycle["registered"]["rules"]

@@ -1,20 +1,30 @@
 """A whole cycle: arms, real small runs, a decision; also after kills, and with arms that anneal or replay."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import pytest
+from tokenizers import Tokenizer
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.stage import Output
+from tasks.core.store import Store
 from tasks.formats.tokens import marks
 from tasks.stages.canary import CanaryConfig
+from tasks.stages.canary.registration import external
 from tasks.trainer.config import ModelConfig, OptimConfig
+from tasks.trainer.evaluation import items
+from tasks.trainer.evaluation.config import TaskConfig
+from tasks.trainer.evaluation.scoring import score_task
+from tasks.trainer.inference import Scorer
 from tasks.trainer.loop import Trainer
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
@@ -107,6 +117,46 @@ def test_a_cycle_trains_every_arm_and_decides(finished: Finished) -> None:
     ]
     assert decision["confirmation"]["seeds"] == [4, 5, 6]
     assert "| arm-1 | uniform |" in mixture.read("report.md").decode()
+
+
+def test_a_run_measures_tasks_by_the_likelihoods_of_the_evaluation(tmp_path: Path, finished: Finished) -> None:
+    made, rows = finished.made, tmp_path / "quiz.jsonl"
+    asked = [("the river", ["stone", "light valley", "über"], 1), ("return", ["of", "import the"], 0)]
+    rows.write_text("".join(json.dumps({"q": q, "all": texts, "right": n}) + "\n" for q, texts, n in asked))
+    quiz = {"name": "quiz", "kind": "multiple_choice", "path": str(rows), "prompt": "{{q}}", "choices": "all"}
+    words = {"name": "words", "kind": "cloze", "path": str(rows), "prompt": "{{q}}", "answer": "q"}
+    tasks = (TaskConfig(**quiz, answer="right", shots=1), TaskConfig(**words))
+    scored = config().model_copy(update={"tasks": ("quiz", "words"), "scored": tasks})
+    read = {"plan": made.plan, "shards": made.shards, "tokenizer": made.tokenizer}
+    arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", scored, read, member="round-1", kind="arms")
+    assert "The tasks quiz, words are measured by" in arms.read("cycle.json").decode()
+    assert external(scored) == {"task:quiz": [str(rows)], "task:words": [str(rows)]}
+    trainers: list[Trainer] = []
+    with training_in_process(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "train", lambda self, train=Trainer.train: (train(self), trainers.append(self)))
+        member, inputs = "round-1-arm-0-seed-3", {**read, "arms": arms}
+        run = run_stage_in(tmp_path, "tasks.stages.canary.run", scored, inputs, member=member, kind="canary")
+    [trainer] = trainers
+    tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
+    scorer = Scorer(trainer.replica.model, tokenizer, trainer.batches.eos_id, trainer.batches.seq_len, 512)
+    output = Output(Store(str(tmp_path)), ArtifactId("test/scores", "dev"), "f" * 64)
+    answers = {task.name: fmean(score_task(task, "last", lambda: scorer, output)["bpb"]) for task in tasks}
+    probabilities = []
+    for item in items.read(tasks[0]):
+        log_p = [one.log_p for one in scorer.likelihoods([scorer.request(item.prompt, f" {a}") for a in item.answers])]
+        by_byte = [math.exp(one / len(text.encode())) for one, text in zip(log_p, item.answers, strict=True)]
+        probabilities.append(by_byte[item.gold] / sum(by_byte))
+    bpb = json.loads(run.read("result.json"))["bpb"]
+    undisturbed = json.loads(finished.runs[0].read("result.json"))["bpb"]
+    assert {name: value for name, value in bpb.items() if "/" not in name} == undisturbed
+    assert {name: value for name, value in bpb.items() if "/" in name} == pytest.approx(
+        {
+            "quiz/answer": answers["quiz"],
+            "quiz/choice": -math.log2(fmean(probabilities)),
+            "words/answer": answers["words"],
+        },
+        abs=2e-6,
+    )
 
 
 def killed(folder: Path, made: Made, run: str, step: int) -> None:

@@ -255,3 +255,84 @@ def test_the_report_states_in_plain_words_first_decision_certainty_cost_and_what
         assert part in head
     assert "These models are too small to rank mixtures for a large one" in head
     assert "- At one fifth of the learning rate, the mean difference must have the same sign." in report
+
+
+SEEDS = (0, 1, 2)
+QUIZ = CanaryConfig(confirmations=3, seeds=SEEDS, guard_share=0.05, tasks=("quiz",), target={"quiz": 1.0})
+NOISE = {"arm-0": 0.1, "arm-0-again": -0.1, "arm-1": 0.2, "arm-2": -0.2, "arm-3": 0.05}
+
+
+def quizzed(
+    rows: list[dict], choice: dict[str, float], answer: dict[str, float] | None = None, quiet: float = 1e-3
+) -> list[dict]:
+    """The rows with a task: bits of its choice and its answer by arm, and some noise; without them, only noise."""
+    for row in rows:
+        arm, noise = (
+            row["arm"].removesuffix("-low-lr"),
+            (0.0, 1.0, -1.0)[row["seed"] % 3] * NOISE[row["arm"].removesuffix("-low-lr")],
+        )
+        for metric, gain in (("choice", choice), ("answer", answer or {})):
+            level = gain.get(arm, 0.0) + quiet * noise if gain else noise
+            row["bpb"][f"quiz/{metric}"] = 1.5 + level
+    return rows
+
+
+def test_a_task_is_measured_by_the_metric_that_tells_the_arms_apart_and_the_fresh_seeds_by_the_same_one() -> None:
+    better = {"arm-1": 0.02, "arm-2": -0.1, "arm-3": -0.03}
+    decision = decided(QUIZ, quizzed(results([0] * 4, config=QUIZ), choice=better))
+    about = decision["tasks"]["quiz"]
+    assert about["metric"] == "choice"
+    assert about["metrics"]["answer"]["ratio"] < 1 < about["metrics"]["choice"]["ratio"]
+    assert decision["target"]["quiz"] == 1
+    assert (decision["winner"], decision["confirmation"]["difference"]) == ("arm-2", pytest.approx(0.1, abs=1e-3))
+    assert decision["reason"].endswith("bits of the target on 3 fresh seeds, 95% sure")
+    assert re.search(r"\| quiz \| choice \|.*\| 1\.000 \| its ratio is .+, that of answer 0 \|", markdown(decision))
+    assert figure(decision)[:4] == b"\x89PNG"
+    opposite = decided(QUIZ, quizzed(results([0] * 4, config=QUIZ), choice={}, answer=better))
+    assert (opposite["tasks"]["quiz"]["metric"], opposite["winner"]) == ("answer", "arm-2")
+
+
+def test_a_task_that_is_noise_by_both_metrics_has_no_vote_and_the_report_says_why() -> None:
+    config = QUIZ.model_copy(update={"target": {"quiz": 0.5, "code": 0.5}})
+    decision = decided(config, quizzed(results([0, 0, 0.1, 0], config=config), choice={}))
+    assert decision["target"] == {"code": 1.0, "web": 0.0}
+    assert decision["winner"] == "arm-2"
+    assert re.search(r"\| quiz \| answer \|.*\| does not vote \|.*; below the floor, so the task", markdown(decision))
+    # A source would vote: that its ratio is below the floor is not sure.
+    unsure = decided(config, quizzed(results([0, 0, 0.1, 0], config=config), choice={"arm-2": -0.3}, quiet=1.0))
+    assert 0 < unsure["signals"]["quiz"]["ratio"] < 1 < unsure["signals"]["quiz"]["upper"]
+    assert unsure["target"] == {"code": 1.0, "web": 0.0}
+    alone = decided(QUIZ, quizzed(results([0, 0, 0.1, 0], config=QUIZ), choice={}))
+    assert alone["reason"] == "arm-0 stays: no source and no task tells the arms apart from noise, so none votes"
+
+
+def test_a_task_without_choices_has_a_single_metric() -> None:
+    rows = quizzed(results([0] * 4, config=QUIZ), choice={}, answer={"arm-2": -0.1})
+    for row in rows:
+        row["bpb"].pop("quiz/choice", None)  # two rows have the same values
+    decision = decided(QUIZ, rows)
+    assert decision["winner"] == "arm-2"
+    assert "| the task has no choices |" in markdown(decision)
+
+
+def test_a_guarded_task_that_becomes_worse_blocks_the_promotion() -> None:
+    config = QUIZ.model_copy(update={"target": {"code": 1.0}, "guarded": ("quiz",)})
+    worse = {"arm-2": 0.2}
+    rows = quizzed(results([0, -0.1, 0.3, -0.1], config=config), choice=worse)
+    assert decided(config.model_copy(update={"guarded": ()}), rows)["winner"] == "arm-2"
+    assert "arms better on the target make guarded sources or tasks worse (quiz +13" in decided(config, rows)["reason"]
+    for row in rows:  # now on the fresh seeds only
+        if (row["arm"], row["seed"]) in {("arm-2", seed) for seed in SEEDS}:
+            row["bpb"]["quiz/choice"] = 1.45
+    decision = decided(config, rows)
+    assert decision["confirmation"]["interval"][0] > 0
+    assert decision["reason"].startswith("arm-0 stays: arm-2 makes guarded sources or tasks worse (quiz +13")
+
+
+def test_the_rule_for_the_metrics_of_tasks_is_registered_and_a_cycle_without_tasks_states_nothing_of_it() -> None:
+    cost = CycleCost(CONFIG, 256, 32)
+    [added] = [rule for rule in rules(QUIZ, cost, 5) if "The tasks quiz are measured" in rule]
+    assert "the larger signal-to-noise ratio in all runs of the screening" in added
+    assert "only if this ratio is at least 1" in added
+    plain = decided(CONFIG, results([0, 0, 0.1, 0]))
+    assert "task" not in json.dumps(plain) + markdown(plain)

@@ -154,3 +154,29 @@ def test_a_cycle_of_settings_keeps_the_runs_of_earlier_cycles_for_the_next_one_o
     assert screening["earlier"]["cycles"] == []
     assert [one["artifact"] for one in screening["evidence"]] == ["r/mixture@v1"]
     assert screening["evidence"][0]["runs"] == before["evidence"][0]["runs"]
+
+
+def test_a_task_is_a_measured_column_of_earlier_runs_for_each_of_its_metrics() -> None:
+    config = CONFIG.model_copy(update={"tasks": ("quiz",), "target": {"quiz": 1.0}, "signal_floor": 0.0})
+
+    class Quizzed(World):
+        def run(self, arm: dict, seed: int) -> dict:
+            """The task gets easier with s0 by its choices, and with nothing by its answers."""
+            row = super().run(arm, seed)
+            noise = np.random.default_rng([self.seed, seed, *arm["arm"].encode()]).normal(0, 1e-3, 2)
+            easier = {"quiz/choice": 2 - arm["weights"]["s0"] + noise[0], "quiz/answer": 3 + noise[1]}
+            return row | {"bpb": row["bpb"] | easier}
+
+    world = World.planted(3, 1)
+    quizzed = Quizzed(world.sequences, world.level, world.exponent, world.worth, world.seed)
+    first = cycle_in(quizzed, config, earlier=[])
+    [own] = first["evidence"]
+    assert own["runs"][0]["bpb"].keys() == {"s0", "s1", "s2", "quiz/answer", "quiz/choice"}
+    assert first["tasks"]["quiz"]["metric"] == "choice"
+    later = cycle_in(replace(quizzed, seed=7), config.model_copy(update={"arms": 3}), first, first["evidence"])
+    assert later["earlier"]["backtest"]["runs"] == len(own["runs"])
+    error = {name: tried["error"] for name, tried in later["earlier"]["tried"].items()}
+    assert error["names"] < 0.7 * error["alone"]
+    entered = evidence.Runs.of({**own, "importance": 1.0}, ["s0", "quiz/choice", "trivia/answer"])
+    assert entered.bpb[0].tolist()[:2] == [own["runs"][0]["bpb"]["s0"], own["runs"][0]["bpb"]["quiz/choice"]]
+    assert np.isnan(entered.bpb[:, 2]).all()

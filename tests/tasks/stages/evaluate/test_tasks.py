@@ -24,9 +24,8 @@ from tasks.stages.evaluate import stage
 from tasks.stages.registry import PromoteConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation import scoring
-from tasks.trainer.evaluation.comparison import matching_tokenizer
 from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
-from tasks.trainer.evaluation.items import read
+from tasks.trainer.evaluation.items import matching_tokenizer, read
 from tasks.trainer.evaluation.scoring import decisive
 from tasks.trainer.inference import Likelihood, Sampling, Scorer, continuation
 from tests.conftest import run_stage_in

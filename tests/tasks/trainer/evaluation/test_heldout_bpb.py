@@ -1,4 +1,4 @@
-"""Held-out text during a run: as measured by evaluation, equal after resuming, without effect on the weights.
+"""Held-out text and tasks in a run: as measured by evaluation, equal after resuming, without effect on the weights.
 
 Ranks in all layouts: `test_parallel`.
 """
@@ -22,6 +22,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.heldout import heldout_documents, read
 from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
+from tasks.trainer.evaluation.items import EncodedAnswer, EncodedItem, ScoringRequest, write_encoded
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.model_file import describe, load_model
@@ -35,6 +36,20 @@ from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_
 from tests.tasks.trainer.test_loop import ALONE, poison, stop_after, train
 
 MEASURED = {"heldout": {"every": 4, "max_tokens": 10**6}}
+QUIZ = [
+    EncodedItem(
+        (EncodedAnswer(ScoringRequest([0, 9, 8, 7], [5, 6]), 3), EncodedAnswer(ScoringRequest([0], [3]), 1)), 1
+    ),
+    EncodedItem((EncodedAnswer(ScoringRequest([0, 9], [4]), 2), EncodedAnswer(ScoringRequest([0] * 40, [7]), 5)), 0),
+]
+"""The second prompt is longer than the context."""
+
+
+def with_quiz(spec: TrainSpec) -> TrainSpec:
+    """The run also scores a task of three answers and a long one."""
+    file = Path(spec.out) / "tasks.json"
+    write_encoded(file, {"quiz": QUIZ})
+    return spec.model_copy(update={"tasks": str(file)})
 
 
 def lines(spec: TrainSpec) -> dict[int, dict[str, float]]:
@@ -75,7 +90,8 @@ def described(made: Made, trainer: Trainer) -> dict:
 
 
 def test_a_resumed_run_and_any_number_of_ranks_write_the_same_lines(made: Made, tmp_path: Path) -> None:
-    whole, broken, both = (small_spec(made, tmp_path / name, **MEASURED) for name in ("whole", "broken", "both"))
+    names = ("whole", "broken", "both")
+    whole, broken, both = (with_quiz(small_spec(made, tmp_path / name, **MEASURED)) for name in names)
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 8)
@@ -84,6 +100,7 @@ def test_a_resumed_run_and_any_number_of_ranks_write_the_same_lines(made: Made, 
     assert list(lines(broken)) == [4, 8]
     train(broken)
     assert lines(broken) == lines(whole)
+    assert lines(whole)[12].keys() - lines(whole)[8].keys() == {"bpb/quiz/answer", "bpb/quiz/choice"}
     assert ranks_of(both, 2) == [0, 0]
     assert lines(both) == lines(whole), "to the bit"
     assert digests(tmp_path / "both") == digests(tmp_path / "whole")
@@ -97,17 +114,19 @@ def test_held_out_evaluation_does_not_change_a_sharded_run(made: Made, tmp_path:
         small_spec(made, tmp_path / name, **settings, **more).model_copy(update=shared)
         for name, more in (("plain", {}), ("measured", MEASURED))
     )
+    spec = with_quiz(spec) if "shard" in layout else spec
     assert ranks_of(plain, 2) == ranks_of(spec, 2) == [0, 0]
     whole = [
         load_file(checkpoint.merge(tmp_path / name / "checkpoints" / "step-00000006", tmp_path / f"{name}-6") / MODEL)
         for name in ("plain", "measured")
     ]
     assert all(tensor.equal(whole[1][name]) for name, tensor in whole[0].items())
-    alone = small_spec(made, tmp_path / "alone", **settings, **MEASURED)
+    alone = with_quiz(small_spec(made, tmp_path / "alone", **settings, **MEASURED))
     train(alone)
     assert list(lines(spec)) == [4, 6], "after the fourth step and at the end"
     for step, found in lines(spec).items():
-        assert found == pytest.approx(lines(alone)[step], abs=1e-5)
+        assert found == pytest.approx({name: lines(alone)[step][name] for name in found}, abs=1e-5)
+    assert ("bpb/quiz/choice" in lines(spec)[6]) == ("shard" in layout)
 
 
 def test_a_non_finite_value_is_null_and_the_run_continues(made: Made, tmp_path: Path) -> None:
