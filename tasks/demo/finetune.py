@@ -43,10 +43,11 @@ _IMPORTED = {
     "finetune.steps": 12,
     "finetune.optim.lr": 1e-4,
     "finetune.optim.warmup_steps": 2,
+    "finetune.lora.targets": ["wq", "wk", "wv", "wo"],
     "examples.date": "2026-01-01",
 }
-"""Settings for an imported base, which is larger than those of the demo, and better trained: three epochs, and a low
-rate, because at a higher one it soon predicts other text worse (`benchmarks.imported_model`)."""
+"""Settings for an imported base, which is larger than those of the demo, and better trained: three epochs, a low rate,
+and adapters of attention only, because with more of each it predicts other text worse (`benchmarks.imported_model`)."""
 
 TOKENS = 96
 """Maximum number of tokens of an answer."""
