@@ -10,10 +10,11 @@ the other versions, each with all artifacts of the run in STORE (`many_versions`
 of the kept seven of ten million documents (`trace`).
 
 Pages are requested from Airflow's API server as a logged-in user who may trigger DAGs, in one process; each request
-`rounds` times after a first one, whose time is listed separately because it includes imports and a cold cache. `s` and
-`cpu_s` are medians; CPU-seconds include child processes. `memory_mb` is the resident memory of the API server before
-the first page, when nothing of Sluice but the small module of the plugin is imported, and after the requests. Writes
-`pages.json`.
+`rounds` times after a first one, whose time is listed separately because it includes imports and a cold cache; once if
+a child process answers it (`by_children`). `s` and `cpu_s` are medians; CPU-seconds include child processes.
+`memory_mb` is the resident memory of the API server before the first page, when nothing of Sluice but the small module
+of the plugin is imported, and after the requests; `anonymous_mb` is the part of it that is not files, such as the code
+of libraries. Writes `pages.json`.
 """
 
 import json
@@ -31,6 +32,7 @@ from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
@@ -288,15 +290,28 @@ def make(store: Store, documents: int) -> dict[str, float]:
 Request = str | tuple[str, dict[str, str]]
 """An address, or that of a form with its fields."""
 
-BY_CHILDREN = ("a dossier, as a file", "continue a prompt", "loss of each document of a step")
-"""Requests that a child process answers; the page says that they take longer."""
+
+def by_children(versions: int) -> dict[str, Request]:
+    """Returns the requests that a child process answers, by name; the page says that they take longer."""
+    newest = _newest(versions)
+    of = urlencode(newest)
+    return {
+        "a dossier, as a file": f"/dossier.zip?{of}",
+        "continue a prompt": ("/generate", {**newest, "prompt": "def ", "tokens": "8"}),
+        "loss of each document of a step": f"/training?{of}&step=3&weights=20",
+    }
+
+
+def _newest(versions: int) -> dict[str, str]:
+    """Returns recipe and version of the newest of the versions that adopt."""
+    last = many_versions.version_of(versions - many_versions.TAKEDOWNS - 1)
+    return {"recipe": many_versions.NAME, "version": last}
 
 
 def of_versions(versions: int) -> dict[str, Request]:
     """Returns the requests about versions, by name."""
-    many, first = many_versions.NAME, many_versions.RUN
-    newest = {"recipe": many, "version": many_versions.version_of(versions - many_versions.TAKEDOWNS - 1)}
-    of, large = f"recipe={many}&version={newest['version']}", "recipe=big&version=dev"
+    many, first, newest = many_versions.NAME, many_versions.RUN, _newest(versions)
+    of, large = urlencode(newest), "recipe=big&version=dev"
     return {
         "recipes": "/",
         "recipe": f"/recipe/{many}",
@@ -322,14 +337,11 @@ def of_versions(versions: int) -> dict[str, Request]:
         "training, 7 million documents": f"/training?{large}",
         "a step": f"/training?{of}&step=3",
         "a step, 7 million documents": f"/training?{large}&step={trace.STEPS - 1}",
-        "loss of each document of a step": f"/training?{of}&step=3&weights=20",
         "trace of a page, 7 million documents": f"/trace?{large}&what={trace.QUERIES['kept page']}",
         "trace of a step, 7 million documents": f"/trace?{large}&what={trace.QUERIES['step']}",
         "explain": ("/explain", {**newest, "text": "The Python Standard Library"}),
-        "continue a prompt": ("/generate", {**newest, "prompt": "def ", "tokens": "8"}),
         "why": f"/why?{of}&url=http://elsewhere.example/",
         "an artifact that all adopt": f"/artifact/{many}/documents@{first}",
-        "a dossier, as a file": f"/dossier.zip?{of}",
         "page of a task in Airflow": f"/airflow?dag={many}.corpus",
     }
 
@@ -370,13 +382,12 @@ def of_documents(documents: Artifact) -> dict[str, Request]:
     }
 
 
-def served(folder: Path, stages: Mapping[str, Mapping[str, Request]], rounds: int) -> dict[str, Any]:
+def served(folder: Path, stages: Sequence[tuple[str, int, Mapping[str, Request]]]) -> dict[str, Any]:
     """Returns what `benchmarks.pages_server` prints in a process of its own, with Airflow's home in `folder`.
 
     Args:
         folder: folder of the store.
-        stages: the requests, by the name of what is measured after them.
-        rounds: times of each request after the first one.
+        stages: name of what is measured after some requests, times of each of them after the first one, the requests.
     """
     home = folder / "airflow"
     home.mkdir(exist_ok=True)
@@ -391,7 +402,7 @@ def served(folder: Path, stages: Mapping[str, Mapping[str, Request]], rounds: in
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "SLUICE_RECIPES": str(folder / "recipes"),
     }
-    command = [sys.executable, "-m", "benchmarks.pages_server", str(rounds)]
+    command = [sys.executable, "-m", "benchmarks.pages_server"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, input=json.dumps(stages), stdout=subprocess.PIPE, text=True, check=True
     )
@@ -413,16 +424,17 @@ def main() -> None:
     store = Store(os.environ["SLUICE_STORE"])
     seconds = make_all(store, given)
     documents = Artifact.open_at(store, ArtifactId(f"{RECIPE}/documents", VERSION))
-    stages = {
-        "after requests about versions": of_versions(given.versions),
-        "after requests about documents, too": of_documents(documents),
-    }
-    chosen = {
-        stage: {name: request for name, request in asked.items() if re.match(given.only, name)}
-        for stage, asked in stages.items()
-    }
-    found = served(given.folder, chosen, given.rounds)
-    by_children = {name: found["requests"].pop(name) for name in BY_CHILDREN if name in found["requests"]}
+    stages = (
+        ("after answers of children", 1, by_children(given.versions)),
+        ("after requests about versions", given.rounds, of_versions(given.versions)),
+        ("after requests about documents, too", given.rounds, of_documents(documents)),
+    )
+    chosen = [
+        (stage, rounds, {name: request for name, request in asked.items() if re.match(given.only, name)})
+        for stage, rounds, asked in stages
+    ]
+    found = served(given.folder, chosen)
+    longer = {name: found["requests"].pop(name) for name in chosen[0][2]}
     index = Artifact.open_at(store, ArtifactId(f"{RECIPE}/text_index", VERSION))
     keep(
         "pages",
@@ -433,8 +445,9 @@ def main() -> None:
             "kept": documents.record.rows_out,
             **({"stages_cpu_s": seconds} if seconds else {}),
             "memory_mb": found["memory_mb"],
+            "anonymous_mb": found["anonymous_mb"],
             "requests": found["requests"],
-            "by_children": by_children,
+            "by_children": longer,
         },
     )
 

@@ -1,10 +1,10 @@
 """Airflow's API server in a process that has imported nothing else, and requests to it. Not a benchmark.
 
-    python -m benchmarks.pages_server ROUNDS < REQUESTS
+    python -m benchmarks.pages_server < STAGES
 
-Standard input is JSON: the requests by name, an address or an address with the fields of a form, by the name of the
-stage in which they are sent. Prints times of the requests, and resident memory before the first one, when the server
-has answered some of Airflow's own, and after each stage.
+Standard input is JSON, a list of stages: name, times of each request after the first one, and the requests by name, an
+address or an address with the fields of a form. Prints times of the requests, and resident and anonymous memory before
+the first one, when the server has answered some of Airflow's own, and after each stage.
 """
 
 import json
@@ -19,7 +19,7 @@ AIRFLOW = ("/api/v2/dags", "/api/v2/assets", "/api/v2/pools")
 BEFORE = "without the plugin"
 
 
-def serve(stages: dict[str, dict[str, Any]], rounds: int) -> dict[str, Any]:
+def serve(stages: list[tuple[str, int, dict[str, Any]]]) -> dict[str, Any]:
     """Starts Airflow's API server in this process, and sends the requests; returns its memory and their times."""
     from airflow import settings
     from airflow.api_fastapi.app import create_app, get_auth_manager
@@ -37,13 +37,14 @@ def serve(stages: dict[str, dict[str, Any]], rounds: int) -> dict[str, Any]:
         for address in AIRFLOW * 3:
             assert client.get(address).status_code == 200, address
         assert "tasks" not in sys.modules, "Sluice is imported before its first page"
-        memory, times = {BEFORE: resident_mb()}, {}
-        for stage, requests in stages.items():
+        memory, times = {BEFORE: memory_mb()}, {}
+        for stage, rounds, requests in stages:
             for name, request in requests.items():
                 times[name] = timed(client, request, rounds)
-                print(name, times[name], resident_mb(), file=sys.stderr, flush=True)
-            memory[stage] = resident_mb()
-    return {"memory_mb": memory, "requests": times}
+                print(name, times[name], memory_mb(), file=sys.stderr, flush=True)
+            memory[stage] = memory_mb()
+    resident, anonymous = ({stage: both[at] for stage, both in memory.items()} for at in range(2))
+    return {"memory_mb": resident, "anonymous_mb": anonymous, "requests": times}
 
 
 def timed(client: Any, request: str | list[Any], rounds: int) -> dict[str, Any]:
@@ -67,11 +68,13 @@ def timed(client: Any, request: str | list[Any], rounds: int) -> dict[str, Any]:
     }
 
 
-def resident_mb() -> float:
-    """Returns the resident memory of this process, in MB."""
-    with open("/proc/self/statm") as file:
-        return round(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
+def memory_mb() -> tuple[float, float]:
+    """Returns the resident memory of this process and the anonymous part of it, in MB."""
+    with open("/proc/self/status") as file:
+        fields = dict(line.split(":", 1) for line in file)
+    resident, anonymous = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "RssAnon"))
+    return round(resident, 1), round(anonymous, 1)
 
 
 if __name__ == "__main__":
-    print(json.dumps(serve(json.load(sys.stdin), int(sys.argv[1]))))
+    print(json.dumps(serve(json.load(sys.stdin))))

@@ -2,5 +2,5 @@
 
 import os
 
-# Before the first import of Arrow: its own pools keep what a page has read, and malloc can return it (`access.respond`).
+# Before the first import of Arrow, whose own pools keep what a page has read; malloc can return it (`access.respond`).
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
