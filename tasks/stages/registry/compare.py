@@ -25,10 +25,10 @@ from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.registry import PromoteConfig, verdict
 from tasks.stages.registry.promote import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, model_ref
 from tasks.stages.registry.verdict import Seeds
-from tasks.trainer.evaluation.comparison import TOKENIZER, Comparison, Contender, compare, texts_of
-from tasks.trainer.evaluation.items import files_of
+from tasks.trainer.evaluation.comparison import Comparison, Contender, compare, texts_of
+from tasks.trainer.evaluation.items import TOKENIZER, files_of
 
-VERSION = 2
+VERSION = 1
 MERGED = "merged"
 REPORT = "report.md"
 _DPI = 110

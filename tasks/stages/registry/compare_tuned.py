@@ -33,7 +33,7 @@ from tasks.trainer.evaluation.comparison import (
 
 __all__ = ["VERSION", "external", "run"]
 
-VERSION = 2
+VERSION = 1
 
 
 def run(config: PromoteTunedConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
