@@ -10,19 +10,19 @@ the other versions, each with all artifacts of the run in STORE (`many_versions`
 of the kept seven of ten million documents (`trace`).
 
 Pages are requested from Airflow's API server as a logged-in user who may trigger DAGs, in one process; each request
-`rounds` times after a first one, whose time is listed separately because it includes imports and a cold cache. `s` and
-`cpu_s` are medians; CPU-seconds include child processes. `memory_mb` is the resident memory of the API server without
-the plugin, with it, and after all requests. Writes `pages.json`.
+`rounds` times after a first one, whose time is listed separately because it includes imports and a cold cache; once if
+a child process answers it (`by_children`). `s` and `cpu_s` are medians; CPU-seconds include child processes.
+`memory_mb` is the resident memory of the API server before the first page, when nothing of Sluice but the small module
+of the plugin is imported, and after the requests; `anonymous_mb` is the part of it that is not files, such as the code
+of libraries. Writes `pages.json`.
 """
 
 import json
-import logging
 import os
 import re
 import secrets
 import shutil
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,9 +32,9 @@ from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
-import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -290,15 +290,28 @@ def make(store: Store, documents: int) -> dict[str, float]:
 Request = str | tuple[str, dict[str, str]]
 """An address, or that of a form with its fields."""
 
-BY_CHILDREN = ("a dossier, as a file", "continue a prompt", "loss of each document of a step")
-"""Requests that a child process answers; the page says that they take longer."""
+
+def by_children(versions: int) -> dict[str, Request]:
+    """Returns the requests that a child process answers, by name; the page says that they take longer."""
+    newest = _newest(versions)
+    of = urlencode(newest)
+    return {
+        "a dossier, as a file": f"/dossier.zip?{of}",
+        "continue a prompt": ("/generate", {**newest, "prompt": "def ", "tokens": "8"}),
+        "loss of each document of a step": f"/training?{of}&step=3&weights=20",
+    }
 
 
-def requests(documents: Artifact, versions: int) -> dict[str, Request]:
-    """Returns the requests by name."""
-    many, first = many_versions.NAME, many_versions.RUN
-    newest = {"recipe": many, "version": many_versions.version_of(versions - many_versions.TAKEDOWNS - 1)}
-    of, large = f"recipe={many}&version={newest['version']}", "recipe=big&version=dev"
+def _newest(versions: int) -> dict[str, str]:
+    """Returns recipe and version of the newest of the versions that adopt."""
+    last = many_versions.version_of(versions - many_versions.TAKEDOWNS - 1)
+    return {"recipe": many_versions.NAME, "version": last}
+
+
+def of_versions(versions: int) -> dict[str, Request]:
+    """Returns the requests about versions, by name."""
+    many, first, newest = many_versions.NAME, many_versions.RUN, _newest(versions)
+    of, large = urlencode(newest), "recipe=big&version=dev"
     return {
         "recipes": "/",
         "recipe": f"/recipe/{many}",
@@ -324,21 +337,17 @@ def requests(documents: Artifact, versions: int) -> dict[str, Request]:
         "training, 7 million documents": f"/training?{large}",
         "a step": f"/training?{of}&step=3",
         "a step, 7 million documents": f"/training?{large}&step={trace.STEPS - 1}",
-        "loss of each document of a step": f"/training?{of}&step=3&weights=20",
         "trace of a page, 7 million documents": f"/trace?{large}&what={trace.QUERIES['kept page']}",
         "trace of a step, 7 million documents": f"/trace?{large}&what={trace.QUERIES['step']}",
         "explain": ("/explain", {**newest, "text": "The Python Standard Library"}),
-        "continue a prompt": ("/generate", {**newest, "prompt": "def ", "tokens": "8"}),
         "why": f"/why?{of}&url=http://elsewhere.example/",
         "an artifact that all adopt": f"/artifact/{many}/documents@{first}",
-        "a dossier, as a file": f"/dossier.zip?{of}",
         "page of a task in Airflow": f"/airflow?dag={many}.corpus",
-        **_of_documents(documents),
     }
 
 
-def _of_documents(documents: Artifact) -> dict[str, Request]:
-    """Returns the requests about the 10 million documents."""
+def of_documents(documents: Artifact) -> dict[str, Request]:
+    """Returns the requests about the 10 million documents, by name."""
     of = f"recipe={RECIPE}&version={VERSION}"
     middle = documents.files("rejected/")[len(documents.files("rejected/")) // 2]
     rejected = documents.table(middle, ["id"]).column("id")[0].as_py()
@@ -373,13 +382,12 @@ def _of_documents(documents: Artifact) -> dict[str, Request]:
     }
 
 
-def served(folder: Path, plugins: Path, only: str | None = None) -> dict[str, Any]:
-    """Returns what `serve` prints in a process of its own, with Airflow's home in `folder`.
+def served(folder: Path, stages: Sequence[tuple[str, int, Mapping[str, Request]]]) -> dict[str, Any]:
+    """Returns what `benchmarks.pages_server` prints in a process of its own, with Airflow's home in `folder`.
 
     Args:
         folder: folder of the store.
-        plugins: Airflow's folder of plugins.
-        only: pattern of the names of the requests; None for no requests.
+        stages: name of what is measured after some requests, times of each of them after the first one, the requests.
     """
     home = folder / "airflow"
     home.mkdir(exist_ok=True)
@@ -388,65 +396,18 @@ def served(folder: Path, plugins: Path, only: str | None = None) -> dict[str, An
     environment = os.environ | {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__API__SECRET_KEY": secret,
         "AIRFLOW__API_AUTH__JWT_SECRET": secret,
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "SLUICE_RECIPES": str(folder / "recipes"),
     }
-    command = [sys.executable, "-m", "benchmarks.pages", *sys.argv[1:], "--serve"]
-    command += [] if only is None else [f"--only={only}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", "benchmarks.pages_server"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, input=json.dumps(stages), stdout=subprocess.PIPE, text=True, check=True
+    )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def serve(addresses: Mapping[str, Request], rounds: int) -> dict[str, Any]:
-    """Starts Airflow's API server in this process, and sends the requests; returns its memory and their times."""
-    from airflow import settings
-    from airflow.api_fastapi.app import create_app, get_auth_manager
-    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-    from airflow.utils.db import initdb
-    from starlette.testclient import TestClient
-
-    settings.initialize()
-    initdb()
-    memory: dict[str, float] = {}
-    found: dict[str, Any] = {"memory_mb": memory, "requests": {}}
-    with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
-        logging.getLogger("httpx2").setLevel(logging.WARNING)
-        user = SimpleAuthManagerUser(username="user", role="op")
-        client.cookies.set("_token", get_auth_manager().generate_jwt(user))
-        client.headers["Sec-Fetch-Site"] = "same-origin"
-        for address in ("/api/v2/dags", "/api/v2/assets", "/api/v2/pools"):
-            assert client.get(address).status_code == 200, address
-        memory["started"] = round(psutil.Process().memory_info().rss / 1e6, 1)
-        for name, request in addresses.items():
-            found["requests"][name] = timed(client, request, rounds)
-            print(name, found["requests"][name], file=sys.stderr, flush=True)
-        memory["after all requests"] = round(psutil.Process().memory_info().rss / 1e6, 1)
-    return found
-
-
-def timed(client: Any, request: Request, rounds: int) -> dict[str, Any]:
-    """Returns the times of a request."""
-    times, cpu = [], []
-    address, fields = request if isinstance(request, tuple) else (request, None)
-    for _ in range(rounds + 1):
-        begin, used = time.perf_counter(), sum(os.times()[:4])
-        if fields is None:
-            answer = client.get(f"/sluice{address}", follow_redirects=False)
-        else:
-            answer = client.post(f"/sluice{address}", data=fields)
-        times.append(time.perf_counter() - begin)
-        cpu.append(sum(os.times()[:4]) - used)
-        assert answer.status_code in (200, 307), (request, answer.status_code, answer.text[:2000])
-    return {
-        "s": round(statistics.median(times[1:]), 3),
-        "cpu_s": round(statistics.median(cpu[1:]), 3),
-        "first_s": round(times[0], 3),
-        "bytes": len(answer.content),
-    }
 
 
 def main() -> None:
@@ -457,20 +418,23 @@ def main() -> None:
     options.add_argument("--documents", type=int, default=10_000_000)
     options.add_argument("--versions", type=int, default=1000)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--only", help="pattern of the names of the requests, from their beginning on")
-    options.add_argument("--serve", action="store_true", help="only the requests; prints JSON")
+    options.add_argument("--only", default="", help="pattern of the names of the requests, from their beginning on")
     given = options.parse_args()
     os.environ["SLUICE_STORE"] = str(given.folder / "store")
     store = Store(os.environ["SLUICE_STORE"])
-    seconds = {} if given.serve else make_all(store, given)
+    seconds = make_all(store, given)
     documents = Artifact.open_at(store, ArtifactId(f"{RECIPE}/documents", VERSION))
-    if given.serve:
-        chosen = requests(documents, given.versions).items() if given.only is not None else ()
-        print(json.dumps(serve({name: one for name, one in chosen if re.match(given.only, name)}, given.rounds)))
-        return
-    bare = served(given.folder, given.folder / "no_plugins")["memory_mb"]["started"]
-    found = served(given.folder, ROOT / "plugins", given.only or "")
-    by_children = {name: found["requests"].pop(name) for name in BY_CHILDREN if name in found["requests"]}
+    stages = (
+        ("after answers of children", 1, by_children(given.versions)),
+        ("after requests about versions", given.rounds, of_versions(given.versions)),
+        ("after requests about documents, too", given.rounds, of_documents(documents)),
+    )
+    chosen = [
+        (stage, rounds, {name: request for name, request in asked.items() if re.match(given.only, name)})
+        for stage, rounds, asked in stages
+    ]
+    found = served(given.folder, chosen)
+    longer = {name: found["requests"].pop(name) for name in chosen[0][2]}
     index = Artifact.open_at(store, ArtifactId(f"{RECIPE}/text_index", VERSION))
     keep(
         "pages",
@@ -480,9 +444,10 @@ def main() -> None:
             "bytes": {"documents": documents.record.bytes, "text_index": index.record.bytes},
             "kept": documents.record.rows_out,
             **({"stages_cpu_s": seconds} if seconds else {}),
-            "memory_mb": {"without the plugin": bare, **found["memory_mb"]},
+            "memory_mb": found["memory_mb"],
+            "anonymous_mb": found["anonymous_mb"],
             "requests": found["requests"],
-            "by_children": by_children,
+            "by_children": longer,
         },
     )
 

@@ -22,9 +22,9 @@ from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
-from tasks.stages.crawl.publish import DOMAINS_FILE
 from tasks.stages.crawl.status import SILENT_S, status
 from tasks.stages.crawl.storage.crawldb import HOSTS_FILE, NOT_MODIFIED, ROBOTS_FILE, URLS_FILE
+from tasks.stages.crawl.storage.fetchlog import DOMAINS_FILE
 
 CYCLES = 12
 """Cycles on the page, the newest ones."""

@@ -7,6 +7,7 @@ with more than MOST documents it reads a sample, and the numbers are estimates w
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -90,13 +91,18 @@ class Measured:
 
     def estimate(self, result: WhatIfResult, name: str) -> Estimate:
         """Returns a number of `PartCounts` for the whole version."""
-        names = self.inputs.names() if self.sample is None else self.sample
-        rows = {part.name: part.rows_out for part in self.inputs.extracted.parts}
-        sizes = [rows[part] for part in names]
+        sizes, parts = self._sizes
         counts = [
             getattr(part, name) * size / max(1, part.documents) for part, size in zip(result.parts, sizes, strict=True)
         ]
-        return estimate(counts, sizes, self.total, len(self.inputs.names()))
+        return estimate(counts, sizes, self.total, parts)
+
+    @cached_property
+    def _sizes(self) -> tuple[list[int], int]:
+        """Number of documents of each part that is read, and number of all parts."""
+        names = self.inputs.names()
+        rows = {part.name: part.rows_out for part in self.inputs.extracted.parts}
+        return [rows[part] for part in (names if self.sample is None else self.sample)], len(names)
 
 
 def filters(recipe: Recipe, version: str, at: Address, user: Any) -> str:

@@ -126,7 +126,7 @@ LARGE = 1 << 16
 """Bytes of a record from which on its parse is kept for the next reader of the same bytes."""
 
 
-@lru_cache(maxsize=6)
+@lru_cache(maxsize=8)  # the page of the filters reads as many, again and again
 def _large_record(data: bytes) -> ArtifactRecord:
     """Parses a record; one of 10 million documents takes 0.05 s, and pages and traces read it several times."""
     return ArtifactRecord.model_validate_json(data)

@@ -318,6 +318,18 @@ def test_a_task_does_not_import_the_page():
     assert ran.stdout.strip().splitlines()[-1] == "[]"
 
 
+def test_the_pages_import_no_parsers_and_no_scipy_and_leave_what_they_read_to_malloc(airflow_db):
+    code = (
+        "import sluice_ui.app, pyarrow, sys; from tasks.trainer.evaluation.paired import of_items; "
+        "of_items([1.0, 2.0]).interval(0.95); "
+        "print(sorted({'duckdb', 'lxml', 'mlflow', 'resiliparse', 'scipy', 'selectolax', 'torch'} & set(sys.modules)), "
+        "pyarrow.default_memory_pool().backend_name)"
+    )
+    folder = Path(__file__).parents[2] / "plugins"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert ran.stdout.strip().splitlines()[-1] == "[] system"
+
+
 def test_the_champion_of_a_recipe_is_the_version_that_stays_champion(get, corpus, tmp_path):
     output = Output(Store(str(tmp_path / "store")), ArtifactId("shown/champion", "v1"), "0" * 64)
     with output.part("champion.json", conserved=False) as part, part.file("champion.json") as file:

@@ -22,8 +22,8 @@ from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.web.domain import registered_domain
 from tasks.run.monthly.cycle import new_tokens
 from tasks.stages.consolidate.funnel import DEDUP, KEPT
-from tasks.stages.crawl.publish import DOMAINS_FILE
 from tasks.stages.crawl.storage.crawldb import GONE, URLS_FILE
+from tasks.stages.crawl.storage.fetchlog import DOMAINS_FILE
 from tasks.stages.registry.promote import CHAMPION, COMPARISON, DECISION
 
 Counts = dict[str, int]

@@ -26,12 +26,11 @@ from tasks.formats.warc.archive import INDEX as INDEX_FILE
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb, duck, fetchlog
-from tasks.stages.crawl.storage.fetchlog import DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
+from tasks.stages.crawl.storage.fetchlog import DOMAINS_FILE, DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
 from tasks.stages.crawl.storage.segment import INDEX, LOG, WARC
 
 VERSION = 4
 
-DOMAINS_FILE = "domains.parquet"
 TAKEDOWN_FILE = "takedown.parquet"
 _MAX_ROWS = 500
 

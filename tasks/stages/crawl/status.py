@@ -21,18 +21,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.stages.crawl.frontier.order import UrlOrder
-from tasks.stages.crawl.frontier.queues import HostQueue
-from tasks.stages.crawl.hosts.politeness import HostState, Politeness
-from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, Outcome
+
+if TYPE_CHECKING:  # a reader of the status, such as the API server, has no use for the parsers that these import
+    from tasks.stages.crawl.frontier.order import UrlOrder
+    from tasks.stages.crawl.frontier.queues import HostQueue
+    from tasks.stages.crawl.hosts.politeness import HostState, Politeness
+    from tasks.stages.crawl.policy import Policy
 
 # Airflow sends the lines of this logger as alerts.
 alerts = logging.getLogger("sluice.alerts")
@@ -91,7 +93,7 @@ class FetchProgress:
         unread: number of pages whose links could not be read.
     """
 
-    def __init__(self, output: Output, order: UrlOrder) -> None:
+    def __init__(self, output: Output, order: "UrlOrder") -> None:
         self._output = output
         self._order = order
         self._begin = time.monotonic()
@@ -117,7 +119,7 @@ class FetchProgress:
         elif outcome.reason != "redirect":
             self.errors[outcome.reason] += 1
 
-    def report(self, politeness: Politeness, buffered: str) -> None:
+    def report(self, politeness: "Politeness", buffered: str) -> None:
         """Reports the progress of the fetch, at most once a second.
 
         Args:
@@ -164,7 +166,7 @@ class FetchProgress:
         return f", {self.errors.total()} without a page ({reasons}{more})"
 
 
-def _slowest(politeness: Politeness) -> str:
+def _slowest(politeness: "Politeness") -> str:
     slow = [f"{host} {seconds:.1f} s" for host, seconds in politeness.slowest(_MAX_SLOWEST) if seconds >= 1.0]
     return f", slowest: {', '.join(slow)}" if slow else ""
 
@@ -240,7 +242,12 @@ def read_state(store: Store, address: ArtifactId) -> FetchState | None:
 
 
 def state_of(
-    progress: FetchProgress, order: UrlOrder, politeness: Politeness, policy: Policy, visited: set[str], buffered: str
+    progress: FetchProgress,
+    order: "UrlOrder",
+    politeness: "Politeness",
+    policy: "Policy",
+    visited: set[str],
+    buffered: str,
 ) -> FetchState:
     """Returns the state of a fetch.
 
@@ -284,11 +291,11 @@ def state_of(
     }
 
 
-def _largest(row: tuple[int, str, HostQueue, str]) -> tuple[int, str]:
+def _largest(row: tuple[int, str, "HostQueue", str]) -> tuple[int, str]:
     return row[0], row[1]
 
 
-def _row(name: str, queue: HostQueue, state: str, politeness: Politeness) -> dict[str, Any]:
+def _row(name: str, queue: "HostQueue", state: str, politeness: "Politeness") -> dict[str, Any]:
     host = politeness.hosts().get(name)
     latency = None if host is None else host.latency_s
     return {
@@ -304,12 +311,12 @@ def _row(name: str, queue: HostQueue, state: str, politeness: Politeness) -> dic
     }
 
 
-def _wait(host: HostState | None) -> float:
+def _wait(host: "HostState | None") -> float:
     return 0.0 if host is None else max(0.0, host.next_at - time.monotonic())
 
 
 def _state(
-    name: str, queue: HostQueue, politeness: Politeness, policy: Policy, visited: set[str], available: set[str]
+    name: str, queue: "HostQueue", politeness: "Politeness", policy: "Policy", visited: set[str], available: set[str]
 ) -> str:
     host = politeness.hosts().get(name)
     if skip_reason := policy.skip_reason(name) or (host.skip_reason if host is not None else ""):

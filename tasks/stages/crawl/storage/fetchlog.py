@@ -41,6 +41,9 @@ DUPLICATE = "fetch_duplicate"
 CAPTURED = frozenset({SUCCESS, NOT_MODIFIED, DUPLICATE})
 """Outcomes with a record in a WARC file."""
 
+DOMAINS_FILE = "domains.parquet"
+"""File of a published cycle: its fetch logs by registered domain."""
+
 HOSTS = "hosts/"
 RULES = "robots/"
 HOSTS_PART = "hosts"
