@@ -62,6 +62,8 @@ def _page(trace: PageTrace) -> list[str]:
         lines += ["", f"first read by {first.checkpoint} in step {first.step:,}"]
     if len(lines) == 1 and not trace.lineage.unrecorded:
         lines += ["", "never captured: neither a document nor a rejected capture has this address"]
+        if "://" not in trace.asked:
+            lines.append("a document of a file has the address file://SOURCE/PATH; `trace step:0` shows some")
     return lines
 
 
