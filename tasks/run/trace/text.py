@@ -245,7 +245,8 @@ def render_explanation(explanation: "Explanation") -> str:
     length, tokens = explanation.min_tokens, f"{explanation.training_tokens:,} training tokens"
     if count:
         shown = "" if count == total else f", the {count} rarest are shown"
-        lines = [f"{total} spans of {length} tokens or more occur verbatim in the {tokens}{shown}"]
+        spans, occur = ("span", "occurs") if total == 1 else ("spans", "occur")
+        lines = [f"{total} {spans} of {length} tokens or more {occur} verbatim in the {tokens}{shown}"]
     else:
         lines = [f"no span of {length} tokens or more occurs verbatim in the {tokens}"]
     for span in explanation.spans:
