@@ -76,7 +76,6 @@ _HELDOUT = 30
 """Held-out documents of a small corpus: with fewer, the loss on them says little."""
 _FEWEST = 10
 """Number of documents of which `encode` holds out at least one."""
-_PAGES = 300
 _TOKENS_PER_STEP = 2_048
 _STEPS = 100, 600
 _EPOCHS = 4
@@ -483,14 +482,11 @@ def _site(url: str, name: str, contact: str) -> str:
         "[crawl]",
         f"seeds = [{_toml(url)}] # only their hosts are crawled; include_hosts adds others",
         *(["allow_loopback = true"] if local else address),
-        f"max_pages = {_PAGES} # a first look: five minutes at one request per second",
+        "max_pages = 300 # a first look: five minutes at one request per second",
         "recrawl = true # a later version fetches only new and due pages",
         "",
         "[dedup_index]",
         "enabled = true # a cycle publishes only documents that no earlier one has published",
-        "",
-        "[encode]",
-        f"heldout_share = {_HELDOUT / _PAGES} # {_HELDOUT} pages to measure the model; a larger crawl needs less",
         "",
         "# A first small model, in minutes on two cores. `python -m tasks plan` estimates a larger one.",
         "[train]",
