@@ -6,6 +6,7 @@ funnel, where it has them. Texts are searched by the index of words, where the v
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -84,7 +85,7 @@ def corpus(recipe: Recipe, version: str, at: Address) -> str:
     listing = _by_words(documents, by_words, asked) if by_words else _by_columns(documents, index, asked)
     rows = rows_at(documents, asked.folder, listing.places, COLUMNS)
     reader = Reader(recipe, version, documents)
-    values = reader.values_of(rows) if asked.fate == "rejected" else {}
+    read = reader.read_rows(rows) if asked.fate == "rejected" else {}
     hidden = reader.hidden(rows)
     of = Version(recipe.name, version, "documents", "crawl" in recipe.parts)
     omitted = "tier" if asked.fate == "rejected" else "reason"
@@ -100,7 +101,7 @@ def corpus(recipe: Recipe, version: str, at: Address) -> str:
         scores=[(name, at.query.get(name, "")) for name in ("least", "most")],
         query=of.query,
         clusters=link("duplicates of the version", f"{ROOT}/duplicates", **of.query),
-        rows=[_shown(row, of, values.get(row["id"], {}), row["id"] in hidden) for row in rows],
+        rows=[_shown(row, of, read.get(row["id"]), row["id"] in hidden) for row in rows],
         first=asked.first,
         listing=listing,
         has_index=index is not None,
@@ -318,9 +319,12 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _shown(row: Mapping[str, Any], of: Version, values: Mapping[str, LimitValue], hidden: bool) -> dict[str, object]:
-    """Returns the fields of a document as the template shows them."""
-    text = "" if hidden else row.get("text") or ""
+def _shown(row: Mapping[str, Any], of: Version, read: MarkedDocument | None, hidden: bool) -> dict[str, object]:
+    """Returns the fields of a document as the template shows them; the text of a rejected one is in `read`."""
+    text = read.text if read else row.get("text") or ""
+    pieces = _beginning(read.pieces or ()) if read else _placeholders(text[:EXCERPT])
+    values = {value.reason: value for value in read.values} if read else {}
+    withheld = hidden or (read is not None and read.pieces is None)
     about = {**of.query, "id": row["id"], "part": row["part"]}
     reasons = [
         badge(reason, "bad")
@@ -337,8 +341,8 @@ def _shown(row: Mapping[str, Any], of: Version, values: Mapping[str, LimitValue]
         "labels": [f"{name} {row[name]}" for name in ("source", "language", "tier") if row.get(name)],
         "score": row.get(SCORE),
         "reasons": Markup(" ").join(reasons),
-        "text": with_marks(_placeholders(text[:EXCERPT])),
-        "withheld": hidden,
+        "text": "" if withheld else with_marks(pieces),
+        "withheld": withheld,
         "more": max(0, len(text) - EXCERPT),
     }
 
@@ -346,6 +350,13 @@ def _shown(row: Mapping[str, Any], of: Version, values: Mapping[str, LimitValue]
 def _beside(value: LimitValue) -> str:
     bound = "" if value.bound is None else f", {SIDES[value.side]} {figure(value.bound)}"
     return f"{figure(value.value)}{bound}"
+
+
+def _beginning(pieces: Sequence[TextPiece]) -> list[TextPiece]:
+    """Returns the pieces of the first EXCERPT characters."""
+    ends = accumulate(len(piece.text) for piece in pieces)
+    lefts = ((EXCERPT - end + len(piece.text), piece) for end, piece in zip(ends, pieces, strict=True))
+    return [TextPiece(piece.text[:left], piece.mark) for left, piece in lefts if left > 0]
 
 
 def _placeholders(text: str) -> list[TextPiece]:

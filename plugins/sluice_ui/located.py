@@ -15,10 +15,10 @@ from tasks.run.forecast import inputs_at, settings_of
 from tasks.run.recipe import Recipe
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.marked_text import LimitValue, MarkedDocument, read_documents, read_values
+from tasks.stages.consolidate.marked_text import MarkedDocument, read_documents
 
-MOST_PARTS = 4
-"""Parts of a version that are read for the values of rejected documents on a page."""
+READ_BYTES = 64 << 20
+"""Bytes of files of extracted documents that a page reads for the texts and values of rejected documents."""
 
 
 class Located(NamedTuple):
@@ -78,18 +78,23 @@ class Reader:
             raise _missing(self._documents, located.id)
         return documents[located.id]
 
-    def values_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, LimitValue]]:
-        """Returns, for rejected documents, the values beside the limits that drop them, by id and reason.
+    def read_rows(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, MarkedDocument]:
+        """Returns the documents of rows of a page, by id.
 
-        Of documents in more than MOST_PARTS parts only those in the first ones, so that a page reads few files. Empty
-        if what the version was made from is gone, or its settings are of another version of Sluice.
+        Those in the parts after the first READ_BYTES are left out, so that a page reads few files. Empty if what the
+        version was made from is gone, or its settings are of another version of Sluice.
         """
-        found: dict[str, dict[str, LimitValue]] = {}
+        found: dict[str, MarkedDocument] = {}
+        read = 0
         try:
-            for part in list(dict.fromkeys(row["part"] for row in rows))[:MOST_PARTS]:
+            extracted = self._inputs.extracted
+            sizes = {entry.path: entry.bytes for part in extracted.parts for entry in part.files}
+            for part in dict.fromkeys(row["part"] for row in rows):
+                read += sizes.get(f"documents/{part}.parquet", 0)
+                if found and read > READ_BYTES:
+                    break
                 ids = [row["id"] for row in rows if row["part"] == part]
-                for doc_id, values in read_values(self._config, self._inputs.parts, part, ids).items():
-                    found[doc_id] = {value.reason: value for value in values}
+                found |= read_documents(self._config, self._inputs.parts, part, ids)
         except SluiceError:
             return {}
         return found

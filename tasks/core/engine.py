@@ -64,7 +64,7 @@ _MAX_LOSSES = 3
 class Engine:
     """Runs a function over items in sequence, in this process."""
 
-    name = "in-process"
+    name = "one process"
 
     @property
     def workers(self) -> int:

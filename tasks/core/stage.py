@@ -168,7 +168,8 @@ class Output:
             for _, records in engine.map(partial(make_run, make), group_by_run(missing)):
                 self.committed |= {record.name: record for record in records}
                 done, rows = done + len(records), rows + sum(record.rows_in for record in records)
-                self._progress.report(done, len(specs), f"{rows:,} rows on {engine.name}")
+                counted = f"{rows:,} rows " if rows else ""
+                self._progress.report(done, len(specs), f"{counted}on {engine.name}")
         except FileNotFoundError as error:
             if not self.store.exists(f"{self.address.path}/{RECORD}"):
                 raise

@@ -5,7 +5,8 @@ found and sets only what differs from the defaults. The recipe extends no other 
 file or in the defaults of the stages.
 
 Each file suffix, in any case, becomes a source, since a source has one pattern. The format is that of the suffix. Of
-files of rows, the field with the texts is the one with the longest strings, unless a field has a usual name.
+files of rows, the field with the texts is the one with the longest strings, unless a field has a usual name. Numbers of
+documents and tokens, on which held-out documents and steps depend, are estimated from these beginnings.
 """
 
 import glob
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,6 +30,10 @@ from tasks.formats.documents.external_files import CODECS, SourceFile, find
 from tasks.formats.documents.json_rows import detect_form, open_text, rows
 from tasks.formats.documents.text import clean
 from tasks.run.recipe import RECIPES, Recipe
+from tasks.stages.extract.config import ExtractConfig, FileSource
+from tasks.stages.extract.files import read_file
+from tasks.stages.extract.guard import ExtractionGuard
+from tasks.stages.extract.row import Content
 from tasks.stages.tokens import EncodeConfig
 
 _KINDS = {
@@ -53,6 +59,8 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 _FILES, _ROWS = 40, 200
 """Number of files and of rows whose beginnings are read, for each suffix."""
+_ARCHIVES, _CAPTURES = 8, 128
+"""Number of archives, and of captures in all of them, that are read for each suffix."""
 _HEAD = 4_000
 _LONG = 200
 """Mean length of a field, in characters, from which it may be a text."""
@@ -62,9 +70,12 @@ _TOKEN_BYTES = 4
 """Bytes of text per token of a small vocabulary, for estimates."""
 _UNPACKED = 4
 """Bytes of text per byte of a compressed file, for estimates."""
-_DOCUMENT_BYTES = 3_000
+_PDF = 25
+"""Bytes of a PDF file per byte of its text, for estimates: most are pictures and fonts."""
 _HELDOUT = 30
 """Held-out documents of a small corpus: with fewer, the loss on them says little."""
+_FEWEST = 10
+"""Number of documents of which `encode` holds out at least one."""
 _TOKENS_PER_STEP = 2_048
 _STEPS = 100, 600
 _EPOCHS = 4
@@ -97,6 +108,12 @@ _PDF_LIMITS = """\
 min_letters = 0.5
 """
 
+_SPANS = """\
+# 4 bytes per token, with which `explain` finds the pages and steps behind a text.
+[spans]
+enabled = true
+"""
+
 _PLACE = """\
 # Where it runs; not part of any fingerprint. `make up` sets these variables.
 [place]
@@ -118,6 +135,8 @@ class FoundFiles:
         path: its pattern.
         files: number of files.
         size: their bytes as stored.
+        documents: number of documents; estimated, if a file can have several.
+        text_bytes: estimated bytes of text.
         text_field: of rows: the field with the texts; "" if none has long strings.
         url_field: of rows: the field with URLs, or "".
         languages: number of texts by language, of those that were read.
@@ -128,6 +147,8 @@ class FoundFiles:
     path: str
     files: int
     size: int
+    documents: int
+    text_bytes: int
     text_field: str = ""
     url_field: str = ""
     languages: Mapping[str, int] | None = None
@@ -142,22 +163,11 @@ class FoundFiles:
         """Whether the files are source code."""
         return self.suffix.lower() in _CODE
 
-    @property
-    def text_bytes(self) -> int:
-        """Estimated bytes of text, with a tenth of the bytes of a PDF file."""
-        if self.kind == "pdf":
-            return self.size // 10
-        packed = self.kind == "parquet" or os.path.splitext(self.suffix)[1] in _PACKED
-        return self.size * _UNPACKED if packed else self.size
-
-    @property
-    def documents(self) -> int:
-        """Number of documents: of files with one document each, else estimated from the bytes of text."""
-        return self.files if self.kind in ("text", "pdf") else max(1, self.text_bytes // _DOCUMENT_BYTES)
-
     def summary(self) -> str:
-        """Returns one line: number of files, size, fields and languages."""
+        """Returns one line: number of files, size, documents, fields and languages."""
         parts = [f"{self.files:,} {self.suffix} file{'s' if self.files > 1 else ''}, {_size(self.size)}"]
+        if self.kind not in ("text", "pdf"):
+            parts.append(f"about {_rounded(self.documents)} document{'s' if self.documents > 1 else ''}")
         if self.text_field:
             parts.append(f'texts in "{self.text_field}"' + (f', URLs in "{self.url_field}"' if self.url_field else ""))
         if self.languages:
@@ -193,6 +203,7 @@ class NewRecipe:
                 *lines,
                 f"in Airflow: make up, then trigger {name}.{self.recipe.parts[0]}; the later DAGs follow",
                 f"in a shell: python -m tasks cycle --recipe {name}",
+                f"afterwards, what a training step read: python -m tasks trace --recipe {name} step:0",
             ]
         )
 
@@ -218,7 +229,10 @@ def new_recipe(what: str, name: str = "", contact: str = "") -> NewRecipe:
         return NewRecipe(path, _write(path, _site(what, name, contact)), (what,), {})
     groups, unread = look_at(what)
     recipe = _write(path, _corpus(groups, name, unread))
-    return NewRecipe(path, recipe, tuple(group.summary() for group in groups), unread)
+    found = [group.summary() for group in groups]
+    if sum(group.documents for group in groups) < _FEWEST:
+        found.append(f"few documents: a model needs about {_FEWEST}, since some are held out to measure it")
+    return NewRecipe(path, recipe, tuple(found), unread)
 
 
 def _write(path: Path, text: str) -> Recipe:
@@ -275,20 +289,59 @@ def _group(suffix: str, kind: str, files: Sequence[SourceFile], pattern: str) ->
     ends = sorted({_suffix(file.name) for file in files})
     path = f"{pattern}{ends[0] if len(ends) == 1 else _any_case(suffix)}" if pattern.endswith("*") else pattern
     size = sum(file.bytes for file in files)
-    if kind == "text" and suffix.lower() not in _CODE:
-        texts = [_head(file) for file in _spread(files)]
-        return FoundFiles(suffix, kind, path, len(files), size, languages=_languages(texts))
-    if kind not in ("jsonl", "parquet"):
-        return FoundFiles(suffix, kind, path, len(files), size)
-    sample = list(itertools.islice(_rows(files[0], kind), _ROWS))
-    text_field, url_field = _text_field(sample), _url_field(sample)
-    texts = [row[text_field][:_HEAD] for row in sample if isinstance(row.get(text_field), str)]
-    return FoundFiles(suffix, kind, path, len(files), size, text_field, url_field, _languages(texts))
+    found = partial(FoundFiles, suffix, kind, path, len(files), size)
+    if kind == "pdf":
+        return found(len(files), size // _PDF)
+    if kind == "text":
+        texts = [] if suffix.lower() in _CODE else [_head(file) for file in _spread(files)]
+        return found(len(files), size * _unpacked(suffix), languages=_languages(texts))
+    if kind == "warc":
+        fields, (texts, documents) = ("", ""), _captures(_spread(files, _ARCHIVES))
+    else:
+        fields, texts, documents = _row_texts(next((file for file in files if file.bytes), files[0]), kind)
+    documents *= size
+    mean = fmean(len(text.encode("utf-8", "replace")) for text in texts) if texts else 0
+    languages = _languages([text[:_HEAD] for text in texts])
+    return found(max(1, round(documents)), round(documents * mean), *fields, languages)
 
 
-def _spread(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+def _unpacked(suffix: str) -> int:
+    """Returns the estimated bytes of a file per byte as stored."""
+    return _UNPACKED if os.path.splitext(suffix)[1].lower() in _PACKED else 1
+
+
+def _row_texts(file: SourceFile, kind: str) -> tuple[tuple[str, str], list[str], float]:
+    """Returns the fields of text and URL, the texts of the first rows, and the rows per byte of a file as stored."""
+    sample = list(itertools.islice(_rows(file, kind), _ROWS))
+    fields = _text_field(sample), _url_field(sample)
+    texts = [text for row in sample if isinstance(text := row.get(fields[0]), str)]
+    if kind == "parquet":
+        rows = float(parquet.metadata(file.local()).num_rows)
+    elif len(sample) < _ROWS:
+        rows = len(sample)
+    else:
+        length = fmean(len(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace")) for row in sample)
+        rows = file.bytes * _unpacked(file.name) / length
+    return fields, texts, rows / max(1, file.bytes)
+
+
+def _captures(files: Sequence[SourceFile]) -> tuple[list[str], float]:
+    """Returns the texts of the first captures of some archives, and the documents per byte of the files as stored."""
+    config, texts, read = ExtractConfig(), [], 0
+    most = _CAPTURES // len(files)
+    for file in files:
+        rows = list(
+            itertools.islice(read_file(file, FileSource(name="warc", kind="warc", path=file.path), config), most)
+        )
+        outcomes = ExtractionGuard(config.max_page_cpu_s).outcomes(rows)
+        texts += [one.text for _, one in outcomes if isinstance(one, Content) and len(one.text) >= config.min_chars]
+        read += (rows[-1].warc_offset or 0) if len(rows) == most else file.bytes
+    return texts, len(texts) / max(1, read)
+
+
+def _spread(files: Sequence[SourceFile], most: int = _FILES) -> Sequence[SourceFile]:
     """Returns some of the files, evenly over their names."""
-    return files[:: max(1, len(files) // _FILES)][:_FILES]
+    return files[:: max(1, len(files) // most)][:most]
 
 
 def _head(file: SourceFile) -> str:
@@ -364,7 +417,7 @@ def _corpus(groups: Sequence[FoundFiles], name: str, unread: Mapping[str, int]) 
     if any(group.kind == "pdf" for group in groups):
         sections.append(_PDF_LIMITS)
     sections += [_language_comment(groups), _heldout(sum(group.documents for group in groups))]
-    sections += [_training(sum(group.text_bytes for group in groups)), _PLACE]
+    sections += [_training(sum(group.text_bytes for group in groups)), _SPANS, _PLACE]
     return "\n".join(section for section in sections if section)
 
 
@@ -396,7 +449,7 @@ def _heldout(documents: int) -> str:
     share = min(0.25, _HELDOUT / documents)
     if share <= EncodeConfig().heldout_share:
         return ""
-    comment = f"# The default share would leave few of about {documents:,} documents to measure the model."
+    comment = f"# The default share would leave few of about {_rounded(documents)} documents to measure the model."
     return f"{comment}\n[encode]\nheldout_share = {share:.2g}\n"
 
 
@@ -404,9 +457,9 @@ def _training(text_bytes: int) -> str:
     """Returns the section [train]: at most four epochs, and at most the steps that two cores take in minutes."""
     tokens = text_bytes // _TOKEN_BYTES
     steps = min(max(tokens * _EPOCHS // _TOKENS_PER_STEP, _STEPS[0]), _STEPS[1])
-    about = f"about {tokens:,} tokens" if tokens < 1_000_000 else f"about {tokens / 1e6:,.0f} million tokens"
     return (
-        f"# A first small model, in minutes on two cores. The corpus has {about} before filtering.\n"
+        "# A first small model, in minutes on two cores. "
+        f"The corpus has about {_rounded(tokens)} tokens before filtering.\n"
         f"# `python -m tasks plan` estimates memory and time of a larger model.\n[train]\nsteps = {steps}\n"
     )
 
@@ -440,7 +493,7 @@ def _site(url: str, name: str, contact: str) -> str:
         f"steps = {_STEPS[1]}",
         "",
     ]
-    return "\n".join(lines) + "\n" + _PLACE
+    return "\n".join([*lines, _SPANS, _PLACE])
 
 
 def _suffix(name: str) -> str:
@@ -487,6 +540,16 @@ def _toml(text: str) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {suffix}" for suffix, count in counts.items()) or "nothing"
+
+
+def _rounded(count: int) -> str:
+    """Returns an estimate with two digits.
+
+    >>> _rounded(19), _rounded(412_629), _rounded(2_960_000)
+    ('19', '410,000', '3.0 million')
+    """
+    rounded = round(count, min(0, 2 - len(str(count))))
+    return f"{rounded:,}" if rounded < 1_000_000 else f"{rounded / 1e6:,.{1 if rounded < 1e7 else 0}f} million"
 
 
 def _size(size: int) -> str:

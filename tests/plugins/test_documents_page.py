@@ -136,6 +136,26 @@ def test_a_rejected_document_shows_its_value_beside_the_limit(get, made):
     assert "<img" not in page
 
 
+def test_a_rejected_document_shows_its_text_with_marks(get, made, monkeypatch):
+    from sluice_ui import documents, located
+
+    page = get(f"{PAGE}&fate=rejected").text
+    texts = re.findall(r'<div class="excerpt"[^>]*>(.*?)</div>', page, re.S)
+    assert len(texts) == 2
+    near = made["near"]["text"].replace(
+        MAIL, '<mark title="masked: email"><span class="hidden">masked: email: </span>&lt;email&gt;</mark>'
+    )
+    assert near in texts
+    assert MAIL not in page
+    assert "<img" not in page
+    monkeypatch.setattr(documents, "EXCERPT", 20)
+    begun = get(f"{PAGE}&fate=rejected&reason=duplicate_near").text
+    assert re.search(r'email&gt;</mark>\n\w\n?<span class="quiet"> … and [\d,]+ more characters', begun)
+    monkeypatch.setattr(located, "READ_BYTES", 0)
+    some = get(f"{PAGE}&fate=rejected").text
+    assert (some.count("<article>"), some.count('class="excerpt"')) == (2, 1)
+
+
 def test_texts_are_searched_file_by_file_and_the_page_says_which(get, made, monkeypatch):
     from sluice_ui import documents
 

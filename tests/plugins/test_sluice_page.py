@@ -85,6 +85,17 @@ def test_all_recipes_and_all_versions_of_one_are_listed_with_their_figures(get, 
     assert get("/sluice/recipe/shown?page=99").status_code == 200
 
 
+def test_pages_about_versions_do_not_list_the_store(get, versions, monkeypatch):
+    get("/sluice/recipe/test")  # enters the versions in the index, once
+    listed = []
+    monkeypatch.setattr(Store, "list", lambda _, folder, **__: listed.append(folder) or [])
+    v2 = "recipe=test&version=v2"
+    for path in ("", "recipe/test", "recipe/test?version=v2", "artifact/test/documents@v2", "costs?recipe=test",
+                 f"lineage?{v2}", f"compare?{v2}&with=v1"):  # fmt: skip
+        assert get(f"/sluice/{path}").status_code == 200
+        assert listed == [], path
+
+
 def test_the_tab_of_a_dag_or_a_run_without_artifacts_leads_to_its_recipe(get, corpus):
     for query in ("", "&run=manual__1", "&run=manual__1&task=consolidate&map_index={MAP_INDEX}"):
         answer = get(f"/sluice/airflow?dag=shown.corpus{query}")

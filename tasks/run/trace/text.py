@@ -62,6 +62,8 @@ def _page(trace: PageTrace) -> list[str]:
         lines += ["", f"first read by {first.checkpoint} in step {first.step:,}"]
     if len(lines) == 1 and not trace.lineage.unrecorded:
         lines += ["", "never captured: neither a document nor a rejected capture has this address"]
+        if "://" not in trace.asked:
+            lines.append("a document of a file has the address file://SOURCE/PATH; `trace step:0` shows some")
     return lines
 
 
@@ -243,7 +245,8 @@ def render_explanation(explanation: "Explanation") -> str:
     length, tokens = explanation.min_tokens, f"{explanation.training_tokens:,} training tokens"
     if count:
         shown = "" if count == total else f", the {count} rarest are shown"
-        lines = [f"{total} spans of {length} tokens or more occur verbatim in the {tokens}{shown}"]
+        spans, occur = ("span", "occurs") if total == 1 else ("spans", "occur")
+        lines = [f"{total} {spans} of {length} tokens or more {occur} verbatim in the {tokens}{shown}"]
     else:
         lines = [f"no span of {length} tokens or more occurs verbatim in the {tokens}"]
     for span in explanation.spans:

@@ -92,17 +92,6 @@ def read_documents(
     }
 
 
-def read_values(
-    config: ConsolidateConfig, aligned: AlignedParts, part: str, ids: Sequence[str]
-) -> dict[str, list[LimitValue]]:
-    """Returns the values of the documents of one part with these ids beside the limits that apply to them, by id."""
-    documents, judged, _ = aligned.part(part, ["id", "source"], config.filters, ["id"])
-    chosen = pc.is_in(documents.column("id"), value_set=pa.array(list(ids), pa.string()))
-    documents, judged = documents.filter(chosen), judged.filter(chosen)
-    values = _values_by_row(config, documents.column("source"), judged)
-    return {doc_id: values[row] for row, doc_id in enumerate(documents.column("id").to_pylist()) if row in values}
-
-
 def _values_by_row(
     config: ConsolidateConfig, sources: pa.ChunkedArray, judged: pa.Table
 ) -> Mapping[int, list[LimitValue]]:

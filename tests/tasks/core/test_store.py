@@ -208,10 +208,13 @@ def test_an_invalid_place_is_reported_with_cause_and_remedy(
         probe(root)
 
 
-@pytest.mark.parametrize("below", ["", "/sub"])
-def test_a_store_that_is_a_file_or_below_one_is_reported(tmp_path: Path, below: str) -> None:
+@pytest.mark.parametrize(
+    ("below", "said"),
+    [("", r"/file is a file\. Set"), ("/sub", r"/file/sub .*\(Not a directory\)\. Correct that, or set")],
+)
+def test_a_store_that_is_a_file_or_below_one_is_reported(tmp_path: Path, below: str, said: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"/file.*(is a file|Not a directory).*et \[place\] store to"):
+    with pytest.raises(StoreError, match=rf"{said} \[place\] store to"):
         Store(f"{tmp_path}/file{below}").check_root()
 
 

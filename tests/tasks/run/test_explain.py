@@ -199,7 +199,7 @@ def test_the_shell_prints_text_or_json_and_reads_standard_input(
     arguments = ["explain", "--recipe", str(recipe)]
     assert main([*arguments, row["text"]]) == 0
     shown = capsys.readouterr().out
-    assert "1 spans of 8 tokens or more" in shown
+    assert "1 span of 8 tokens or more" in shown
     assert row["url"] in shown
     assert "first seen by step-000000" in shown
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(row["text"].encode() + b"\xff")))

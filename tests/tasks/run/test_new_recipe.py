@@ -3,7 +3,12 @@
 import gzip
 import json
 import random
+import re
+import threading
 import tomllib
+from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,18 +18,24 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
-from tasks.run.new_recipe import new_recipe
+from tasks.run.new_recipe import look_at, new_recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.trainer.config import TrainConfig
+from tests.tasks.stages.extract.conftest import page, record
+from tests.tasks.stages.extract.made_pdf import lines, pdf
 
 WORDS = (
     *("the", "boat", "of", "this", "town", "is", "old", "and", "we", "have", "it", "with", "that", "to", "be"),
     *("harbour", "morning", "wind", "nobody", "expected", "letters", "bread", "stone", "window", "answer", "river"),
 )
+
+_SETTINGS = ("train.steps=2", "train.milestones=1", "tokenizer.vocab_size=300", "pack.seq_len=16", "place.mlflow=")
+SMALL = [word for setting in _SETTINGS for word in ("--set", setting)]
+"""Options of a command for a model that is trained in seconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +72,17 @@ def handbook(folder: Path) -> Path:
     return folder
 
 
+def archives(folder: Path) -> Path:
+    """A folder with a Parquet file, captures of a crawl, and a PDF file, of six documents each; the PDF file is one."""
+    folder.mkdir()
+    texts = [article(20 + number) for number in range(12)]
+    pq.write_table(pa.table({"content": texts[:6], "year": [2026] * 6}), folder / "news.parquet")
+    pages = [record(f"https://b.example/{number}", page(text)) for number, text in enumerate(texts[6:])]
+    (folder / "crawl.warc.gz").write_bytes(b"".join(pages))
+    (folder / "paper.pdf").write_bytes(pdf([lines(60, 760, article(40).splitlines())]))
+    return folder
+
+
 def sources(what: Path) -> dict[str, FileSource]:
     return {source.name: source for source in new_recipe(str(what)).recipe.of(ExtractConfig).files}
 
@@ -83,22 +105,66 @@ def test_markup_gets_a_limit_that_its_tables_and_listings_pass(tmp_path: Path) -
     assert limits == {"md": {"gopher_quality": {"min_letters": 0.5}}}
 
 
-def test_the_printed_command_goes_from_files_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_commands_go_from_files_to_a_model_and_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = handbook(tmp_path / "handbook")
+    archives(folder / "archives")
     assert main(["init", str(folder)]) == 0
-    command = capsys.readouterr().out.splitlines()[-1].partition("python -m tasks ")[2].split()
-    small = ("train.steps=2", "train.milestones=1", "tokenizer.vocab_size=300", "pack.seq_len=16", "place.mlflow=")
-    for setting in small:
-        command += ["--set", setting]
-    assert main(command) == 0
+    printed = re.findall("python -m tasks (.*)", capsys.readouterr().out)
+    cycle, trace = (command.split() for command in printed)
+    assert main([*cycle, *SMALL]) == 0
     documents, model = (
         Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId(f"handbook/{kind}", "dev"))
         for kind in ("documents", "model")
     )
     assert documents.record.rejected == {}
     kept = pa.concat_tables([documents.table(path) for path in documents.files("kept/")])
-    assert set(kept["source"].to_pylist()) == {"md", "py", "jsonl-gz"}
+    counts = Counter(kept["source"].to_pylist())
+    assert counts == {"md": 6, "py": 6, "jsonl-gz": 6, "parquet": 6, "warc-gz": 6, "pdf": 1}
     assert model.files("model/")
+    capsys.readouterr()
+    assert main(trace) == 0
+    step = capsys.readouterr().out
+    assert "step 0 of 2: 8 sequences" in step
+    [text, *_] = re.findall("^    (.+)", step, re.M)
+    assert main(["explain", "--recipe", "handbook", "--min-tokens", "2", text]) == 0
+    assert "steps 0" in capsys.readouterr().out
+
+
+def test_the_recipe_of_a_site_goes_from_its_pages_to_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site").mkdir()
+    for number in range(12):
+        (tmp_path / "site" / f"{number}.html").write_bytes(page(article(number)))
+    links = " ".join(f'<a href="{number}.html">{number}</a>' for number in range(12))
+    (tmp_path / "site" / "index.html").write_bytes(page(links))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        address = f"http://localhost:{server.server_port}"
+        assert main(["init", f"{address}/"]) == 0
+        quick = ("--set", "crawl.delay_s=0.05", "--set", "crawl.latency_factor=0")
+        assert main(["cycle", "--recipe", "localhost", *SMALL, *quick]) == 0
+        server.shutdown()
+    capsys.readouterr()
+    assert main(["trace", "--recipe", "localhost", f"{address}/3.html"]) == 0
+    assert re.search(r"kept +[\d,]+ tokens in web-train", capsys.readouterr().out)
+
+
+def test_documents_and_tokens_are_estimated_from_texts_and_not_from_the_size_of_their_files(tmp_path: Path) -> None:
+    read = {group.kind: group for group in look_at(str(archives(tmp_path / "archives")))[0]}
+    size = len(article(20).encode())
+    assert {kind: group.documents for kind, group in read.items()} == {"parquet": 6, "warc": 6, "pdf": 1}
+    assert read["parquet"].text_bytes == pytest.approx(6 * size, rel=0.1)
+    assert read["warc"].text_bytes == pytest.approx(6 * size, rel=0.1)
+    assert "6 documents; languages en 100%" in read["warc"].summary()
+    rows = [json.dumps({"id": "x" * size, "text": article(number)}) for number in range(300)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    ((group,), _) = look_at(str(tmp_path / "rows.jsonl"))
+    assert group.documents == pytest.approx(300, rel=0.02)
+    assert group.text_bytes == pytest.approx(300 * size, rel=0.1)
 
 
 def test_the_longest_field_of_a_parquet_file_without_usual_names_has_the_texts(tmp_path: Path) -> None:
@@ -106,6 +172,15 @@ def test_the_longest_field_of_a_parquet_file_without_usual_names_has_the_texts(t
     pq.write_table(table, tmp_path / "news.parquet")
     found = sources(tmp_path / "news.parquet")["parquet"]
     assert (found.path, found.text_field) == (str(tmp_path / "news.parquet"), "story")
+
+
+def test_too_few_documents_to_measure_a_model_are_reported(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / f"{number}.txt").write_text(article(number))
+    said = "few documents: a model needs about 10, since some are held out to measure it"
+    assert said in new_recipe(str(tmp_path), "few").text()
+    (tmp_path / "9.txt").write_text(article(9))
+    assert said not in new_recipe(str(tmp_path), "enough").text()
 
 
 def test_rows_without_long_strings_leave_the_field_to_the_reader(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -102,6 +103,19 @@ def test_an_unknown_stage_is_refused_with_the_nearest_one(recipe: Recipe) -> Non
 def test_the_shell_refuses_an_unknown_command_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extrat", "--recipe", "demo"]) == 2
     assert capsys.readouterr().err == 'sluice: there is no stage or command "extrat". Did you mean "extract"?\n'
+
+
+def test_a_store_that_cannot_be_used_is_one_line_in_the_shell(
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").write_text("")
+    assert main(["inject", "--recipe", "demo"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"sluice: the store {tmp_path}/store is a file. Set")
+    (tmp_path / "store").unlink()
+    (tmp_path / "store").symlink_to(tmp_path / "missing")
+    assert main(["inject", "--recipe", "demo"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(rf"sluice: the store {tmp_path}/store cannot be created \(.+\)\. Create the folder", line)
 
 
 def test_the_log_says_rows_only_of_a_stage_that_has_some(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:

@@ -184,7 +184,10 @@ def test_a_capture_without_a_document_differs_from_an_unknown_page(run: tuple) -
     assert found["documents"] == []
     assert found["captures_without_document"][0]["reason"] == "no_text"
     assert "gave no document (no_text)" in render(answer)
-    assert "never captured" in render(trace(store, "test", "dev", "https://h1.org/unknown"))
+    unknown = render(trace(store, "test", "dev", "https://h1.org/unknown"))
+    assert "never captured" in unknown
+    assert "file://SOURCE/PATH" not in unknown
+    assert "file://SOURCE/PATH" in render(trace(store, "test", "dev", "/data/report.pdf"))
 
 
 def test_a_url_is_found_in_any_spelling(run: tuple) -> None:

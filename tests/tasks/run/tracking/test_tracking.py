@@ -21,10 +21,12 @@ from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
 from tasks.run.result import StageResult
 from tasks.run.retention import delete_runs
+from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import Message, TrackingContext, describe
 from tasks.run.tracking.send import StageRun, keep_message, send_messages, waiting_messages
 from tests.conftest import run_stage_in
+from tests.tasks.run.test_adopted import small_recipe
 from tests.tasks.run.toy_stage import ToyConfig
 from tests.tasks.run.tracking.servers import client, free_port, relay
 
@@ -197,6 +199,17 @@ def test_an_adopted_artifact_has_a_run_that_names_its_source(server: str, tmp_pa
     assert "`test/toy@2` is adopted from `test/toy@1`" in described(server, child.info.run_id)
     parent = runs_of(server, "adopted")["demo.corpus @2"]
     assert "- **toy** adopted from `test/toy@1`: 40 rows in" in described(server, parent.info.run_id)
+
+
+def test_a_version_that_only_adopts_has_a_run_of_its_dag(server: str, tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path)
+    for version, source in (("1", None), ("2", "1")):
+        context = TrackingContext(server, "adopting", f"smoke.corpus/{version}")
+        run_stage(recipe, "extract", version=version, source_version=source, tracking=context)
+    runs = runs_of(server, "adopting")
+    adopted = runs["extract @2"].data.tags
+    assert adopted["sluice.outcome"] == "adopted"
+    assert adopted["mlflow.parentRunId"] == runs["smoke.corpus @2"].info.run_id
 
 
 def test_the_run_of_a_dag_has_results_scores_and_cost_of_its_stages_and_says_how_many_were_made(

@@ -19,6 +19,7 @@ from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
 from tasks.stages.extract.partitioning import find_files, select_files
 from tasks.stages.extract.row import InputRow, Rejected
+from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.extract.conftest import record
 
@@ -46,11 +47,14 @@ def test_files_are_found_in_name_order_without_the_excluded(tmp_path: Path) -> N
     assert [file.name for file in found] == ["a", "b/z"]
 
 
-def test_a_glob_that_excludes_no_file_is_reported(tmp_path: Path) -> None:
-    put(tmp_path, a=1, test__t=1)
-    files, unmatched = select_files(source(tmp_path, exclude=("test/**", "tset/**", "[!a-z]*", "x[]y]", "[[]z")))
+def test_a_glob_that_excludes_no_file_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(tmp_path / "in", a=300, test__t=300)
+    given = source(tmp_path / "in", exclude=("test/**", "tset/**", "[!a-z]*", "x[]y]", "[[]z"))
+    files, unmatched = select_files(given)
     assert [file.name for file in files] == ["a"]
     assert unmatched == ["tset/**", "[!a-z]*", "x[]y]", "[[]z"]
+    run_stage_in(tmp_path / "store", "tasks.stages.extract.stage", ExtractConfig(files=(given,)), kind="extracted")
+    assert 'exclude of "src": the glob "tset/**" matches no file' in caplog.text
 
 
 @pytest.mark.parametrize(
