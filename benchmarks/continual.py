@@ -347,7 +347,7 @@ def _forgotten(rows: list[dict[str, float]]) -> float:
     return float(np.mean([rows[-1][month] - then for month, then in learned]))
 
 
-class _Web(Site):
+class GrowingWeb(Site):
     """Serves the pages of `hosts` in a folder of `crawl_web`, with an ETag, and 304 to whoever has them already."""
 
     def __init__(self, folder: Path) -> None:
@@ -375,7 +375,7 @@ def costs(given: argparse.Namespace) -> None:
     shape = crawl_web.Shape(given.hosts + given.new, PAGES)
     hosts = crawl_web.make(crawl_web.folder_of(shape), shape).hosts
     months: list[dict[str, dict[str, float]]] = []
-    with tempfile.TemporaryDirectory() as folder, _Web(crawl_web.folder_of(shape)) as site:
+    with tempfile.TemporaryDirectory() as folder, GrowingWeb(crawl_web.folder_of(shape)) as site:
         path = Path(folder, "living.toml")
         seeds = json.dumps([site.url("/", host) for host in hosts])
         path.write_text(COSTS.format(seeds=seeds, store=f"{folder}/store"))

@@ -37,6 +37,9 @@ OTHER = "other"
 SAMPLED = 32
 """Files of kept documents and of measurements that distributions over single documents are counted in."""
 
+FILTERED = "filtered_share/"
+"""Prefix of the metrics of `documents` with the share that filters have dropped of a source."""
+
 UNCHANGED = "revisit"
 """Reason in the funnel of a page that was captured again with the same bytes."""
 
@@ -106,6 +109,13 @@ def documents_of(artifacts: Artifacts, published: Published | None) -> Counts:
     if warc := artifacts.get("warc"):
         found["gone"] = gone_pages(warc)
     return found
+
+
+def filtered_of(artifacts: Artifacts) -> dict[str, float]:
+    """Returns the share of the month's documents that filters have dropped, by source."""
+    documents = artifacts.get("documents")
+    metrics = documents.record.metrics if documents else {}
+    return {name.removeprefix(FILTERED): value for name, value in metrics.items() if name.startswith(FILTERED)}
 
 
 def gone_pages(warc: Artifact) -> int:

@@ -46,6 +46,7 @@ from tasks.stages.consolidate.funnel import (
     DEDUP,
     EXTRACT,
     KEPT,
+    MOST_LOST,
     OUTCOME,
     STEPS,
     add,
@@ -62,9 +63,6 @@ from tasks.stages.consolidate.resolve import copies_in_part, leave_out, resolve_
 from tasks.stages.consolidate.rules import COLUMNS, Verdicts, check_measured, step_of, verdicts
 
 VERSION = 11
-
-MOST_LOST = 0.9
-"""Share of a source's documents that filters drop, above which a warning is logged: its limits are probably wrong."""
 
 log = logging.getLogger("sluice.consolidate")
 

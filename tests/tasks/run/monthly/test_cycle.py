@@ -24,7 +24,7 @@ from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.retention import survey
-from tasks.run.runner import open_store
+from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
 from tests.kills import KILLS_S, finish_despite_kills
 from tests.tasks.run.test_accumulated import add
@@ -275,6 +275,15 @@ def test_reports_outlive_the_files_of_their_months(year: Year) -> None:
     found = survey(open_store(year.recipe), year.recipe.name, Retention(versions=1, grace_days=0))
     needed = {one.artifact: one.needed for one in found.holdings}
     assert needed[f"{year.recipe.name}/month@{FIRST}"] == "the report of a month"
+
+
+def test_limits_that_drop_nearly_a_whole_source_need_a_person(year: Year, tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path).override({**SETTINGS, "consolidate.limits.books.gopher_quality.min_words": 145})
+    for stage in recipe.stages("corpus"):
+        run_stage(recipe, stage, version=FIRST)
+    (need,) = read_month(month_report(open_store(recipe), recipe, FIRST))["needs"]
+    assert need.startswith("filters dropped 92% of the documents of books")
+    assert year.report(FIRST)["needs"] == []
 
 
 def test_the_shell_prints_a_month(year: Year, capsys: pytest.CaptureFixture[str]) -> None:
