@@ -21,7 +21,7 @@ from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.web.domain import registered_domain
 from tasks.run.monthly.cycle import new_tokens
-from tasks.stages.consolidate.funnel import DEDUP, KEPT
+from tasks.stages.consolidate.funnel import DEDUP, KEPT, UNCHANGED
 from tasks.stages.crawl.publish import DOMAINS_FILE
 from tasks.stages.crawl.storage.crawldb import GONE, URLS_FILE
 from tasks.stages.registry.promote import CHAMPION, COMPARISON, DECISION
@@ -39,9 +39,6 @@ SAMPLED = 32
 
 FILTERED = "filtered_share/"
 """Prefix of the metrics of `documents` with the share that filters have dropped of a source."""
-
-UNCHANGED = "revisit"
-"""Reason in the funnel of a page that was captured again with the same bytes."""
 
 PAGE_CHANGED = "duplicate_page"
 """Reason in `replaced/` of a document whose page has changed."""

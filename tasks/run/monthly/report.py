@@ -26,7 +26,7 @@ from tasks.run.inputs import check_recorded
 from tasks.run.lineage import chain
 from tasks.run.monthly import drift, figures, regret
 from tasks.run.monthly.config import Cycle
-from tasks.run.monthly.cycle import NOTHING_DUE, too_few
+from tasks.run.monthly.cycle import NOTHING_NEW, too_few
 from tasks.run.monthly.tables import FILE, KIND, PAGE, read_month, tables
 from tasks.run.recipe import Recipe
 from tasks.run.runner import finish
@@ -142,7 +142,7 @@ def _entry(store: Store, recipe: Recipe, version: str, artifacts: Mapping[str, A
 def _ended(store: Store, recipe: Recipe, version: str, artifacts: Mapping[str, Artifact]) -> str:
     """Returns why a month ended before the last DAG of its recipe; "" if it did not."""
     if "documents" not in artifacts:
-        return NOTHING_DUE
+        return NOTHING_NEW
     if "checkpoint" in artifacts or "checkpoint" not in recipe.makes:
         return ""
     return too_few(store, recipe, version) or "no mixture was approved, or the training has not run yet"

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import DriftError, RecipeError
+from tasks.core.errors import DriftError, NothingNewError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.run.evaluate_model import evaluate_model
 from tasks.run.monthly import regret
-from tasks.run.monthly.cycle import new_tokens, run_month
+from tasks.run.monthly.cycle import NOTHING_NEW, new_tokens, run_month
 from tasks.run.monthly.report import month_report
 from tasks.run.monthly.tables import read_month, report_of, tables
 from tasks.run.place import Retention
@@ -171,6 +171,18 @@ def test_a_month_with_too_few_new_tokens_ends_after_its_tokens(year: Year) -> No
     kinds = {artifact.address.name for artifact in Ledger(open_store(year.recipe)) if artifact.address.version == THIRD}
     assert f"{year.recipe.name}/plan" in kinds
     assert not kinds & {f"{year.recipe.name}/{kind}" for kind in ("checkpoint", "scores", "model", "champion")}
+
+
+def test_a_month_with_nothing_new_ends_in_its_corpus(year: Year, tmp_path: Path, monkeypatch: Any) -> None:
+    def nothing_new(*_: Any) -> None:
+        raise NothingNewError("none of 3 captures and files is left (revisit 3)")
+
+    monkeypatch.setattr("tasks.stages.consolidate.stage.run", nothing_new)
+    shutil.copytree(open_store(year.recipe).root, tmp_path / "store")
+    recipe = year.recipe.override({"place.store": f"{tmp_path}/store"})
+    assert run_month(recipe, "2027-01")[1] == "none of 3 captures and files is left (revisit 3)."
+    (*_, entry) = read_month(month_report(open_store(recipe), recipe, "2027-01"))["history"]
+    assert entry["ended"] == NOTHING_NEW
 
 
 def test_tokens_of_a_month_without_a_training_count_in_the_next(year: Year) -> None:
