@@ -17,8 +17,7 @@ twice. Every run is an artifact, so that after a kill only the unfinished run is
 `costs` is what a month takes without its training: CPU-seconds of each stage from the crawl to the packing plan. The
 web of `benchmarks.crawl_web` has 100 pages on each of `--hosts` hosts in the first month. In the second, `--new` hosts
 have been added, and all other pages are due again and have not changed. This process serves them, each with an ETag; a
-month is a process of its own. `cost` is the second month over the first, both without `tokenizer`, which the first
-month makes for all. Writes `month_costs.json`.
+month is a process of its own. `cost` is the second month over the first. Writes `month_costs.json`.
 """
 
 import argparse
@@ -385,7 +384,7 @@ def costs(given: argparse.Namespace) -> None:
             months.append(json.loads(last_line(sys.executable, program, str(path), f"2026-{month:02}")))
             a_month_passes(Store(f"{folder}/store"))
     by_stage = {stage: [month[stage]["cpu_s"] for month in months] for stage in months[0]}
-    first, second = (sum(month[stage]["cpu_s"] for stage in month if stage != "tokenizer") for month in months)
+    first, second = (sum(one["cpu_s"] for one in month.values()) for month in months)
     rows = {stage: [month[stage]["rows"] for month in months] for stage in ("fetch", "extract", "consolidate")}
     keep("month_costs", {"rows": rows, "cpu_s": by_stage, "cost": round(second / first, 3)})
 
