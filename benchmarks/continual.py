@@ -374,7 +374,8 @@ def costs(given: argparse.Namespace) -> None:
     shape = crawl_web.Shape(given.hosts + given.new, PAGES)
     hosts = crawl_web.make(crawl_web.folder_of(shape), shape).hosts
     months: list[dict[str, dict[str, float]]] = []
-    with tempfile.TemporaryDirectory() as folder, GrowingWeb(crawl_web.folder_of(shape)) as site:
+    site = GrowingWeb(crawl_web.folder_of(shape))
+    with tempfile.TemporaryDirectory() as folder, site:
         path = Path(folder, "living.toml")
         seeds = json.dumps([site.url("/", host) for host in hosts])
         path.write_text(COSTS.format(seeds=seeds, store=f"{folder}/store"))

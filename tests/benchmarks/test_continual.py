@@ -43,11 +43,12 @@ def test_settings_are_those_of_the_product_and_the_defaults_are_among_them() -> 
 
 def test_a_web_that_grows_serves_a_page_once_its_host_is_there_and_no_unchanged_one_again(tmp_path: Path) -> None:
     (host,) = crawl_web.make(tmp_path, crawl_web.Shape(hosts=1, pages_per_host=8)).hosts
-    with continual.GrowingWeb(tmp_path) as site:
+    site = continual.GrowingWeb(tmp_path)
 
-        def get(path: str, validator: str = "") -> httpx.Response:
-            return httpx.get(site.url(path), headers={"Host": host, "If-None-Match": validator}, trust_env=False)
+    def get(path: str, validator: str = "") -> httpx.Response:
+        return httpx.get(site.url(path), headers={"Host": host, "If-None-Match": validator}, trust_env=False)
 
+    with site:
         assert get("/").status_code == 404
         site.hosts.add(host)
         page = get("/")
