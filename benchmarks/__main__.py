@@ -244,6 +244,12 @@ BENCHMARKS = (
         lambda r: "; ".join(f"{row['settings']} {row['all']:.3f}" for row in r["rows"][:3]),
     ),
     Benchmark(
+        "month_costs",
+        "continual costs",
+        "A month with 5 % new pages after a first one with 20,000: CPU-seconds of the stages from crawl to pack",
+        lambda r: f"{r['cost']:.2f} of the first month's",
+    ),
+    Benchmark(
         "perplexity",
         "perplexity --data FOLDER [--quality FILE]",
         "N-gram perplexity against KenLM, and its separation of prose from noise",

@@ -2,6 +2,7 @@
 
     python -m benchmarks.continual settings --data FOLDER
     python -m benchmarks.continual months --data FOLDER
+    python -m benchmarks.continual costs [--hosts 200] [--new 10]
 
 The texts are from FOLDER/<domain>.jsonl.zst. The first month has books, code and reviews; each later one has an eighth
 of its bytes, three fifths of them from a domain that is new. Models of half a million weights are trained by the stages
@@ -12,12 +13,20 @@ on held-out text of all six months. A later month has `COMPUTE` of the steps tha
 `months` trains them with the defaults and three seeds, with and without replay, and from nothing on all documents, read
 twice. Every run is an artifact, so that after a kill only the unfinished run is repeated. Writes
 `continual_settings.json` and `continual.json`.
+
+`costs` is what a month takes without its training: CPU-seconds of each stage from the crawl to the packing plan. The
+web of `benchmarks.crawl_web` has 100 pages on each of `--hosts` hosts in the first month. In the second, `--new` hosts
+have been added, and all other pages are due again and have not changed. This process serves them, each with an ETag; a
+month is a process of its own. `cost` is the second month over the first. Writes `month_costs.json`.
 """
 
 import argparse
 import hashlib
 import importlib
 import json
+import resource
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -26,8 +35,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+from aiohttp import web
 
-from benchmarks.harness import STATE, json_lines, keep, parser
+from benchmarks import crawl_web
+from benchmarks.harness import STATE, json_lines, keep, last_line, parser
 from benchmarks.responses import train_here
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
@@ -38,10 +49,15 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
+from tasks.run.catalogue import STAGES
+from tasks.run.recipe import Recipe
+from tasks.run.runner import run_stage
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import ContinualConfig, InitialSpec, ModelConfig, ReplayConfig, TrainConfig, TrainSpec
 from tasks.trainer.launch.launcher import OnMetrics
+from tests.tasks.run.monthly.simulated import a_month_passes
+from tests.tasks.stages.crawl.site import Site
 
 FOLDER = STATE / "continual"
 MONTHS = ("2026-01", "2026-02", "2026-03", "2026-04", "2026-05", "2026-06")
@@ -83,6 +99,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "peak 1/30": {"peak_share": 1 / 30},
 }
 """Settings of the chains of `settings`; "moments": with the state of the optimizer, which the product does not load."""
+PAGES = 100
+"""Of a host of `costs`."""
+COSTS = """
+name = "living"
+[crawl]
+seeds = {seeds}
+allow_loopback = true
+delay_s = 0.0
+latency_factor = 0.0
+partitions = 1
+max_pages = 1000000
+max_pages_per_host = 1000000
+max_pages_per_domain = 1000000
+recrawl = true
+[consolidate]
+filters = []
+[dedup_index]
+enabled = true
+[encode]
+accumulate = true
+[place]
+store = "{store}"
+"""
+"""Recipe of `costs`: what `init` writes for a site, with more pages, and all of them kept."""
 
 
 def made(kind: str, version: str, module: str, config: Config, **inputs: Artifact) -> Artifact:
@@ -306,6 +346,67 @@ def _forgotten(rows: list[dict[str, float]]) -> float:
     return float(np.mean([rows[-1][month] - then for month, then in learned]))
 
 
+class GrowingWeb(Site):
+    """Serves the pages of `hosts` in a folder of `crawl_web`, with an ETag, and 304 to whoever has them already."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__({})
+        self.folder = folder
+        self.hosts: set[str] = set()
+
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
+        host = request.host.partition(":")[0]
+        file = self.folder / host / (request.path[1:] + ("index.html" if request.path.endswith("/") else ""))
+        packed = file.with_name(f"{file.name}.gz")
+        if host not in self.hosts or not (file.exists() or packed.exists()):
+            return web.Response(status=404)
+        if file.exists():  # robots.txt
+            return web.Response(text=file.read_text())
+        validator = {"ETag": f'"{packed.stat().st_size}"'}
+        if request.headers.get("If-None-Match") == validator["ETag"]:
+            return web.Response(status=304, headers=validator)
+        headers = {**validator, "Content-Type": "text/html", "Content-Encoding": "gzip"}
+        return web.Response(body=packed.read_bytes(), headers=headers)
+
+
+def costs(given: argparse.Namespace) -> None:
+    """Runs two months of a web that grows, and keeps the CPU-seconds of their stages."""
+    shape = crawl_web.Shape(given.hosts + given.new, PAGES)
+    hosts = crawl_web.make(crawl_web.folder_of(shape), shape).hosts
+    months: list[dict[str, dict[str, float]]] = []
+    site = GrowingWeb(crawl_web.folder_of(shape))
+    with tempfile.TemporaryDirectory() as folder, site:
+        path = Path(folder, "living.toml")
+        seeds = json.dumps([site.url("/", host) for host in hosts])
+        path.write_text(COSTS.format(seeds=seeds, store=f"{folder}/store"))
+        for month, count in enumerate((given.hosts, len(hosts)), 1):
+            site.hosts = {*hosts[:count]}
+            program = "import sys; from benchmarks.continual import stages_of_month; stages_of_month(*sys.argv[1:])"
+            months.append(json.loads(last_line(sys.executable, program, str(path), f"2026-{month:02}")))
+            a_month_passes(Store(f"{folder}/store"))
+    by_stage = {stage: [month[stage]["cpu_s"] for month in months] for stage in months[0]}
+    first, second = (sum(one["cpu_s"] for one in month.values()) for month in months)
+    rows = {stage: [month[stage]["rows"] for month in months] for stage in ("fetch", "extract", "consolidate")}
+    keep("month_costs", {"rows": rows, "cpu_s": by_stage, "cost": round(second / first, 3)})
+
+
+def stages_of_month(path: str, version: str) -> None:
+    """Runs the stages of a month up to `pack` in this process; prints the CPU-seconds and the rows of each."""
+    recipe = Recipe.load(Path(path))
+    found = {}
+    for stage in (stage for dag in ("crawl", "corpus", "tokens") for stage in recipe.stages(dag)):
+        began = _cpu_s()
+        result = run_stage(recipe, stage, version=version, member="p0" if STAGES[stage].mapped else "")
+        found[stage] = {"cpu_s": round(_cpu_s() - began, 2), "rows": result.rows["out"]}
+    print(json.dumps(found))
+
+
+def _cpu_s() -> float:
+    """CPU-seconds of this process and of those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 def _steps(checkpoints: list[Artifact]) -> list[int]:
     return [json.loads(one.read("run.json"))["steps"] for one in checkpoints]
 
@@ -321,7 +422,7 @@ def _spread(values: list[float]) -> dict[str, Any]:
 
 def main() -> None:
     options = parser(__doc__)
-    commands = options.add_subparsers(required=True, metavar="settings|months")
+    commands = options.add_subparsers(required=True, metavar="settings|months|costs")
     one = commands.add_parser("settings", help="compare settings with one seed")
     one.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")
     one.add_argument("--only", nargs="*", choices=SETTINGS, default=[*SETTINGS], help="some of the settings")
@@ -330,6 +431,10 @@ def main() -> None:
     two.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")
     two.add_argument("--seeds", type=int, default=len(SEEDS), help="number of seeds")
     two.set_defaults(run=months)
+    three = commands.add_parser("costs", help="cost of a month with few new pages")
+    three.add_argument("--hosts", type=int, default=200, help="of the first month, with 100 pages each")
+    three.add_argument("--new", type=int, default=10, help="hosts that begin in the second month")
+    three.set_defaults(run=costs)
     given = options.parse_args()
     given.run(given)
 

@@ -22,7 +22,7 @@ from tasks.run.catalogue import STAGES
 from tasks.run.monthly.config import version_of
 from tasks.run.recipe import Recipe, find_recipe
 
-POLL_S = 5
+POLL_S = 2
 """Seconds between two looks at the DAG run of a step."""
 
 _COMPLETES = {**{stage.dag: stage.name for stage in STAGES.values() if stage.asset}, "canary": "gate"}

@@ -68,10 +68,12 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         """Runs the stage and emits outlet events; raises SluiceError.
 
         Raises:
-            AirflowSkipException: the artifact has no rows, for example in a crawl cycle with no URL due.
+            AirflowSkipException: the artifact has no rows, for example in a crawl cycle with no URL due, or the version
+                has nothing new.
         """
         # Imported here, because DAG files import this module and must not import pyarrow.
         from operators.stats import send_gauges
+        from tasks.core.errors import NothingNewError
         from tasks.run.runner import open_store, run_stage
         from tasks.run.variants import variant_of
 
@@ -84,15 +86,18 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
             source_version = run.version
             recipe, version = variant_of(recipe, open_store(recipe), run.version, self.variant)
         with forward_alerts(recipe.place.alerts, context["ti"]):
-            result = run_stage(
-                recipe,
-                self.stage,
-                version=version,
-                source_version=source_version,
-                member=self.member,
-                on_dask=self.on_dask,
-                tracking=tracking_of(recipe, context),
-            )
+            try:
+                result = run_stage(
+                    recipe,
+                    self.stage,
+                    version=version,
+                    source_version=source_version,
+                    member=self.member,
+                    on_dask=self.on_dask,
+                    tracking=tracking_of(recipe, context),
+                )
+            except NothingNewError as error:
+                raise AirflowSkipException(f"{error} Downstream tasks are skipped") from None
         send_gauges(result)
         if self.skip_when_empty and not result.rows["out"]:
             raise AirflowSkipException(f"{result.address} has no rows: downstream tasks are skipped")

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -46,6 +46,14 @@ def times_of(artifact: Path, files: Collection[str]) -> dict[str, int]:
     records = [json.loads(path.read_text())["part"] for path in (artifact / ".parts").glob("*.json")]
     known = {entry["path"] for record in records for entry in record["files"]}
     return {path: (artifact / path).stat().st_mtime_ns for path in known.intersection(files)}
+
+
+def rounds() -> Iterator[tuple[int, Callable[[], float]]]:
+    """Yields rounds, at least one, until KILLS_S are over: the number of each, and what returns the seconds left."""
+    end, number = time.monotonic() + KILLS_S, 0
+    while number == 0 or time.monotonic() < end:
+        yield number, lambda: end - time.monotonic()
+        number += 1
 
 
 def finish_despite_kills(command: Sequence[str], folder: Path, draw: Random, seconds: float) -> int:

@@ -52,6 +52,10 @@ class InputError(SluiceError):
     """An input is missing, empty or broken."""
 
 
+class NothingNewError(InputError):
+    """The version has nothing that an earlier one does not have: there is nothing to make, and nothing to correct."""
+
+
 class DriftError(SluiceError):
     """The artifact already exists, and was made with other settings or from other inputs."""
 

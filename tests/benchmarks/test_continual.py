@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 
-from benchmarks import continual
+from benchmarks import continual, crawl_web
 
 
 @pytest.fixture
@@ -38,3 +39,20 @@ def test_settings_are_those_of_the_product_and_the_defaults_are_among_them() -> 
     usual = {name: value for name, value in continual.USUAL.items() if name != continual.REPLAY}
     found = [name for name, changes in continual.SETTINGS.items() if usual | changes == defaults]
     assert len(found) == 1
+
+
+def test_a_web_that_grows_serves_a_page_once_its_host_is_there_and_no_unchanged_one_again(tmp_path: Path) -> None:
+    (host,) = crawl_web.make(tmp_path, crawl_web.Shape(hosts=1, pages_per_host=8)).hosts
+    site = continual.GrowingWeb(tmp_path)
+
+    def get(path: str, validator: str = "") -> httpx.Response:
+        return httpx.get(site.url(path), headers={"Host": host, "If-None-Match": validator}, trust_env=False)
+
+    with site:
+        assert get("/").status_code == 404
+        site.hosts.add(host)
+        page = get("/")
+        assert page.text.startswith("<!DOCTYPE html>")
+        assert get("/", page.headers["ETag"]).status_code == 304
+        assert get("/", "another").text == page.text
+        assert "Disallow" in get("/robots.txt").text

@@ -9,6 +9,7 @@ import psutil
 
 from operators.stage import StageOperator
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import NothingNewError
 from tasks.core.store import Store
 from tests.airflow_home import events_of, states
 
@@ -91,6 +92,18 @@ def test_a_permanent_error_ends_the_task_at_its_first_try_with_one_line(recipes,
     assert "stage tokenizer needs empty/documents@dev, which is not in" in said
     assert "Run the stage consolidate first" in said
     assert events_of("empty/tokens") == []
+
+
+def test_a_version_with_nothing_new_skips_the_task_and_emits_no_event(recipes, dag_bag, documents, monkeypatch):
+    def nothing_new(*_):
+        raise NothingNewError("none of 3 captures and files is left (revisit 3)")
+
+    monkeypatch.setattr("tasks.stages.tokens.encode.run", nothing_new)
+    recipes("calm")
+    documents("calm")
+    run = dag_bag().dags["calm.tokens"].test()
+    assert states(run) == {"tokenizer": "success", "encode": "skipped", "pack": "skipped"}
+    assert events_of("calm/tokens") == []
 
 
 def test_drift_is_reported_and_no_event_is_emitted(recipes, dag_bag, documents):

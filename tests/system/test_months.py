@@ -1,7 +1,7 @@
 """Months by the real scheduler: what a changing web should give, a month that ends early, a step that is cleared.
 
-A month is about thirty tasks, each in a process of its own, one after the other: three take longer than the time that
-one test of `make test` may take. SLUICE_MONTHS=12 makes it a year.
+A month is about thirty tasks, each in a process of its own, one after the other. `make test` has three months of the
+simulated web, `make soak` a year of it.
 """
 
 import os
@@ -14,11 +14,8 @@ from tasks.run.monthly.tables import read_month
 from tasks.run.recipe import Recipe
 from tests.tasks.run.monthly.simulated import QUARTER, Calendar, Living, SimulatedWeb, recipe_text
 
-pytestmark = pytest.mark.soak
-
 LIMIT_S = 900
 """For one month."""
-SIMULATED = int(os.environ.get("SLUICE_MONTHS", "3"))
 FIRST, SECOND, THIRD = MONTHS = ("2026-10", "2026-11", "2026-12")
 
 
@@ -43,6 +40,7 @@ def months(stack):
     return states
 
 
+@pytest.mark.soak
 def test_each_month_runs_every_dag_once_at_its_version(stack, months) -> None:
     for month in (FIRST, SECOND):
         assert {name: task["state"] for name, task in months[month].items()} == dict.fromkeys(
@@ -58,6 +56,7 @@ def test_each_month_runs_every_dag_once_at_its_version(stack, months) -> None:
         assert stack.artifact("monthly/checkpoint", month).record.artifact == f"monthly/checkpoint@{month}"
 
 
+@pytest.mark.soak
 def test_a_month_with_too_few_new_tokens_skips_its_training_and_says_so(stack, months) -> None:
     third = months[THIRD]
     assert {name: third[name]["state"] for name in ("tokens", "enough_tokens", "pretrain", "report")} == {
@@ -73,6 +72,7 @@ def test_a_month_with_too_few_new_tokens_skips_its_training_and_says_so(stack, m
     assert [entry["documents"]["new"] for entry in report["history"]] == [12, 6, 1]
 
 
+@pytest.mark.soak
 def test_a_cleared_step_runs_the_same_run_again_in_which_everything_is_unchanged(stack, months) -> None:
     step = months[SECOND]["tokens"]
     body = {"task_ids": ["tokens"], "dag_run_id": step["dag_run_id"], "dry_run": False, "only_failed": False,
@@ -86,6 +86,7 @@ def test_a_cleared_step_runs_the_same_run_again_in_which_everything_is_unchanged
     assert all(result["skipped"] for result in results)
 
 
+@pytest.mark.soak
 def test_the_report_is_in_mlflow_and_on_the_page_of_months(stack, months) -> None:
     import mlflow
 
@@ -98,30 +99,30 @@ def test_the_report_is_in_mlflow_and_on_the_page_of_months(stack, months) -> Non
     assert stack.airflow.xcom(months[SECOND]["report"])["mlflow_run_url"]
 
 
-@pytest.fixture(scope="module")
-def living(stack):
-    """Runs the months of a web that changes, each by one trigger of its cycle."""
-    world = SimulatedWeb(QUARTER if SIMULATED == 3 else Calendar())
+@pytest.mark.parametrize(
+    ("calendar", "count"),
+    [
+        pytest.param(QUARTER, 3, id="three", marks=pytest.mark.timeout(4 * LIMIT_S)),
+        pytest.param(Calendar(), 12, id="a year", marks=[pytest.mark.soak, pytest.mark.timeout(13 * LIMIT_S)]),
+    ],
+)
+def test_unattended_months_publish_what_is_new_and_ring_for_what_has_changed(stack, calendar, count):
+    world = SimulatedWeb(calendar)
     with world.serve() as site:
         path = Path(os.environ["SLUICE_RECIPES"]) / "living.toml"
         place = 'mlflow = "${MLFLOW_TRACKING_URI:-}"'
-        path.write_text(recipe_text(site, str(stack.home.root / "store"), place))
+        path.write_text(recipe_text(site, str(stack.home.root / f"store-{count}"), place))
         recipe = Recipe.load(path)
         DagChain(stack.airflow, "living", dags=(*recipe.parts, "cycle")).wait_for_dags(LIMIT_S)
 
-        def run(version):
+        def run(version: str) -> None:
             run_id = stack.airflow.trigger("living.cycle", {"version": version})
             assert stack.finished("living.cycle", run_id, LIMIT_S)["state"] == "success"
 
         months = Living(world, recipe, run)
-        months.run(SIMULATED)
-    return months
-
-
-@pytest.mark.timeout(LIMIT_S * (SIMULATED + 1))
-def test_unattended_months_publish_what_is_new_and_ring_for_what_has_changed(stack, living):
-    living.check()
-    for dag in living.recipe.parts:
+        months.run(count)
+    months.check()
+    for dag in recipe.parts:
         runs = stack.airflow.pages(f"/dags/living.{dag}/dagRuns", "dag_runs")
-        assert sorted(run["dag_run_id"] for run in runs) == [f"cycle-{version}" for version in living.versions]
+        assert sorted(run["dag_run_id"] for run in runs) == [f"cycle-{version}" for version in months.versions]
         assert {run["state"] for run in runs} == {"success"}

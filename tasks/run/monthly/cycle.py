@@ -1,15 +1,16 @@
 """One month of a recipe in this process: the stages of all its DAGs in order, at one version, then the report.
 
 The DAG `<recipe>.cycle` does the same with DAG runs. A month that was killed or has failed continues where it ended,
-because finished stages are skipped. It ends early, without an error, if the crawl has nothing due, if there are too few
-new tokens for a training (`[cycle] min_new_tokens`), or if the decision on the mixture was not approved.
+because finished stages are skipped. It ends early, without an error, if the crawl has nothing due, if nothing is left
+that no earlier month has published, if there are too few new tokens for a training (`[cycle] min_new_tokens`), or if
+the decision on the mixture was not approved.
 """
 
 import logging
 from collections.abc import Iterator
 
 from tasks.core.artifact import Artifact
-from tasks.core.errors import RecipeError
+from tasks.core.errors import NothingNewError, RecipeError
 from tasks.core.ledger import newness, versions_of
 from tasks.core.store import Store
 from tasks.formats.tokens.origins import accumulates
@@ -28,7 +29,7 @@ from tasks.stages.crawl.config import CrawlConfig
 log = logging.getLogger("sluice.cycle")
 
 
-NOTHING_DUE = "the crawl had nothing new: no due URL gave a page"
+NOTHING_NEW = "there was nothing new: no page or file that no earlier month has published"
 
 
 def run_month(recipe: Recipe, version: str) -> tuple[list[StageResult], str]:
@@ -50,10 +51,13 @@ def run_month(recipe: Recipe, version: str) -> tuple[list[StageResult], str]:
         raise RecipeError(cause, f"trigger {recipe.name}.cycle, or set ask_human = false")
     results: list[StageResult] = []
     for dag in recipe.parts:
-        for result in _run_dag(recipe, dag, version):
-            results.append(result)
+        try:
+            for result in _run_dag(recipe, dag, version):
+                results.append(result)
+        except NothingNewError as error:
+            return results, str(error)
         if dag == "crawl" and not results[-1].rows["out"]:
-            return results, NOTHING_DUE
+            return results, NOTHING_NEW
         if dag == GATED and (reason := too_few(open_store(recipe), recipe, version)):
             return results, reason
     return results, ""

@@ -21,7 +21,7 @@ from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.web.domain import registered_domain
 from tasks.run.monthly.cycle import new_tokens
-from tasks.stages.consolidate.funnel import DEDUP, KEPT
+from tasks.stages.consolidate.funnel import DEDUP, KEPT, UNCHANGED
 from tasks.stages.crawl.storage.crawldb import GONE, URLS_FILE
 from tasks.stages.crawl.storage.fetchlog import DOMAINS_FILE
 from tasks.stages.registry.promote import CHAMPION, COMPARISON, DECISION
@@ -37,8 +37,8 @@ OTHER = "other"
 SAMPLED = 32
 """Files of kept documents and of measurements that distributions over single documents are counted in."""
 
-UNCHANGED = "revisit"
-"""Reason in the funnel of a page that was captured again with the same bytes."""
+FILTERED = "filtered_share/"
+"""Prefix of the metrics of `documents` with the share that filters have dropped of a source."""
 
 PAGE_CHANGED = "duplicate_page"
 """Reason in `replaced/` of a document whose page has changed."""
@@ -106,6 +106,13 @@ def documents_of(artifacts: Artifacts, published: Published | None) -> Counts:
     if warc := artifacts.get("warc"):
         found["gone"] = gone_pages(warc)
     return found
+
+
+def filtered_of(artifacts: Artifacts) -> dict[str, float]:
+    """Returns the share of the month's documents that filters have dropped, by source."""
+    documents = artifacts.get("documents")
+    metrics = documents.record.metrics if documents else {}
+    return {name.removeprefix(FILTERED): value for name, value in metrics.items() if name.startswith(FILTERED)}
 
 
 def gone_pages(warc: Artifact) -> int:

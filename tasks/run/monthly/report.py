@@ -26,19 +26,20 @@ from tasks.run.inputs import check_recorded
 from tasks.run.lineage import chain
 from tasks.run.monthly import drift, figures, regret
 from tasks.run.monthly.config import Cycle
-from tasks.run.monthly.cycle import NOTHING_DUE, too_few
+from tasks.run.monthly.cycle import NOTHING_NEW, too_few
 from tasks.run.monthly.tables import FILE, KIND, PAGE, read_month, tables
 from tasks.run.recipe import Recipe
 from tasks.run.runner import finish
 from tasks.run.trace.audit import audit
 from tasks.run.tracking import Message, TrackingContext
 from tasks.run.tracking.send import StageRun
+from tasks.stages.consolidate.funnel import MOST_LOST
 
 log = logging.getLogger("sluice.month")
 alerts_log = logging.getLogger("sluice.alerts")
 """Operators forward what is logged here to the notifier of `[place.alerts]`."""
 
-COMMAND, VERSION = "month", 1
+COMMAND, VERSION = "month", 2
 """Stage and version in the records, and in the fingerprints."""
 DETAILED = 12
 """Months whose distributions are stored."""
@@ -128,6 +129,7 @@ def _entry(store: Store, recipe: Recipe, version: str, artifacts: Mapping[str, A
         "version": version,
         "ended": _ended(store, recipe, version, artifacts),
         "documents": figures.documents_of(artifacts, published),
+        "filtered": figures.filtered_of(artifacts),
         "tokens": figures.tokens_of(store, recipe.name, version),
         "seconds": figures.costs_of(store, recipe.name, version),
         "champion": figures.champion_of(artifacts),
@@ -140,7 +142,7 @@ def _entry(store: Store, recipe: Recipe, version: str, artifacts: Mapping[str, A
 def _ended(store: Store, recipe: Recipe, version: str, artifacts: Mapping[str, Artifact]) -> str:
     """Returns why a month ended before the last DAG of its recipe; "" if it did not."""
     if "documents" not in artifacts:
-        return NOTHING_DUE
+        return NOTHING_NEW
     if "checkpoint" in artifacts or "checkpoint" not in recipe.makes:
         return ""
     return too_few(store, recipe, version) or "no mixture was approved, or the training has not run yet"
@@ -171,6 +173,9 @@ def _alerts(
 def _needs(entry: Entry, alerts: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yields what needs a person, in sentences."""
     yield from (alert["text"] for alert in alerts)
+    for source, share in entry["filtered"].items():
+        if share > MOST_LOST:
+            yield f"filters dropped {share:.0%} of the documents of {source}: see samples in audit.html of documents"
     champion = entry["champion"]
     if champion and champion["promoted"] and not champion["decided"]:
         yield f"the model is to become champion, but the decision is open: {champion['reason']}"

@@ -44,6 +44,12 @@ HOSTS = pa.schema(
 
 _KEYS = FUNNEL.names[:-2]
 
+UNCHANGED = "revisit"
+"""Reason of a page that was captured again with the same bytes."""
+
+MOST_LOST = 0.9
+"""Share of a source's documents that filters drop, above which its limits are probably wrong."""
+
 OUTCOME = pa.schema([FUNNEL.field(name) for name in (*_KEYS, "bytes")])
 """One row per capture: its outcome."""
 

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, NothingNewError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.language import UNDETERMINED
@@ -46,8 +46,10 @@ from tasks.stages.consolidate.funnel import (
     DEDUP,
     EXTRACT,
     KEPT,
+    MOST_LOST,
     OUTCOME,
     STEPS,
+    UNCHANGED,
     add,
     add_hosts,
     count,
@@ -62,9 +64,6 @@ from tasks.stages.consolidate.resolve import copies_in_part, leave_out, resolve_
 from tasks.stages.consolidate.rules import COLUMNS, Verdicts, check_measured, step_of, verdicts
 
 VERSION = 11
-
-MOST_LOST = 0.9
-"""Share of a source's documents that filters drop, above which a warning is logged: its limits are probably wrong."""
 
 log = logging.getLogger("sluice.consolidate")
 
@@ -91,6 +90,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     Raises:
         InputError: the inputs do not have the same parts, an attribute was not measured, annotators failed on too many
             documents, or no document passes.
+        NothingNewError: none does, as most are unchanged since an earlier version or have been published by one.
     """
     extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
     taken_down = tuple(inputs.many("takedowns")) if "takedowns" in inputs else ()
@@ -110,7 +110,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     _write_whole(config, parts, names, output)
     funnel = parts.own("funnel.parquet")
     nearly_lost = _warn(funnel, output)
-    _refuse_empty(funnel, output)
+    _refuse_empty(funnel, output, follows=any(ref.role == "index" for ref in duplicates.record.inputs))
     output.log_file("funnel.png", partial(draw, funnel, str(output.address)))
     output.log_file("funnel.csv", csv_of(funnel))
     for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
@@ -268,7 +268,8 @@ def _warn(funnel: pa.Table, output: Output) -> list[str]:
     return warnings
 
 
-def _refuse_empty(funnel: pa.Table, output: Output) -> None:
+def _refuse_empty(funnel: pa.Table, output: Output, *, follows: bool) -> None:
+    """Raises if no document is left; `follows`: earlier versions have published documents."""
     rows = funnel.to_pylist()
     if any(row["step"] == KEPT for row in rows):
         return
@@ -281,7 +282,10 @@ def _refuse_empty(funnel: pa.Table, output: Output) -> None:
         see = f"there is nothing new to publish, and no limit is the cause; {see}"
     else:
         see = f"loosen [consolidate], or {see}"
-    raise InputError(f"{output.address}: none of {lost.total():,} captures and files is left ({most})", see)
+    cause = f"{output.address}: none of {lost.total():,} captures and files is left ({most})"
+    known = sum(row["documents"] for row in rows if row["reason"] == UNCHANGED or row["step"] == DEDUP)
+    # A page that changes every month and is too short, such as an index, is no reason to stop.
+    raise (NothingNewError if follows and 2 * known >= lost.total() else InputError)(cause, see)
 
 
 def _note(metrics: dict[str, float]) -> str:

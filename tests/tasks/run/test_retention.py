@@ -16,6 +16,7 @@ from tasks.core.ledger import Ledger
 from tasks.core.stage_spec import Input
 from tasks.core.store import Store
 from tasks.core.version_index import enter
+from tasks.formats.tokens.origins import read_origins
 from tasks.run import shell
 from tasks.run.catalogue import STAGES
 from tasks.run.place import Retention
@@ -34,6 +35,8 @@ __all__ = ["months"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = START + timedelta(days=400)
 AT_ONCE = Retention(versions=1, grace_days=0)
+CRAWLS = ("test/crawldb/p0", "test/segment/p0")
+"""Names of what the cycles of random ledgers have made."""
 
 
 def files_of(store: Store, artifact: Artifact) -> list[str]:
@@ -187,15 +190,19 @@ def test_nothing_that_is_needed_is_removed_from_a_random_ledger(seed: int, tmp_p
     assert removed == without_files(store) - {str(one.address) for one in made if adopted_of_removed(store, one)}
     by_address = {str(artifact.address): artifact for artifact in made}
     newest = list(dict.fromkeys(artifact.address.version for artifact in reversed(made)))[: policy.versions]
+    complete = {one.address.version for one in made if one.address.name == "test/warc"}
     needed = [address for address, one in by_address.items() if one.address.version in newest]
     needed += [address for address in by_address if address.startswith("test/model@")]
+    needed += [str(one.address) for one in made if one.address.name in CRAWLS and one.address.version not in complete]
     while needed:
         address = needed.pop()
         assert address not in removed
         record = by_address[address].record
         previous = STAGES[record.stage].previous
-        needed += [ref.address for ref in record.inputs if ref.role not in previous]
+        needed += [ref.address for ref in record.inputs if ref.role not in {*previous, "crawldb"}]
         needed += [record.adopted_from] if record.adopted_from else []
+        if record.stage == "encode":
+            needed += [origin.documents for origin in read_origins(by_address[address]).values()]
     if len(newest) < len({artifact.address.version for artifact in made}):
         assert removed or seed  # a ledger of unprotected versions is not kept as a whole
     assert collect(store, "test", policy, NOW).removed == []
@@ -206,12 +213,22 @@ def adopted_of_removed(store: Store, artifact: Artifact) -> bool:
 
 
 def random_ledger(store: Store, draw: random.Random) -> Iterator[Artifact]:
-    """Makes up to nine versions in which any stage may be missing, read another version, or be adopted."""
+    """Makes up to nine versions in which any stage may be missing, read another version, or be adopted.
+
+    Some have a crawl cycle, complete or not, and shards have the tokens of documents of earlier versions.
+    """
     stages = [one for one in STAGES.values() if not one.mapped and one.dag in ("corpus", "tokens", "pretrain")]
     stages = [one for one in stages if one.output != "dedup_index"]
     made: dict[str, list[str]] = {}
     for number in range(draw.randint(3, 9)):
         version = f"v{number}"
+        if draw.random() < 0.7:
+            state, capture = (f"{name}@{version}" for name in CRAWLS)
+            yield entered(store, state, "update", {}, "", number)
+            yield entered(store, capture, "fetch", {}, "", number)
+            if draw.random() < 0.7:
+                made.setdefault("warc", []).append(f"test/warc@{version}")
+                yield entered(store, made["warc"][-1], "publish", {"crawldb": state, "segment": capture}, "", number)
         for stage in stages:
             own = {role: source.kind for role, source in stage.inputs.items() if isinstance(source, Input)}
             own = {role: kind for role, kind in own.items() if made.get(kind)}
@@ -227,7 +244,10 @@ def random_ledger(store: Store, draw: random.Random) -> Iterator[Artifact]:
             if stage.name == "train" and made.get("checkpoint") and draw.random() < 0.5:
                 refs["init_from"] = draw.choice(made["checkpoint"])
             adopted = draw.choice(made[stage.output]) if made.get(stage.output) and draw.random() < 0.2 else ""
-            yield entered(store, f"test/{stage.output}@{version}", stage.name, refs, adopted, number)
+            known = made.get("documents", [])
+            origins = {f"p{at}": {"documents": one, "part": ""} for at, one in enumerate(known) if draw.random() < 0.5}
+            only = ("origins.json", origins) if stage.name == "encode" else ("", None)
+            yield entered(store, f"test/{stage.output}@{version}", stage.name, refs, adopted, number, only)
             made.setdefault(stage.output, []).append(f"test/{stage.output}@{version}")
 
 
@@ -263,7 +283,7 @@ def entered(
     if not adopted_from:
         with store.write(f"{id_.path}/{name}") as data:
             champion = {"champion": {"artifact": refs.get("model", "")}}
-            data.write(json.dumps(only[1] or champion).encode())
+            data.write(json.dumps(champion if only[1] is None else only[1]).encode())
     enter(store, record, at)
     store.publish(f"{id_.path}/{RECORD}", record.model_dump_json().encode())
     return Artifact(store, id_, record)

@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import DriftError, RecipeError
+from tasks.core.errors import DriftError, NothingNewError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.run.evaluate_model import evaluate_model
 from tasks.run.monthly import regret
-from tasks.run.monthly.cycle import new_tokens, run_month
+from tasks.run.monthly.cycle import NOTHING_NEW, new_tokens, run_month
 from tasks.run.monthly.report import month_report
 from tasks.run.monthly.tables import read_month, report_of, tables
 from tasks.run.place import Retention
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.retention import survey
-from tasks.run.runner import open_store
+from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
-from tests.kills import KILLS_S, finish_despite_kills
+from tests.kills import finish_despite_kills, rounds
 from tests.tasks.run.test_accumulated import add
 from tests.tasks.run.test_adopted import small_recipe
 
@@ -173,6 +173,18 @@ def test_a_month_with_too_few_new_tokens_ends_after_its_tokens(year: Year) -> No
     assert not kinds & {f"{year.recipe.name}/{kind}" for kind in ("checkpoint", "scores", "model", "champion")}
 
 
+def test_a_month_with_nothing_new_ends_in_its_corpus(year: Year, tmp_path: Path, monkeypatch: Any) -> None:
+    def nothing_new(*_: Any) -> None:
+        raise NothingNewError("none of 3 captures and files is left (revisit 3)")
+
+    monkeypatch.setattr("tasks.stages.consolidate.stage.run", nothing_new)
+    shutil.copytree(open_store(year.recipe).root, tmp_path / "store")
+    recipe = year.recipe.override({"place.store": f"{tmp_path}/store"})
+    assert run_month(recipe, "2027-01")[1] == "none of 3 captures and files is left (revisit 3)."
+    (*_, entry) = read_month(month_report(open_store(recipe), recipe, "2027-01"))["history"]
+    assert entry["ended"] == NOTHING_NEW
+
+
 def test_tokens_of_a_month_without_a_training_count_in_the_next(year: Year) -> None:
     write(year.folder / "notes" / "later.txt", "later")
     year.run("2027-01", cycle__min_new_tokens=10**9)
@@ -277,6 +289,15 @@ def test_reports_outlive_the_files_of_their_months(year: Year) -> None:
     assert needed[f"{year.recipe.name}/month@{FIRST}"] == "the report of a month"
 
 
+def test_limits_that_drop_nearly_a_whole_source_need_a_person(year: Year, tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path).override({**SETTINGS, "consolidate.limits.books.gopher_quality.min_words": 145})
+    for stage in recipe.stages("corpus"):
+        run_stage(recipe, stage, version=FIRST)
+    (need,) = read_month(month_report(open_store(recipe), recipe, FIRST))["needs"]
+    assert need.startswith("filters dropped 92% of the documents of books")
+    assert year.report(FIRST)["needs"] == []
+
+
 def test_the_shell_prints_a_month(year: Year, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["month", "--recipe", year.recipe.text, "--version", SECOND]) == 0
     printed = capsys.readouterr().out
@@ -317,15 +338,19 @@ def test_a_month_that_a_person_must_approve_does_not_run_in_a_shell(tmp_path: Pa
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_months_that_are_killed_at_random_moments_have_the_same_bytes(year: Year, tmp_path: Path) -> None:
-    recipe, draw = small_recipe(tmp_path).override(SETTINGS), Random(0)
-    for version in MONTHS:
-        change_files(tmp_path, version)
-        command = [sys.executable, "-m", "tasks", "cycle", "--recipe", recipe.text, "--version", version]
-        assert finish_despite_kills(command, tmp_path / "store", draw, KILLS_S / len(MONTHS))
-
     def contents(recipe: Recipe) -> dict[str, str]:
         """The content of what the months made, but for reports, which have times."""
         made = (one for one in Ledger(open_store(recipe), recipe.name) if one.address.version in MONTHS)
         return {str(one.address): one.record.content for one in made if "/month@" not in str(one.address)}
 
-    assert contents(recipe) == contents(year.recipe)
+    expected, kills = contents(year.recipe), 0
+    for number, left in rounds():
+        (folder := tmp_path / str(number)).mkdir()
+        recipe, draw = small_recipe(folder).override(SETTINGS), Random(number)
+        for version in MONTHS:
+            change_files(folder, version)
+            command = [sys.executable, "-m", "tasks", "cycle", "--recipe", recipe.text, "--version", version]
+            kills += finish_despite_kills(command, folder / "store", draw, left())
+        assert contents(recipe) == expected
+        shutil.rmtree(folder)
+    assert kills

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.core.artifact import Artifact
-from tasks.core.errors import InputError
+from tasks.core.artifact import Artifact, InputRef
+from tasks.core.errors import InputError, NothingNewError
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import FUNNEL, STEPS, draw, totals
@@ -273,9 +273,29 @@ def test_keeping_nothing_is_an_error_that_names_the_main_reasons(tmp_path: Path)
     rows = [document(text(seed), f"{seed}", language="fr") for seed in range(3)]
     rows += [document(text(9), "q", poor=True)]
     message = r"none of 4 captures and files is left \(language_other 3, gopher_quality_few_words 1\)"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as raised:
         consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",)}}))
+    assert raised.type is InputError  # the limits are wrong; it is not that nothing is new
     assert not list((tmp_path / "test" / "tasks-stages-consolidate-stage").rglob(".artifact.json"))
+
+
+@pytest.mark.parametrize(("short", "error"), [(1, NothingNewError), (4, InputError)])
+def test_a_later_version_of_mostly_unchanged_pages_has_nothing_new(tmp_path: Path, short: int, error: type) -> None:
+    """Unless limits have dropped most of it."""
+    unchanged = [
+        {"record_id": f"<urn:{index}>", "url": f"https://example.org/{index}", "reason": "revisit", "source": "web"}
+        for index in range(3)
+    ]
+    rows = [document(text(seed), f"{seed}", poor=True) for seed in range(short)]
+    inputs = prepare(tmp_path, rows, rejected=unchanged, parts=1)
+    index = InputRef(role="index", address="test/dedup_index@1", fingerprint="", content="")
+    duplicates = inputs["duplicates"]
+    record = duplicates.record.model_copy(update={"inputs": (*duplicates.record.inputs, index)})
+    later = {**inputs, "duplicates": Artifact(duplicates.store, duplicates.address, record)}
+    for given, expected in ((inputs, InputError), (later, error)):
+        with pytest.raises(InputError, match="captures and files is left") as raised:
+            run_stage_in(tmp_path, CONSOLIDATE, ConsolidateConfig(), given)
+        assert raised.type is expected
 
 
 def test_inputs_that_are_not_co_partitioned_are_refused(tmp_path: Path) -> None:
