@@ -127,6 +127,8 @@ class Recipe(_Sections):
                 if copied.named:
                     tables = {table.name: table for table in original}
                     original = tuple(tables[one] for one in wanted if one in tables)
+                if copied.convert:
+                    original = copied.convert(original)
                 if getattr(settings, name) not in (None, original):
                     raise ValueError(f"{section}.{name} is filled in from [{copied.section}]: leave it out")
                 copy = original if wanted else None
