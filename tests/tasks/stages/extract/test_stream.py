@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,10 +43,10 @@ class Broker:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
     monkeypatch.setenv(stream.KAFKA, json.dumps({"bootstrap.servers": made.address, "sasl.password": "s3cret-word"}))
-    yield made
+    return made
 
 
 def recipe_in(folder: Path, **settings: object) -> Recipe:
