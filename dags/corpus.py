@@ -4,7 +4,8 @@
 |---|---|
 | reads | the asset `warc` where the recipe crawls, and the files and streams that `[extract]` names |
 | writes | `extracted`, `attributes`, `duplicates`, and the asset `documents` (kept and rejected, with reasons) |
-| | and `messages`, where `[extract]` names streams, and `contamination`, where `[decontaminate]` names evaluation sets |
+| | and `messages`, where `[extract]` names streams |
+| | and `contamination`, where `[decontaminate]` names evaluation sets |
 | costs | CPU: all parts run on Dask if the recipe's place names a cluster or creates one per run |
 | next | `tokens` starts automatically |
 

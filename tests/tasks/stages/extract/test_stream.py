@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,6 +138,7 @@ def test_a_large_topic_is_read_over_several_versions(broker: Broker, tmp_path: P
 
 KILLED = """
 import sys
+import tomllib
 from tests.kills import die_in
 from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
@@ -242,3 +244,11 @@ def test_a_stream_and_a_file_source_need_different_names() -> None:
     extract = {"streams": [{"name": "news", "topic": "t"}], "files": files}
     with pytest.raises(RecipeError, match=r"names of sources must be unique"):
         Recipe.from_text(json.dumps({"name": "r", "extract": extract}))
+
+
+def test_the_recipe_of_the_documentation_mixes_a_stream_with_gold_by_steps() -> None:
+    section = (Path(__file__).parents[4] / "docs/months.md").read_text().partition("## Streams")[2]
+    recipe = Recipe.from_text(json.dumps(tomllib.loads(section.split("```toml")[1].split("```")[0])))
+    assert recipe.parts == ("corpus", "tokens", "pretrain")
+    assert recipe.stages("corpus")[:2] == ("stream", "extract")
+    assert (recipe.train.steps, recipe.train.replay.old) == (500, ("gold",))
