@@ -347,7 +347,8 @@ def _names_in_limit(
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
     """Returns the sources of a recipe's documents: the web if it crawls, and the files and streams of `[extract]`."""
-    return (*([WEB] if crawls else []), *(source.name for source in (*extract.files, *extract.streams)))
+    others = (*(source.name for source in extract.files), *(stream.name for stream in extract.streams))
+    return (WEB, *others) if crawls else others
 
 
 def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig) -> ConsolidateConfig:

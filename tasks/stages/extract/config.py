@@ -232,7 +232,7 @@ class ExtractConfig(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":
-        names = [source.name for source in (*self.files, *self.streams)]
+        names = [*(source.name for source in self.files), *(stream.name for stream in self.streams)]
         if twice := sorted({name for name in names if names.count(name) > 1 or name == WEB}):
             raise ValueError(f'names of sources must be unique and not "{WEB}": {", ".join(twice)}')
         return self
