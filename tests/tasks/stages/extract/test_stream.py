@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
@@ -23,8 +23,10 @@ from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.extract import stream
 
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
+
 TEXT = "The river runs to the sea, and message {} says so. "
-Send = Callable[..., None]
 
 
 class Broker:
@@ -32,7 +34,7 @@ class Broker:
 
     def __init__(self) -> None:
         self._cluster = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
-        (one,) = self._cluster.list_topics(timeout=10).brokers.values()
+        (one,) = self._cluster.list_topics(timeout=60).brokers.values()
         self.address = f"{one.host}:{one.port}"
         self._producer = Producer({"bootstrap.servers": self.address, "log_level": 0})
 
@@ -40,7 +42,7 @@ class Broker:
         for value in values:
             data = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
             self._producer.produce(topic, value=data, partition=partition, timestamp=1_790_000_000_000)
-        assert self._producer.flush(10) == 0
+        assert self._producer.flush(60) == 0
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return made
 
 
-def recipe_in(folder: Path, **settings: object) -> Recipe:
+def recipe_in(folder: Path | str, **settings: object) -> Recipe:
     extract = {"streams": [{"name": "news", "topic": "articles", **settings}], "min_chars": 20}
     text = json.dumps({"name": "r", "extract": extract, "place": {"store": str(folder), "workers": 0}})
     return Recipe.from_text(text)
@@ -98,6 +100,12 @@ def test_a_message_becomes_a_document_with_its_time_and_where_it_was(broker: Bro
     assert {row["fetched_at"].isoformat() for row in rows} == {"2026-09-21T14:13:20+00:00"}
     origin = {"topic": "articles", "partition": 0, "offset": 0, "time": "2026-09-21T14:13:20+00:00"}
     assert json.loads(with_link["metadata"]) == {"kafka": origin, "stars": 3}
+
+
+def test_messages_in_an_object_store_become_documents(broker: Broker, s3: "S3Server") -> None:
+    broker.send(*numbers(0, 1))
+    documents = made(recipe_in(f"s3://{s3.buckets[0]}/streams"), "1", "stream", "extract")
+    assert documents.record.rows_out == 2
 
 
 def test_messages_that_are_no_rows_are_counted(broker: Broker, tmp_path: Path) -> None:
