@@ -1,9 +1,10 @@
-"""Corpus: clean, deduplicated documents from captured pages and local files.
+"""Corpus: clean, deduplicated documents from captured pages, local files and messages.
 
 | | |
 |---|---|
-| reads | the asset `warc` where the recipe crawls, and the files that `[extract]` names |
+| reads | the asset `warc` where the recipe crawls, and the files and streams that `[extract]` names |
 | writes | `extracted`, `attributes`, `duplicates`, and the asset `documents` (kept and rejected, with reasons) |
+| | and `messages`, where `[extract]` names streams |
 | | and `contamination`, where `[decontaminate]` names evaluation sets |
 | costs | CPU: all parts run on Dask if the recipe's place names a cluster or creates one per run |
 | next | `tokens` starts automatically |
@@ -19,11 +20,14 @@ from operators.dask_cluster import on_cluster
 from operators.dask_stage import dask_stages
 from operators.forms import dag_settings
 from operators.recipes import asset, recipes_for
+from operators.watch import watched_files
 from tasks.run.catalogue import STAGES
 
 for recipe in recipes_for("corpus"):
-    # Without a crawl, the recipe's schedule determines when the files are read.
-    schedule = [asset(recipe.name, "warc")] if recipe.has(STAGES["publish"]) else recipe.schedule
+    # Without a crawl, the recipe's schedule determines when the files are read, or the watch on them.
+    schedule = (
+        [asset(recipe.name, "warc")] if recipe.has(STAGES["publish"]) else watched_files(recipe) or recipe.schedule
+    )
     settings = dag_settings(recipe, "corpus", __doc__, schedule=schedule)
     with DAG(**settings):
         on_cluster(recipe, dask_stages(recipe, "corpus"))

@@ -114,12 +114,13 @@ def _known(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:
-    """Returns the `extra` of the newest event that started the run, or {}.
+    """Returns the `extra` of the newest event that started the run, or {}; of a watcher's event, what it has sent.
 
     A DAG that was paused gets one run for many events. Only the newest is used: each event names a complete artifact.
     """
     all_events = [event for asset_events in events.values() for event in asset_events]
-    return dict(max(all_events, key=lambda event: event.timestamp).extra or {}) if all_events else {}
+    extra = max(all_events, key=lambda event: event.timestamp).extra or {} if all_events else {}
+    return dict(extra["payload"] if extra.get("from_trigger") else extra)
 
 
 def parent_key(context: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 OURS = {"tasks", "operators", "sluice_ui", "sluice_plugin"}
-EXTRAS_OF_STAGES = ("train", "gguf", "render", "kenlm", "ner", "careful", "lm-eval")
+EXTRAS_OF_STAGES = ("train", "gguf", "render", "kenlm", "ner", "careful", "lm-eval", "kafka")
 BY_NAME = {
     "apache-airflow": "brings core and task SDK of one version",
     "apache-airflow-providers-amazon": "Airflow makes its S3 connections and remote logs with it",

@@ -36,12 +36,13 @@ class SectionCopy(NamedTuple):
     """The section, or table of one, that a recipe copies into a field, if the recipe field `when` is true.
 
     Both are dotted paths. With `named`, `when` has names, and only the tables with these names are copied, in the order
-    of the names.
+    of the names. `convert` returns what is copied, if it is not all of the section.
     """
 
     section: str
     when: str
     named: bool = False
+    convert: Callable[[Any], Any] | None = None
 
 
 class Config(BaseModel):

@@ -219,6 +219,10 @@ class Place(Config):
     workers: int = 0
     """Processes for stages with parts if there is no Dask cluster; below 2, parts run in the stage's own process."""
 
+    watch_s: float = Field(default=0.0, ge=0)
+    """Seconds between two looks of Airflow's triggerer at the files of `[[extract.files]]`; a change starts the DAG
+    `<recipe>.corpus`. 0: they are not watched."""
+
     ask_human: bool = False
     """Whether a person must approve, in the Airflow UI, the mixture before training begins and each new champion."""
 

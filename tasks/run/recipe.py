@@ -96,6 +96,7 @@ class Recipe(_Sections):
             *inconsistencies(sections),
             *self._unsupported_layout(),
             *self._without_cycles(),
+            *self._unwatched(),
             *self._unknown_tasks(),
         ]
         if problems := problems or [*self._unusable_arms()]:
@@ -127,6 +128,8 @@ class Recipe(_Sections):
                 if copied.named:
                     tables = {table.name: table for table in original}
                     original = tuple(tables[one] for one in wanted if one in tables)
+                if copied.convert:
+                    original = copied.convert(original)
                 if getattr(settings, name) not in (None, original):
                     raise ValueError(f"{section}.{name} is filled in from [{copied.section}]: leave it out")
                 copy = original if wanted else None
@@ -156,6 +159,17 @@ class Recipe(_Sections):
         for dag, field in needed.items():
             if dag in self.parts and not self.field(field):
                 yield f"cycle: a month has only what is new: set {field} = true"
+
+    def _unwatched(self) -> Iterator[str]:
+        """Yields what keeps the files of the recipe from starting its corpus, if they are watched."""
+        if not self.place.watch_s:
+            return
+        if "corpus" not in self.parts or not self.of(ExtractConfig).files:
+            yield "place.watch_s: there is no file to watch: add [[extract.files]]"
+        others = {"crawl": "crawl" in self.parts, "[cycle]": self.cycle is not None, "schedule": bool(self.schedule)}
+        for name, starts in others.items():
+            if starts:
+                yield f"place.watch_s: the corpus of this recipe is started by its {name}: remove one of the two"
 
     def of(self, config: type[C]) -> C:
         """Returns the section whose settings have the class `config`."""

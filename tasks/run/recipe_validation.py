@@ -21,7 +21,7 @@ from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract import parser
-from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
+from tasks.stages.extract.config import KINDS, MESSAGES, WEB, ExtractConfig
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig
 from tasks.stages.registry import MergeConfig, PromoteConfig
@@ -34,7 +34,7 @@ from tasks.trainer.tuning.config import FinetuneConfig
 
 READ: Mapping[str, tuple[str, ...]] = {
     "crawl": ("enabled",),
-    "extract": ("files",),
+    "extract": ("files", "streams"),
     "classifiers": ("train",),
     "perplexity": ("references", "cut_source"),
     "annotate": ("use", "settings"),
@@ -346,8 +346,9 @@ def _names_in_limit(
 
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
-    """Returns the sources of a recipe's documents: the web if it crawls, and the entries of `[[extract.files]]`."""
-    return (*([WEB] if crawls else []), *(source.name for source in extract.files))
+    """Returns the sources of a recipe's documents: the web if it crawls, and the files and streams of `[extract]`."""
+    others = (*(source.name for source in extract.files), *(stream.name for stream in extract.streams))
+    return (WEB, *others) if crawls else others
 
 
 def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig) -> ConsolidateConfig:
@@ -357,6 +358,7 @@ def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig
         ValueError: the settings contain other kinds.
     """
     kinds = {**({WEB: WEB} if crawls else {}), **{source.name: source.kind for source in extract.files}}
+    kinds |= {source.name: MESSAGES for source in extract.streams}
     if config.kinds not in ({}, kinds):
         raise ValueError("consolidate.kinds is filled in from [extract]: leave it out")
     completed = config.model_copy(update={"kinds": kinds})
@@ -372,8 +374,8 @@ def misplaced_limits(sections: Sections) -> Iterator[str]:
 
 
 def all_kinds() -> list[str]:
-    """Returns the kinds that sources can have: those of files, and the names of parsers."""
-    return [*KINDS, *parser.parser_names()]
+    """Returns the kinds that sources can have: those of files and streams, and the names of parsers."""
+    return [*KINDS, MESSAGES, *parser.parser_names()]
 
 
 def misnamed_sources(sections: Sections) -> Iterator[str]:

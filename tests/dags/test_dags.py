@@ -238,6 +238,24 @@ SEEDS = '[crawl]\nseeds = ["http://site.localhost:18799/"]\nallow_loopback = tru
 OFF = "crawl = { enabled = false }\n"
 
 
+def test_the_messages_of_a_stream_are_read_before_they_are_extracted(recipes, dag_bag):
+    stream = '[[extract.streams]]\nname = "news"\ntopic = "articles"\n'
+    recipes("mine", text=f'name = "mine"\nschedule = "*/30 * * * *"\n{stream}')
+    corpus = dag_bag().dags["mine.corpus"]
+    assert corpus.schedule == "*/30 * * * *"
+    assert corpus.task_dict["extract"].upstream_task_ids == {"stream"}
+
+
+def test_a_watched_recipe_declares_the_asset_of_its_files_and_the_watcher(recipes, dag_bag):
+    recipes("mine", text=f'name = "mine"\n{BOOKS}[pack]\nseq_len = 64\n[place]\nwatch_s = 30\n')
+    dags = dag_bag().dags
+    (files,) = dags["mine.corpus"].schedule
+    (watcher,) = files.watchers
+    assert (files.uri, watcher.name) == ("x-sluice://mine/files", "mine/files")
+    assert watcher.trigger.serialize() == ("operators.watch.FilesTrigger", {"recipe": "mine", "every_s": 30.0})
+    assert [asset.uri for asset in dags["mine.tokens"].schedule] == ["x-sluice://mine/documents"]
+
+
 @pytest.mark.parametrize(
     ("sections", "dags"),
     [

@@ -1,7 +1,8 @@
 """Settings of the extract stage.
 
 A file source adds documents to the corpus without a crawl: text files, files of rows, external WARC files, or the
-descriptions of the installed packages.
+descriptions of the installed packages. A stream does so too: the messages of a Kafka topic, which the stage `stream`
+reads before `extract`.
 """
 
 import re
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, nearest, require_absolute
+from tasks.core.config import Config, Problems, SectionCopy, nearest, require_absolute
 from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parser
 
@@ -34,6 +35,12 @@ def _glob_problem(glob: str) -> str:
         return "has a [ without ]: close it, or write [[] for the character itself"
     return ""
 
+
+MESSAGES = "messages"
+"""Kind of the sources that are streams."""
+
+ORIGIN = "kafka"
+"""Field of a message with its topic, partition, offset and time; it replaces a field of this name."""
 
 KINDS = ("text", "jsonl", "parquet", "metadata", "warc")
 """Kinds of files that need no parser."""
@@ -104,8 +111,65 @@ class FileSource(Config):
         return globs
 
 
+class Topic(Config):
+    """A Kafka topic, and how much of it a version reads."""
+
+    name: SourceName
+    """Name of the source in mixtures and reports."""
+
+    topic: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)
+    """Name of the topic. Servers and credentials are in the environment (SLUICE_KAFKA), not in the recipe."""
+
+    most: int | None = Field(default=None, ge=1)
+    """Maximum number of offsets that a version reads, evenly from the partitions; None for all."""
+
+    gone: Literal["refuse", "skip"] = "refuse"
+    """What to do if the broker has deleted messages that no version has read: fail, or go on with the oldest left."""
+
+
+class StreamSource(Topic):
+    """A Kafka topic that enters the corpus as one source. Each message is a JSON object, and gives one document."""
+
+    text_field: str = "text"
+    """The field that holds the text."""
+
+    url_field: str = "url"
+    """The field that holds the URL; the URL of a message without one has its topic, partition and offset."""
+
+    metadata_fields: tuple[str, ...] | None = None
+    """The fields kept as `metadata`; None keeps all except text and URL, an empty list none."""
+
+    max_metadata_bytes: int = Field(default=65_536, ge=2)
+    """Maximum bytes of `metadata` as JSON; the longest fields are left out to meet the limit."""
+
+
+class MessageFiles(FileSource):
+    """The files of a stream, as the stage `stream` has written them."""
+
+
+def _topics(streams: tuple[StreamSource, ...]) -> tuple[Topic, ...]:
+    return tuple(Topic(**{field: getattr(stream, field) for field in Topic.model_fields}) for stream in streams)
+
+
+class StreamConfig(Config):
+    """Topics that the stage `stream` reads; the recipe fills them in.
+
+    They lack the fields of a message, so that a change of these extracts the same messages again.
+    """
+
+    topics: tuple[Topic, ...] | None = Field(default=None, exclude_if=lambda topics: topics is None)
+    """Those of `[[extract.streams]]`."""
+
+    COPIED = {"topics": SectionCopy("extract.streams", when="extract.streams", convert=_topics)}
+
+    @property
+    def active(self) -> bool:
+        """Whether the recipe has streams."""
+        return bool(self.topics)
+
+
 class ExtractConfig(Config):
-    """Extraction of documents from captures and files."""
+    """Extraction of documents from captures, files and messages."""
 
     extractor: Literal["blocks", "resiliparse", "trafilatura", "visible"] = "blocks"
     """Extractor of the main text of a page.
@@ -143,6 +207,9 @@ class ExtractConfig(Config):
     files: tuple[FileSource, ...] = ()
     """Sources in addition to the crawl."""
 
+    streams: tuple[StreamSource, ...] = Field(default=(), exclude_if=lambda streams: not streams)
+    """Kafka topics in addition to the crawl and the files; a version has the messages that no earlier one has read."""
+
     parsers: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
     """Parsers with their settings, such as `[extract.parsers.pdf] max_pages = 100`: for captured bodies of their media
     types, and for files of that kind. A parser that is the kind of a file source need not be listed here."""
@@ -159,13 +226,13 @@ class ExtractConfig(Config):
     def _complete(cls, settings: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         if "files" not in info.data:
             return settings  # the error in `files` is already reported
-        if own := sorted(set(settings) & set(KINDS)):
+        if own := sorted(set(settings) & {*KINDS, MESSAGES}):
             raise Problems([f'"{name}" is a kind of file that needs no parser: remove it' for name in own])
         return parser.complete_settings((file.kind for file in info.data["files"] if file.kind not in KINDS), settings)
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":
-        names = [source.name for source in self.files]
+        names = [*(source.name for source in self.files), *(stream.name for stream in self.streams)]
         if twice := sorted({name for name in names if names.count(name) > 1 or name == WEB}):
-            raise ValueError(f'names of file sources must be unique and not "{WEB}": {", ".join(twice)}')
+            raise ValueError(f'names of sources must be unique and not "{WEB}": {", ".join(twice)}')
         return self

@@ -33,7 +33,7 @@ from tasks.formats.documents.text import clean
 from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import ExtractConfig, FileSource
+from tasks.stages.extract.config import ORIGIN, ExtractConfig, FileSource, MessageFiles
 from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
 from tasks.stages.extract.parser import parse_body
 from tasks.stages.extract.partitioning import FilePiece, explain_read_errors, open_piece
@@ -190,6 +190,9 @@ def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: 
     place = f"{_url(source, file)}#{number}"
     if not isinstance(row, Mapping):
         return InputRow(place, source.name, refused="json_malformed")
+    fetched_at = None
+    if isinstance(source, MessageFiles):
+        place, fetched_at = _origin(row, source)
     text = row.get(source.text_field)
     if not isinstance(text, str):
         return InputRow(place, source.name, refused="no_text")
@@ -206,9 +209,16 @@ def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: 
         content=partial(extract_row, text),
         size=len(text),
         payload_digest=_digest(text.encode("utf-8", "surrogatepass"), quick),
+        fetched_at=fetched_at,
         metadata=metadata,
         left_out=left_out,
     )
+
+
+def _origin(row: Mapping[str, Any], source: FileSource) -> tuple[str, datetime | None]:
+    """Returns the URL of a message without one, and its time."""
+    topic, partition, offset, time = (row[ORIGIN][name] for name in ("topic", "partition", "offset", "time"))
+    return f"kafka://{source.name}/{topic}/{partition}/{offset}", datetime.fromisoformat(time) if time else None
 
 
 def _metadata(row: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:

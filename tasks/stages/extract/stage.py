@@ -1,6 +1,7 @@
-"""Stage extract: extracts documents from captures and local files.
+"""Stage extract: extracts documents from captures, local files and messages.
 
-Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
+Reads the `warc` artifact (the WARC files of a crawl), the files of `[[extract.files]]` and the `messages` artifact (of
+`[[extract.streams]]`). Writes
 `documents/<part>.parquet` (sorted by id) and `rejected/<part>.parquet`, with the schemas of
 `tasks.formats.documents.document`; on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without
 Parquet. Parts with paged files (PDF) also have `layout/<part>.parquet` and `pages/<part>.parquet`.
@@ -30,8 +31,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, NothingNewError
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, group_by_run, part_names
 from tasks.core.store import Store
@@ -42,7 +44,7 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import WEB, ExtractConfig
+from tasks.stages.extract.config import WEB, ExtractConfig, MessageFiles, Topic
 from tasks.stages.extract.files import RowCounts, check_row_counts, count_rows, read_file
 from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
@@ -95,6 +97,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     """Extracts every capture and file.
 
     Raises:
+        NothingNewError: the recipe has streams, and there is no new message and no other input.
         InputError: there is no input, a file of rows is of another kind or has no text, no row gives a document, or the
             extractor is not installed.
     """
@@ -108,6 +111,9 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
         units += [InputUnit(file, source) for file in files]
         for glob in unmatched:
             log.warning('[%s] exclude of "%s": the glob "%s" matches no file', output.address, source.name, glob)
+    units += _message_units(inputs.get("messages"), config)
+    if not units and "messages" in inputs:
+        raise NothingNewError(f"{output.address}: there is no new message, and no WARC file or local file")
     if not units:
         raise InputError(
             f"{output.address}: there is no WARC file and no local file", "crawl first, or add [[extract.files]]"
@@ -139,6 +145,18 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
         counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
         raise InputError(f"{output.address}: no row gave a document ({counts or 'the inputs hold no rows'})")
     return Report(note=f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts")
+
+
+def _message_units(messages: Artifact | None, config: ExtractConfig) -> Iterator[InputUnit]:
+    """Yields the files of messages, by stream."""
+    if messages is None:
+        return
+    sizes = {entry.path: entry.bytes for part in messages.parts for entry in part.files}
+    for stream in config.streams:
+        fields = stream.model_dump(exclude={*Topic.model_fields} - {"name"})
+        source = MessageFiles(kind="jsonl", path=messages.store.url(messages.path), **fields)
+        for path in messages.files(f"messages/{stream.name}/"):
+            yield InputUnit(SourceFile(f"{source.path}/{path}", path, sizes[path]), source)
 
 
 def extract_part(part: Part, part_input: PartInput) -> None:
