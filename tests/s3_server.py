@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -154,28 +154,46 @@ def environment(url: str) -> dict[str, str]:
     }
 
 
-class S3Server:
-    """The server in a thread of this process; `environment` has the variables for its clients."""
+class FaultyServer:
+    """A WSGI application with faults, in a thread of this process.
 
-    def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
-        self.faults = Faults(DomainDispatcherApplication(create_backend_app), share, seed)
+    Attributes:
+        url: of the server.
+        faults: to be injected.
+        environment: variables for its clients.
+    """
+
+    def __init__(self, app: Any, *, port: int = 0, share: float = 0.0, seed: int = 0) -> None:
+        self.faults = Faults(app, share, seed)
         self._server = make_server("127.0.0.1", port, self.faults, threaded=True, request_handler=_Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.environment: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class S3Server(FaultyServer):
+    """The S3 server; `environment` has the variables for its clients."""
+
+    def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
+        super().__init__(DomainDispatcherApplication(create_backend_app), port=port, share=share, seed=seed)
         self.buckets = buckets
         self.environment = environment(self.url)
 
-    def __enter__(self) -> "S3Server":
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    def __enter__(self) -> Self:
+        super().__enter__()
         share, self.faults.share = self.faults.share, 0.0
         client = self.client()
         for bucket in self.buckets:
             client.create_bucket(Bucket=bucket)
         self.faults.share = share
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def client(self) -> Any:
         """Returns a boto3 client, which is subject to the faults."""

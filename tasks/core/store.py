@@ -126,7 +126,7 @@ class Store:
         with self._translated_errors(path, requests=1):
             try:
                 return bytes(self._fs.cat_file(self._full(path), start=first, end=end))
-            except OSError as error:
+            except Exception as error:
                 if remote.is_range_past_end(error):
                     return b""
                 raise

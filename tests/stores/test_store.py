@@ -1,4 +1,4 @@
-"""The contract of every store, in a folder, in memory, on S3 and on a fake HDFS; and its error messages."""
+"""The contract of every store: a folder, memory, S3, ADLS, GCS and a fake HDFS; and its error messages."""
 
 import errno
 import os
@@ -7,14 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import fsspec
 import pytest
-from fsspec.implementations.arrow import ArrowFSWrapper
-from pyarrow.fs import LocalFileSystem
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import adopt, commit
@@ -24,36 +20,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import PROBE_FOLDER, AlreadyPublished, Store, probe
 from tests.s3_server import KINDS, Rule, S3Server
 
-ROOT = Path(__file__).parents[3]
-
-
-class NameNode(ArrowFSWrapper):
-    """A fake HDFS in a folder: Arrow's file system with a rename that refuses existing files."""
-
-    protocol = "hdfs"
-
-    def __init__(self, **_: object) -> None:
-        super().__init__(LocalFileSystem())
-
-    def mv(self, path1: str, path2: str, **_: object) -> None:
-        os.link(self._strip_protocol(path1), self._strip_protocol(path2))
-        os.unlink(self._strip_protocol(path1))
-
-
-@pytest.fixture(params=["folder", "memory", "s3", "hdfs"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "hdfs":
-        held = fsspec.registry.get("hdfs")
-        fsspec.register_implementation("hdfs", NameNode, clobber=True)
-        (tmp_path / "hdfs").mkdir()
-        yield Store(f"hdfs://{tmp_path}/hdfs")
-        if held:
-            fsspec.register_implementation("hdfs", held, clobber=True)
-        return
-    if request.param == "s3":
-        request.getfixturevalue("s3")
-    roots = {"folder": str(tmp_path / "folder"), "memory": "memory:/", "s3": "s3:/"}
-    yield Store(roots[request.param] + ("" if request.param == "folder" else f"/sluice/{tmp_path.name}"))
+ROOT = Path(__file__).parents[2]
 
 
 def test_written_files_can_be_read_listed_and_removed(store: Store) -> None:
