@@ -29,13 +29,14 @@ SECRET = "planted-secret-8c1f5f0e"
 
 @dataclass
 class Rule:
-    """One scripted fault: the next `times` requests of `method` whose path matches `path`."""
+    """One scripted fault: `times` requests of `method` whose path matches `path`, after the first `after` of them."""
 
     kind: str
     method: str = ".*"
     path: str = ".*"
     times: int = 1
     delay_s: float = 0.5
+    after: int = 0
 
     def fits(self, environ: dict[str, Any]) -> bool:
         return bool(
@@ -51,6 +52,7 @@ class Faults:
     def __init__(self, app: Any, share: float = 0.0, seed: int = 0) -> None:
         self.app = app
         self.share = share
+        self.refusals = dict(REFUSALS)
         self.rules: list[Rule] = []
         self.told: Counter[str] = Counter()
         self.requests = 0
@@ -75,7 +77,10 @@ class Faults:
     def _pick(self, environ: dict[str, Any]) -> tuple[str, float]:
         with self._lock:
             self.requests += 1
-            rule = next((rule for rule in self.rules if rule.fits(environ)), None)
+            fitting = [rule for rule in self.rules if rule.fits(environ)]
+            rule = next((rule for rule in fitting if not rule.after), None)
+            for waiting in fitting:
+                waiting.after = max(0, waiting.after - 1)
             if rule:
                 rule.times -= 1
                 kind, delay = rule.kind, rule.delay_s
@@ -87,9 +92,9 @@ class Faults:
             return kind, delay
 
     def _answer(self, kind: str, delay: float, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        if kind in _REFUSALS:
+        if kind in self.refusals:
             _drain(environ)
-            status, code, headers = _REFUSALS[kind]
+            status, code, headers = self.refusals[kind]
             start(status, [("Content-Type", "application/xml"), *headers])
             return [f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()]
         if kind == "reset":
@@ -98,15 +103,22 @@ class Faults:
             time.sleep(delay)
         if kind == "ignore condition":
             environ.pop("HTTP_IF_NONE_MATCH", None)
+            environ["QUERY_STRING"] = environ["QUERY_STRING"].replace("ifGenerationMatch=0", "")
         if kind == "lost reply":
             b"".join(self.app(environ, lambda *_: None))
             _hang_up(environ)
+        if kind == "slow reply":
+            reply = list(self.app(environ, start))
+            time.sleep(delay)
+            return reply
         if kind == "cut":
             return _half(self.app(environ, start), environ)
         return self.app(environ, start)
 
 
-_REFUSALS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+Refusal = tuple[str, str, list[tuple[str, str]]]
+
+REFUSALS: dict[str, Refusal] = {
     "503": ("503 Slow Down", "SlowDown", []),
     "500": ("500 Internal Server Error", "InternalError", []),
     "403": ("403 Forbidden", "AccessDenied", []),

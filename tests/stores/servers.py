@@ -29,6 +29,11 @@ ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's well-known account, which is no secret."""
 
+AZURE_CODES = {"403": "AuthorizationPermissionMismatch", "unknown key": "AuthenticationFailed"}
+"""What Azure calls refusals, in a header."""
+GOOGLE_STATUS = {"unknown key": "403 Forbidden", "expired": "401 Unauthorized"}
+"""How Google answers what S3 answers with another status."""
+
 _OF_ONE_HOP = {"connection", "keep-alive", "transfer-encoding"}
 
 
@@ -66,12 +71,11 @@ class Conditional:
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
-        self.honors = True
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
         query = parse_qs(environ["QUERY_STRING"])
-        if not self.honors or query.get("ifGenerationMatch") != ["0"]:
+        if query.get("ifGenerationMatch") != ["0"]:
             return self.proxy(environ, start)
         assert query["uploadType"] == ["multipart"]
         body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
@@ -130,6 +134,10 @@ class Azure(Emulator):
         super().__init__(["node", str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", "PORT", *options])
         connection = f"AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={self.url}/{ACCOUNT};"
         self.environment = {"AZURE_STORAGE_CONNECTION_STRING": f"DefaultEndpointsProtocol=http;{connection}"}
+        for kind, code in AZURE_CODES.items():
+            self.faults.refusals[kind] = ("403 Forbidden", code, [("x-ms-error-code", code)])
+        expired = "InvalidAuthenticationInfo"
+        self.faults.refusals["expired"] = ("401 Unauthorized", expired, [("x-ms-error-code", expired)])
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -153,6 +161,8 @@ class Google(Emulator):
             # It would ask Google, by gRPC, what kind of bucket this is.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
+        for kind, status in GOOGLE_STATUS.items():
+            self.faults.refusals[kind] = (status, *self.faults.refusals[kind][1:])
 
 
 def why_no_azure() -> str:
