@@ -53,6 +53,9 @@ _WRITER = "sluice-writer"
 READ_WHOLE: dict[str, dict[str, Any]] = {protocol: {"max_concurrency": 1} for protocol in S3}
 """Options of `cat_file` by protocol. Without this one, s3fs requests the size before each read."""
 
+READ_RANGE: dict[str, dict[str, Any]] = {protocol: {"seekable": True} for protocol in RENAMING}
+"""The same for ranges. Without this one, fsspec opens a stream for a range that begins at 0, and fails to seek in it."""
+
 
 def protocol_of(root: str) -> str:
     """Returns the protocol of an fsspec URL; "file" for a plain path."""

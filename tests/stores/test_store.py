@@ -163,23 +163,11 @@ def test_a_protocol_without_exclusive_creation_is_refused() -> None:
         Store("ftp://host/store")
 
 
-@pytest.mark.parametrize(
-    ("root", "rules", "said"),
-    [
-        ("s3://no-such-bucket/x", [], "no bucket for s3://no-such-bucket/x.*create it"),
-        ("s3://sluice/x", ["403"], "no permission to use s3://sluice/x.*AccessDenied"),
-        ("s3://sluice/x", ["unknown key"], "does not accept the credentials.*InvalidAccessKeyId"),
-        ("s3://sluice/x", ["region"], "another region, eu-west-1,.*AWS_DEFAULT_REGION"),
-        ("s3://sluice/x", ["full"], "the store is full.*free space"),
-    ],
-)
-def test_an_invalid_place_is_reported_with_cause_and_remedy(
-    s3: S3Server, root: str, rules: list[str], said: str
-) -> None:
-    s3.faults.rules = [Rule(kind, times=100) for kind in rules]
+def test_a_bucket_in_another_region_is_reported_with_the_region(s3: S3Server) -> None:
+    s3.faults.rules = [Rule("region", times=100)]
     probe.cache_clear()
-    with pytest.raises(StoreError, match=f"(?is){said}"):
-        probe(root)
+    with pytest.raises(StoreError, match=r"another region, eu-west-1,.*AWS_DEFAULT_REGION"):
+        probe("s3://sluice/x")
 
 
 @pytest.mark.parametrize(
