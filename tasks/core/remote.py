@@ -54,7 +54,7 @@ READ_WHOLE: dict[str, dict[str, Any]] = {protocol: {"max_concurrency": 1} for pr
 """Options of `cat_file` by protocol. Without this one, s3fs requests the size before each read."""
 
 READ_RANGE: dict[str, dict[str, Any]] = {protocol: {"seekable": True} for protocol in RENAMING}
-"""The same for ranges. Without this one, fsspec opens a stream for a range that begins at 0, and fails to seek in it."""
+"""The same for ranges. Without this one, fsspec opens a stream for a range from byte 0, and fails to seek in it."""
 
 
 def protocol_of(root: str) -> str:
