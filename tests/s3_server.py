@@ -148,6 +148,10 @@ def _hang_up(environ: dict[str, Any]) -> None:
 class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def make_environ(self) -> dict[str, Any]:
+        """Adds the headers as sent: WSGI has no place for names with an underscore."""
+        return {**super().make_environ(), "sent.headers": dict(self.headers.items())}
+
     def log(self, *_: Any, **__: Any) -> None:
         """Logs nothing: faults would flood the output."""
 
