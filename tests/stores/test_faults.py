@@ -1,5 +1,6 @@
 """Every store whose server refuses, delays, loses or cuts responses, or whose writers race or are killed."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,12 +55,10 @@ def check_complete(store: Store) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the pauses of the clients between tries, without changing the number of tries."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
-    if "gcsfs" in sys.modules:
-        import asyncio
-
+    if find_spec("gcsfs"):
         quick = SimpleNamespace(**{**vars(asyncio), "sleep": lambda _: asyncio.sleep(0.01)})
         monkeypatch.setattr("gcsfs.retry.asyncio", quick)
-    if "azure" in sys.modules:
+    if find_spec("adlfs"):
         policy = "azure.storage.blob._shared.policies_async.ExponentialRetry.get_backoff_time"
         monkeypatch.setattr(policy, lambda *_: 0.01)
 
