@@ -128,7 +128,7 @@ def _identity() -> int:
 
 
 def create(fs: Any, path: str, data: bytes) -> bool:
-    """Creates the object `path`; returns False if it already exists."""
+    """Creates the object `path`; returns False if it already exists. Raises StoreError if GCS has no such bucket."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols & RENAMING:
         return _create_by_rename(fs, path, data)
@@ -281,8 +281,9 @@ def _code(error: BaseException) -> str:
         if isinstance(response, dict):  # botocore
             return str(response.get("Error", {}).get("Code", ""))
         module = type(cause).__module__
-        if module.startswith("azure.") and getattr(cause, "status_code", None):
-            code = getattr(cause, "error_code", None) or cause.status_code
+        status = getattr(cause, "status_code", None)
+        if module.startswith("azure.") and status:
+            code = getattr(cause, "error_code", None) or status
             return str(getattr(code, "value", code))
         if module.startswith("gcsfs."):
             return str(getattr(cause, "code", None) or "")

@@ -14,9 +14,10 @@ from tasks.core.store import Store
 from tests.s3_server import Faults, FaultyServer
 from tests.stores.servers import Azure, Google, why_no_azure
 
+needs_adlfs = pytest.mark.oracle("adlfs")
 ON_SERVERS = [
     "s3",
-    pytest.param("abfs", marks=pytest.mark.oracle("adlfs")),
+    pytest.param("abfs", marks=needs_adlfs),
     pytest.param("gs", marks=pytest.mark.oracle("gcsfs")),
 ]
 

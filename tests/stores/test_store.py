@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core import remote
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import adopt, commit
 from tasks.core.config import Config
@@ -16,6 +17,8 @@ from tasks.core.errors import SluiceError, StoreError, TransientError
 from tasks.core.stage import Output, Report
 from tasks.core.store import PROBE_FOLDER, AlreadyPublished, Store, probe
 from tests.s3_server import Rule, S3Server
+from tests.stores.conftest import needs_adlfs
+from tests.stores.servers import KEY
 
 
 def test_written_files_can_be_read_listed_and_removed(store: Store) -> None:
@@ -156,6 +159,17 @@ def test_every_store_passes_the_probe_which_leaves_no_file(store: Store) -> None
     probe.cache_clear()
     probe(store.root)
     assert store.list(PROBE_FOLDER) == []
+
+
+@needs_adlfs
+def test_the_account_of_a_store_on_azure_is_that_of_its_url_or_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
+    there, root = remote.connect("abfss://box@lake.dfs.core.windows.net/x")
+    assert (there.account_name, root) == ("lake", "box/x")
+    with pytest.raises(StoreError, match=r"abfs://box/x cannot be used .*AZURE_STORAGE_ACCOUNT_NAME"):
+        remote.connect("abfs://box/x")
 
 
 def test_a_protocol_without_exclusive_creation_is_refused() -> None:
