@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -23,7 +24,7 @@ from tasks.core.errors import SluiceError, StoreError, TransientError
 from tasks.core.stage import Output, Report
 from tasks.core.store import AlreadyPublished, Store, probe
 from tests.s3_server import KINDS, Rule, S3Server
-from tests.stores.conftest import ON_SERVERS, Place, place_on
+from tests.stores.conftest import ON_SERVERS, Place, needs_adlfs, place_on
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = ArtifactId("demo/tokens", "a")
@@ -235,7 +236,7 @@ def test_of_fifty_writers_in_five_processes_exactly_one_wins(shared_root: str) -
 
 
 @pytest.mark.soak
-def test_a_file_written_in_blocks_is_the_same_and_is_created_once(place: Place) -> None:
+def test_a_file_written_in_blocks_is_read_as_it_was_written(place: Place) -> None:
     content = os.urandom(1 << 20) * 80
     store = place.store()
     with store.write("big.bin") as file:
@@ -243,6 +244,22 @@ def test_a_file_written_in_blocks_is_the_same_and_is_created_once(place: Place) 
     assert store.read("big.bin") == content
     assert store.read_range("big.bin", 64 << 20, (64 << 20) + 9) == content[64 << 20 :][:9]
     assert store.size("big.bin") == len(content)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("place", [pytest.param("abfs", marks=needs_adlfs)], indirect=True)
+def test_of_writers_whose_record_is_a_list_of_blocks_exactly_one_wins(place: Place) -> None:
+    store, contents = place.store(), [bytes([number]) * (80 << 20) for number in range(3)]
+
+    def won(content: bytes) -> bool:
+        with suppress(AlreadyPublished):
+            store.publish("once.bin", content)
+            return True
+        return False
+
+    with ThreadPoolExecutor(3) as pool:
+        (winner,) = [content for content, one in zip(contents, pool.map(won, contents), strict=True) if one]
+    assert store.read("once.bin") == winner
 
 
 STEP = """
