@@ -194,11 +194,25 @@ class FaultyServer:
         self._server.server_close()
 
 
+class _Atomic:
+    """Moto checks If-None-Match, then stores, without a lock; S3 does both at once."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if "HTTP_IF_NONE_MATCH" not in environ:
+            return self.app(environ, start)
+        with self._lock:
+            return list(self.app(environ, start))
+
+
 class S3Server(FaultyServer):
     """The S3 server; `environment` has the variables for its clients."""
 
     def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
-        super().__init__(DomainDispatcherApplication(create_backend_app), port=port, share=share, seed=seed)
+        super().__init__(_Atomic(DomainDispatcherApplication(create_backend_app)), port=port, share=share, seed=seed)
         self.buckets = buckets
         self.environment = environment(self.url)
 

@@ -247,8 +247,8 @@ def test_a_file_written_in_blocks_is_read_as_it_was_written(place: Place) -> Non
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("place", [pytest.param("abfs", marks=needs_adlfs)], indirect=True)
-def test_of_writers_whose_record_is_a_list_of_blocks_exactly_one_wins(place: Place) -> None:
+@pytest.mark.parametrize("place", ["s3", pytest.param("abfs", marks=needs_adlfs)], indirect=True)
+def test_of_writers_of_one_large_record_exactly_one_wins(place: Place) -> None:
     store, contents = place.store(), [bytes([number]) * (80 << 20) for number in range(3)]
 
     def won(content: bytes) -> bool:
