@@ -124,10 +124,13 @@ $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$($(ORACLES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sluice.pth"
 	$(ORACLES)/bin/python -m pip install --disable-pip-version-check --quiet --requirement tests/oracles.txt
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3.35.0 >$(VENV)/.azurite.log 2>&1 \
+	  || echo 'sluice: azurite could not be installed ($(VENV)/.azurite.log): no tests of ADLS'
 	@touch $@
 
-oracles: $(ORACLES)/.installed models ## compare fine-tuning and scores with trl, PEFT, bitsandbytes and lm-eval
+oracles: $(ORACLES)/.installed models ## compare with trl, PEFT, bitsandbytes and lm-eval; stores on ADLS and GCS
 	$(ORACLES)/bin/python -m pytest -m oracle $$(grep -rl --include='test_*.py' pytest.mark.oracle tests)
+	$(ORACLES)/bin/python -m pytest -m 'oracle and not soak' tests/stores
 
 # Two calls: the tests in k8s/ set their own Airflow home, which the stack must not inherit.
 system: $(TESTABLE) models ## system tests with the real Airflow, MLflow, Dask and a browser
@@ -135,9 +138,10 @@ system: $(TESTABLE) models ## system tests with the real Airflow, MLflow, Dask a
 	$(PYTEST) -m 'system and not soak' tests/k8s
 
 # Property tests run with many more examples, random in each run; the order of tests is random, too.
-soak: $(TESTABLE) models ## long tests; not part of `make test`
+soak: $(TESTABLE) $(ORACLES)/.installed models ## long tests; not part of `make test`
 	@tests/kenlm.sh >$(VENV)/.kenlm.log 2>&1 || echo 'sluice: KenLM could not be built ($(VENV)/.kenlm.log): no comparison with it'
 	$(PYTEST) -p randomly -m 'soak and not system or hypothesis' --hypothesis-profile=soak -n $(WORKERS) --dist worksteal
+	$(ORACLES)/bin/python -m pytest -m 'soak and oracle' tests/stores
 	$(PYTEST) -m 'soak and system' tests/system
 	$(PYTEST) -m 'soak and system' tests/install
 

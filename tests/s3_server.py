@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -29,13 +29,14 @@ SECRET = "planted-secret-8c1f5f0e"
 
 @dataclass
 class Rule:
-    """One scripted fault: the next `times` requests of `method` whose path matches `path`."""
+    """One scripted fault: `times` requests of `method` whose path matches `path`, after the first `after` of them."""
 
     kind: str
     method: str = ".*"
     path: str = ".*"
     times: int = 1
     delay_s: float = 0.5
+    after: int = 0
 
     def fits(self, environ: dict[str, Any]) -> bool:
         return bool(
@@ -51,6 +52,7 @@ class Faults:
     def __init__(self, app: Any, share: float = 0.0, seed: int = 0) -> None:
         self.app = app
         self.share = share
+        self.refusals = dict(REFUSALS)
         self.rules: list[Rule] = []
         self.told: Counter[str] = Counter()
         self.requests = 0
@@ -75,7 +77,10 @@ class Faults:
     def _pick(self, environ: dict[str, Any]) -> tuple[str, float]:
         with self._lock:
             self.requests += 1
-            rule = next((rule for rule in self.rules if rule.fits(environ)), None)
+            fitting = [rule for rule in self.rules if rule.fits(environ)]
+            rule = next((rule for rule in fitting if not rule.after), None)
+            for waiting in fitting:
+                waiting.after = max(0, waiting.after - 1)
             if rule:
                 rule.times -= 1
                 kind, delay = rule.kind, rule.delay_s
@@ -87,9 +92,9 @@ class Faults:
             return kind, delay
 
     def _answer(self, kind: str, delay: float, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        if kind in _REFUSALS:
+        if kind in self.refusals:
             _drain(environ)
-            status, code, headers = _REFUSALS[kind]
+            status, code, headers = self.refusals[kind]
             start(status, [("Content-Type", "application/xml"), *headers])
             return [f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()]
         if kind == "reset":
@@ -98,15 +103,22 @@ class Faults:
             time.sleep(delay)
         if kind == "ignore condition":
             environ.pop("HTTP_IF_NONE_MATCH", None)
+            environ["QUERY_STRING"] = environ["QUERY_STRING"].replace("ifGenerationMatch=0", "")
         if kind == "lost reply":
             b"".join(self.app(environ, lambda *_: None))
             _hang_up(environ)
+        if kind == "slow reply":
+            reply = list(self.app(environ, start))
+            time.sleep(delay)
+            return reply
         if kind == "cut":
             return _half(self.app(environ, start), environ)
         return self.app(environ, start)
 
 
-_REFUSALS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+Refusal = tuple[str, str, list[tuple[str, str]]]
+
+REFUSALS: dict[str, Refusal] = {
     "503": ("503 Slow Down", "SlowDown", []),
     "500": ("500 Internal Server Error", "InternalError", []),
     "403": ("403 Forbidden", "AccessDenied", []),
@@ -136,6 +148,10 @@ def _hang_up(environ: dict[str, Any]) -> None:
 class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def make_environ(self) -> dict[str, Any]:
+        """Adds the headers as sent: WSGI has no place for names with an underscore."""
+        return {**super().make_environ(), "sent.headers": dict(self.headers.items())}
+
     def log(self, *_: Any, **__: Any) -> None:
         """Logs nothing: faults would flood the output."""
 
@@ -154,28 +170,60 @@ def environment(url: str) -> dict[str, str]:
     }
 
 
-class S3Server:
-    """The server in a thread of this process; `environment` has the variables for its clients."""
+class FaultyServer:
+    """A WSGI application with faults, in a thread of this process.
 
-    def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
-        self.faults = Faults(DomainDispatcherApplication(create_backend_app), share, seed)
+    Attributes:
+        url: of the server.
+        faults: to be injected.
+        environment: variables for its clients.
+    """
+
+    def __init__(self, app: Any, *, port: int = 0, share: float = 0.0, seed: int = 0) -> None:
+        self.faults = Faults(app, share, seed)
         self._server = make_server("127.0.0.1", port, self.faults, threaded=True, request_handler=_Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.environment: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Atomic:
+    """Moto checks If-None-Match, then stores, without a lock; S3 does both at once."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if "HTTP_IF_NONE_MATCH" not in environ:
+            return self.app(environ, start)
+        with self._lock:
+            return list(self.app(environ, start))
+
+
+class S3Server(FaultyServer):
+    """The S3 server; `environment` has the variables for its clients."""
+
+    def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
+        super().__init__(_Atomic(DomainDispatcherApplication(create_backend_app)), port=port, share=share, seed=seed)
         self.buckets = buckets
         self.environment = environment(self.url)
 
-    def __enter__(self) -> "S3Server":
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    def __enter__(self) -> Self:
+        super().__enter__()
         share, self.faults.share = self.faults.share, 0.0
         client = self.client()
         for bucket in self.buckets:
             client.create_bucket(Bucket=bucket)
         self.faults.share = share
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def client(self) -> Any:
         """Returns a boto3 client, which is subject to the faults."""

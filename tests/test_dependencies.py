@@ -17,11 +17,13 @@ ROOT = Path(__file__).parents[1]
 OURS = {"tasks", "operators", "sluice_ui", "sluice_plugin"}
 EXTRAS_OF_STAGES = ("train", "gguf", "render", "kenlm", "ner", "careful", "lm-eval", "kafka")
 BY_NAME = {
+    "adlfs": "fsspec loads it for abfs:// addresses",
     "apache-airflow": "brings core and task SDK of one version",
     "apache-airflow-providers-amazon": "Airflow makes its S3 connections and remote logs with it",
     "apache-airflow-providers-common-io": "airflow.cfg names its XCom backend",
     "asyncpg": "SQLAlchemy's driver for the API server",
     "awkward": "gigatoken returns its arrays",
+    "gcsfs": "fsspec loads it for gs:// addresses",
     "lxml-html-clean": "lxml.html.clean, which trafilatura imports",
     "plotly": "the pages serve its script",
     "psycopg2-binary": "the demo imports it, and SQLAlchemy as its driver",

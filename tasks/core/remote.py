@@ -1,12 +1,13 @@
 """Access to object stores: client settings, exclusive creation, and translation of client errors.
 
-The client library of each protocol reads its own credentials; for S3 from the AWS environment, its configuration files,
-or workload identity. Only file systems whose exclusive creation is atomic on the server are allowed. With "check, then
-write", two writers could both succeed.
+The client library of each protocol reads its own credentials from its environment (AWS_*, AZURE_STORAGE_*, GOOGLE_*),
+configuration files, or workload identity. Only file systems whose exclusive creation is atomic on the server are
+allowed. With "check, then write", two writers could both succeed.
 """
 
 import contextlib
 import os
+import re
 import secrets
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,9 @@ import fsspec
 from tasks.core.errors import SluiceError, StoreError, TransientError
 
 S3 = frozenset({"s3", "s3a"})
-ATOMIC = S3 | {"gs", "gcs", "abfs", "abfss", "az", "memory"}
+GCS = frozenset({"gs", "gcs"})
+AZURE = frozenset({"abfs", "abfss", "az"})
+ATOMIC = S3 | GCS | AZURE | {"memory"}
 """Protocols whose library creates by one conditional request: If-None-Match, ifGenerationMatch=0, or a lock."""
 
 RENAMING = frozenset({"hdfs"})
@@ -41,10 +44,17 @@ _BRIEF_S3_CONFIG = {
     "connect_timeout": 3,
     "read_timeout": 10,
 }
+_AZURE_TRIES = 6
+"""Attempts per request, as many as gcsfs makes; with pauses of 1, 3, 5, 9 and 17 s, each up to 3 s longer or shorter.
+The client's own pauses begin at 15 s."""
+
 _WRITER = "sluice-writer"
 
 READ_WHOLE: dict[str, dict[str, Any]] = {protocol: {"max_concurrency": 1} for protocol in S3}
 """Options of `cat_file` by protocol. Without this one, s3fs requests the size before each read."""
+
+READ_RANGE: dict[str, dict[str, Any]] = {protocol: {"seekable": True} for protocol in RENAMING}
+"""The same for ranges. Without this one, fsspec opens a stream for a range from byte 0, and fails to seek in it."""
 
 
 def protocol_of(root: str) -> str:
@@ -70,48 +80,92 @@ def connect(root: str, *, brief: bool = False) -> tuple[Any, str]:
         )
     try:
         # Credentials may be set in the environment after the first use in a process, so they are part of the cache key.
-        fs = _file_system(protocol, brief, os.getpid(), _identity() if protocol in S3 else 0)
+        account = _account(root) if protocol in AZURE else ""
+        fs = _file_system(protocol, account, brief, os.getpid(), _identity())
         return fs, str(fs._strip_protocol(root)).rstrip("/")
     except ImportError as error:
         raise StoreError(f"{root}: {protocol}:// needs a library ({error})", "install it beside sluice") from None
+    except ValueError as error:
+        if protocol not in AZURE:
+            raise
+        remedy = "set AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING"
+        raise StoreError(f"{root} cannot be used as it is configured ({error})", remedy) from None
+
+
+def _account(root: str) -> str:
+    """Returns the storage account of `abfss://container@account.dfs.core.windows.net/…`; "" if the URL has none."""
+    options = fsspec.get_filesystem_class(protocol_of(root))._get_kwargs_from_urls(root)
+    return str(options.get("account_name", "")).rpartition("@")[2]
 
 
 @lru_cache(maxsize=8)
-def _file_system(protocol: str, brief: bool, process: int, identity: int) -> Any:
-    if protocol not in S3:
+def _file_system(protocol: str, account: str, brief: bool, process: int, identity: int) -> Any:
+    if protocol not in S3 | GCS | AZURE:
         return fsspec.filesystem(protocol)
-    config = _BRIEF_S3_CONFIG if brief else _S3_CONFIG
-    fs = fsspec.filesystem(
-        "s3",
-        config_kwargs=config,
-        # Files written by other processes must be visible immediately.
-        use_listings_cache=False,
-        skip_instance_cache=True,
-    )
+    # Files written by other processes must be visible immediately.
+    fresh = {"use_listings_cache": False, "skip_instance_cache": True}
+    if protocol in GCS:
+        return fsspec.filesystem(protocol, **fresh)
+    if protocol in AZURE:
+        return _azure(fsspec.filesystem(protocol, account_name=account or None, **fresh), 2 if brief else _AZURE_TRIES)
+    fs = fsspec.filesystem("s3", config_kwargs=_BRIEF_S3_CONFIG if brief else _S3_CONFIG, **fresh)
     # In addition to botocore's retries, for response bodies that are cut off.
     fs.retries = 2 if brief else TRIES
     return fs
 
 
+def _azure(fs: Any, tries: int) -> Any:
+    # adlfs has no setting for it; all clients of one account share the policies of this one.
+    for policy in fs.service_client._pipeline._impl_policies:
+        if hasattr(policy, "initial_backoff"):
+            policy.initial_backoff, policy.increment_base, policy.total_retries = 1, 2, tries - 1
+    return fs
+
+
 def _identity() -> int:
-    return hash(tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))))
+    prefixes = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+    return hash(tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(prefixes))))
 
 
 def create(fs: Any, path: str, data: bytes) -> bool:
-    """Creates the object `path`; returns False if it already exists."""
+    """Creates the object `path`; returns False if it already exists. Raises StoreError if GCS has no such bucket."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols & RENAMING:
         return _create_by_rename(fs, path, data)
-    writer = secrets.token_hex(16)
-    mark = {"Metadata": {_WRITER: writer}} if protocols & S3 else {}
+    writer = f"{_WRITER}={secrets.token_hex(16)}"
     try:
-        fs.pipe_file(path, data, mode="create", **mark)
+        fs.pipe_file(path, data, mode="create", **_mark(protocols, writer))
     except OSError as error:
+        if protocols & GCS and isinstance(error, FileNotFoundError):
+            raise StoreError(f"there is no bucket for gs://{path}", "create it, or correct [place] store") from error
         if not _exists_error(error):
             raise
         # If the response to a successful attempt is lost, the client's retry is rejected: check whose object it is.
-        return bool(mark) and fs.metadata(path).get(_WRITER) == writer
+        return _writer_of(fs, protocols, path) == writer
     return True
+
+
+def _mark(protocols: set[str], writer: str) -> dict[str, Any]:
+    """Returns the options of `pipe_file` that store the name of the writer with the object."""
+    name, _, value = writer.partition("=")
+    if protocols & S3:
+        return {"Metadata": {name: value}}
+    if protocols & GCS:
+        return {"metadata": {name: value}}
+    if protocols & AZURE:
+        # adlfs sets the metadata itself. A parameter of this header is free text.
+        return {"content_settings": {"content_disposition": f"inline; {writer}"}}
+    return {}
+
+
+def _writer_of(fs: Any, protocols: set[str], path: str) -> str:
+    if protocols & S3:
+        return f"{_WRITER}={fs.metadata(path).get(_WRITER)}"
+    if protocols & GCS:
+        return f"{_WRITER}={(fs.info(path).get('metadata') or {}).get(_WRITER)}"
+    if protocols & AZURE:
+        return str(fs.info(path)["content_settings"]["content_disposition"]).removeprefix("inline; ")
+    return ""
 
 
 def _create_by_rename(fs: Any, path: str, data: bytes) -> bool:
@@ -134,30 +188,44 @@ def _exists_error(error: OSError) -> bool:
     return isinstance(error, FileExistsError) or _code(error) in {"PreconditionFailed", "412"}
 
 
-def is_range_past_end(error: OSError) -> bool:
+def is_range_past_end(error: Exception) -> bool:
     """Returns whether the server rejected a range because it begins past the end of the object (HTTP 416)."""
     return _code(error) in {"InvalidRange", "416"}
 
 
-_RIGHTS = {"AccessDenied", "AllAccessDisabled", "403", "AccountProblem", "InvalidObjectState"}
-_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "NotSignedUp", "InvalidSecurity"}
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"}
+_RIGHTS = {
+    *("AccessDenied", "AllAccessDisabled", "403", "AccountProblem", "InvalidObjectState"),
+    *("AuthorizationFailure", "AuthorizationPermissionMismatch", "InsufficientAccountPermissions", "AccountIsDisabled"),
+}
+_KEYS = {
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "NotSignedUp", "InvalidSecurity"),
+    "AuthenticationFailed",
+}
+_EXPIRED = {
+    *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"),
+    *("InvalidAuthenticationInfo", "401"),
+}
 _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _QUOTA = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "507"}
 
 
 def translate(error: BaseException, url: str) -> SluiceError | None:
     """Returns the SluiceError to raise for an error of an object store's client; None if the original is clear."""
     code, detail = _code(error), _message(error)
-    if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
+    if isinstance(error, FileNotFoundError) and code not in _NO_BUCKET:
         return None
     if code in _RIGHTS or (not code and isinstance(error, PermissionError)):
         return StoreError(f"no permission to use {url} ({detail})", "grant it to these credentials, or use others")
+    if code == "AuthenticationFailed" and re.search("expired|time frame", detail):
+        code = "ExpiredToken"  # Azure has one code for both
     if code in _KEYS:
         return StoreError(f"the store of {url} does not accept the credentials ({detail})", "set others")
+    if code == "401" and detail.startswith("Anonymous caller"):  # gcsfs goes on without credentials if it finds none
+        return StoreError(f"no credentials for {url} ({detail})", "set GOOGLE_APPLICATION_CREDENTIALS")
     if code in _EXPIRED:
         return TransientError(f"the credentials for {url} have expired ({detail})", "a retry reads new ones")
-    if code == "NoSuchBucket":
+    if code in _NO_BUCKET:
         return StoreError(f"there is no bucket for {url}", "create it, or correct [place] store")
     if code in _REGION:
         return StoreError(
@@ -174,17 +242,22 @@ def _unreachable(error: BaseException, url: str) -> SluiceError | None:
     detail = " ".join(str(error).split())
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
         return StoreError(f"no credentials for {url} ({detail})", "set the AWS environment or [place] aws_conn_id")
+    if names & {"ClientAuthenticationError", "CredentialUnavailableError", "DefaultCredentialsError"}:
+        return StoreError(f"no credentials for {url} ({detail})", "set the environment of the store's client")
     if names & {"InvalidRegionError", "NoRegionError", "ParamValidationError", "ProfileNotFound"}:
         return StoreError(f"{url} cannot be used as it is configured ({detail})", "correct the AWS settings")
-    if names & {"BotoCoreError", "ClientError", "ClientPayloadError", "TimeoutError", "FSTimeoutError"} or _botocore(
+    if names & {"BotoCoreError", "ClientError", "ClientPayloadError", "TimeoutError", "FSTimeoutError"} or _of_client(
         error
     ):
         return TransientError(f"the store did not answer for {url} ({type(error).__name__}: {detail})")
     return None
 
 
-def _botocore(error: BaseException) -> bool:
-    return any(type(cause).__module__.partition(".")[0] in {"botocore", "aiobotocore"} for cause in _causes(error))
+_CLIENTS = frozenset({"botocore", "aiobotocore", "azure", "gcsfs", "google", "aiohttp", "requests"})
+
+
+def _of_client(error: BaseException) -> bool:
+    return any(type(cause).__module__.partition(".")[0] in _CLIENTS for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -202,12 +275,28 @@ def _response(error: BaseException) -> dict[str, Any]:
 
 
 def _code(error: BaseException) -> str:
-    return str(_response(error).get("Error", {}).get("Code", ""))
+    """Returns the name of an error in the server's response, or its HTTP status; "" if there is none."""
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):  # botocore
+            return str(response.get("Error", {}).get("Code", ""))
+        module = type(cause).__module__
+        status = getattr(cause, "status_code", None)
+        if module.startswith("azure.") and status:
+            code = getattr(cause, "error_code", None) or status
+            return str(getattr(code, "value", code))
+        if module.startswith("gcsfs."):
+            return str(getattr(cause, "code", None) or "")
+        if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # what gcsfs makes of 403
+            return "403"
+    return ""
 
 
 def _message(error: BaseException) -> str:
     details = _response(error).get("Error", {})
-    return f"{details.get('Code')}: {details.get('Message', '')}".rstrip(": ") if details else str(error)
+    if not details:
+        return str(error).partition("\n")[0]
+    return f"{details.get('Code')}: {details.get('Message', '')}".rstrip(": ")
 
 
 def _region(error: BaseException) -> str:

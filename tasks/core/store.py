@@ -54,6 +54,7 @@ class Store:
         protocol = remote.protocol_of(self.root)
         self._is_local = protocol in {"file", "local"}
         self._read_whole = remote.READ_WHOLE.get(protocol, {})
+        self._read_range = remote.READ_RANGE.get(protocol, {})
         self._requests = 0
         self._counting = threading.Lock()
 
@@ -125,8 +126,8 @@ class Store:
         """
         with self._translated_errors(path, requests=1):
             try:
-                return bytes(self._fs.cat_file(self._full(path), start=first, end=end))
-            except OSError as error:
+                return bytes(self._fs.cat_file(self._full(path), start=first, end=end, **self._read_range))
+            except Exception as error:
                 if remote.is_range_past_end(error):
                     return b""
                 raise
