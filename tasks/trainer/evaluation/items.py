@@ -298,7 +298,7 @@ def continuous(items: Sequence[EncodedItem], nats: Sequence[Sequence[float]]) ->
     of the mean over items of the normalized choice probability: p ** (1 / bytes) of the correct choice over the sum of
     all choices' (the normalized correct probability of DataDecide, arXiv 2504.11393, per byte as in Levanter's
     `choice_prob_norm`). The logarithm is that of the mean, because the mean of the logarithms ranked no better than
-    bits per byte where the mean did rank (marin issue 5247).
+    bits per byte where the mean did rank (marin-community/marin#5247).
 
     Args:
         items: of the task.
