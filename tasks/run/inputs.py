@@ -28,7 +28,7 @@ from tasks.core.groups import group_of
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import Input, StageSpec, variant_version
-from tasks.core.store import Store, open_outside
+from tasks.core.store import AlreadyPublished, Store, open_outside
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.tokens.exposure import BASE, tokenizer_of
 from tasks.run.catalogue import MAKERS, STAGES
@@ -98,7 +98,7 @@ def resolve(
     artifacts = {**current, **named}
     artifacts |= previous_inputs(recipe, store, spec, address, current, source_version)
     artifacts |= takedowns_in_force(recipe, store, spec, address, current, named)
-    external = list(external_refs(module, config))
+    external = [*external_refs(module, config), *table_refs(module, config, store, address)]
     refs = (
         *(artifact.ref(role) for role in sorted(artifacts) for artifact in _as_list(artifacts[role])),
         *external,
@@ -396,6 +396,35 @@ def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
         listing = [[os.path.basename(path), _sha256(role, path)] for path in paths]
         content = sha256_of_json(listing)
         yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
+
+
+PINS = ".tables"
+"""Folder of an artifact with the snapshots of tables that its version reads."""
+
+
+def table_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> Iterator[InputRef]:
+    """Yields references to the snapshots of tables outside the store that a stage reads.
+
+    The snapshot is chosen when the version is begun, and recorded: the same version always reads it, while others
+    commit to the table.
+
+    Raises:
+        InputError: a table cannot be read.
+    """
+    if not hasattr(module, "tables"):
+        return
+    for role, table in sorted(module.tables(config).items()):
+        key = sha256_of_json([table.format, table.path, table.version, table.timestamp])[:32]
+        pin = f"{own.path}/{PINS}/{key}"
+        try:
+            identity = store.read(pin).decode()
+        except FileNotFoundError:
+            identity = table.current()
+            try:
+                store.publish(pin, identity.encode())
+            except AlreadyPublished:
+                identity = store.read(pin).decode()
+        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=identity, content=identity)
 
 
 def code_refs(module: Any, config: Config) -> Iterator[InputRef]:

@@ -19,14 +19,13 @@ import pyarrow as pa
 
 from tasks.core.errors import InputError, TransientError
 from tasks.core.store import Store
+from tasks.formats.lakes import DELTA, TableAddress
 from tasks.formats.lakes.table import (
-    DELTA,
     Column,
     Head,
     LakeTable,
     NewFile,
     Snapshot,
-    TableAddress,
     TableFile,
     TableVersion,
     below,

@@ -17,14 +17,13 @@ import pyarrow as pa
 
 from tasks.core.errors import InputError, TransientError
 from tasks.core.store import Store
+from tasks.formats.lakes import ICEBERG, TableAddress
 from tasks.formats.lakes.table import (
-    ICEBERG,
     Column,
     Head,
     LakeTable,
     NewFile,
     Snapshot,
-    TableAddress,
     TableFile,
     TableVersion,
     below,

@@ -5,7 +5,6 @@ A snapshot is a version of a table that never changes. Its identity, "delta:<id 
 files of a snapshot, without the library of the format; a row that the snapshot has deleted is skipped.
 """
 
-import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +18,7 @@ import pyarrow as pa
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile
-
-DELTA, ICEBERG = "delta", "iceberg"
-FORMATS = (DELTA, ICEBERG)
+from tasks.formats.lakes import module_of
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -88,41 +85,6 @@ class Snapshot:
 
     identity: str
     files: list[TableFile]
-
-
-@dataclass(frozen=True)
-class TableAddress:
-    """A table to read, and which of its snapshots; the newest one by default.
-
-    Attributes:
-        format: one of FORMATS.
-        path: folder or URL of the table; of an Iceberg table also its metadata file, or
-            "catalog://<catalog>/<namespace>.<table>".
-        version: version of a Delta table, or id of a snapshot of an Iceberg table.
-        timestamp: ISO 8601; the snapshot is the newest at this time.
-        setting: what names the table, for messages: 'the file source "wiki"'.
-    """
-
-    format: str
-    path: str
-    version: int | None = None
-    timestamp: str | None = None
-    setting: str = ""
-
-    def current(self) -> str:
-        """Returns the identity of the snapshot.
-
-        Raises:
-            InputError: the table or the snapshot does not exist, cannot be read, or its library is not installed.
-        """
-        return str(_module(self.format).identity_of(self))
-
-    def snapshot(self, identity: str) -> Snapshot:
-        """Returns the snapshot with an identity; errors are those of `current`."""
-        snapshot: Snapshot = _module(self.format).snapshot_of(self, identity)
-        if not snapshot.files:
-            raise InputError(f"{self.path} of {self.setting} has no rows in {identity}", "name another snapshot")
-        return snapshot
 
 
 @dataclass(frozen=True)
@@ -212,12 +174,8 @@ def open_table(format_: str, root: str, name: str, catalog: str = "") -> LakeTab
     Raises:
         InputError: the library is not installed, or the catalog cannot be used.
     """
-    table: LakeTable = _module(format_).open_table(root.rstrip("/"), name, catalog)
+    table: LakeTable = module_of(format_).open_table(root.rstrip("/"), name, catalog)
     return table
-
-
-def _module(format_: str) -> Any:
-    return importlib.import_module(f"tasks.formats.lakes.{format_}")
 
 
 @contextmanager

@@ -8,9 +8,10 @@ reads before `extract`.
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, SectionCopy, nearest, require_absolute
+from tasks.formats.lakes import DELTA, FORMATS, ICEBERG, TableAddress
 from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parser
 
@@ -42,7 +43,7 @@ MESSAGES = "messages"
 ORIGIN = "kafka"
 """Field of a message with its topic, partition, offset and time; it replaces a field of this name."""
 
-KINDS = ("text", "jsonl", "parquet", "metadata", "warc")
+KINDS = ("text", "jsonl", "parquet", "metadata", "warc", *FORMATS)
 """Kinds of files that need no parser."""
 
 
@@ -54,8 +55,8 @@ class FileSource(Config):
 
     kind: str
     """Content of a file: one text (`text`), one document per row (`jsonl`: JSON lines or arrays; `parquet`), a package
-    description (`metadata`), or WARC records (`warc`); or the name of a parser, which reads the file whole: `pdf`, or
-    one of an installed package.
+    description (`metadata`), or WARC records (`warc`); one document per row of a table (`delta`, `iceberg`); or the
+    name of a parser, which reads the file whole: `pdf`, or one of an installed package.
 
     WARC files give captured pages; WET files, which are WARC files as well, give texts. ARC files, the format of web
     archives before 2009, are detected by their first bytes.
@@ -64,9 +65,21 @@ class FileSource(Config):
     path: Annotated[str, AfterValidator(_absolute)]
     """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.gz).
 
+    Of a table its folder or URL; of an Iceberg table also its metadata file (ends with .json), or
+    catalog://<catalog>/<namespace>.<table>.
+
     {stdlib} and {site_packages} are those of the running Python. Files may be compressed with gzip, zstd or bzip2, and
     JSON files also with zip; compression is detected by content, not by name.
     """
+
+    version: int | None = Field(default=None, ge=0, exclude_if=lambda version: version is None)
+    """Delta: the version to read. None: the newest one when the version of the recipe is begun, which keeps it."""
+
+    snapshot: int | None = Field(default=None, exclude_if=lambda snapshot: snapshot is None)
+    """Iceberg: id of the snapshot to read. None: as for `version`."""
+
+    timestamp: AwareDatetime | None = Field(default=None, exclude_if=lambda timestamp: timestamp is None)
+    """Tables: the newest version at this time is read, such as 2026-11-21T09:30:00Z."""
 
     exclude: tuple[str, ...] = ()
     """Globs of names below the fixed folder of `path`; files that match are left out ("test/**", "*_pb2.py").
@@ -102,6 +115,25 @@ class FileSource(Config):
         if kind not in (kinds := [*KINDS, *parser.parser_names()]):
             raise Problems([f'no kind "{kind}": {nearest(kind, kinds)}'])
         return kind
+
+    @model_validator(mode="after")
+    def _is_pinned_once(self) -> "FileSource":
+        given = {"version": DELTA, "snapshot": ICEBERG, "timestamp": " or ".join(FORMATS)}
+        pins = [name for name in given if getattr(self, name) is not None]
+        for name in pins:
+            if self.kind not in given[name].split(" or "):
+                raise ValueError(f'{name} is of kind = "{given[name]}", and this is {self.kind}: remove it')
+        if len(pins) > 1:
+            raise ValueError(f"{' and '.join(pins)} name two versions of the table: remove one")
+        return self
+
+    def table(self) -> TableAddress | None:
+        """Returns the table that the source reads; None for other files."""
+        if self.kind not in FORMATS:
+            return None
+        version = self.version if self.kind == DELTA else self.snapshot
+        moment = self.timestamp.isoformat() if self.timestamp else None
+        return TableAddress(self.kind, self.path, version, moment, f'the file source "{self.name}"')
 
     @field_validator("exclude")
     @classmethod

@@ -41,6 +41,7 @@ from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import REJECTED, document_id
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.tombstones import tombstones_of
+from tasks.formats.lakes import TableAddress
 from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
@@ -90,7 +91,14 @@ class PartInput:
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
     """Returns the external files that the stage reads, as local paths, by role `files:<source>`."""
-    return {f"files:{source.name}": [file.local() for file in find_files(source)] for source in config.files}
+    sources = (source for source in config.files if not source.table())
+    return {f"files:{source.name}": [file.local() for file in find_files(source)] for source in sources}
+
+
+def tables(config: ExtractConfig) -> dict[str, TableAddress]:
+    """Returns the tables that the stage reads, by role `files:<source>`."""
+    named = ((source.name, source.table()) for source in config.files)
+    return {f"files:{name}": table for name, table in named if table}
 
 
 def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -107,7 +115,8 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     crawled = warc_files(warc) if warc else []
     units = [InputUnit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
     for source in config.files:
-        files, unmatched = select_files(source)
+        pinned = inputs.external.get(f"files:{source.name}")
+        files, unmatched = select_files(source, pinned.content if pinned and source.table() else "")
         units += [InputUnit(file, source) for file in files]
         for glob in unmatched:
             log.warning('[%s] exclude of "%s": the glob "%s" matches no file', output.address, source.name, glob)
