@@ -117,7 +117,8 @@ def lake_of(recipe: Recipe) -> LakePlace:
     """Returns `[place.lake]` with its environment variables expanded; raises RecipeError if there is none."""
     if recipe.place.lake is None:
         raise RecipeError(f"{recipe.name} has no [place.lake]", "add the section, with format and root")
-    return expand_all(recipe.place.lake)
+    place = expand_all(recipe.place.lake)
+    return place.model_copy(update={"root": Store(place.root).root})
 
 
 def write_lake(recipe: Recipe, store: Store, version: str) -> list[TableReport]:

@@ -2,7 +2,8 @@
 
 A table is a folder with Parquet files and metadata that says which of them each of its versions has. Only `delta` and
 `iceberg` import the libraries of the formats, and only when they are called; files are written by this package, in
-bounded memory, and enter a version of the table by one atomic commit. Recipes import this module, which imports nothing.
+bounded memory, and enter a version of the table by one atomic commit. Recipes import this module, so it imports no
+heavy library.
 """
 
 import importlib
