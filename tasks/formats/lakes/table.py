@@ -259,7 +259,8 @@ def lacks(existing: pa.Schema, wanted: pa.Schema, table: str) -> bool:
         InputError: a column of the table has another type.
     """
     existing = plain_schema(existing)
-    return any([_lacks(pa.struct(existing), field, "", table) for field in wanted])
+    # A list, not a generator: every column is compared before one is added.
+    return any([_lacks(pa.struct(list(existing)), field, "", table) for field in wanted])
 
 
 def _lacks(existing: pa.StructType, field: pa.Field, prefix: str, table: str) -> bool:

@@ -1,5 +1,9 @@
 """The lake of a recipe: tables that are the corpus as of the newest version, read by the libraries and by DuckDB."""
 
+import os
+import shutil
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, TransientError
+from tasks.formats.lakes.files import NewPart, write_part
+from tasks.formats.lakes.iceberg import IcebergLake
 from tasks.formats.lakes.table import Head, LakeTable, open_table
 from tasks.run import lake as lakes
 from tasks.run.lake import TableReport, check_lake, take_down_in_lake, write_lake
@@ -26,6 +32,8 @@ FORMATS = [
     pytest.param("delta", marks=pytest.mark.oracle("deltalake")),
     pytest.param("iceberg", marks=pytest.mark.oracle("pyiceberg")),
 ]
+TABLES_WITH_URLS = ("documents", "chunks", "scores")
+TAKEN_URL = "file://books/2-5.txt"
 SOME = pa.schema([("id", pa.string()), ("score", pa.struct([("a", pa.int32())]))])
 
 
@@ -52,8 +60,22 @@ def lake(request: pytest.FixtureRequest, grown: Recipe, tmp_path: Path) -> Recip
     return grown.override({"place.lake": {"format": request.param, "root": str(tmp_path / "lake")}})
 
 
+@pytest.fixture
+def asked(lake: Recipe, tmp_path: Path) -> Recipe:
+    """The recipe with a lake of version 3, and a store of its own, for takedowns."""
+    write(lake, "3")
+    shutil.copytree(open_store(lake).root, tmp_path / "store", copy_function=os.link)
+    return lake.override({"place.store": str(tmp_path / "store")})
+
+
 def write(recipe: Recipe, version: str) -> dict[str, TableReport]:
     return {table.table: table for table in write_lake(recipe, open_store(recipe), version)}
+
+
+def take_down(recipe: Recipe, document: str) -> None:
+    """Takes down a document of version 1 by its id, and one of version 2 by its URL."""
+    named = ["--document", document, "--url", TAKEN_URL, "--reason", "asked"]
+    assert main(["takedown", "--recipe", recipe.text, *named]) == 0
 
 
 def table_of(recipe: Recipe, name: str) -> LakeTable:
@@ -61,23 +83,30 @@ def table_of(recipe: Recipe, name: str) -> LakeTable:
     return open_table(place.format, place.root, f"{recipe.name}/{name}", place.catalog)
 
 
-def read_all(recipe: Recipe, name: str) -> list[list[dict[str, Any]] | None]:
-    """Rows of every version that a table still lists, read by the library of its format; None if it cannot."""
-    table, found = table_of(recipe, name), []
-    for version in table.versions():
+def read_version(table: LakeTable, number: int) -> pa.Table:
+    """One version of a table, read by the library of its format."""
+    if isinstance(table, IcebergLake):
+        return table.catalog.load_table(table.identifier).scan(snapshot_id=number).to_arrow()
+    from deltalake import DeltaTable
+
+    return pa.table(DeltaTable(table.folder.root, version=number).scan())
+
+
+def versions_of(recipe: Recipe, name: str) -> list[list[dict[str, Any]] | None]:
+    """Rows of every version that a table still lists, without empty ones; None if it cannot be read."""
+    found: list[list[dict[str, Any]] | None] = []
+    for version in (table := table_of(recipe, name)).versions():
         try:
-            found.append(read_version(recipe, table, version.number).to_pylist())
+            found.append(read_version(table, version.number).to_pylist())
         except Exception:  # each library has its own errors
             found.append(None)
-    return found
+    return [rows for rows in found if rows != []]
 
 
-def read_version(recipe: Recipe, table: Any, number: int) -> pa.Table:
-    if lakes.lake_of(recipe).format == "delta":
-        from deltalake import DeltaTable
-
-        return pa.table(DeltaTable(table.folder.root, version=number).scan())
-    return table.catalog.load_table(table.identifier).scan(snapshot_id=number).to_arrow()
+def newest(recipe: Recipe, name: str) -> list[dict[str, Any]]:
+    rows = versions_of(recipe, name)[-1]
+    assert rows is not None
+    return rows
 
 
 def corpus(recipe: Recipe, version: str) -> dict[str, str]:
@@ -91,23 +120,29 @@ def corpus(recipe: Recipe, version: str) -> dict[str, str]:
     return {id_: text for documents_of_url in by_url.values() for id_, text in documents_of_url.items()}
 
 
+def urls_in(table: LakeTable, path: str) -> set[str]:
+    return set(pq.read_table(table.folder.local(path)).column("url").to_pylist())
+
+
 def test_each_version_is_one_commit_and_every_version_can_be_read(lake: Recipe) -> None:
     assert write(lake, "1")["documents"].versions == ["1"]
     # What was not written before is written first.
     report = write(lake, "3")
-    assert {name: table.versions for name, table in report.items()} == dict.fromkeys(report, ["2", "3"])
+    assert {name: table.versions for name, table in report.items()} == {name: ["2", "3"] for name in report}
     assert report["documents"].added == 6 + 6 + CHANGED
-    read = [{row["id"]: row["text"] for row in rows} for rows in read_all(lake, "documents") if rows]
+    read = [{row["id"]: row["text"] for row in rows or ()} for rows in versions_of(lake, "documents")]
     assert read == [corpus(lake, version) for version in VERSIONS]
-    newest = read_all(lake, "documents")[-1]
-    versions = {row["id"]: row["version"] for row in newest}
-    assert {versions[id_] for id_ in corpus(lake, "1") if id_ in versions} == {"1"}
-    chunks = {row["document"] for row in read_all(lake, "chunks")[-1]}
-    assert chunks == set(corpus(lake, "3"))
-    scores = {row["id"]: row for row in read_all(lake, "scores")[-1]}
+    written_by = {row["id"]: row["version"] for row in newest(lake, "documents")}
+    assert {written_by[id_] for id_ in corpus(lake, "1")} == {"1"}
+
+
+def test_chunks_and_scores_are_those_of_the_documents_and_the_funnel_has_all_versions(lake: Recipe) -> None:
+    write(lake, "3")
+    assert {row["document"] for row in newest(lake, "chunks")} == set(corpus(lake, "3"))
+    scores = {row["id"]: row for row in newest(lake, "scores")}
     assert set(corpus(lake, "3")) < set(scores)
     assert all(row["gopher_quality"]["words"] > 0 for row in scores.values())
-    funnel = read_all(lake, "funnel")[-1]
+    funnel = newest(lake, "funnel")
     assert {row["version"] for row in funnel} == set(VERSIONS)
     assert sum(row["documents"] for row in funnel if (row["version"], row["step"]) == ("1", "kept")) == 18
 
@@ -116,10 +151,8 @@ def test_duckdb_reads_the_newest_version(lake: Recipe) -> None:
     write(lake, "3")
     table = table_of(lake, "documents")
     paths = [table.folder.local(path) for path in table.files()]
-    (found,) = duckdb.sql(
-        f"select count(*), count(distinct id), min(length(text)) > 0 from read_parquet({paths})"
-    ).fetchall()
-    assert found == (len(corpus(lake, "3")), len(corpus(lake, "3")), True)
+    query = f"select count(*), count(distinct id), min(length(text)) > 0 from read_parquet({paths})"
+    assert duckdb.sql(query).fetchall() == [(len(corpus(lake, "3")), len(corpus(lake, "3")), True)]
 
 
 def test_a_version_that_the_table_has_is_not_written_again(lake: Recipe) -> None:
@@ -127,30 +160,40 @@ def test_a_version_that_the_table_has_is_not_written_again(lake: Recipe) -> None
     before = {name: table_of(lake, name).versions() for name in ("documents", "scores", "funnel")}
     again = [table for version in VERSIONS for table in write(lake, version).values()]
     assert {(table.added, tuple(table.versions)) for table in again} == {(0, ())}
-    assert {table.note for table in again} == {
-        "has 3 already",
-        "has a version newer than 1",
-        "has a version newer than 2",
-    }
+    assert {table.note for table in again} == {"has 3 already", *(f"has a version newer than {one}" for one in "12")}
     assert {name: table_of(lake, name).versions() for name in before} == before
 
 
-def test_a_version_writes_its_new_rows_and_copies_only_files_that_lose_some(lake: Recipe) -> None:
+def test_a_version_copies_only_the_files_that_lose_rows(lake: Recipe) -> None:
     write(lake, "2")
-    before = set(table_of(lake, "documents").files())
+    table = table_of(lake, "documents")
+    before, changed = table.files(), {f"file://books/2-{number}.txt" for number in range(CHANGED)}
+    lost = {path for path in before if urls_in(table, path) & changed}
+    emptied = {path for path in lost if urls_in(table, path) <= changed}
     report = write(lake, "3")["documents"]
-    kept = before & set(table_of(lake, "documents").files())
-    # The four changed documents are in files of version 2; none of version 1 is touched.
-    assert {path for path in before if path.startswith("data/1/")} <= kept
-    assert before - kept
-    assert report.rewritten == len([path for path in before - kept]) - sum(
-        all(row["url"] in {f"file://books/2-{n}.txt" for n in range(CHANGED)} for row in rows_in(lake, path))
-        for path in before - kept
-    )
+    assert set(before) - set(table.files()) == lost
+    assert report.rewritten == len(lost - emptied)
+    assert {path for path in before if path.startswith("data/1/")}.isdisjoint(lost)
 
 
-def rows_in(recipe: Recipe, path: str) -> list[dict[str, Any]]:
-    return pq.read_table(table_of(recipe, "documents").folder.local(path)).to_pylist()
+def test_without_a_dedup_index_a_version_replaces_all_and_equal_documents_are_not_written_again(
+    lake: Recipe, tmp_path: Path
+) -> None:
+    (tmp_path / "alone").mkdir()
+    alone = small_recipe(tmp_path / "alone").override({"place.lake": lake.place.lake.model_dump(), "place.mlflow": ""})
+    run(alone, "1", REFINE)
+    write(alone, "1")
+    run(alone, "2", REFINE)  # the same
+    report = write(alone, "2")["documents"]
+    assert (report.versions, report.added) == (["2"], 0)
+    for number in range(6):
+        (tmp_path / "alone" / "notes" / f"{number}.txt").unlink()
+    run(alone, "3", REFINE)
+    write(alone, "3")
+    kept = {row["url"] for row in newest(alone, "documents")}
+    assert kept
+    assert not {f"file://notes/{number}.txt" for number in range(6)} & kept
+    assert {row["version"] for row in newest(alone, "funnel")} == {"1", "2", "3"}
 
 
 def test_a_kill_before_the_commit_leaves_the_old_version_and_the_next_run_writes_the_same_files(
@@ -163,14 +206,16 @@ def test_a_kill_before_the_commit_leaves_the_old_version_and_the_next_run_writes
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(type(table), "commit", killed)
-        write(lake, "3")
+        with pytest.raises(KeyboardInterrupt):
+            write(lake, "3")
     assert {path: table.folder.size(path) for path in table.files()} == held
     left = set(table.folder.list("data"))
+    assert left > set(held)
     write(lake, "3")
     assert set(table.folder.list("data")) == left
-    assert {row["id"] for row in read_all(lake, "documents")[-1]} == set(corpus(lake, "3"))
+    assert {row["id"] for row in newest(lake, "documents")} == set(corpus(lake, "3"))
 
 
 def test_the_same_files_are_written_on_any_workers(
@@ -180,139 +225,122 @@ def test_the_same_files_are_written_on_any_workers(
     other = lake.override({"place.lake.root": str(tmp_path / "other")})
     monkeypatch.setattr(lakes, "open_engine", lambda *_: engine_of(-1))
     write(other, "3")
-    for name in ("documents", "chunks", "scores"):
+    for name in TABLES_WITH_URLS:
         one, two = table_of(lake, name), table_of(other, name)
         assert one.files() == two.files()
         assert [one.folder.read(path) for path in one.files()] == [two.folder.read(path) for path in two.files()]
 
 
-def test_what_is_taken_down_is_in_no_version_that_can_be_read(lake: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
-    write(lake, "3")
-    first, *_ = corpus(lake, "1")
-    text = lake.override({"place.store": str(open_store(lake).root)}).text
-    # Taken down in another store with the same artifacts, so that the other tests keep theirs.
-    url = "file://books/2-5.txt"
-    copy = Path(lakes.lake_of(lake).root).parent / "store"
-    import shutil
-
-    shutil.copytree(open_store(lake).root, copy)
-    asked = lake.override({"place.store": str(copy)})
-    text = asked.text
-    named = ["--document", first, "--url", url, "--reason", "asked"]
-    tables = ("documents", "chunks", "scores")
-    before = {name: len(read_all(asked, name)[-1]) for name in tables}
-    assert main(["takedown", "--recipe", text, *named]) == 0
-    assert "files with taken-down rows removed" in capsys.readouterr().err
-
-    def is_gone(row: dict[str, Any]) -> bool:
-        return row.get("document", row["id"]) != first and row["url"] != url
-
-    for name in tables:
-        readable = [rows for rows in read_all(asked, name) if rows is not None]
-        assert readable
-        assert all(is_gone(row) for rows in readable for row in rows)
-        assert len(readable[-1]) < before[name]
-        files = str(Path(table_of(asked, name).folder.root, "data/*/*.parquet"))
-        column = "document" if name == "chunks" else "id"
-        remaining = duckdb.sql(f"select {column}, url from read_parquet('{files}', union_by_name=true)").fetchall()
-        assert not [row for row in remaining if row[0] == first or row[1] == url]
-        metadata = b"".join(
-            path.read_bytes()
-            for path in Path(table_of(asked, name).folder.root).rglob("*")
-            if path.is_file() and "/data/" not in str(path)
-        )
-        assert url.encode() not in metadata
-        assert first.encode() not in metadata
-    checks = check_lake(asked, open_store(asked))
-    assert {check.table: check.present for check in checks} == dict.fromkeys(tables, 0)
-    assert all(0 < check.readable <= check.versions for check in checks)
-    main(["audit", "--recipe", text])
-    assert "absent: " in capsys.readouterr().out
+def test_what_is_taken_down_is_in_no_version_that_can_be_read(asked: Recipe) -> None:
+    document, *_ = corpus(asked, "1")
+    before = {name: len(newest(asked, name)) for name in TABLES_WITH_URLS}
+    take_down(asked, document)
+    for name in TABLES_WITH_URLS:
+        readable = [rows for rows in versions_of(asked, name) if rows is not None]
+        found = {(row.get("document", row["id"]), row["url"]) for rows in readable for row in rows}
+        assert found
+        assert not [one for one in found if one[0] == document or one[1] == TAKEN_URL]
+        assert len(newest(asked, name)) < before[name]
     # It does not come back, and the next call changes nothing.
-    again = write(asked, "3")
-    assert [table.versions for table in again.values()] == [[]] * 4
+    assert [table.versions for table in write(asked, "3").values()] == [[]] * 4
     assert take_down_in_lake(asked, open_store(asked))[0].note == "nothing is taken down that it has"
 
 
-def test_the_proof_finds_what_is_taken_down_in_a_file_of_no_version(lake: Recipe, tmp_path: Path) -> None:
-    write(lake, "1")
-    first, *_ = corpus(lake, "1")
-    import shutil
+def test_no_file_has_what_is_taken_down_as_duckdb_reads_them(asked: Recipe) -> None:
+    document, *_ = corpus(asked, "1")
+    take_down(asked, document)
+    for name in TABLES_WITH_URLS:
+        root = Path(table_of(asked, name).folder.root)
+        column = "document" if name == "chunks" else "id"
+        query = f"select {column}, url from read_parquet('{root}/data/*/*.parquet', union_by_name=true)"
+        remaining = duckdb.sql(query).fetchall()
+        assert remaining
+        assert not [row for row in remaining if row[0] == document or row[1] == TAKEN_URL]
+        others = [path.read_bytes() for path in root.rglob("*") if path.is_file() and path.suffix != ".parquet"]
+        assert not [data for data in others if document.encode() in data or TAKEN_URL.encode() in data]
 
-    shutil.copytree(open_store(lake).root, tmp_path / "store")
-    asked = lake.override({"place.store": str(tmp_path / "store")})
+
+def test_the_audit_reads_every_file_of_the_lake_and_lists_its_tables(
+    asked: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, *_ = corpus(asked, "1")
     table = table_of(asked, "documents")
-    orphan = next(path for path in table.files() if first in {row["id"] for row in rows_in(asked, path)})
-    held = table.folder.read(orphan)
-    main(["takedown", "--recipe", asked.text, "--document", first, "--reason", "asked"])
+    (path,) = (one for one in table.files() if document in pq.read_table(table.folder.local(one))["id"].to_pylist())
+    held = table.folder.read(path)
+    take_down(asked, document)
+    checks = check_lake(asked, open_store(asked))
+    assert [(check.table, check.present) for check in checks] == [(name, 0) for name in TABLES_WITH_URLS]
+    # A file of no version, as a writer leaves it that was killed.
     with table.folder.write("data/elsewhere.parquet") as file:
         file.write(held)
-    (documents, *_) = check_lake(asked, open_store(asked))
-    assert documents.present == 1
-    assert first in documents.examples[0]
-    (report, *_) = take_down_in_lake(asked, open_store(asked))
-    assert report.forgotten == 1
+    main(["audit", "--recipe", asked.text])
+    lines = {line.partition(" ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "present: 1: run lake again" in lines[table.folder.root]
+    assert "absent: " in lines[table_of(asked, "scores").folder.root]
+    assert take_down_in_lake(asked, open_store(asked))[0].forgotten == 1
     assert check_lake(asked, open_store(asked))[0].present == 0
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-def test_columns_are_added_and_a_changed_type_is_refused_by_name(format_: str, tmp_path: Path) -> None:
-    table = open_table(format_, str(tmp_path), "mine/some")
-    rows = pa.table({"id": ["a"], "score": [{"a": 1}]}, schema=SOME)
-    put(table, "one", rows, Head(1, 1))
-    wider = pa.schema(
-        [*SOME[:1], pa.field("score", pa.struct([("a", pa.int32()), ("b", pa.string())])), ("new", pa.float64())]
-    )
-    put(table, "two", pa.table({"id": ["b"], "score": [{"a": 2, "b": "x"}], "new": [0.5]}, schema=wider), Head(2, 2))
-    recipe = small(format_, tmp_path)
-    first, second = read_version(recipe, table, numbers(table)[0]), read_version(recipe, table, numbers(table)[-1])
-    assert first.select(["id", "score"]).to_pylist()[0] == {
-        "id": "a",
-        "score": {"a": 1} | ({} if "b" not in str(first.schema) else {"b": None}),
-    }
-    assert sorted(second.to_pylist(), key=lambda row: row["id"]) == [
+class Given:
+    """Rows of a part, as they are."""
+
+    def __init__(self, row: dict[str, Any], schema: pa.Schema) -> None:
+        self.rows = pa.Table.from_pylist([row], schema)
+
+    def read(self, part: str) -> pa.Table:
+        return self.rows
+
+
+@pytest.fixture(params=FORMATS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    """A table with one row."""
+    table = open_table(request.param, str(tmp_path), "mine/some")
+    put(table, 1, {"id": "a", "score": {"a": 1}}, SOME)
+    return table
+
+
+def put(table: LakeTable, number: int, row: dict[str, Any], schema: pa.Schema) -> None:
+    """Commits a version with one more row."""
+    part = NewPart(table.folder, f"data/{number}", str(number), Given(row, schema), "", table.evolve(schema), None)
+    new = write_part(part)
+    assert new
+    table.commit([new], [], Head(number, number), {"sluice.version": str(number)})
+
+
+def rows_of(table: LakeTable) -> list[list[dict[str, Any]]]:
+    """Rows of the versions of a table, without empty ones."""
+    found = [read_version(table, version.number).to_pylist() for version in table.versions()]
+    return [sorted(rows, key=lambda row: row["id"]) for rows in found if rows]
+
+
+def test_columns_and_fields_of_columns_are_added_and_older_versions_stay_readable(table: LakeTable) -> None:
+    score = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    wider = pa.schema([("id", pa.string()), ("score", score), ("new", pa.float64())])
+    put(table, 2, {"id": "b", "score": {"a": 2, "b": "x"}, "new": 0.5}, wider)
+    put(table, 3, {"id": "c", "score": {"a": 3}}, SOME)  # a version without the new columns
+    first, *_, last = rows_of(table)
+    assert [(row["id"], row["score"]["a"]) for row in first] == [("a", 1)]
+    assert last == [
         {"id": "a", "score": {"a": 1, "b": None}, "new": None},
         {"id": "b", "score": {"a": 2, "b": "x"}, "new": 0.5},
+        {"id": "c", "score": {"a": 3, "b": None}, "new": None},
     ]
-    before = table.versions()
-    for changed, name in (
-        (pa.schema([("id", pa.int64())]), "id"),
-        (pa.schema([("score", pa.struct([("a", pa.string())]))]), "score.a"),
-    ):
-        with pytest.raises(InputError, match=rf"the column {name} of .* has the type"):
-            table.evolve(changed)
-    assert table.versions() == before
 
 
-def small(format_: str, root: Path) -> Any:
-    return type("Recipe", (), {"place": type("Place", (), {"lake": lakes.LakePlace(format=format_, root=str(root))})})()
+@pytest.mark.parametrize(
+    ("changed", "name"), [(("id", pa.int64()), "id"), (("score", pa.struct([("a", pa.string())])), r"score\.a")]
+)
+def test_a_column_with_another_type_is_refused_by_name(table: LakeTable, changed: Any, name: str) -> None:
+    before = table.versions(), table.schema()
+    with pytest.raises(InputError, match=rf"the column {name} of .*mine/some has the type .* its readers would break"):
+        put(table, 2, {}, pa.schema([("more", pa.string()), changed]))
+    assert (table.versions(), table.schema()) == before
 
 
-def numbers(table: LakeTable) -> list[int]:
-    return [version.number for version in table.versions() if version.files]
-
-
-def put(table: LakeTable, name: str, rows: pa.Table, head: Head) -> None:
-    from tasks.formats.lakes.files import NewPart, write_part
-
-    class Given:
-        def read(self, part: str) -> pa.Table:
-            return rows
-
-    schema = table.evolve(rows.schema)
-    new = write_part(NewPart(table.folder, f"data/{name}", name, Given(), name, schema, None))
-    assert new
-    table.commit([new], [], head, {"sluice.version": name})
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_of_two_writers_one_is_refused(format_: str, tmp_path: Path) -> None:
-    table = open_table(format_, str(tmp_path), "mine/some")
-    put(table, "one", pa.table({"id": ["a"], "score": [{"a": 1}]}, schema=SOME), Head(1, 1))
-    slow = open_table(format_, str(tmp_path), "mine/some")
-    loaded = slow._table()
-    put(table, "two", pa.table({"id": ["b"], "score": [{"a": 1}]}, schema=SOME), Head(2, 2))
-    slow._table = lambda: loaded  # type: ignore[method-assign]
+def test_of_two_writers_one_is_refused(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = copy(table)
+    monkeypatch.setattr(slow, "_table", partial(lambda loaded: loaded, table._table()))  # type: ignore[attr-defined]
+    put(table, 2, {"id": "b", "score": {"a": 2}}, SOME)
     with pytest.raises(TransientError, match="another writer has committed"):
-        slow.commit([], [], Head(2, 2), {})
-    assert len(numbers(table)) == 2
+        put(slow, 2, {"id": "b", "score": {"a": 2}}, SOME)
+    assert [len(rows) for rows in rows_of(table)] == [1, 2]
