@@ -413,7 +413,12 @@ def table_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> It
     """
     if not hasattr(module, "tables"):
         return
+    existing = Artifact.find(store, own)
+    recorded = {ref.role: ref for ref in existing.record.inputs} if existing else {}
     for role, table in sorted(module.tables(config).items()):
+        if role in recorded:
+            yield recorded[role]
+            continue
         key = sha256_of_json([table.format, table.path, table.version, table.timestamp])[:32]
         pin = f"{own.path}/{PINS}/{key}"
         try:

@@ -116,11 +116,11 @@ def _deleted(table: Any) -> dict[str, bytes]:
     """Returns the positions of deleted rows by the name of their file."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
+    vectors = pa.table(table.deletion_vectors())
     deleted = {}
-    for row in pa.table(table.deletion_vectors()).to_pylist():
-        keep = np.array(row["selection_vector"], np.bool_)
-        name = below(table.table_uri, unquote(plain_path(row["filepath"])))
-        deleted[name] = np.flatnonzero(~keep).astype("<i8").tobytes()
+    for path, kept in zip(vectors.column("filepath"), vectors.column("selection_vector"), strict=True):
+        name = below(table.table_uri, unquote(plain_path(path.as_py())))
+        deleted[name] = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype("<i8").tobytes()
     return deleted
 
 

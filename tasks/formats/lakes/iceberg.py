@@ -72,10 +72,18 @@ def snapshot_of(address: TableAddress, identity: str) -> Snapshot:
         if table.snapshot_by_id(int(number)) is None:
             raise ValueError(f"the snapshot {number} has expired")
         scan = table.scan(snapshot_id=int(number))
+        _check_deletes(table, address, int(number))
         tasks = list(scan.plan_files())
         deletes = _read_all_delete_files(table.io, tasks)
         files = [_file(table, scan.projection(), task, deletes, address) for task in tasks]
     return Snapshot(identity, sorted(files, key=lambda file: file.name))
+
+
+def _check_deletes(table: Any, address: TableAddress, number: int) -> None:
+    """Raises InputError if the snapshot has equality deletes, which the library does not apply."""
+    if table.snapshot_by_id(number).summary["total-equality-deletes"] not in (None, "0"):
+        cause = f"the snapshot {number} of the Iceberg table {address.path} of {address.setting} has equality deletes"
+        raise InputError(f"{cause}, which are not read", "rewrite its data files, and name the snapshot after that")
 
 
 def _file(table: Any, schema: Any, task: Any, deletes: Any, address: TableAddress) -> TableFile:
