@@ -220,7 +220,8 @@ class _Writer:
         elif table.schema() is None:
             return  # no rows, and no table yet
         old = [] if reader.table in HISTORY else table.files()
-        left_out, found = None, []
+        left_out: LeftOut | None = None
+        found: list[Found] = []
         if reader.table not in HISTORY:
             left_out = LeftOut(document_column(reader.table), tombstones=self.tombstones)
             if old and not replaces:
@@ -247,6 +248,8 @@ class _Writer:
             the rows that the version does not add, and the results of the search, with copies.
         """
         version = rows.reader.version
+        if not rows.parts:  # the table has these rows
+            return left_out, self._search(table, old, left_out, copies=f"{FOLDER}/{version}/") if left_out else []
         documents = documents_of(self.store, self.recipe, version)
         lost = replace(
             left_out,
@@ -254,11 +257,9 @@ class _Writer:
             urls=self._set("urls", url_array(documents.column(URL))),
             newer=self._set("newer", id_array(documents.column(ID))),
         )
-        new = [id_array(rows.reader.read(part).column(ID)) for part in rows.parts]
-        sought = self._set("new", np.concatenate(new)) if new else NOTHING
-        found = self._search(table, old, lost, sought, f"{FOLDER}/{version}/") if lost or sought else []
-        again = [one.ids for one in found]
-        return replace(left_out, rows=self._set("again", np.concatenate(again))) if again else left_out, found
+        new = np.concatenate([id_array(rows.reader.ids(part)) for part in rows.parts])
+        found = self._search(table, old, lost, self._set("new", new), f"{FOLDER}/{version}/")
+        return replace(left_out, rows=self._set("again", np.concatenate([one.ids for one in found]))), found
 
     def _search(
         self, table: LakeTable, paths: Sequence[str], lost: LeftOut, sought: SortedSet = NOTHING, copies: str = ""

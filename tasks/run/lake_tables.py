@@ -30,7 +30,8 @@ HISTORY = frozenset({"funnel"})
 
 _FUNNEL = "funnel"
 _NAMES = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("url", pa.string(), nullable=False)])
-_KEPT, _CHUNKS, _EXTRACTED = "kept/", "chunks/", "documents/"
+_FOLDERS = {"documents": "kept/", "chunks": "chunks/", "scores": "documents/"}
+"""Folder with the rows of a table in the first artifact that has them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class RowReader:
         rows = _READERS[self.table](self, part).replace_schema_metadata(None)
         return rows.add_column(0, VERSION, pa.array([self.version] * rows.num_rows, pa.string()))
 
+    def ids(self, part: str) -> pa.ChunkedArray:
+        """Returns the ids of the rows of one part."""
+        return self.folders[0].table(f"{_FOLDERS[self.table]}{part}.parquet", ["id"]).column("id")
+
 
 @dataclass(frozen=True)
 class VersionRows:
@@ -72,17 +77,13 @@ class VersionRows:
     about: dict[str, str]
 
 
-def _documents(reader: RowReader, part: str) -> pa.Table:
-    return reader.folders[0].table(f"{_KEPT}{part}.parquet")
-
-
-def _chunks(reader: RowReader, part: str) -> pa.Table:
-    return reader.folders[0].table(f"{_CHUNKS}{part}.parquet")
+def _rows(reader: RowReader, part: str) -> pa.Table:
+    return reader.folders[0].table(f"{_FOLDERS[reader.table]}{part}.parquet")
 
 
 def _scores(reader: RowReader, part: str) -> pa.Table:
     extracted, *groups = reader.folders
-    rows = extracted.table(f"{_EXTRACTED}{part}.parquet", ["id", "url", "source"])
+    rows = extracted.table(f"{_FOLDERS[reader.table]}{part}.parquet", ["id", "url", "source"])
     for name, folder in zip(reader.groups, groups, strict=True):
         rows = rows.append_column(name, folder.table(path_of(part), [name]).column(name))
     return rows
@@ -93,8 +94,8 @@ def _funnel(reader: RowReader, part: str) -> pa.Table:
 
 
 _READERS: dict[str, Callable[[RowReader, str], pa.Table]] = {
-    "documents": _documents,
-    "chunks": _chunks,
+    "documents": _rows,
+    "chunks": _rows,
     "scores": _scores,
     "funnel": _funnel,
 }
@@ -112,7 +113,7 @@ def version_rows(store: Store, recipe: str, table: str, version: str) -> Version
         InputError: the version has no documents, or a group of its attributes is gone.
     """
     documents = Artifact.open_at(store, ArtifactId(f"{recipe}/documents", version))
-    artifacts, groups = [documents], ()
+    artifacts, groups = [documents], tuple[str, ...]()
     if table == "chunks":
         chunks = Artifact.find(store, ArtifactId(f"{recipe}/chunks", version))
         if chunks is None:
@@ -140,7 +141,7 @@ def _parts(table: str, artifacts: Sequence[Artifact]) -> dict[str, str]:
     """Returns the names of the parts with a hash of the files that they are read from."""
     if table == _FUNNEL:
         return {_FUNNEL: content_of(artifacts[0].parts, (f"{_FUNNEL}.parquet",))}
-    folder = {"documents": _KEPT, "chunks": _CHUNKS, "scores": _EXTRACTED}[table]
+    folder = _FOLDERS[table]
     hashes = [{entry.path: entry.sha256 for part in one.parts for entry in part.files} for one in artifacts]
     names = artifacts[0].names(folder)
     own, *groups = hashes
@@ -171,9 +172,8 @@ def versions_in(store: Store, recipe: str, version: str) -> list[str]:
 def documents_of(store: Store, recipe: str, version: str) -> pa.Table:
     """Returns `id` and `url` of the kept documents of a version."""
     documents = Artifact.open_at(store, ArtifactId(f"{recipe}/documents", version))
-    return pa.concat_tables(
-        [_NAMES.empty_table(), *(documents.table(path, _NAMES.names) for path in documents.files(_KEPT))]
-    )
+    tables = (documents.table(path, _NAMES.names) for path in documents.files(_FOLDERS["documents"]))
+    return pa.concat_tables([_NAMES.empty_table(), *tables])
 
 
 def replaced_ids(store: Store, recipe: str, version: str) -> pa.ChunkedArray:

@@ -17,7 +17,8 @@ from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, Preemp
 
 P = TypeVar("P", bound=Config)
 
-TABLES = ("documents", "chunks", "scores", "funnel")
+LakeTableName = Literal["documents", "chunks", "scores", "funnel"]
+TABLES: tuple[LakeTableName, ...] = ("documents", "chunks", "scores", "funnel")
 """Tables of a lake (`tasks.run.lake_tables`)."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -220,7 +221,7 @@ class LakePlace(Config):
     """Iceberg: name of a catalog, whose settings are in the environment of pyiceberg (PYICEBERG_CATALOG__<NAME>__URI);
     "": an SQLite file in the folder `root`."""
 
-    tables: tuple[Literal["documents", "chunks", "scores", "funnel"], ...] = TABLES
+    tables: tuple[LakeTableName, ...] = TABLES
     """The tables; `chunks` only has rows where the recipe makes chunks."""
 
     @model_validator(mode="after")

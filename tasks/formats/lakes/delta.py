@@ -145,10 +145,11 @@ def _first_line(error: Exception) -> str:
 def _open(path: str, version: int | None = None) -> Any:
     from deltalake import DeltaTable
 
-    return DeltaTable(path, version=version, storage_options=_storage_options(path))
+    return DeltaTable(path, version=version, storage_options=storage_options(path))
 
 
-def _storage_options(path: str) -> dict[str, str] | None:
+def storage_options(path: str) -> dict[str, str] | None:
+    """Returns the settings of the library's client of an object store; None for those that it finds itself."""
     if not path.startswith(("s3://", "s3a://")):
         return None
     found = s3_environment()
@@ -178,7 +179,7 @@ class DeltaLake(LakeTable):
         wanted, existing = plain_schema(schema), self.schema()
         with self._commits():
             if existing is None:
-                options = _storage_options(self.folder.root)
+                options = storage_options(self.folder.root)
                 DeltaTable.create(self.folder.root, wanted, mode="error", storage_options=options)
             elif lacks(existing, wanted, self.folder.root):
                 write_deltalake(self._table(), wanted.empty_table(), mode="append", schema_mode="merge")
@@ -234,7 +235,7 @@ class DeltaLake(LakeTable):
         from deltalake import DeltaTable
 
         root = self.folder.root
-        return _open(root) if DeltaTable.is_deltatable(root, _storage_options(root)) else None
+        return _open(root) if DeltaTable.is_deltatable(root, storage_options(root)) else None
 
     @contextmanager
     def _commits(self) -> Iterator[None]:

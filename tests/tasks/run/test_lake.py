@@ -2,8 +2,11 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from copy import copy
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, TransientError
+from tasks.formats.lakes.delta import storage_options
 from tasks.formats.lakes.files import NewPart, write_part
 from tasks.formats.lakes.iceberg import IcebergLake
 from tasks.formats.lakes.table import Head, LakeTable, open_table
@@ -23,6 +27,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.run.shell import main
 from tests.conftest import engine_of
+from tests.s3_server import separate_server
 from tests.tasks.run.test_accumulated import CHANGED, GROWING, add, run
 from tests.tasks.run.test_adopted import REFINE, small_recipe
 
@@ -89,7 +94,8 @@ def read_version(table: LakeTable, number: int) -> pa.Table:
         return table.catalog.load_table(table.identifier).scan(snapshot_id=number).to_arrow()
     from deltalake import DeltaTable
 
-    return pa.table(DeltaTable(table.folder.root, version=number).scan())
+    root = table.folder.root
+    return pa.table(DeltaTable(root, version=number, storage_options=storage_options(root)).scan())
 
 
 def versions_of(recipe: Recipe, name: str) -> list[list[dict[str, Any]] | None]:
@@ -281,6 +287,26 @@ def test_the_audit_reads_every_file_of_the_lake_and_lists_its_tables(
     assert check_lake(asked, open_store(asked))[0].present == 0
 
 
+def test_a_lake_in_a_bucket_has_the_versions_and_forgets_what_is_taken_down(
+    asked: Recipe, bucket: dict[str, str]
+) -> None:
+    format_ = lakes.lake_of(asked).format
+    place = {**bucket, "format": format_, "tables": ["documents"]}
+    if format_ == "delta":
+        del place["catalog"]
+    remote = asked.override({"place.lake": place})
+    write(remote, "3")
+    found = [{row["id"] for row in rows or ()} for rows in versions_of(remote, "documents")]
+    assert found == [set(corpus(remote, version)) for version in VERSIONS]
+    document, *_ = corpus(remote, "1")
+    take_down(remote, document)
+    readable = [rows for rows in versions_of(remote, "documents") if rows is not None]
+    assert readable
+    assert not [row for rows in readable for row in rows if row["id"] == document or row["url"] == TAKEN_URL]
+    (check,) = check_lake(remote, open_store(remote))
+    assert (check.present, check.files > 0) == (0, True)
+
+
 class Given:
     """Rows of a part, as they are."""
 
@@ -291,10 +317,36 @@ class Given:
         return self.rows
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    with separate_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def bucket(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Root of a lake in a bucket, and name of an Iceberg catalog for it."""
+    for name, value in server.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYICEBERG_CATALOG__MINE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__MINE__URI", f"sqlite:///{tmp_path}/catalog.db")
+    if find_spec("pyiceberg"):  # which reads its environment when it is imported
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", import_module("pyiceberg.utils.config").Config())
+    return {"root": f"s3://sluice/{tmp_path.name}/lake", "catalog": "mine"}
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Root and catalog of a lake."""
+    found: dict[str, str] = {"root": str(tmp_path), "catalog": ""}
+    return request.getfixturevalue("bucket") if request.param == "bucket" else found
+
+
 @pytest.fixture(params=FORMATS)
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
-    """A table with one row."""
-    table = open_table(request.param, str(tmp_path), "mine/some")
+def table(request: pytest.FixtureRequest, place: dict[str, str]) -> LakeTable:
+    """A table with one row, in a folder or a bucket."""
+    table = open_table(request.param, place["root"], "mine/some", place["catalog"])
     put(table, 1, {"id": "a", "score": {"a": 1}}, SOME)
     return table
 
