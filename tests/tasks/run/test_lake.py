@@ -252,6 +252,18 @@ def test_what_is_taken_down_is_in_no_version_that_can_be_read(asked: Recipe) -> 
     assert take_down_in_lake(asked, open_store(asked))[0].note == "nothing is taken down that it has"
 
 
+def test_a_version_from_before_a_takedown_is_written_without_it(asked: Recipe, tmp_path: Path) -> None:
+    other = asked.override({"place.lake.root": str(tmp_path / "other")})
+    document, *_ = corpus(asked, "1")
+    take_down(other, document)
+    write(other, "3")
+    for name in TABLES_WITH_URLS:
+        rows = [row for version in versions_of(other, name) for row in version or ()]
+        assert rows
+        assert not [row for row in rows if row.get("document", row["id"]) == document or row["url"] == TAKEN_URL]
+    assert {check.present for check in check_lake(other, open_store(other))} == {0}
+
+
 def test_no_file_has_what_is_taken_down_as_duckdb_reads_them(asked: Recipe) -> None:
     document, *_ = corpus(asked, "1")
     take_down(asked, document)
