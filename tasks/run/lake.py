@@ -233,6 +233,9 @@ class _Writer:
         added = [one for one in self._map(write_part, parts, f"{reader.table} {reader.version}") if one]
         copies = [one.copy for one in found if one.copy]
         removed = old if replaces else [one.path for one in found if one.lost]
+        again = {one.path for one in added} & set(removed)  # a corpus with some of the same versions
+        added = [one for one in added if one.path not in again]
+        removed = [path for path in removed if path not in again]
         table.commit([*added, *copies], removed, rows.head, rows.about)
         report.versions.append(reader.version)
         report.added += sum(one.rows for one in added)
@@ -271,11 +274,13 @@ class _Writer:
     def _take_down(self, table: LakeTable, name: str, report: TableReport) -> None:
         """Takes out of all versions of a table what is taken down."""
         head = table.head()
-        if head is None or not self.tombstones:
+        # Read again: a takedown during the commit was too early for this table.
+        tombstones = Tombstones.read(in_force(self.store, self.recipe))
+        if head is None or not tombstones:
             return
-        lost = LeftOut(document_column(name), tombstones=self.tombstones)
+        lost = LeftOut(document_column(name), tombstones=tombstones)
         current = table.files()
-        if not report.versions:  # else the commit has left them out
+        if not report.versions or tombstones != self.tombstones:  # else the commit has left them out
             found = [one for one in self._search(table, current, lost, copies=f"{FOLDER}/{TAKEDOWN}/") if one.lost]
             if found:
                 copies = [one.copy for one in found if one.copy]

@@ -213,7 +213,6 @@ class DeltaLake(LakeTable):
         actions += [RemoveAction(paths[path], True, now) for path in removed]
         properties = CommitProperties(
             custom_metadata=dict(about),
-            max_commit_retries=0,
             app_transactions=[Transaction(_NUMBER, head.number), Transaction(_CONTENT, head.content)],
         )
         with self._commits():

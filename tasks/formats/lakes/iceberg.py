@@ -37,11 +37,7 @@ from tasks.formats.lakes.table import (
 CATALOG = "catalog://"
 _NUMBER, _CONTENT = "sluice.number", "sluice.content"
 _METADATA = re.compile(r"v?(\d+)(?:-[0-9a-f-]+)?\.metadata\.json")
-_PROPERTIES = {
-    "write.metadata.metrics.default": "counts",
-    # Another commit in the meantime may be of the same version: it is looked at again, not committed beside it.
-    "commit.retry.num-retries": "0",
-}
+_PROPERTIES = {"write.metadata.metrics.default": "counts"}
 
 
 def identity_of(address: TableAddress) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from importlib import import_module
@@ -27,7 +26,6 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.run.shell import main
 from tests.conftest import engine_of
-from tests.s3_server import separate_server
 from tests.tasks.run.test_accumulated import CHANGED, GROWING, add, run
 from tests.tasks.run.test_adopted import REFINE, small_recipe
 
@@ -202,6 +200,36 @@ def test_without_a_dedup_index_a_version_replaces_all_and_equal_documents_are_no
     assert {row["version"] for row in newest(alone, "funnel")} == {"1", "2", "3"}
 
 
+def test_another_corpus_replaces_the_rows_of_the_versions_that_it_lacks(
+    lake: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, "2")
+    # A second result of the same cycle does not have the first one among its versions.
+    monkeypatch.setattr(lakes, "versions_in", lambda *_: ["1", "3"])
+    write(lake, "3")
+    versions = {row["version"] for row in newest(lake, "documents")}
+    assert versions == {"1", "3"}
+    assert len(newest(lake, "documents")) == len(corpus(lake, "3"))
+
+
+def test_a_takedown_during_a_commit_reaches_the_version_that_it_adds(
+    asked: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = asked.override({"place.lake.root": str(tmp_path / "other"), "place.lake.tables": ["documents"]})
+    document, *_ = corpus(asked, "1")
+    kind = type(table_of(other, "documents"))
+    commit = kind.commit
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(kind, "commit", commit)
+        take_down(other, document)
+        commit(*arguments)
+
+    monkeypatch.setattr(kind, "commit", interrupted)
+    write(other, "1")
+    assert check_lake(other, open_store(other))[0].present == 0
+
+
 def test_a_kill_before_the_commit_leaves_the_old_version_and_the_next_run_writes_the_same_files(
     lake: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,23 +360,14 @@ class Given:
         return self.rows
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[dict[str, str]]:
-    with separate_server() as environment:
-        yield environment
-
-
 @pytest.fixture
-def bucket(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def bucket(separate_s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Root of a lake in a bucket, and name of an Iceberg catalog for it."""
-    for name, value in server.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYICEBERG_CATALOG__MINE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__MINE__URI", f"sqlite:///{tmp_path}/catalog.db")
     if find_spec("pyiceberg"):  # which reads its environment when it is imported
         monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", import_module("pyiceberg.utils.config").Config())
-    return {"root": f"s3://sluice/{tmp_path.name}/lake", "catalog": "mine"}
+    return {"root": f"{separate_s3}/lake", "catalog": "mine"}
 
 
 @pytest.fixture(params=["folder", "bucket"])
