@@ -128,7 +128,7 @@ $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
 	  || echo 'sluice: azurite could not be installed ($(VENV)/.azurite.log): no tests of ADLS'
 	@touch $@
 
-oracles: $(ORACLES)/.installed models ## compare with trl, PEFT, bitsandbytes and lm-eval; stores on ADLS and GCS
+oracles: $(ORACLES)/.installed models ## compare with trl, PEFT, bitsandbytes and lm-eval; stores on ADLS and GCS; lakes
 	$(ORACLES)/bin/python -m pytest -m oracle $$(grep -rl --include='test_*.py' pytest.mark.oracle tests)
 	$(ORACLES)/bin/python -m pytest -m 'oracle and not soak' tests/stores
 
