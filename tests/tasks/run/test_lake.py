@@ -59,16 +59,23 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 @pytest.fixture(params=FORMATS)
 def lake(request: pytest.FixtureRequest, grown: Recipe, tmp_path: Path) -> Recipe:
-    """The recipe with an empty lake of each format."""
-    return grown.override({"place.lake": {"format": request.param, "root": str(tmp_path / "lake")}})
+    """The recipe with an empty lake of each format, with two tables."""
+    place = {"format": request.param, "root": str(tmp_path / "lake"), "tables": ["documents", "funnel"]}
+    return grown.override({"place.lake": place})
 
 
 @pytest.fixture
-def asked(lake: Recipe, tmp_path: Path) -> Recipe:
+def whole(lake: Recipe) -> Recipe:
+    """The recipe with all tables."""
+    return lake.override({"place.lake.tables": ["documents", "chunks", "scores", "funnel"]})
+
+
+@pytest.fixture
+def asked(whole: Recipe, tmp_path: Path) -> Recipe:
     """The recipe with a lake of version 3, and a store of its own, for takedowns."""
-    write(lake, "3")
-    shutil.copytree(open_store(lake).root, tmp_path / "store", copy_function=os.link)
-    return lake.override({"place.store": str(tmp_path / "store")})
+    write(whole, "3")
+    shutil.copytree(open_store(whole).root, tmp_path / "store", copy_function=os.link)
+    return whole.override({"place.store": str(tmp_path / "store")})
 
 
 def write(recipe: Recipe, version: str) -> dict[str, TableReport]:
@@ -140,13 +147,13 @@ def test_each_version_is_one_commit_and_every_version_can_be_read(lake: Recipe) 
     assert {written_by[id_] for id_ in corpus(lake, "1")} == {"1"}
 
 
-def test_chunks_and_scores_are_those_of_the_documents_and_the_funnel_has_all_versions(lake: Recipe) -> None:
-    write(lake, "3")
-    assert {row["document"] for row in newest(lake, "chunks")} == set(corpus(lake, "3"))
-    scores = {row["id"]: row for row in newest(lake, "scores")}
-    assert set(corpus(lake, "3")) < set(scores)
+def test_chunks_and_scores_are_those_of_the_documents_and_the_funnel_has_all_versions(whole: Recipe) -> None:
+    write(whole, "3")
+    assert {row["document"] for row in newest(whole, "chunks")} == set(corpus(whole, "3"))
+    scores = {row["id"]: row for row in newest(whole, "scores")}
+    assert set(corpus(whole, "3")) < set(scores)
     assert all(row["gopher_quality"]["words"] > 0 for row in scores.values())
-    funnel = newest(lake, "funnel")
+    funnel = newest(whole, "funnel")
     assert {row["version"] for row in funnel} == set(VERSIONS)
     assert sum(row["documents"] for row in funnel if (row["version"], row["step"]) == ("1", "kept")) == 18
 
@@ -161,7 +168,7 @@ def test_duckdb_reads_the_newest_version(lake: Recipe) -> None:
 
 def test_a_version_that_the_table_has_is_not_written_again(lake: Recipe) -> None:
     write(lake, "3")
-    before = {name: table_of(lake, name).versions() for name in ("documents", "scores", "funnel")}
+    before = {name: table_of(lake, name).versions() for name in ("documents", "funnel")}
     again = [table for version in VERSIONS for table in write(lake, version).values()]
     assert {(table.added, tuple(table.versions)) for table in again} == {(0, ())}
     assert {table.note for table in again} == {"has 3 already", *(f"has a version newer than {one}" for one in "12")}
@@ -253,14 +260,14 @@ def test_a_kill_before_the_commit_leaves_the_old_version_and_the_next_run_writes
 
 
 def test_the_same_files_are_written_on_any_workers(
-    lake: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(lake, "3")
-    other = lake.override({"place.lake.root": str(tmp_path / "other")})
+    write(whole, "3")
+    other = whole.override({"place.lake.root": str(tmp_path / "other")})
     monkeypatch.setattr(lakes, "open_engine", lambda *_: engine_of(-1))
     write(other, "3")
     for name in TABLES_WITH_URLS:
-        one, two = table_of(lake, name), table_of(other, name)
+        one, two = table_of(whole, name), table_of(other, name)
         assert one.files() == two.files()
         assert [one.folder.read(path) for path in one.files()] == [two.folder.read(path) for path in two.files()]
 
