@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from operators.aws import use_connection
+from operators.connections import use_store
 from operators.runs import RunSettings
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
@@ -29,7 +29,7 @@ def read_result(recipe: Recipe, stage: str, version: str, member: str = "") -> S
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import open_store, result_of
 
-    use_connection(recipe)
+    use_store(recipe)
     kind = STAGES[stage].output
     name = f"{recipe.name}/{kind}/{member}" if member else f"{recipe.name}/{kind}"
     artifact = Artifact.open_at(open_store(recipe), ArtifactId(name, version))

@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.alerts import forward_alerts
-from operators.aws import use_connection
+from operators.connections import use_store, use_stream
 from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
@@ -80,7 +80,9 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         recipe = find_recipe(self.recipe)
         run = self.run_of(recipe, context)
         recipe = run.recipe(recipe)
-        use_connection(recipe)
+        use_store(recipe)
+        if self.stage == "stream":
+            use_stream(recipe)
         version, source_version = run.version, run.source_version
         if self.variant:
             source_version = run.version

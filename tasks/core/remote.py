@@ -1,11 +1,12 @@
 """Access to object stores: client settings, exclusive creation, and translation of client errors.
 
 The client library of each protocol reads its own credentials from its environment (AWS_*, AZURE_STORAGE_*, GOOGLE_*),
-configuration files, or workload identity. Only file systems whose exclusive creation is atomic on the server are
-allowed. With "check, then write", two writers could both succeed.
+configuration files, or workload identity; a variable of ours can have the key for GCS. Only file systems whose
+exclusive creation is atomic on the server are allowed. With "check, then write", two writers could both succeed.
 """
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -48,6 +49,9 @@ _AZURE_TRIES = 6
 """Attempts per request, as many as gcsfs makes; with pauses of 1, 3, 5, 9 and 17 s, each up to 3 s longer or shorter.
 The client's own pauses begin at 15 s."""
 
+GCS_KEY = "SLUICE_GCS_KEY"
+"""Environment variable with the key of a service account as JSON. Google's clients read keys only from files."""
+
 _WRITER = "sluice-writer"
 
 READ_WHOLE: dict[str, dict[str, Any]] = {protocol: {"max_concurrency": 1} for protocol in S3}
@@ -88,7 +92,7 @@ def connect(root: str, *, brief: bool = False) -> tuple[Any, str]:
     except ValueError as error:
         if protocol not in AZURE:
             raise
-        remedy = "set AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING"
+        remedy = "set [place] store_conn_id, AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING"
         raise StoreError(f"{root} cannot be used as it is configured ({error})", remedy) from None
 
 
@@ -105,13 +109,24 @@ def _file_system(protocol: str, account: str, brief: bool, process: int, identit
     # Files written by other processes must be visible immediately.
     fresh = {"use_listings_cache": False, "skip_instance_cache": True}
     if protocol in GCS:
-        return fsspec.filesystem(protocol, **fresh)
+        return fsspec.filesystem(protocol, token=_gcs_key(), **fresh)
     if protocol in AZURE:
         return _azure(fsspec.filesystem(protocol, account_name=account or None, **fresh), 2 if brief else _AZURE_TRIES)
     fs = fsspec.filesystem("s3", config_kwargs=_BRIEF_S3_CONFIG if brief else _S3_CONFIG, **fresh)
     # In addition to botocore's retries, for response bodies that are cut off.
     fs.retries = 2 if brief else TRIES
     return fs
+
+
+def _gcs_key() -> dict[str, Any] | None:
+    if not (text := os.environ.get(GCS_KEY)):
+        return None
+    with contextlib.suppress(ValueError, TypeError):
+        key = json.loads(text)
+        if key["type"] == "service_account" and key["private_key"]:
+            return dict(key)
+    # gcsfs would go on with an error that has the key.
+    raise StoreError(f"{GCS_KEY} is not the key of a service account", "set it to the JSON of one")
 
 
 def _azure(fs: Any, tries: int) -> Any:
@@ -123,7 +138,7 @@ def _azure(fs: Any, tries: int) -> Any:
 
 
 def _identity() -> int:
-    prefixes = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+    prefixes = ("AWS_", "AZURE_", "GOOGLE_", GCS_KEY, "STORAGE_EMULATOR_HOST")
     return hash(tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(prefixes))))
 
 
@@ -207,6 +222,7 @@ _EXPIRED = {
 }
 _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_REMEDY = "set {} or [place] store_conn_id"
 _QUOTA = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "507"}
 
 
@@ -222,7 +238,9 @@ def translate(error: BaseException, url: str) -> SluiceError | None:
     if code in _KEYS:
         return StoreError(f"the store of {url} does not accept the credentials ({detail})", "set others")
     if code == "401" and detail.startswith("Anonymous caller"):  # gcsfs goes on without credentials if it finds none
-        return StoreError(f"no credentials for {url} ({detail})", "set GOOGLE_APPLICATION_CREDENTIALS")
+        return StoreError(
+            f"no credentials for {url} ({detail})", "set GOOGLE_APPLICATION_CREDENTIALS or [place] store_conn_id"
+        )
     if code in _EXPIRED:
         return TransientError(f"the credentials for {url} have expired ({detail})", "a retry reads new ones")
     if code in _NO_BUCKET:
@@ -241,9 +259,11 @@ def _unreachable(error: BaseException, url: str) -> SluiceError | None:
     names = {type(cause).__name__ for cause in _causes(error)}
     detail = " ".join(str(error).split())
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
-        return StoreError(f"no credentials for {url} ({detail})", "set the AWS environment or [place] aws_conn_id")
+        return StoreError(f"no credentials for {url} ({detail})", _REMEDY.format("the AWS environment"))
     if names & {"ClientAuthenticationError", "CredentialUnavailableError", "DefaultCredentialsError"}:
-        return StoreError(f"no credentials for {url} ({detail})", "set the environment of the store's client")
+        return StoreError(
+            f"no credentials for {url} ({detail})", "set the environment of the store's client or [place] store_conn_id"
+        )
     if names & {"InvalidRegionError", "NoRegionError", "ParamValidationError", "ProfileNotFound"}:
         return StoreError(f"{url} cannot be used as it is configured ({detail})", "correct the AWS settings")
     if names & {"BotoCoreError", "ClientError", "ClientPayloadError", "TimeoutError", "FSTimeoutError"} or _of_client(

@@ -31,7 +31,10 @@ VERSION = 1
 
 KAFKA = "SLUICE_KAFKA"
 """Environment variable with the settings of the client as one JSON object, named as in librdkafka: bootstrap.servers,
-and what the broker needs of security.protocol, sasl.mechanism, sasl.username, sasl.password."""
+and what the broker needs of security.protocol, sasl.mechanism, sasl.username, sasl.password. In Airflow it is set from
+the connection that `[place] stream_conn_id` names."""
+
+_SOURCE = f"[place] stream_conn_id or {KAFKA}"
 
 AT_ONCE = 10_000
 """Offsets of a part. A killed stage reads at most one part again."""
@@ -88,7 +91,7 @@ def _client() -> Iterator[Any]:
     try:
         consumer = Consumer({**settings, **_FIXED}, logger=log)
     except (KafkaException, TypeError, ValueError) as error:
-        raise RecipeError(f"{KAFKA} cannot be used ({error})", "correct the environment variable") from None
+        raise RecipeError(f"the settings of the Kafka client cannot be used ({error})", f"correct {_SOURCE}") from None
     try:
         yield consumer
     finally:
@@ -103,7 +106,7 @@ def _settings() -> dict[str, Any]:
     if isinstance(settings, dict) and settings.get("bootstrap.servers"):
         return settings
     example = '{"bootstrap.servers": "broker:9092"}'
-    raise RecipeError(f"the environment variable {KAFKA} does not name a broker", f"set it to {example}")
+    raise RecipeError(f"{_SOURCE} does not name a broker", f"set one of them, with {example}")
 
 
 @contextlib.contextmanager
@@ -123,7 +126,7 @@ def _explained(topic: Topic) -> Iterator[None]:
             ) from None
         denied = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION)
         if error.code() in denied:
-            raise InputError(cause, f"correct the credentials in {KAFKA}, or the rights of the user") from None
+            raise InputError(cause, f"correct the credentials of {_SOURCE}, or the rights of the user") from None
         raise TransientError(cause) from None
 
 

@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from operators.aws import use_connection
+from operators.connections import use_store
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
 from tasks.core.store import Store
@@ -19,7 +19,7 @@ NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS
 ON_S3 = """
 [place]
 store = "s3://sluice/airflow"
-aws_conn_id = "lake"
+store_conn_id = "lake"
 """
 
 
@@ -68,14 +68,14 @@ def test_a_dag_uses_s3_through_its_connection_without_leaking_the_secret(
 def test_a_missing_connection_is_reported_at_once(recipes, connection):
     recipes("lost", ON_S3.replace("lake", "sea"))
     with pytest.raises(RecipeError, match=r'connection "sea" of lost cannot be used.*Admin > Connections'):
-        use_connection(find_recipe("lost"))
+        use_store(find_recipe("lost"))
 
 
 def test_the_identity_of_the_connection_replaces_an_inherited_one(recipes, connection, monkeypatch):
     recipes("other", ON_S3)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-somebody-else")
-    use_connection(find_recipe("other"))
+    use_store(find_recipe("other"))
     assert os.environ["AWS_ACCESS_KEY_ID"] == "sluice"
     assert "AWS_SESSION_TOKEN" not in os.environ
     assert os.environ["AWS_ENDPOINT_URL_S3"] == connection.url
