@@ -18,7 +18,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.extract import stream
-from tests.kafka import Broker
+from tests.kafka import Broker, Guarded
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
@@ -219,6 +219,19 @@ def test_without_a_broker_in_the_environment_the_message_says_how_to_name_one(
     monkeypatch.setenv(stream.KAFKA, settings)
     with pytest.raises(RecipeError, match=r"SLUICE_KAFKA does not name a broker") as raised:
         made(recipe_in(tmp_path), "1", "stream")
+    assert "s3cret-word" not in str(raised.value)
+
+
+def test_a_password_that_the_broker_refuses_is_named_and_not_shown(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Guarded(broker, "reader", "another") as guard:
+        settings = {"bootstrap.servers": guard.address, "security.protocol": "SASL_PLAINTEXT"}
+        settings |= {"sasl.mechanism": "PLAIN", "sasl.username": "reader", "sasl.password": "s3cret-word"}
+        monkeypatch.setenv(stream.KAFKA, json.dumps(settings))
+        with pytest.raises(InputError, match=r"SASL authentication error.*Correct the credentials") as raised:
+            made(recipe_in(tmp_path), "1", "stream")
+    assert guard.refused
     assert "s3cret-word" not in str(raised.value)
 
 
