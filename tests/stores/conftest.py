@@ -12,11 +12,12 @@ from pyarrow.fs import LocalFileSystem
 
 from tasks.core.store import Store
 from tests.s3_server import Faults, FaultyServer
-from tests.stores.servers import Azure, Google, why_no_azure
+from tests.stores.servers import Azure, Google, Hadoop, why_no_azure
 
 needs_adlfs = pytest.mark.oracle("adlfs")
 ON_SERVERS = [
     "s3",
+    "webhdfs",
     pytest.param("abfs", marks=needs_adlfs),
     pytest.param("gs", marks=pytest.mark.oracle("gcsfs")),
 ]
@@ -51,6 +52,13 @@ def google_server() -> Iterator[Google]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def hadoop() -> Iterator[Hadoop]:
+    """A stub of WebHDFS, one for all tests."""
+    with Hadoop() as server:
+        yield server
+
+
 @dataclass(frozen=True)
 class Place:
     """A prefix of a bucket for one test, and its server."""
@@ -68,14 +76,15 @@ class Place:
 
 def place_on(protocol: str, request: pytest.FixtureRequest) -> Iterator[Place]:
     """Yields a place on the server of a protocol, whose environment is set and whose faults end with the test."""
-    names = {"s3": "s3_server", "abfs": "azure_server", "gs": "google_server"}
+    names = {"s3": "s3_server", "webhdfs": "hadoop", "abfs": "azure_server", "gs": "google_server"}
     server = request.getfixturevalue(names[protocol])
     folder = request.getfixturevalue("tmp_path")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
         patch.setenv("SLUICE_CACHE", str(folder / "cache"))
-        yield Place(f"{protocol}://sluice/{folder.name}", server)
+        host = server.url.partition("//")[2] + "/" if protocol == "webhdfs" else ""
+        yield Place(f"{protocol}://{host}sluice/{folder.name}", server)
     server.faults.calm()
 
 
