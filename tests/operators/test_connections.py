@@ -388,13 +388,13 @@ PEM = "-----BEGIN PRIVATE KEY-----\nplanted-pem-77aa\n-----END PRIVATE KEY-----\
         ),
         (
             f'store = "{AZURE}"\nstore_conn_id = "lake"',
-            {"conn_type": "wasb", "extra": {"connection_string": f"AccountName=lake;AccountKey={SECRET}=="}},
-            (f"{SECRET}==",),
+            {"conn_type": "wasb", "extra": {"connection_string": "AccountName=lake;AccountKey=planted-3b=="}},
+            ("planted-3b==",),
         ),
         (
             f'store = "{AZURE}"\nstore_conn_id = "lake"',
-            {"conn_type": "wasb", "login": "lake", "extra": {"shared_access_key": f"shared-{SECRET}"}},
-            (f"shared-{SECRET}",),
+            {"conn_type": "wasb", "login": "lake", "extra": {"shared_access_key": "planted-7d"}},
+            ("planted-7d",),
         ),
         (
             'store = "gs://sluice"\nstore_conn_id = "lake"',
@@ -403,8 +403,8 @@ PEM = "-----BEGIN PRIVATE KEY-----\nplanted-pem-77aa\n-----END PRIVATE KEY-----\
         ),
         (
             'stream_conn_id = "lake"',
-            {"conn_type": "kafka", "extra": {"bootstrap.servers": "b:1", "ssl.key.pem": f"kafka {PEM}"}},
-            (f"kafka {PEM}",),
+            {"conn_type": "kafka", "extra": {"bootstrap.servers": "b:1", "ssl.key.pem": PEM.replace("77aa", "99bb")}},
+            (PEM.replace("77aa", "99bb"),),
         ),
     ],
 )

@@ -170,10 +170,15 @@ class Google(Emulator):
 
 
 class Hadoop(FaultyServer):
-    """HDFS behind WebHDFS, in memory: name node and data node, which are told apart by the path."""
+    """HDFS behind WebHDFS, in memory: name node and data node, which are told apart by the path.
+
+    Attributes:
+        users: names that requests had.
+    """
 
     def __init__(self) -> None:
         super().__init__(self.answer)
+        self.users: set[str] = set()
         self.faults.refusals["expired"] = ("401 Unauthorized", "AuthenticationException", [])
         self._files: dict[str, tuple[int, bytes]] = {}
         self._folders = {"/"}
@@ -184,6 +189,7 @@ class Hadoop(FaultyServer):
         """Answers a request of WebHDFS, as Hadoop 3 does."""
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         query = {name: values[0] for name, values in parse_qs(environ["QUERY_STRING"]).items()}
+        self.users.add(query.get("user.name", ""))
         node, _, path = environ["PATH_INFO"].removeprefix("/").partition("/v1")
         query["unconditional"] = environ.get("unconditional", False)
         with self._lock:
