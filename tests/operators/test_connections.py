@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -106,6 +107,36 @@ def test_a_dag_uses_s3_through_its_connection_without_leaking_the_secret(
     shown = shown_by(run, said(), there.store)
     assert any("s3flow/plan" in text for text in shown)
     assert not [text for text in shown if SECRET in text]
+
+
+def test_a_task_whose_credentials_expire_is_tried_again_with_those_that_the_connection_has_then(
+    recipes, dag_bag, s3_server, connect, monkeypatch
+):
+    monkeypatch.setattr("tasks.core.store.PROBE_LIMIT_S", 0.0)
+    refused = []
+
+    def log_in(session: str) -> None:
+        extra = {"endpoint_url": server.url, "region_name": "us-east-1", "aws_session_token": session}
+        connect(conn_type="aws", login="sluice", password=SECRET, extra=extra)
+
+    def store(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if environ.get("HTTP_X_AMZ_SECURITY_TOKEN") == "second":
+            return s3_server.faults.app(environ, start)
+        refused.append(environ["HTTP_X_AMZ_SECURITY_TOKEN"])
+        log_in("second")
+        start("400 Bad Request", [("Content-Type", "application/xml")])
+        return [b"<Error><Code>ExpiredToken</Code><Message>it has expired</Message></Error>"]
+
+    recipes("brief", ON_S3)
+    dag = dag_bag().dags["brief.takedown"]
+    for task in dag.tasks:
+        task.retry_delay = timedelta(0)
+    with FaultyServer(store) as server:
+        log_in("first")
+        run = dag.test(run_conf={"takedown.domains": "example.org"})
+    assert states(run) == {"takedown": "success"}
+    assert [one.try_number for one in run.get_task_instances()] == [2]
+    assert set(refused) == {"first"}
 
 
 def on_azure(server: Azure, kind: str) -> dict[str, Any]:
