@@ -6,9 +6,9 @@ in the field `kafka`. The stage `extract` reads them like other rows.
 
 The range of offsets of each partition is decided once, as the first part of the artifact: from the end of the previous
 version's range up to the high watermark at that moment. It is in the metrics of the record
-(`<source>/<topic>/<partition>/from` and `/to`, exclusive), which also keep the ends of streams that the recipe no longer
-has. So a killed run reads the same range again, and every offset is in one version; the broker's own record of what a
-consumer group has read is not used. The connection stays in this process, which has the credentials.
+(`<source>/<topic>/<partition>/from` and `/to`, exclusive), which also keep the ends of streams that the recipe no
+longer has. So a killed run reads the same range again, and every offset is in one version; the broker's own record of
+what a consumer group has read is not used. The connection stays in this process, which has the credentials.
 """
 
 import contextlib
