@@ -90,9 +90,8 @@ def _in_force(recipe: Recipe, stage: str) -> dict[str, Any]:
         return {"watermark": about}
     if stage == "promote":
         return {"champion": {"model": json.loads(artifact.read("champion.json"))["champion"]["artifact"], **about}}
-    state = {}
-    for topic in artifact.record.config["topics"]:
-        ranges = ranges_of(artifact.record.metrics, topic["name"])
+    state: dict[str, Any] = {}
+    for (name, topic), ranges in sorted(ranges_of(artifact.record.metrics).items()):
         offsets = {str(partition): end for partition, (_, end) in ranges.items()}
-        state[topic["name"]] = {"topic": topic["topic"], "next_offsets": offsets, **about}
+        state[f"{name}/{topic}"] = {"next_offsets": offsets, **about}
     return state

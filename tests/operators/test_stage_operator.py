@@ -195,8 +195,8 @@ def test_airflow_shows_to_which_offset_the_newest_version_has_read_a_stream(stre
     for version, partition in (("1", 0), ("2", 3), ("1", 1)):
         assert streaming("wire", version, partition) == "success"
     newest = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("wire/messages", "2"))
-    shown = {"topic": "articles", "next_offsets": {"0": 1, "1": 0, "2": 0, "3": 1}, "version": "2"}
-    assert state_of("wire/streams") == {"news": {**shown, "finished": newest.record.finished.isoformat()}}
+    shown = {"next_offsets": {"0": 1, "1": 0, "2": 0, "3": 1}, "version": "2"}
+    assert state_of("wire/streams") == {"news/articles": {**shown, "finished": newest.record.finished.isoformat()}}
 
 
 def test_a_state_that_airflow_does_not_take_is_a_warning(streaming, monkeypatch, caplog):

@@ -104,7 +104,7 @@ class Emulator(FaultyServer):
     """
 
     def __init__(self, command: list[str], layer: Any = None) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._command = [part.replace("PORT", str(self.port)) for part in command]
         self.proxy = Proxy(self.port)
         self.layer = layer(self.proxy) if layer else self.proxy
@@ -275,7 +275,7 @@ def why_no_azure() -> str:
     return ""
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])

@@ -24,7 +24,7 @@ from tasks.core.errors import SluiceError, StoreError, TransientError
 from tasks.core.stage import Output, Report
 from tasks.core.store import AlreadyPublished, Store, probe
 from tests.s3_server import KINDS, Rule, S3Server
-from tests.stores.conftest import ON_SERVERS, Place, needs_adlfs, place_on
+from tests.stores.conftest import ON_EMULATORS, ON_SERVERS, Place, needs_adlfs, place_on
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = ArtifactId("demo/tokens", "a")
@@ -66,6 +66,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(policy, lambda *_: 0.01)
 
 
+@pytest.mark.parametrize("place", ON_EMULATORS, indirect=True)  # Ceph checks that the condition is signed
 def test_a_server_that_ignores_conditions_is_refused(place: Place) -> None:
     place.faults.rules = [Rule("ignore condition", method="PUT|POST", times=100)]
     probe.cache_clear()
@@ -254,7 +255,7 @@ def test_a_file_written_in_blocks_is_read_as_it_was_written(place: Place) -> Non
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("place", ["s3", pytest.param("abfs", marks=needs_adlfs)], indirect=True)
+@pytest.mark.parametrize("place", ["s3", "ceph", pytest.param("abfs", marks=needs_adlfs)], indirect=True)
 def test_of_writers_of_one_large_record_exactly_one_wins(place: Place) -> None:
     store, contents = place.store(), [bytes([number]) * (80 << 20) for number in range(3)]
 

@@ -32,7 +32,7 @@ def test_each_run_reads_what_is_new_with_the_password_that_the_connection_has_th
         assert (messages.rows_out, guard.refused) == (len(sent), 0)
     (asset,) = stack.airflow.pages("/assets", "assets", name_pattern="wire/streams")
     (state,) = stack.airflow.call("GET", f"/assets/{asset['id']}/state-store")["asset_state_store"]
-    assert (state["key"], state["value"]["version"]) == ("news", "2")
+    assert (state["key"], state["value"]["version"]) == ("news/articles", "2")
     assert state["value"]["next_offsets"] == {"0": len(pages), "1": 0, "2": 0, "3": 0}
     texts = [path.read_bytes() for path in stack.home.root.rglob("*") if path.is_file()]
     assert any(b"wire/messages@2" in text for text in texts)

@@ -23,6 +23,7 @@ from tests.kafka import Broker, Guarded
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
 
+NEWS = ("news", "articles")
 TEXT = "The river runs to the sea, and message {} says so. "
 
 
@@ -65,8 +66,8 @@ def test_each_version_has_the_messages_after_the_one_before(broker: Broker, tmp_
     broker.send(*numbers(3, 4), partition=3)
     second = made(recipe, "2", "stream")
     assert (texts(first), texts(second)) == (["0", "1", "2"], ["3", "4"])
-    assert stream.ranges_of(first.record.metrics, "news") == {0: (0, 2), 1: (0, 0), 2: (0, 0), 3: (0, 1)}
-    assert stream.ranges_of(second.record.metrics, "news") == {0: (2, 2), 1: (0, 0), 2: (0, 0), 3: (1, 3)}
+    assert stream.ranges_of(first.record.metrics)[NEWS] == {0: (0, 2), 1: (0, 0), 2: (0, 0), 3: (0, 1)}
+    assert stream.ranges_of(second.record.metrics)[NEWS] == {0: (2, 2), 1: (0, 0), 2: (0, 0), 3: (1, 3)}
     assert texts(made(recipe, "1", "stream")) == ["0", "1", "2"]
 
 
@@ -123,6 +124,21 @@ def test_a_large_topic_is_read_over_several_versions(broker: Broker, tmp_path: P
     broker.send(*numbers(*range(5)), partition=1)
     versions = [texts(made(recipe, version, "stream")) for version in ("1", "2")]
     assert versions == [["0", "1", "2"], ["3", "4"]]
+
+
+@pytest.mark.parametrize(
+    "between", [{"name": "other", "topic": "weather"}, {"topic": "weather"}], ids=["left out", "another topic"]
+)
+def test_a_stream_that_versions_left_out_goes_on_where_it_ended(
+    between: dict[str, str], broker: Broker, tmp_path: Path
+) -> None:
+    broker.send(*numbers(0, 1))
+    broker.send(*numbers(7), topic="weather")
+    made(recipe_in(tmp_path), "1", "stream")
+    assert texts(made(recipe_in(tmp_path, **between), "2", "stream")) == ["7"]
+    made(recipe_in(tmp_path, **between), "3", "stream")
+    broker.send(*numbers(2))
+    assert texts(made(recipe_in(tmp_path), "4", "stream")) == ["2"]
 
 
 KILLED = """
