@@ -13,10 +13,15 @@ from pyarrow.fs import LocalFileSystem
 from tasks.core.store import Store
 from tests.s3_server import Faults, FaultyServer
 from tests.stores.ceph import Ceph, why_no_ceph
-from tests.stores.servers import Azure, Google, why_no_azure
+from tests.stores.servers import Azure, Google, Hadoop, why_no_azure
 
 needs_adlfs = pytest.mark.oracle("adlfs")
-ON_EMULATORS = ["s3", pytest.param("abfs", marks=needs_adlfs), pytest.param("gs", marks=pytest.mark.oracle("gcsfs"))]
+ON_EMULATORS = [
+    "s3",
+    "webhdfs",
+    pytest.param("abfs", marks=needs_adlfs),
+    pytest.param("gs", marks=pytest.mark.oracle("gcsfs")),
+]
 ON_SERVERS = [*ON_EMULATORS, pytest.param("ceph", marks=pytest.mark.soak)]
 
 
@@ -58,6 +63,13 @@ def google_server() -> Iterator[Google]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def hadoop() -> Iterator[Hadoop]:
+    """A stub of WebHDFS, one for all tests."""
+    with Hadoop() as server:
+        yield server
+
+
 @dataclass(frozen=True)
 class Place:
     """A prefix of a bucket for one test, and its server."""
@@ -76,6 +88,7 @@ class Place:
 SERVERS = {
     "s3": ("s3", "s3_server"),
     "ceph": ("s3", "ceph_server"),
+    "webhdfs": ("webhdfs", "hadoop"),
     "abfs": ("abfs", "azure_server"),
     "gs": ("gs", "google_server"),
 }
@@ -91,7 +104,8 @@ def place_on(name: str, request: pytest.FixtureRequest) -> Iterator[Place]:
         for variable, value in server.environment.items():
             patch.setenv(variable, value)
         patch.setenv("SLUICE_CACHE", str(folder / "cache"))
-        yield Place(f"{protocol}://sluice/{folder.name}", server)
+        host = server.url.partition("//")[2] + "/" if protocol == "webhdfs" else ""
+        yield Place(f"{protocol}://{host}sluice/{folder.name}", server)
     server.faults.calm()
 
 

@@ -55,6 +55,8 @@ def check_complete(store: Store) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the pauses of the clients between tries, without changing the number of tries."""
+    monkeypatch.setattr("tasks.core.webhdfs._LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tasks.core.webhdfs._FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
     if find_spec("gcsfs"):
         quick = SimpleNamespace(**{**vars(asyncio), "sleep": lambda _: asyncio.sleep(0.01)})
@@ -89,6 +91,7 @@ def test_a_store_that_refuses_is_reported_at_the_start_in_one_line(place: Place,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", [one for one in ON_SERVERS if one != "webhdfs"], indirect=True)
 def test_a_bucket_that_does_not_exist_is_named(place: Place) -> None:
     root = place.root.replace("//sluice/", "//no-such-bucket/")
     with pytest.raises(StoreError, match=r"(?i)there is no bucket for \w+://no-such-bucket/.*create it"):
@@ -107,12 +110,16 @@ def test_a_run_whose_credentials_expire_ends_and_resumes_at_the_first_missing_pa
 
 @pytest.mark.usefixtures("impatient")
 def test_a_lost_response_does_not_make_the_winner_a_loser(place: Place) -> None:
-    place.faults.rules = [Rule("lost reply", method="PUT|POST")]
-    store = place.store()
-    store.publish("a.json", b"mine")
-    assert place.faults.told["lost reply"] == 1
-    with pytest.raises(AlreadyPublished):
-        store.publish("a.json", b"mine")
+    store, lost = place.store(), 0
+    for number in range(5):  # HDFS takes four requests
+        place.faults.rules = [Rule("lost reply", method="PUT|POST", after=number)]
+        store.publish(f"{number}.json", b"mine")
+        if place.faults.told["lost reply"] == lost:
+            break
+        lost += 1
+        with pytest.raises(AlreadyPublished):
+            store.publish(f"{number}.json", b"mine")
+    assert lost == (4 if place.root.startswith("webhdfs") else 1)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "500"])

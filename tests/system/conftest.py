@@ -100,6 +100,20 @@ mlflow = "${{MLFLOW_TRACKING_URI:-}}"
     + SMALL
 )
 
+# Messages of a broker that the Airflow connection names.
+WIRE = """
+name = "wire"
+[[extract.streams]]
+name = "news"
+topic = "articles"
+[annotate]
+use = ["language", "prose_score", "pii"]
+[consolidate]
+filters = []
+[place]
+stream_conn_id = "wire_kafka"
+"""
+
 # The same stages for a takedown, which would be in force for other tests of the same recipe.
 LEAVING = (
     SMOKE.replace('name = "smoke"', 'name = "leaving"').replace("[crawl]", "[crawl]\nrecrawl = true")
@@ -325,6 +339,7 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     (folder / "leaving.toml").write_text(LEAVING)
     (folder / "monthly.toml").write_text(MONTHLY.format(texts=folder / "texts"))
     (folder / "notes.toml").write_text(NOTES.format(folder=folder))
+    (folder / "wire.toml").write_text(WIRE)
     (folder / "vetoed.toml").write_text(VETOED.format(folder=folder))
 
 

@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -32,7 +33,10 @@ VERSION = 1
 
 KAFKA = "SLUICE_KAFKA"
 """Environment variable with the settings of the client as one JSON object, named as in librdkafka: bootstrap.servers,
-and what the broker needs of security.protocol, sasl.mechanism, sasl.username, sasl.password."""
+and what the broker needs of security.protocol, sasl.mechanism, sasl.username, sasl.password. In Airflow it is set from
+the connection that `[place] stream_conn_id` names."""
+
+_SOURCE = f"[place] stream_conn_id or {KAFKA}"
 
 AT_ONCE = 10_000
 """Offsets of a part. A killed stage reads at most one part again."""
@@ -49,6 +53,9 @@ _FIXED = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
 }
+
+_DEFAULTS = {"reconnect.backoff.ms": 1000}
+"""A refused password is tried again, each time with a line in the log."""
 
 Range = tuple[int, int]
 """First offset, and the offset after the last one."""
@@ -71,9 +78,11 @@ def run(config: StreamConfig, inputs: Inputs, output: Output, engine: Engine) ->
     """
     previous = inputs.get("previous")
     _keep_ends(config, previous, output)
-    with _client() as consumer:
+    refused: list[Any] = []
+    with _client(refused) as consumer:
         for topic in config.topics or ():
-            with _explained(topic):
+            with _explained(topic, refused):
+                _check_rights(consumer, refused)
                 _read_topic(consumer, topic, previous, output)
     _check_is_next(output, previous)
     records = output.committed.values()
@@ -82,20 +91,25 @@ def run(config: StreamConfig, inputs: Inputs, output: Output, engine: Engine) ->
 
 
 @contextlib.contextmanager
-def _client() -> Iterator[Any]:
-    """Yields a consumer with the settings of the environment."""
+def _client(refused: list[Any]) -> Iterator[Any]:
+    """Yields a consumer with the settings of the environment, which adds the broker's refusals to `refused`."""
     try:
-        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import Consumer, KafkaError, KafkaException
     except ImportError:
         raise InputError(
             "the recipe has [[extract.streams]], and confluent-kafka is not installed",
             "install it where the stage runs (pip install 'sluice[kafka]')",
         ) from None
+
+    def note(error: Any) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            refused.append(error)
+
     settings = _settings()
     try:
-        consumer = Consumer({**settings, **_FIXED}, logger=log)
+        consumer = Consumer({**_DEFAULTS, **settings, **_FIXED, "error_cb": note}, logger=log)
     except (KafkaException, TypeError, ValueError) as error:
-        raise RecipeError(f"{KAFKA} cannot be used ({error})", "correct the environment variable") from None
+        raise RecipeError(f"the settings of the Kafka client cannot be used ({error})", f"correct {_SOURCE}") from None
     try:
         yield consumer
     finally:
@@ -110,18 +124,33 @@ def _settings() -> dict[str, Any]:
     if isinstance(settings, dict) and settings.get("bootstrap.servers"):
         return settings
     example = '{"bootstrap.servers": "broker:9092"}'
-    raise RecipeError(f"the environment variable {KAFKA} does not name a broker", f"set it to {example}")
+    raise RecipeError(f"{_SOURCE} does not name a broker", f"set one of them, with {example}")
+
+
+def _check_rights(consumer: Any, refused: list[Any]) -> None:
+    """Returns as soon as a broker answers, or has refused the credentials; raises KafkaException for both failures."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + SILENT_S
+    while True:
+        try:
+            consumer.list_topics(timeout=1.0)
+            return
+        except KafkaException:
+            consumer.poll(0)  # reports the reason, which the exception does not have
+            if refused or time.monotonic() > deadline:
+                raise
 
 
 @contextlib.contextmanager
-def _explained(topic: Topic) -> Iterator[None]:
+def _explained(topic: Topic, refused: list[Any]) -> Iterator[None]:
     """Converts errors of the client to those of a stage, with source and topic."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:
         yield
     except KafkaException as raised:
-        error = raised.args[0]
+        error = refused[-1] if refused else raised.args[0]
         cause = f"{_named(topic)}: {error.str()}"
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise InputError(
@@ -130,7 +159,7 @@ def _explained(topic: Topic) -> Iterator[None]:
             ) from None
         denied = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION)
         if error.code() in denied:
-            raise InputError(cause, f"correct the credentials in {KAFKA}, or the rights of the user") from None
+            raise InputError(cause, f"correct the credentials of {_SOURCE}, or the rights of the user") from None
         raise TransientError(cause) from None
 
 
