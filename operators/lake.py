@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from operators.aws import use_connection
+from operators.connections import use_store
 from operators.recipes import RecipeOperator
 from operators.runs import fails_at_once, run_of
 from tasks.run.recipe import find_recipe
@@ -33,7 +33,7 @@ class LakeOperator(RecipeOperator):
             from tasks.run.runner import open_store
 
             recipe = find_recipe(self.recipe)
-            use_connection(recipe)
+            use_store(recipe)
             store = open_store(recipe)
             if self.only_takedowns:
                 tables = take_down_in_lake(recipe, store)
