@@ -1,5 +1,6 @@
 """The lake of a recipe: tables that are the corpus as of the newest version, read by the libraries and by DuckDB."""
 
+import json
 import os
 import shutil
 from copy import copy
@@ -173,6 +174,24 @@ def test_a_version_that_the_table_has_is_not_written_again(lake: Recipe) -> None
     assert {(table.added, tuple(table.versions)) for table in again} == {(0, ())}
     assert {table.note for table in again} == {"has 3 already", *(f"has a version newer than {one}" for one in "12")}
     assert {name: table_of(lake, name).versions() for name in before} == before
+
+
+def test_the_command_writes_the_tables_and_says_what_it_wrote(lake: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lake", "--recipe", lake.text, "--version", "1"]) == 0
+    documents, funnel = capsys.readouterr().out.splitlines()
+    assert documents.split() == [
+        "documents",
+        table_of(lake, "documents").folder.root,
+        *["1:", "18", "rows,", "0.0", "MB"],
+    ]
+    assert main(["lake", "--recipe", lake.text, "--version", "1", "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert [(table["table"], table["note"]) for table in tables] == [
+        ("documents", "has 1 already"),
+        ("funnel", "has 1 already"),
+    ]
+    assert main(["lake", "--recipe", lake.text, "--version", "9"]) == 2
+    assert "no artifact smoke/documents@9" in capsys.readouterr().err
 
 
 def test_a_version_copies_only_the_files_that_lose_rows(lake: Recipe) -> None:
