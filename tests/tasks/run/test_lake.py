@@ -37,6 +37,7 @@ FORMATS = [
     pytest.param("iceberg", marks=pytest.mark.oracle("pyiceberg")),
 ]
 TABLES_WITH_URLS = ("documents", "chunks", "scores")
+TWO_TABLES = ["documents", "funnel"]
 TAKEN_URL = "file://books/2-5.txt"
 SOME = pa.schema([("id", pa.string()), ("score", pa.struct([("a", pa.int32())]))])
 
@@ -61,7 +62,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 @pytest.fixture(params=FORMATS)
 def lake(request: pytest.FixtureRequest, grown: Recipe, tmp_path: Path) -> Recipe:
     """The recipe with an empty lake of each format, with two tables."""
-    place = {"format": request.param, "root": str(tmp_path / "lake"), "tables": ["documents", "funnel"]}
+    place = {"format": request.param, "root": str(tmp_path / "lake"), "tables": TWO_TABLES}
     return grown.override({"place.lake": place})
 
 
@@ -178,18 +179,11 @@ def test_a_version_that_the_table_has_is_not_written_again(lake: Recipe) -> None
 
 def test_the_command_writes_the_tables_and_says_what_it_wrote(lake: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lake", "--recipe", lake.text, "--version", "1"]) == 0
-    documents, funnel = capsys.readouterr().out.splitlines()
-    assert documents.split() == [
-        "documents",
-        table_of(lake, "documents").folder.root,
-        *["1:", "18", "rows,", "0.0", "MB"],
-    ]
+    documents, _ = capsys.readouterr().out.splitlines()
+    assert documents.split(maxsplit=2) == ["documents", table_of(lake, "documents").folder.root, "1: 18 rows, 0.0 MB"]
     assert main(["lake", "--recipe", lake.text, "--version", "1", "--json"]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
-    assert [(table["table"], table["note"]) for table in tables] == [
-        ("documents", "has 1 already"),
-        ("funnel", "has 1 already"),
-    ]
+    assert {table["table"]: table["note"] for table in tables} == dict.fromkeys(TWO_TABLES, "has 1 already")
     assert main(["lake", "--recipe", lake.text, "--version", "9"]) == 2
     assert "no artifact smoke/documents@9" in capsys.readouterr().err
 
