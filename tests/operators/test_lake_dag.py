@@ -1,10 +1,29 @@
 """The DAG of a lake: it follows the documents and chunks of its recipe, and a takedown reaches the tables at once."""
 
+import duckdb
 import pytest
 
 from tasks.run import lake
 from tests.airflow_home import states
 
+BOOKS = """
+name = "books"
+makes = ["documents"]
+[crawl]
+enabled = false
+[[extract.files]]
+name = "books"
+kind = "text"
+path = "{folder}/books/*.txt"
+[annotate]
+use = ["gopher_quality", "prose_score", "pii"]
+[consolidate]
+filters = ["gopher_quality"]
+sources = ["books"]
+[place.lake]
+format = "delta"
+root = "{folder}/lake"
+"""
 LAKE = '\n[place.lake]\nformat = "delta"\nroot = "/lake"\n'
 
 
@@ -43,6 +62,28 @@ def test_the_lake_of_a_recipe_with_chunks_follows_them_too(recipes, dag_bag):
     assert waited == {"x-sluice://chunky/documents", "x-sluice://chunky/chunks"}
     made = {outlet.uri for outlet in dags["chunky.tokens"].get_task("chunks").outlets}
     assert made == {"x-sluice://chunky/chunks"}
+
+
+@pytest.mark.soak
+@pytest.mark.oracle("deltalake")
+def test_documents_are_in_the_table_after_their_corpus_and_gone_after_their_takedown(recipes, dag_bag, tmp_path):
+    (tmp_path / "books").mkdir()
+    for number in range(12):
+        words = " ".join(f"word{number}x{place}" for place in range(60 + 10 * number))
+        (tmp_path / "books" / f"{number}.txt").write_text(f"the and of {words}.\n")
+    recipes("books", text=BOOKS.format(folder=tmp_path))
+    bag = dag_bag().dags
+    for dag in ("corpus", "lake"):
+        assert str(bag[f"books.{dag}"].test(run_conf={"version": "1"}).state) == "success"
+    query = f"select url from read_parquet('{tmp_path}/lake/books/documents/data/*/*.parquet')"
+    before = {url for (url,) in duckdb.sql(query).fetchall()}
+    assert len(before) > 3
+    gone = sorted(before)[0]
+    assert states(bag["books.takedown"].test(run_conf={"takedown.urls": gone})) == {
+        "takedown": "success",
+        "lake": "success",
+    }
+    assert {url for (url,) in duckdb.sql(query).fetchall()} == before - {gone}
 
 
 def test_a_takedown_takes_out_of_the_lake_in_the_same_run(recipes, dag_bag, documents, calls):

@@ -1,8 +1,12 @@
 """The lake of a recipe: tables that are the corpus as of the newest version, read by the libraries and by DuckDB."""
 
+import itertools
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from copy import copy
 from functools import partial
 from importlib import import_module
@@ -270,6 +274,56 @@ def test_a_kill_before_the_commit_leaves_the_old_version_and_the_next_run_writes
     write(lake, "3")
     assert set(table.folder.list("data")) == left
     assert {row["id"] for row in newest(lake, "documents")} == set(corpus(lake, "3"))
+
+
+DYING = """
+import os, signal, sys
+from tasks.core.store import Store
+from tasks.formats.lakes.delta import DeltaLake
+from tasks.formats.lakes.iceberg import IcebergLake
+from tasks.run.shell import main
+
+left = int(sys.argv[1])
+
+def counted(function):
+    def call(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **named)
+    return call
+
+for kind, names in ((Store, ("write", "remove")), (DeltaLake, STEPS), (IcebergLake, STEPS)):
+    for name in names:
+        setattr(kind, name, counted(getattr(kind, name)))
+sys.exit(main(sys.argv[2:]))
+""".replace("STEPS", '("evolve", "commit", "forget", "head")')
+
+
+@pytest.mark.soak
+def test_killed_at_any_step_the_table_has_a_version_and_the_next_run_completes_it(
+    asked: Recipe, tmp_path: Path
+) -> None:
+    document, *_ = corpus(asked, "1")
+    before = asked.override({"place.store": str(tmp_path / "before"), "place.lake.tables": ["documents"]})
+    shutil.copytree(open_store(asked).root, open_store(before).root, copy_function=os.link)
+    take_down(asked, document)
+    expected = {row["id"] for row in newest(asked, "documents")}
+    for step in itertools.count(1):
+        root = {"place.lake.root": str(tmp_path / f"lake-{step}"), "place.lake.tables": ["documents"]}
+        write(before.override(root), "2")  # with what is taken down later
+        killed = asked.override(root)
+        command = ["lake", "--recipe", killed.text, "--version", "3"]
+        died = subprocess.run([sys.executable, "-c", DYING, str(step), *command], capture_output=True, check=False)
+        assert died.returncode in (0, -signal.SIGKILL), died.stderr
+        assert newest(killed, "documents")
+        assert main(command) == 0
+        assert {row["id"] for row in newest(killed, "documents")} == expected
+        assert check_lake(killed, open_store(killed))[0].present == 0
+        if not died.returncode:
+            break
+    assert step > 8
 
 
 def test_the_same_files_are_written_on_any_workers(
