@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import InputError, TransientError
+from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.formats.lakes.delta import storage_options
 from tasks.formats.lakes.files import NewPart, write_part
 from tasks.formats.lakes.iceberg import IcebergLake
 from tasks.formats.lakes.table import Head, LakeTable, open_table
 from tasks.run import lake as lakes
 from tasks.run.lake import TableReport, check_lake, take_down_in_lake, write_lake
-from tasks.run.recipe import Recipe
+from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store
 from tasks.run.shell import main
 from tests.conftest import engine_of
@@ -422,6 +422,25 @@ def test_a_lake_in_a_bucket_has_the_versions_and_forgets_what_is_taken_down(
     assert not [row for rows in readable for row in rows if row["id"] == document or row["url"] == TAKEN_URL]
     (check,) = check_lake(remote, open_store(remote))
     assert (check.present, check.files > 0) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ({"format": "delta", "root": "/lake", "catalog": "mine"}, "catalog: a Delta table has none: remove it"),
+        ({"format": "parquet", "root": "/lake"}, "place.lake.format"),
+        ({"format": "delta", "root": "/lake"}, "place.lake: this recipe makes no documents"),
+    ],
+)
+def test_a_lake_that_cannot_be_written_is_refused_with_the_recipe(place: dict[str, str], problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        find_recipe("smoke").override({"makes": ["tokens"], "place.lake": place})
+
+
+def test_a_recipe_without_a_lake_is_told_so(tmp_path: Path) -> None:
+    recipe = find_recipe("smoke").override({"place.store": str(tmp_path)})
+    with pytest.raises(RecipeError, match=r"smoke has no \[place.lake\]\. Add the section"):
+        write_lake(recipe, open_store(recipe), "1")
 
 
 class Given:
