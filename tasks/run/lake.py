@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.engine import Engine, open_engine
-from tasks.core.errors import RecipeError
+from tasks.core.errors import RecipeError, TransientError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, in_force
@@ -213,10 +213,14 @@ class _Writer:
 
     def _commit(self, table: LakeTable, rows: VersionRows, replaces: bool, report: TableReport) -> None:
         """Commits one version: adds its rows, and removes those that it replaces; all others if `replaces`."""
-        reader = rows.reader
+        reader, head = rows.reader, table.head()
         if rows.parts:
             first = reader.read(next(iter(rows.parts)))
             schema = table.evolve(first.schema)
+            if table.head() != head:
+                raise TransientError(
+                    f"another writer has committed to {table.folder.root} in the meantime", "run again"
+                )
         elif table.schema() is None:
             return  # no rows, and no table yet
         old = [] if reader.table in HISTORY else table.files()
@@ -292,6 +296,8 @@ class _Writer:
         old = sorted(set(self._existing(table)) - set(current))
         gone = [one.path for one in self._search(table, old, lost) if one.lost]
         if gone:
+            # Some may be new files of a writer that has not committed yet: after this commit it cannot.
+            table.commit([], [], head, {"sluice.recipe": self.recipe, **_ABOUT})
             table.forget(gone)
             report.forgotten = len(gone)
 

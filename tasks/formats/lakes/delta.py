@@ -177,11 +177,12 @@ class DeltaLake(LakeTable):
         from deltalake import DeltaTable, write_deltalake
 
         wanted, existing = plain_schema(schema), self.schema()
-        with self._commits():
-            if existing is None:
+        if existing is None:
+            with self._commits():
                 options = storage_options(self.folder.root)
-                DeltaTable.create(self.folder.root, wanted, mode="error", storage_options=options)
-            elif lacks(existing, wanted, self.folder.root):
+                DeltaTable.create(self.folder.root, wanted, mode="ignore", storage_options=options)
+        elif lacks(existing, wanted, self.folder.root):
+            with self._commits():
                 write_deltalake(self._table(), wanted.empty_table(), mode="append", schema_mode="merge")
         return wanted
 
@@ -230,7 +231,7 @@ class DeltaLake(LakeTable):
         for path in paths:
             self.folder.remove(path)
 
-    def _table(self) -> Any:
+    def _load(self) -> Any:
         from deltalake import DeltaTable
 
         root = self.folder.root
@@ -238,10 +239,11 @@ class DeltaLake(LakeTable):
 
     @contextmanager
     def _commits(self) -> Iterator[None]:
-        from deltalake.exceptions import CommitFailedError, TableNotFoundError  # noqa: F401
+        from deltalake.exceptions import CommitFailedError
 
         try:
             yield
+            self._held = None
         except CommitFailedError as error:
             cause = f"another writer has committed to {self.folder.root} in the meantime ({_first_line(error)})"
             raise TransientError(cause, "run again") from None

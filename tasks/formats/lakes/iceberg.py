@@ -37,7 +37,11 @@ from tasks.formats.lakes.table import (
 CATALOG = "catalog://"
 _NUMBER, _CONTENT = "sluice.number", "sluice.content"
 _METADATA = re.compile(r"v?(\d+)(?:-[0-9a-f-]+)?\.metadata\.json")
-_PROPERTIES = {"write.metadata.metrics.default": "counts"}
+_PROPERTIES = {
+    "write.metadata.metrics.default": "counts",
+    # A retry would add files beside those of another writer, or files that a takedown has deleted in the meantime.
+    "commit.retry.num-retries": "0",
+}
 
 
 def identity_of(address: TableAddress) -> str:
@@ -192,17 +196,14 @@ class IcebergLake(LakeTable):
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         wanted, table = plain_schema(schema), self._table()
-        with self._commits():
-            if table is None:
+        if table is None:
+            with self._commits():
                 self.catalog.create_namespace_if_not_exists(self.identifier.partition(".")[0])
-                table = self.catalog.create_table(
-                    self.identifier, wanted, location=self.folder.root, properties=_PROPERTIES
-                )
-            elif lacks(table.schema().as_arrow(), wanted, self.folder.root):
-                with table.update_schema() as update:
-                    update.union_by_name(wanted)
-                table = self._table()
-        with_ids = schema_to_pyarrow(table.schema(), include_field_ids=True)
+                self.catalog.create_table(self.identifier, wanted, location=self.folder.root, properties=_PROPERTIES)
+        elif lacks(table.schema().as_arrow(), wanted, self.folder.root):
+            with self._commits(), table.update_schema() as update:
+                update.union_by_name(wanted)
+        with_ids = schema_to_pyarrow(self._table().schema(), include_field_ids=True)
         return pa.schema([with_ids.field(name) for name in wanted.names])
 
     def head(self) -> Head | None:
@@ -265,7 +266,7 @@ class IcebergLake(LakeTable):
         for path in paths:
             self.folder.remove(path)
 
-    def _table(self) -> Any:
+    def _load(self) -> Any:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -279,6 +280,7 @@ class IcebergLake(LakeTable):
 
         try:
             yield
+            self._held = None
         except (CommitFailedException, TableAlreadyExistsError, ValidationException) as error:
             cause = f"another writer has committed to {self.folder.root} in the meantime ({error})"
             raise TransientError(cause, "run again") from None

@@ -115,12 +115,25 @@ class TableVersion:
 class LakeTable(ABC):
     """A table that is written: one commit per version, whose files are written before.
 
+    An object knows the table as it was when it was first looked at, and after its own commits. It cannot commit if
+    another writer has committed since, so what was decided by head and files still holds when it commits.
+
     Args:
         folder: folder of the table.
     """
 
     def __init__(self, folder: Store) -> None:
         self.folder = folder
+        self._held: Any = None
+
+    @abstractmethod
+    def _load(self) -> Any:
+        """Returns the library's object of the table; None if there is no table yet."""
+
+    def _table(self) -> Any:
+        if self._held is None:
+            self._held = self._load()
+        return self._held
 
     @abstractmethod
     def schema(self) -> pa.Schema | None:

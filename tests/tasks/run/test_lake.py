@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from copy import copy
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -199,7 +198,7 @@ def test_a_version_copies_only_the_files_that_lose_rows(lake: Recipe) -> None:
     lost = {path for path in before if urls_in(table, path) & changed}
     emptied = {path for path in lost if urls_in(table, path) <= changed}
     report = write(lake, "3")["documents"]
-    assert set(before) - set(table.files()) == lost
+    assert set(before) - set(table_of(lake, "documents").files()) == lost
     assert report.rewritten == len(lost - emptied)
     assert {path for path in before if path.startswith("data/1/")}.isdisjoint(lost)
 
@@ -254,6 +253,27 @@ def test_a_takedown_during_a_commit_reaches_the_version_that_it_adds(
     assert check_lake(other, open_store(other))[0].present == 0
 
 
+def test_a_writer_whose_files_a_takedown_has_deleted_cannot_commit_them(
+    asked: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = asked.override({"place.lake.root": str(tmp_path / "other"), "place.lake.tables": ["documents"]})
+    write(other, "1")
+    kind = type(table_of(other, "documents"))
+    commit = kind.commit
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(kind, "commit", commit)
+        take_down(other, next(iter(corpus(other, "1"))))  # and a document of version 2, in files without a commit
+        commit(*arguments)
+
+    monkeypatch.setattr(kind, "commit", interrupted)
+    with pytest.raises(TransientError, match="another writer has committed"):
+        write(other, "2")
+    write(other, "2")
+    assert len(newest(other, "documents")) == len(corpus(other, "2")) - 2
+    assert check_lake(other, open_store(other))[0].present == 0
+
+
 def test_a_kill_before_the_commit_leaves_the_old_version_and_the_next_run_writes_the_same_files(
     lake: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +288,7 @@ def test_a_kill_before_the_commit_leaves_the_old_version_and_the_next_run_writes
         patch.setattr(type(table), "commit", killed)
         with pytest.raises(KeyboardInterrupt):
             write(lake, "3")
-    assert {path: table.folder.size(path) for path in table.files()} == held
+    assert {path: table.folder.size(path) for path in table_of(lake, "documents").files()} == held
     left = set(table.folder.list("data"))
     assert left > set(held)
     write(lake, "3")
@@ -486,6 +506,13 @@ def put(table: LakeTable, number: int, row: dict[str, Any], schema: pa.Schema) -
     table.commit([new], [], Head(number, number), {"sluice.version": str(number)})
 
 
+def opened_again(table: LakeTable) -> LakeTable:
+    """The table, as another writer looks at it."""
+    other = copy(table)
+    other._held = None
+    return other
+
+
 def rows_of(table: LakeTable) -> list[list[dict[str, Any]]]:
     """Rows of the versions of a table, without empty ones."""
     found = [read_version(table, version.number).to_pylist() for version in table.versions()]
@@ -516,10 +543,16 @@ def test_a_column_with_another_type_is_refused_by_name(table: LakeTable, changed
     assert (table.versions(), table.schema()) == before
 
 
-def test_of_two_writers_one_is_refused(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = copy(table)
-    monkeypatch.setattr(slow, "_table", partial(lambda loaded: loaded, table._table()))  # type: ignore[attr-defined]
+def test_of_two_writers_one_is_refused(table: LakeTable) -> None:
+    slow = opened_again(table)
+    assert slow.head() == Head(1, 1)
     put(table, 2, {"id": "b", "score": {"a": 2}}, SOME)
     with pytest.raises(TransientError, match="another writer has committed"):
         put(slow, 2, {"id": "b", "score": {"a": 2}}, SOME)
-    assert [len(rows) for rows in rows_of(table)] == [1, 2]
+    # A commit without files, as of a takedown, counts too.
+    second = opened_again(table)
+    assert second.head() == Head(2, 2)
+    table.commit([], [], Head(2, 2), {})
+    with pytest.raises(TransientError, match="another writer has committed"):
+        put(second, 3, {"id": "c", "score": {"a": 2}}, SOME)
+    assert {len(rows) for rows in rows_of(table)} == {1, 2}
