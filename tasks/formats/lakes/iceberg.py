@@ -51,11 +51,12 @@ def identity_of(address: TableAddress) -> str:
         snapshot = address.version
         if address.timestamp:
             at = datetime.fromisoformat(address.timestamp).timestamp() * 1000
-            snapshot = max((one.timestamp_ms, one.snapshot_id) for one in table.history() if one.timestamp_ms <= at)[1]
+            before = [(one.timestamp_ms, one.snapshot_id) for one in table.history() if one.timestamp_ms <= at]
+            snapshot = max(before)[1] if before else None
         elif snapshot is None and table.current_snapshot():
             snapshot = table.current_snapshot().snapshot_id
         if snapshot is None or table.snapshot_by_id(snapshot) is None:
-            raise ValueError("there is no such snapshot" if snapshot else "it has no snapshot")
+            raise ValueError("there is no such snapshot" if snapshot else "there is no snapshot yet")
         return f"{ICEBERG}:{table.metadata.table_uuid}:{snapshot}"
 
 
