@@ -159,9 +159,10 @@ def _parquet_rows(
     with parquet.open_file(file.local(), [text] if text else None) as rows:
         groups = list(range(piece.start, piece.end)) if piece else None
         for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=[*stored.values()]):
+            arrays = {name: batch.column(column) for name, column in stored.items()}
             for index in range(batch.num_rows):
                 if number not in deleted:
-                    fields = {name: batch.column(column)[index] for name, column in stored.items()}
+                    fields = {name: array[index] for name, array in arrays.items()}
                     values = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
                     if any(_bytes_of(value) > config.max_payload_bytes for value in values):
                         yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
