@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from tasks.core import hub
 from tasks.core.config import Config, Problems, SectionCopy, nearest, require_absolute
+from tasks.core.errors import InputError
 from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parser
 
@@ -22,6 +24,11 @@ PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 
 
 def _absolute(path: str) -> str:
+    if hub.is_dataset(path):
+        try:
+            hub.parse(path)
+        except InputError as error:
+            raise ValueError(str(error)) from None
     return path if path.startswith(tuple(PLACEHOLDERS)) else require_absolute(path)
 
 
@@ -62,7 +69,9 @@ class FileSource(Config):
     """
 
     path: Annotated[str, AfterValidator(_absolute)]
-    """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.gz).
+    """Absolute glob (`**` for any depth), on this machine, as a URL on an object store (s3://bucket/folder/*.gz), or in
+    a dataset of the Hugging Face hub (hf://datasets/owner/name@revision/data/*.parquet). A version reads one commit of
+    a dataset: that of the revision, or of the default branch, when the version was begun.
 
     {stdlib} and {site_packages} are those of the running Python. Files may be compressed with gzip, zstd or bzip2, and
     JSON files also with zip; compression is detected by content, not by name.

@@ -31,7 +31,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core import hub
+from tasks.core.artifact import EXTERNAL, Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, NothingNewError
 from tasks.core.part import POISON
@@ -44,7 +45,7 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import WEB, ExtractConfig, MessageFiles, Topic
+from tasks.stages.extract.config import WEB, ExtractConfig, FileSource, MessageFiles, Topic
 from tasks.stages.extract.files import RowCounts, check_row_counts, count_rows, read_file
 from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
@@ -89,8 +90,26 @@ class PartInput:
 
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
-    """Returns the external files that the stage reads, as local paths, by role `files:<source>`."""
-    return {f"files:{source.name}": [file.local() for file in find_files(source)] for source in config.files}
+    """Returns the external files that the stage reads, as local paths, by role `files:<source>`; none of the hub."""
+    sources = (source for source in config.files if not hub.is_dataset(source.path))
+    return {_role(source): [file.local() for file in find_files(source)] for source in sources}
+
+
+def datasets(config: ExtractConfig) -> dict[str, FileSource]:
+    """Returns the sources that are datasets of the hub, by role `files:<source>`."""
+    return {_role(source): source for source in config.files if hub.is_dataset(source.path)}
+
+
+def _role(source: FileSource) -> str:
+    return f"files:{source.name}"
+
+
+def _at_commit(source: FileSource, inputs: Inputs) -> FileSource:
+    """Returns a source with the commit that the run has resolved, if it is a dataset."""
+    ref = inputs.external.get(_role(source))
+    if ref is None or not hub.is_dataset(source.path):
+        return source
+    return source.model_copy(update={"path": ref.address.removeprefix(EXTERNAL)})
 
 
 def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -106,7 +125,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     store = warc.store if warc else None
     crawled = warc_files(warc) if warc else []
     units = [InputUnit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
-    for source in config.files:
+    for source in (_at_commit(source, inputs) for source in config.files):
         files, unmatched = select_files(source)
         units += [InputUnit(file, source) for file in files]
         for glob in unmatched:
