@@ -150,10 +150,10 @@ def _local(path: str, folder: str) -> SourceFile:
 
 
 def _objects(folder: str, pattern: str) -> Iterator[SourceFile]:
-    store, regex = Store(folder), _compiled(pattern)
-    for name in store.list(""):
+    regex = _compiled(pattern)
+    for name, size in Store(folder).sizes("").items():
         if regex.fullmatch(name):
-            yield SourceFile(f"{folder}/{name}", name, store.size(name))
+            yield SourceFile(f"{folder}/{name}", name, size)
 
 
 def _of_dataset(pattern: hub.HubPath) -> Iterator[SourceFile]:

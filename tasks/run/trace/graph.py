@@ -10,7 +10,7 @@ blocks that are needed are fetched, and of Parquet files only the columns that a
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,7 @@ from tasks.formats.tokens.origins import Origin, accumulates, read_origins
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.warc.archive import Provenance, provenance_of
 from tasks.run import lineage
 from tasks.stages.chunks.structure import PageLayout
 
@@ -54,9 +55,11 @@ class DocumentCapture:
     payload_digest: str | None
     warc_file: str | None
     warc_offset: int | None
+    provenance: Provenance | None = None
+    """Where Common Crawl has it, if it was fetched from there."""
 
 
-CAPTURE = list(DocumentCapture.__dataclass_fields__)
+CAPTURE = [name for name in DocumentCapture.__dataclass_fields__ if name != "provenance"]
 """The columns that describe a document's capture."""
 
 
@@ -246,12 +249,19 @@ class LineageReader:
 
     def captures(self, column: str, values: Sequence[str]) -> list[DocumentCapture]:
         """Returns the captures in which `column`, "url" or "id", has one of `values`."""
-        return [DocumentCapture(*row) for _, row in self.rows("extracted", "documents/", column, values, CAPTURE)]
+        rows = self.rows("extracted", "documents/", column, values, CAPTURE)
+        return [self._with_provenance(DocumentCapture(*row)) for _, row in rows]
 
     def capture(self, kind: str, folder: str, part: str, doc_id: str) -> DocumentCapture | None:
         """Returns the capture of one document from its part; None if the part does not contain the document."""
         rows = self._rows_of(kind, folder, part, doc_id, CAPTURE)
-        return DocumentCapture(**rows[0]) if rows else None
+        return self._with_provenance(DocumentCapture(**rows[0])) if rows else None
+
+    def _with_provenance(self, capture: DocumentCapture) -> DocumentCapture:
+        if not (archived := self.artifacts.get("archived")):
+            return capture
+        found = provenance_of(archived.store, capture.warc_file or "", capture.warc_offset)
+        return replace(capture, provenance=found)
 
     def contents(self, part: str, doc_id: str) -> Contents:
         """Returns the contents of one document of a part; repeats and chunks are in document order."""

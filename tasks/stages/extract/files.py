@@ -33,7 +33,7 @@ from tasks.formats.documents.text import clean
 from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import ORIGIN, ExtractConfig, FileSource, MessageFiles
+from tasks.stages.extract.config import ORIGIN, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
 from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
 from tasks.stages.extract.parser import parse_body
 from tasks.stages.extract.partitioning import FilePiece, explain_read_errors, open_piece
@@ -242,8 +242,10 @@ def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick
     # FastWARC decompresses gzip and zstd; offsets in a bzip2 file are those in the decompressed stream.
     opener: Callable[..., Any] = bz2.open if file.packing() == "bz2" else open
     name = file.name if file.name.isprintable() else _quoted(file.name)
+    # The name of an archived file is its path in the store, like that of a file of the crawl.
+    name = name if isinstance(source, ArchiveFiles) else f"{source.name}/{name}"
     with opener(file.local(), "rb") as handle:
-        yield from read_warc(handle, f"{source.name}/{name}", source.name, config, quick=quick)
+        yield from read_warc(handle, name, source.name, config, quick=quick)
 
 
 _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[InputRow]]] = {

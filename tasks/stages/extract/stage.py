@@ -1,10 +1,10 @@
 """Stage extract: extracts documents from captures, local files and messages.
 
-Reads the `warc` artifact (the WARC files of a crawl), the files of `[[extract.files]]` and the `messages` artifact (of
-`[[extract.streams]]`). Writes
-`documents/<part>.parquet` (sorted by id) and `rejected/<part>.parquet`, with the schemas of
-`tasks.formats.documents.document`; on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without
-Parquet. Parts with paged files (PDF) also have `layout/<part>.parquet` and `pages/<part>.parquet`.
+Reads the `warc` artifact (the WARC files of a crawl), the files of `[[extract.files]]`, and the artifacts `messages`
+(of `[[extract.streams]]`) and `archived` (of `[[extract.archives]]`). Writes `documents/<part>.parquet` (sorted by id)
+and `rejected/<part>.parquet`, with the schemas of `tasks.formats.documents.document`; on request also
+`jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts with paged files (PDF) also have
+`layout/<part>.parquet` and `pages/<part>.parquet`.
 
 With a dedup index (`tasks.formats.dedup.dedup_index`), returned documents are copied from earlier versions into parts
 of their own.
@@ -42,10 +42,10 @@ from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import REJECTED, document_id
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.tombstones import tombstones_of
-from tasks.formats.warc.archive import warc_files
+from tasks.formats.warc.archive import CAPTURES, warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import WEB, ExtractConfig, FileSource, MessageFiles, Topic
+from tasks.stages.extract.config import WARC, WEB, ArchiveFiles, ExtractConfig, FileSource, MessageFiles, Topic
 from tasks.stages.extract.files import RowCounts, check_row_counts, count_rows, read_file
 from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
@@ -131,6 +131,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
         for glob in unmatched:
             log.warning('[%s] exclude of "%s": the glob "%s" matches no file', output.address, source.name, glob)
     units += _message_units(inputs.get("messages"), config)
+    units += _archive_units(inputs.get("archived"), config)
     if not units and "messages" in inputs:
         raise NothingNewError(f"{output.address}: there is no new message, and no WARC file or local file")
     if not units:
@@ -176,6 +177,18 @@ def _message_units(messages: Artifact | None, config: ExtractConfig) -> Iterator
         source = MessageFiles(kind="jsonl", path=messages.store.url(messages.path), **fields)
         for path in messages.files(f"messages/{stream.name}/"):
             yield InputUnit(SourceFile(f"{source.path}/{path}", path, sizes[path]), source)
+
+
+def _archive_units(archived: Artifact | None, config: ExtractConfig) -> Iterator[InputUnit]:
+    """Yields the WARC files of archived captures, by source."""
+    if archived is None:
+        return
+    sizes = {entry.path: entry.bytes for part in archived.parts for entry in part.files}
+    for archive in config.archives:
+        source = ArchiveFiles(name=archive.name, kind=WARC, path=archived.store.url(archived.path))
+        for path in archived.files(f"{CAPTURES}{archive.name}/"):
+            name = f"{archived.path}/{path}"
+            yield InputUnit(SourceFile(archived.store.url(name), name, sizes[path]), source)
 
 
 def extract_part(part: Part, part_input: PartInput) -> None:

@@ -1,0 +1,377 @@
+"""Common Crawl's files: the columnar index of a crawl, read by ranges, and the ranges of its WARC files.
+
+    <root>/cc-index/table/cc-main/warc/crawl=CC-MAIN-2026-43/subset=warc/*.parquet     a row per capture
+    <root>/crawl-data/CC-MAIN-2026-43/segments/*/warc/*.warc.gz                        a gzip member per record
+
+The files of the index are sorted by `url_surtkey`, the URL with the names of its host reversed ("com,example)/path"),
+so all captures of a domain are in a few row groups. A lookup reads the footer of each file, then this column of the row
+groups whose least and greatest key admit a match, and the other columns where a key does match.
+
+The root is a store (`s3://commoncrawl`, with credentials; a folder), or the web server `https://data.commoncrawl.org`.
+The servers are shared: requests are few at a time, and one that is refused with 503 is repeated after doubling pauses.
+"""
+
+import gzip
+import io
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any, BinaryIO, NamedTuple, cast
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.errors import InputError, StoreError, TransientError
+from tasks.core.remote import translate
+from tasks.core.store import Store
+
+log = logging.getLogger("sluice.formats")
+
+CONNECTIONS = 4
+"""Requests at a time."""
+
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Pauses before a request is repeated. The client of an object store has repeated it by itself before."""
+
+KEY = "url_surtkey"
+_COLUMNS = {
+    "url": "url",
+    "fetch_time": "fetched_at",
+    "fetch_status": "status",
+    "content_mime_detected": "mime",
+    "content_languages": "languages",
+    "content_digest": "digest",
+    "warc_filename": "file",
+    "warc_record_offset": "offset",
+    "warc_record_length": "length",
+}
+"""The columns that are read besides KEY, and their names in FOUND."""
+
+FOUND = pa.schema(
+    [
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("status", pa.int16()),
+        pa.field("mime", pa.string()),  # detected from the content
+        pa.field("languages", pa.string()),  # ISO 639-3, the most frequent first: "fra,eng"
+        pa.field("digest", pa.string()),  # SHA-1 of the body, Base32
+        pa.field("file", pa.string(), nullable=False),  # WARC file, below the root
+        pa.field("offset", pa.int64(), nullable=False),  # of the record in the file
+        pa.field("length", pa.int64(), nullable=False),
+    ]
+)
+_OPTIONAL = frozenset({"content_languages"})
+"""Columns that the index of an early crawl may lack."""
+
+_BATCH = 1 << 16
+_WWW = re.compile(r"www\d*\.")
+_ADDRESS = re.compile(r"[\d.]+|\[.*\]")
+# Of a longer path the index may have sorted or removed the rest.
+_PLAIN_PATH = re.compile(r"[^?%;&=]*")
+
+
+class CrawlData:
+    """The files below a root, for reading. Thread-safe.
+
+    Args:
+        root: a folder, the URL of a store, or that of a web server.
+        contact: page or address in the user agent, by which the operators of a web server can reach the user.
+
+    Attributes:
+        requests: number of requests so far, repeated ones included.
+        bytes: number of bytes that they returned.
+
+    Every method raises StoreError if the server refuses, and TransientError if it does not answer.
+    """
+
+    def __init__(self, root: str, contact: str = "") -> None:
+        self.root = root.rstrip("/")
+        self.requests = self.bytes = 0
+        self._lock = threading.Lock()
+        self._is_web = root.startswith(("http://", "https://"))
+        self._agent = f"sluice/{version('sluice')} (+{contact})"
+
+    def index_files(self, crawl: str) -> list[tuple[str, int]]:
+        """Returns path and size of the files of a crawl's index, sorted by path.
+
+        Raises:
+            InputError: there is no such crawl.
+        """
+        folder = f"cc-index/table/cc-main/warc/crawl={crawl}/subset=warc"
+        if self._is_web:  # which lists no folders
+            try:
+                listing = gzip.decompress(self._repeated(f"crawl-data/{crawl}/cc-index-table.paths.gz", 0, None))
+            except FileNotFoundError:
+                listing = b""
+            sizes = {path: self._web.size(self._url(path)) for path in listing.decode().split() if folder in path}
+        else:
+            sizes = {f"{folder}/{name}": size for name, size in self._store.sizes(folder).items()}
+        files = sorted((path, int(size)) for path, size in sizes.items() if path.endswith(".parquet"))
+        if files:
+            return files
+        raise InputError(
+            f"{self.root} has no index of the crawl {crawl}",
+            "correct crawls: https://index.commoncrawl.org lists the crawls",
+        )
+
+    def read(self, path: str, first: int, end: int) -> bytes:
+        """Returns the bytes from `first` to `end` (exclusive) of a file; fewer if it ends before.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        return self._repeated(path, first, end)
+
+    def open(self, path: str, size: int) -> BinaryIO:
+        """Opens a file of a known size; each read is a request."""
+        return cast(BinaryIO, _RangedFile(self, path, size))
+
+    def _repeated(self, path: str, first: int, end: int | None) -> bytes:
+        for pause in PAUSES_S:
+            try:
+                return self._requested(path, first, end)
+            except TransientError as error:
+                log.warning("%s; the next attempt is in %.0f s", error.cause, pause)
+                time.sleep(pause)
+        return self._requested(path, first, end)
+
+    def _requested(self, path: str, first: int, end: int | None) -> bytes:
+        data = self._from_web(path, first, end) if self._is_web else self._store.read_range(path, first, end or 0)
+        with self._lock:
+            self.requests += 1
+            self.bytes += len(data)
+        return data
+
+    def _from_web(self, path: str, first: int, end: int | None) -> bytes:
+        url = self._url(path)
+        try:
+            return bytes(self._web.cat_file(url, start=None if end is None else first, end=end))
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # of the HTTP client
+            if getattr(error, "status", 0) == 403:
+                cause = f"{self.root} refuses to serve {path} (403), as it does after too many requests"
+                raise StoreError(cause, "wait for a day, or read from s3://commoncrawl with credentials") from None
+            raise translate(error, url) or error from None
+
+    @cached_property
+    def _store(self) -> Store:
+        return Store(self.root)
+
+    @cached_property
+    def _web(self) -> Any:
+        import fsspec
+
+        return fsspec.filesystem("https", client_kwargs={"headers": {"User-Agent": self._agent}})
+
+    def _url(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+
+class _RangedFile(io.RawIOBase):
+    def __init__(self, data: CrawlData, path: str, size: int) -> None:
+        self._data, self._path, self._size, self._position = data, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence] + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._size, self._position + size)
+        if end <= self._position:
+            return b""
+        data = self._data.read(self._path, self._position, end)
+        if len(data) < end - self._position:
+            raise TransientError(f"{self._data.root}/{self._path} became shorter while it was read")
+        self._position = end
+        return data
+
+
+class KeyPrefix(NamedTuple):
+    """Captures whose key begins with `key`, and whose URL matches `url` ("" for all)."""
+
+    key: str
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a lookup finds: captures of one of `prefixes` that meet all other conditions.
+
+    Attributes:
+        prefixes: see `of_domain` and `of_url`.
+        mime: media types, as detected by Common Crawl; () for all.
+        languages: main languages (ISO 639-3); () for all.
+        status: HTTP status.
+    """
+
+    prefixes: tuple[KeyPrefix, ...]
+    mime: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    status: int = 200
+
+
+def of_domain(domain: str) -> list[KeyPrefix]:
+    """Returns the prefixes of a host and all hosts below it; the index does not distinguish "www.".
+
+    >>> [prefix.key for prefix in of_domain("www.example.org")]
+    ['org,example)', 'org,example:', 'org,example,']
+    """
+    host = _surt_host(domain)
+    return [KeyPrefix(f"{host}{end}") for end in "):,"]
+
+
+def of_url(prefix: str) -> list[KeyPrefix]:
+    """Returns the prefixes of all http and https URLs that begin like `prefix`.
+
+    >>> of_url("https://example.org/docs/")[0].key
+    'org,example)/docs'
+    """
+    parts = urlsplit(prefix)
+    host, port = _WWW.sub("", parts.hostname or "", count=1), f":{parts.port}" if parts.port else ""
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    plain = _PLAIN_PATH.match(parts.path)
+    key = f"{_surt_host(host)}{port}){plain[0].lower().rstrip('/') if plain else ''}"
+    return [KeyPrefix(key, rf"^https?://(www\d*\.)?{re.escape(host)}{port}{re.escape(path)}")]
+
+
+def _surt_host(host: str) -> str:
+    name = _WWW.sub("", host.lower().rstrip("."), count=1) if _WWW.match(host.lower()) else host.lower().rstrip(".")
+    return name if _ADDRESS.fullmatch(name) else ",".join(reversed(name.split(".")))
+
+
+def lookup(data: CrawlData, files: Sequence[tuple[str, int]], query: Query) -> Iterator[pa.Table]:
+    """Yields the matching captures in files of an index (`CrawlData.index_files`), as a table of FOUND for each file.
+
+    Raises:
+        InputError: the index lacks a column.
+        StoreError, TransientError: see `CrawlData`.
+    """
+    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="index") as pool:
+        yield from pool.map(lambda file: _in_file(data, file[0], file[1], query), files)
+
+
+def _in_file(data: CrawlData, path: str, size: int, query: Query) -> pa.Table:
+    with data.open(path, size) as file, pq.ParquetFile(file, pre_buffer=True) as index:
+        missing = {KEY, *_COLUMNS} - _OPTIONAL - set(index.schema_arrow.names)
+        missing |= ({"content_languages"} if query.languages else set()) - set(index.schema_arrow.names)
+        if missing:
+            remedy = "choose a later crawl, or leave languages out"
+            raise InputError(f"{data.root}/{path} has no column {', '.join(sorted(missing))}", remedy)
+        groups = [group for group in range(index.num_row_groups) if _may_match(index.metadata.row_group(group), query)]
+        tables = [table for group in groups for table in _in_group(index, group, query)]
+    return pa.concat_tables([FOUND.empty_table(), *tables])
+
+
+def _may_match(group: Any, query: Query) -> bool:
+    """Returns whether the range of keys of a row group admits a match; True if the range is not stated."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    stated = next(column.statistics for column in columns if column.path_in_schema == KEY)
+    if stated is None or not stated.has_min_max:
+        return True
+    return any(stated.min[: len(one.key)] <= one.key <= stated.max for one in query.prefixes)
+
+
+def _in_group(index: pq.ParquetFile, group: int, query: Query) -> Iterator[pa.Table]:
+    keys = [batch.column(0) for batch in _batches(index, group, [KEY])]
+    masks = [_any(pc.starts_with(batch, one.key) for one in query.prefixes) for batch in keys]
+    if not any(mask.any() for mask in masks):
+        return
+    names = [name for name in _COLUMNS if name in index.schema_arrow.names]
+    for batch, mask, key in zip(_batches(index, group, names), masks, keys, strict=True):
+        if mask.any():
+            table = pa.Table.from_batches([batch]).filter(pa.array(mask))
+            yield _matching(_in_schema(table), key.filter(pa.array(mask)), query)
+
+
+def _batches(index: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields batches of the same lengths for any columns, so that masks of one apply to the others."""
+    yield from index.iter_batches(batch_size=_BATCH, row_groups=[group], columns=list(columns))
+
+
+def _in_schema(table: pa.Table) -> pa.Table:
+    columns = {_COLUMNS[name]: table.column(name) for name in table.column_names}
+    length = table.num_rows
+    return pa.table(
+        [
+            columns[field.name].cast(field.type, safe=False) if field.name in columns else pa.nulls(length, field.type)
+            for field in FOUND
+        ],
+        schema=FOUND,
+    )
+
+
+def _matching(table: pa.Table, keys: pa.Array, query: Query) -> pa.Table:
+    """Returns the rows that meet all conditions of a query."""
+    of_prefix = []
+    for one in query.prefixes:
+        begins = pc.starts_with(keys, one.key)
+        of_prefix.append(pc.and_(begins, pc.match_substring_regex(table["url"], one.url)) if one.url else begins)
+    mask = _any(of_prefix) & _mask(pc.equal(table["status"], query.status))
+    if query.mime:
+        mask &= _mask(pc.is_in(table["mime"], pa.array(query.mime)))
+    if query.languages:
+        main = pc.replace_substring_regex(table["languages"], ",.*", "")
+        mask &= _mask(pc.is_in(main, pa.array(query.languages)))
+    return table.filter(pa.array(mask))
+
+
+def _any(conditions: Any) -> Any:
+    return np.logical_or.reduce([_mask(condition) for condition in conditions])
+
+
+def _mask(condition: pa.Array | pa.ChunkedArray) -> Any:
+    whole = condition.combine_chunks() if isinstance(condition, pa.ChunkedArray) else condition
+    return np.asarray(pc.fill_null(whole, False).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+class Span(NamedTuple):
+    """A range of a file, and the numbers of the records in it."""
+
+    file: str
+    first: int
+    end: int
+    records: tuple[int, ...]
+
+
+def spans(records: Sequence[tuple[str, int, int]], gap: int, most: int) -> list[Span]:
+    """Returns the ranges to read for records: those of one file that are near each other are read together.
+
+    Args:
+        records: file, offset and length of each.
+        gap: bytes between two records that are read rather than skipped: a request costs more than these.
+        most: bytes of a range of several records.
+
+    >>> spans([("a", 500, 10), ("a", 0, 10), ("a", 15, 10), ("b", 0, 10)], gap=5, most=100)
+    [Span(file='a', first=0, end=25, records=(1, 2)), Span(file='a', first=500, end=510, records=(0,)), \
+Span(file='b', first=0, end=10, records=(3,))]
+    """
+    joined: list[Span] = []
+    for number in sorted(range(len(records)), key=lambda number: (records[number], number)):
+        file, first, length = records[number]
+        last = joined[-1] if joined else None
+        if last and last.file == file and first - last.end <= gap and first + length - last.first <= most:
+            end = max(last.end, first + length)
+            joined[-1] = last._replace(end=end, records=(*last.records, number))
+        else:
+            joined.append(Span(file, first, first + length, (number,)))
+    return joined
