@@ -15,9 +15,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import group_refs
+from tasks.core.hub import is_dataset
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
@@ -57,9 +58,11 @@ class DocumentCapture:
     warc_offset: int | None
     provenance: Provenance | None = None
     """Where Common Crawl has it, if it was fetched from there."""
+    dataset: str | None = None
+    """Files of the hub that it was read from, with their commit; None for a document from elsewhere."""
 
 
-CAPTURE = [name for name in DocumentCapture.__dataclass_fields__ if name != "provenance"]
+CAPTURE = [name for name in DocumentCapture.__dataclass_fields__ if name not in ("provenance", "dataset")]
 """The columns that describe a document's capture."""
 
 
@@ -258,10 +261,17 @@ class LineageReader:
         return self._with_provenance(DocumentCapture(**rows[0])) if rows else None
 
     def _with_provenance(self, capture: DocumentCapture) -> DocumentCapture:
-        if not (archived := self.artifacts.get("archived")):
-            return capture
-        found = provenance_of(archived.store, capture.warc_file or "", capture.warc_offset)
-        return replace(capture, provenance=found)
+        found, dataset = None, self._datasets.get(capture.source)
+        if archived := self.artifacts.get("archived"):
+            found = provenance_of(archived.store, capture.warc_file or "", capture.warc_offset)
+        return replace(capture, provenance=found, dataset=dataset)
+
+    @cached_property
+    def _datasets(self) -> dict[str, str]:
+        """Addresses of the datasets of the hub that were extracted, by source."""
+        refs = self.artifacts["extracted"].record.inputs if "extracted" in self.artifacts else ()
+        addresses = {ref.role.removeprefix("files:"): ref.address.removeprefix(EXTERNAL) for ref in refs}
+        return {source: address for source, address in addresses.items() if is_dataset(address)}
 
     def contents(self, part: str, doc_id: str) -> Contents:
         """Returns the contents of one document of a part; repeats and chunks are in document order."""

@@ -109,7 +109,7 @@ def _document(document: Document, run: TrainingRun | None) -> Iterator[str]:
     """Yields the fate of a document, and the steps of a run that read it; `run` is None if nothing was trained."""
     head = f"document {document.id} of source {document.source}"
     yield f"{head}  {document.url}" if document.fate == "learned" else head
-    if document.capture and document.capture.warc_file:
+    if document.capture:
         yield from _capture(document.capture)
     if document.rejection:
         rejection = document.rejection
@@ -131,10 +131,14 @@ def _document(document: Document, run: TrainingRun | None) -> Iterator[str]:
 
 
 def _capture(capture: DocumentCapture) -> Iterator[str]:
-    offset, at = capture.warc_offset, capture.fetched_at
-    position = "in a file without random access" if offset is None else f"at byte {offset:,}"
-    fetched = f", fetched {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
-    yield f"  capture    {capture.warc_file} {position}{fetched}"
+    """Yields where a capture is, and where it comes from."""
+    if capture.warc_file:
+        offset, at = capture.warc_offset, capture.fetched_at
+        position = "in a file without random access" if offset is None else f"at byte {offset:,}"
+        fetched = f", fetched {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
+        yield f"  capture    {capture.warc_file} {position}{fetched}"
+    if capture.dataset:
+        yield f"  from       {capture.dataset}"
     if there := capture.provenance:
         yield f"  from       {there.crawl}, {there.file} at byte {there.file_offset:,}, {there.length:,} bytes"
 
