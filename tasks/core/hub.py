@@ -105,6 +105,19 @@ def commit_of(path: HubPath) -> str:
     return str(info.sha)
 
 
+def license_of(path: HubPath) -> str:
+    """Returns the license that the card of a dataset states at a commit, as the hub names it; "" if it states none.
+
+    Raises:
+        InputError, TransientError: see `commit_of`.
+    """
+    api = _api()
+    with hub_errors(str(path), "dataset"):
+        info = _asked(lambda: api.dataset_info(path.dataset, revision=path.revision, expand=["cardData"]))
+    stated = (info.card_data or {}).get("license") or ""
+    return stated if isinstance(stated, str) else ", ".join(map(str, stated))
+
+
 def files_below(path: HubPath, folder: str) -> list[HubFile]:
     """Returns all files below a folder ("": the root) of a dataset at a commit, sorted by path; [] if there is none.
 

@@ -39,10 +39,20 @@ MANIFEST_SCHEMA = pa.schema(
 CAPTURES, PROVENANCE_FOLDER = "captures/", "provenance/"
 """Folders of an artifact of archived captures: its WARC files, and a table of `PROVENANCE` for each."""
 
+INDEXED = {
+    "url": pa.string(),
+    "fetched_at": pa.timestamp("ms", tz="UTC"),
+    "status": pa.int16(),
+    "mime": pa.string(),  # detected from the content
+    "languages": pa.string(),  # ISO 639-3, the most frequent first: "fra,eng"
+    "digest": pa.string(),  # SHA-1 of the body, Base32
+}
+"""What the index of Common Crawl states about a capture."""
+
 # One row per record of a WARC file with captures of Common Crawl, in the order of the file.
 PROVENANCE = pa.schema(
     [
-        pa.field("url", pa.string(), nullable=False),
+        *(pa.field(name, kind) for name, kind in INDEXED.items()),
         pa.field("offset", pa.int64(), nullable=False),  # of the record here
         pa.field("crawl", pa.string(), nullable=False),  # "CC-MAIN-2026-43"
         pa.field("file", pa.string(), nullable=False),  # WARC file of Common Crawl, below its root

@@ -18,12 +18,12 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.core.remote import translate
 from tasks.core.store import Store
+from tasks.formats.warc.archive import INDEXED
 
 log = logging.getLogger("sluice.formats")
 
@@ -59,12 +60,7 @@ _COLUMNS = {
 
 FOUND = pa.schema(
     [
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
-        pa.field("status", pa.int16()),
-        pa.field("mime", pa.string()),  # detected from the content
-        pa.field("languages", pa.string()),  # ISO 639-3, the most frequent first: "fra,eng"
-        pa.field("digest", pa.string()),  # SHA-1 of the body, Base32
+        *(pa.field(name, kind) for name, kind in INDEXED.items()),
         pa.field("file", pa.string(), nullable=False),  # WARC file, below the root
         pa.field("offset", pa.int64(), nullable=False),  # of the record in the file
         pa.field("length", pa.int64(), nullable=False),
@@ -72,6 +68,8 @@ FOUND = pa.schema(
 )
 _OPTIONAL = frozenset({"content_languages"})
 """Columns that the index of an early crawl may lack."""
+
+T = TypeVar("T")
 
 _BATCH = 1 << 16
 _WWW = re.compile(r"www\d*\.")
@@ -88,8 +86,8 @@ class CrawlData:
         contact: page or address in the user agent, by which the operators of a web server can reach the user.
 
     Attributes:
-        requests: number of requests so far, repeated ones included.
-        bytes: number of bytes that they returned.
+        requests: number of ranges read so far.
+        bytes: number of their bytes.
 
     Every method raises StoreError if the server refuses, and TransientError if it does not answer.
     """
@@ -108,21 +106,23 @@ class CrawlData:
             InputError: there is no such crawl.
         """
         folder = f"cc-index/table/cc-main/warc/crawl={crawl}/subset=warc"
-        if self._is_web:  # which lists no folders
-            try:
-                listing = gzip.decompress(self._repeated(f"crawl-data/{crawl}/cc-index-table.paths.gz", 0, None))
-            except FileNotFoundError:
-                listing = b""
-            sizes = {path: self._web.size(self._url(path)) for path in listing.decode().split() if folder in path}
-        else:
-            sizes = {f"{folder}/{name}": size for name, size in self._store.sizes(folder).items()}
-        files = sorted((path, int(size)) for path, size in sizes.items() if path.endswith(".parquet"))
-        if files:
+        try:
+            sizes = self._listed(crawl, folder) if self._is_web else self._store.sizes(folder)
+        except FileNotFoundError:
+            sizes = {}
+        if files := sorted((f"{folder}/{name}", size) for name, size in sizes.items() if name.endswith(".parquet")):
             return files
         raise InputError(
             f"{self.root} has no index of the crawl {crawl}",
             "correct crawls: https://index.commoncrawl.org lists the crawls",
         )
+
+    def _listed(self, crawl: str, folder: str) -> dict[str, int]:
+        """Returns names and sizes of the files in a folder of a web server, which names the files of each crawl."""
+        paths = f"crawl-data/{crawl}/cc-index-table.paths.gz"
+        listing = gzip.decompress(_repeated(lambda: self._answer(paths, lambda url: self._web.cat_file(url)))).decode()
+        names = [path.removeprefix(f"{folder}/") for path in listing.split() if path.startswith(f"{folder}/")]
+        return {name: _repeated(partial(self._answer, f"{folder}/{name}", self._web.size)) for name in names}
 
     def read(self, path: str, first: int, end: int) -> bytes:
         """Returns the bytes from `first` to `end` (exclusive) of a file; fewer if it ends before.
@@ -130,39 +130,40 @@ class CrawlData:
         Raises:
             FileNotFoundError: there is no such file.
         """
-        return self._repeated(path, first, end)
-
-    def open(self, path: str, size: int) -> BinaryIO:
-        """Opens a file of a known size; each read is a request."""
-        return cast(BinaryIO, _RangedFile(self, path, size))
-
-    def _repeated(self, path: str, first: int, end: int | None) -> bytes:
-        for pause in PAUSES_S:
-            try:
-                return self._requested(path, first, end)
-            except TransientError as error:
-                log.warning("%s; the next attempt is in %.0f s", error.cause, pause)
-                time.sleep(pause)
-        return self._requested(path, first, end)
-
-    def _requested(self, path: str, first: int, end: int | None) -> bytes:
-        data = self._from_web(path, first, end) if self._is_web else self._store.read_range(path, first, end or 0)
+        data = _repeated(lambda: self._range(path, first, end))
         with self._lock:
             self.requests += 1
             self.bytes += len(data)
         return data
 
-    def _from_web(self, path: str, first: int, end: int | None) -> bytes:
-        url = self._url(path)
+    def open(self, path: str, size: int) -> BinaryIO:
+        """Opens a file of a known size; each read is a request."""
+        return cast(BinaryIO, _RangedFile(self, path, size))
+
+    def _range(self, path: str, first: int, end: int) -> bytes:
+        if not self._is_web:
+            return self._store.read_range(path, first, end)
         try:
-            return bytes(self._web.cat_file(url, start=None if end is None else first, end=end))
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # of the HTTP client
-            if getattr(error, "status", 0) == 403:
-                cause = f"{self.root} refuses to serve {path} (403), as it does after too many requests"
-                raise StoreError(cause, "wait for a day, or read from s3://commoncrawl with credentials") from None
-            raise translate(error, url) or error from None
+            return bytes(self._answer(path, lambda url: self._web.cat_file(url, start=first, end=end)))
+        except _BeyondEnd:
+            return b""
+
+    def _answer(self, path: str, request: Callable[[str], Any]) -> Any:
+        """Returns the answer of a web server, and translates errors of the HTTP client."""
+        url = f"{self.root}/{path}"
+        try:
+            return request(url)
+        except Exception as error:
+            cause = error.__cause__ or error
+            status = getattr(cause, "status", 404 if isinstance(error, FileNotFoundError) else 0)
+            if status == 404:
+                raise FileNotFoundError(url) from None
+            if status == 416:
+                raise _BeyondEnd from None
+            if status == 403:
+                refused = f"{self.root} refuses to serve {path} (403), as it does after too many requests"
+                raise StoreError(refused, "wait for a day, or read from s3://commoncrawl with credentials") from None
+            raise translate(cause, url) or error from None
 
     @cached_property
     def _store(self) -> Store:
@@ -174,8 +175,20 @@ class CrawlData:
 
         return fsspec.filesystem("https", client_kwargs={"headers": {"User-Agent": self._agent}})
 
-    def _url(self, path: str) -> str:
-        return f"{self.root}/{path}"
+
+class _BeyondEnd(Exception):
+    """A range begins after the end of its file."""
+
+
+def _repeated(request: Callable[[], T]) -> T:
+    """Returns the result of a request, repeated after each of `PAUSES_S` if the server does not answer."""
+    for pause in PAUSES_S:
+        try:
+            return request()
+        except TransientError as error:
+            log.warning("%s; the next attempt is in %.0f s", error.cause, pause)
+            time.sleep(pause)
+    return request()
 
 
 class _RangedFile(io.RawIOBase):
@@ -288,7 +301,8 @@ def _may_match(group: Any, query: Query) -> bool:
     stated = next(column.statistics for column in columns if column.path_in_schema == KEY)
     if stated is None or not stated.has_min_max:
         return True
-    return any(stated.min[: len(one.key)] <= one.key <= stated.max for one in query.prefixes)
+    least, greatest = (value if isinstance(value, str) else value.decode() for value in (stated.min, stated.max))
+    return any(least[: len(one.key)] <= one.key <= greatest for one in query.prefixes)
 
 
 def _in_group(index: pq.ParquetFile, group: int, query: Query) -> Iterator[pa.Table]:

@@ -60,11 +60,16 @@ GAP, SPAN = 32 << 10, 16 << 20
 of two pages lie the request and the metadata of the second, about 2 KB."""
 
 
+_KEYS = np.dtype([("version", np.uint64), ("url", np.uint64), ("length", np.int64), ("crawl", np.int32)])
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which of the found captures of a crawl are fetched, as a mask over its rows, and counts of the others."""
 
     wanted: NDArray[np.bool_]
+    bytes: int
+    """Bytes of their records as stored."""
     repeated: int
     """Captures whose URL and content an earlier crawl of the source has."""
     left_out: int
@@ -140,32 +145,31 @@ def _found_path(source: Archive, crawl: str) -> str:
 
 def _select(source: Archive, output: Output) -> dict[str, Selection]:
     """Returns the selected captures of each crawl: the first of each URL and content, of these a sample by URL."""
-    keys = [_hashes(output, source, crawl) for crawl in source.crawls]
-    lengths = [len(one) for one, _ in keys]
-    versions, urls = (np.concatenate(both) for both in zip(*keys, strict=True))
-    first = np.zeros(len(versions), dtype=bool)
-    first[np.unique(versions, return_index=True)[1]] = True
+    keys = np.concatenate([_keys(output, source, crawl) for crawl in source.crawls])
+    first = np.zeros(len(keys), dtype=bool)
+    first[np.unique(keys["version"], return_index=True)[1]] = True
     wanted = first.copy()
     if source.most is not None and first.sum() > source.most:
         # Stable, so that of several versions of a URL the first is preferred.
-        ordered = np.flatnonzero(first)[np.argsort(urls[first], kind="stable")]
+        ordered = np.flatnonzero(first)[np.argsort(keys["url"][first], kind="stable")]
         wanted[ordered[source.most :]] = False
-    ends = np.cumsum(lengths)
-    masks = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-    return {
-        crawl: Selection(wanted[rows], int((~first[rows]).sum()), int((first[rows] & ~wanted[rows]).sum()))
-        for crawl, rows in zip(source.crawls, masks, strict=True)
-    }
+    selections = {}
+    for number, crawl in enumerate(source.crawls):
+        rows = keys["crawl"] == number
+        size = int(keys["length"][rows & wanted].sum())
+        selections[crawl] = Selection(
+            wanted[rows], size, int((rows & ~first).sum()), int((rows & first & ~wanted).sum())
+        )
+    return selections
 
 
-def _hashes(output: Output, source: Archive, crawl: str) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Returns a hash of URL and content, and one of the URL, for each found capture of a crawl."""
-    versions, urls = [], []
-    for batch in _found(output, source, crawl, ["url", "digest"]):
-        for url, digest in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            versions.append(hash64(f"{url}\n{digest}"))
-            urls.append(hash64(url))
-    return np.array(versions, np.uint64), np.array(urls, np.uint64)
+def _keys(output: Output, source: Archive, crawl: str) -> NDArray[np.void]:
+    """Returns hashes of URL with content and of URL, bytes, and number of the crawl, for its found captures."""
+    number, keys = source.crawls.index(crawl), []
+    for batch in _found(output, source, crawl, ["url", "digest", "length"]):
+        for url, digest, length in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            keys.append((hash64(f"{url}\n{digest}"), hash64(url), length, number))
+    return np.array(keys, _KEYS)
 
 
 def _found(output: Output, source: Archive, crawl: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -183,7 +187,8 @@ def _fetch_all(
     output: Output,
 ) -> None:
     total = sum(int(selection.wanted.sum()) for selection in selections.values())
-    log.info("[%s] %s: %s captures to fetch", output.address, source.name, f"{total:,}")
+    size = sum(selection.bytes for selection in selections.values())
+    log.info("[%s] %s: %s captures to fetch, %s bytes", output.address, source.name, f"{total:,}", f"{size:,}")
     done = stored = 0
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="archive") as pool:
         for crawl, selection in selections.items():
@@ -304,14 +309,13 @@ def _problem(member: bytes, row: dict[str, Any]) -> str:
 
 
 def _write(part: Part, source: Archive, crawl: str, rows: Sequence[dict[str, Any]], records: dict[int, bytes]) -> None:
-    provenance, at = [], 0
+    written, at = [], 0
     if records:
         with part.file(f"{CAPTURES}{source.name}/{part.name}.warc.gz", rows=len(records)) as file:
             for number, record in sorted(records.items()):
                 file.write(record)
-                row = rows[number]
-                provenance.append({"url": row["url"], "offset": at, "crawl": crawl, "file": row["file"],
-                                "file_offset": row["offset"], "length": row["length"]})  # fmt: skip
+                there = {"crawl": crawl, "file_offset": rows[number]["offset"]}
+                written.append({**rows[number], **there, "offset": at})
                 at += len(record)
     part.count_out(len(records))
-    part.table(f"{PROVENANCE_FOLDER}{source.name}", pa.Table.from_pylist(provenance, PROVENANCE), out=False)
+    part.table(f"{PROVENANCE_FOLDER}{source.name}", pa.Table.from_pylist(written, PROVENANCE), out=False)

@@ -62,6 +62,9 @@ def _glob_problem(glob: str) -> str:
     return ""
 
 
+FILES, LICENSE = "files:", "license:"
+"""Prefixes of roles in records: of the files of a source, and of the license that the card of its dataset states."""
+
 MESSAGES = "messages"
 """Kind of the sources that are streams."""
 
@@ -235,6 +238,8 @@ class Archive(Config):
     def _is_bounded(self) -> "Archive":
         if not self.domains and not self.prefixes:
             raise ValueError("an archive needs domains or prefixes: a whole crawl has some hundred terabytes")
+        if len(set(self.crawls)) < len(self.crawls):
+            raise ValueError("crawls names a crawl twice: remove it")
         if self.root.startswith(("http://", "https://")) and not self.contact:
             raise ValueError(f"contact is missing: it is in the requests to {self.root}")
         return self

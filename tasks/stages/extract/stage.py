@@ -32,7 +32,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core import hub
-from tasks.core.artifact import EXTERNAL, Artifact
+from tasks.core.artifact import EXTERNAL, Artifact, InputRef
+from tasks.core.config import sha256_of_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, NothingNewError
 from tasks.core.part import POISON
@@ -45,7 +46,17 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.warc.archive import CAPTURES, warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import WARC, WEB, ArchiveFiles, ExtractConfig, FileSource, MessageFiles, Topic
+from tasks.stages.extract.config import (
+    FILES,
+    LICENSE,
+    WARC,
+    WEB,
+    ArchiveFiles,
+    ExtractConfig,
+    FileSource,
+    MessageFiles,
+    Topic,
+)
 from tasks.stages.extract.files import RowCounts, check_row_counts, count_rows, read_file
 from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
@@ -101,7 +112,7 @@ def datasets(config: ExtractConfig) -> dict[str, FileSource]:
 
 
 def _role(source: FileSource) -> str:
-    return f"files:{source.name}"
+    return f"{FILES}{source.name}"
 
 
 def _at_commit(source: FileSource, inputs: Inputs) -> FileSource:
@@ -110,6 +121,15 @@ def _at_commit(source: FileSource, inputs: Inputs) -> FileSource:
     if ref is None or not hub.is_dataset(source.path):
         return source
     return source.model_copy(update={"path": ref.address.removeprefix(EXTERNAL)})
+
+
+def _license_refs(sources: Sequence[FileSource]) -> Iterator[InputRef]:
+    """Yields what the cards of datasets state as their license, for the record; not part of the fingerprint."""
+    for source in sources:
+        if hub.is_dataset(source.path) and (stated := hub.license_of(hub.parse(source.path))):
+            digest = sha256_of_json(stated)
+            address = f"{EXTERNAL}{stated}"
+            yield InputRef(role=f"{LICENSE}{source.name}", address=address, fingerprint=digest, content=digest)
 
 
 def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -125,7 +145,9 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     store = warc.store if warc else None
     crawled = warc_files(warc) if warc else []
     units = [InputUnit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
-    for source in (_at_commit(source, inputs) for source in config.files):
+    sources = [_at_commit(source, inputs) for source in config.files]
+    licenses = tuple(_license_refs(sources))
+    for source in sources:
         files, unmatched = select_files(source)
         units += [InputUnit(file, source) for file in files]
         for glob in unmatched:
@@ -164,7 +186,8 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     if not any(record.rows_out for record in records):
         counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
         raise InputError(f"{output.address}: no row gave a document ({counts or 'the inputs hold no rows'})")
-    return Report(note=f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts")
+    note = f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts"
+    return Report(note=note, inputs=licenses)
 
 
 def _message_units(messages: Artifact | None, config: ExtractConfig) -> Iterator[InputUnit]:

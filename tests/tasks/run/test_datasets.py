@@ -16,9 +16,13 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, RecipeError, SluiceError, TransientError
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import find
+from tasks.run.dossier.corpus import Corpus, Count
+from tasks.run.dossier.summary import _files
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.extract import stage as extract
 from tests.tasks.trainer.interchange.hub_server import COMMIT, NAME, HubServer
@@ -66,8 +70,7 @@ class Bench:
         return sorted(row["url"] for path in paths for row in extracted.table(path, ["url"]).to_pylist())
 
     def read_from(self, version: str = "1") -> str:
-        (ref,) = self.extracted(version).record.inputs
-        return ref.address
+        return next(ref.address for ref in self.extracted(version).record.inputs if ref.role == "files:tales")
 
 
 @pytest.fixture
@@ -115,6 +118,23 @@ def test_a_url_names_dataset_file_and_row_and_the_record_the_commit(
     assert bench.urls() == urls
     assert bench.read_from() == f"external:{ROOT}@{COMMIT}/{pattern}"
     assert all(COMMIT in one.path for one in bench.hub.requests if "/resolve/" in one.path or "/tree/" in one.path)
+    answer = render(trace(bench.extracted().store, "mine", "1", urls[-1]))
+    assert f"  from       {ROOT}@{COMMIT}/{pattern}" in answer.splitlines()
+
+
+def test_the_dossier_names_the_dataset_with_its_commit_and_the_license_of_its_card(bench: Bench) -> None:
+    bench.run("parquet", f"{ROOT}/data/*.parquet")
+    corpus = Corpus(sources={"tales": Count(documents=12, bytes=9)})
+    assert _files({"extracted": bench.extracted()}, corpus) == [
+        {
+            "name": "tales",
+            "kind": "parquet",
+            "path": f"{ROOT}@{COMMIT}/data/*.parquet",
+            "license": "cc-by-4.0",
+            "documents": 12,
+            "bytes": 9,
+        }
+    ]
 
 
 def test_a_version_reads_one_commit_and_the_next_version_the_newest(bench: Bench, published: Path) -> None:

@@ -23,6 +23,8 @@ from tasks.formats.warc import common_crawl
 from tasks.formats.warc.archive import provenance_of
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import run_stage
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.extract import archive as stage
 from tests.common_crawl import CRAWL, LATER, Page, real_pages, write_crawl
@@ -135,6 +137,8 @@ def test_a_document_has_the_time_of_the_capture_and_its_trace_leads_to_the_bytes
         assert there.crawl == CRAWL
         member = (bench.crawls / there.file).read_bytes()[there.file_offset :][: there.length]
         assert bench.store.read(row["warc_file"])[row["warc_offset"] :][: there.length] == member
+    answer = render(trace(bench.store, "test", "1", rows[0]["url"]))
+    assert f"  from       {CRAWL}, crawl-data/{CRAWL}/segments/" in answer
 
 
 def test_a_lookup_reads_a_small_share_of_the_index(bench: Bench) -> None:

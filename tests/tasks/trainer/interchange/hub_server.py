@@ -42,6 +42,7 @@ class HubServer(ThreadingHTTPServer):
         ranges: whether requests for a part of a file are answered with this part.
         commit: of the branch `main` and the tag `v1`.
         refused: status of all responses of the hub; 0: it answers. 403 is sent as for a gated model.
+        license: that the card of the dataset states.
         faults: status and headers of the next responses of the hub, first to last.
     """
 
@@ -51,7 +52,7 @@ class HubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder, self.requests = folder, list[Request]()
         self.cut: Callable[[Request], bool] = lambda request: False
-        self.refused = 0
+        self.refused, self.license = 0, "cc-by-4.0"
         self.faults = list[tuple[int, dict[str, str]]]()
         self.commit = COMMIT
         self.ranges = True
@@ -114,7 +115,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif parts[2:3] == ["tree"]:
             self._send_tree("/".join(parts[4:]))
         else:
-            self._send(200, json.dumps({"_id": "0", "id": NAME, "sha": self.server.commit}).encode(), {})
+            revision = parts[3] if len(parts) > 2 else ""
+            commit = COMMIT if revision == COMMIT else self.server.commit
+            info = {"_id": "0", "id": NAME, "sha": commit, "cardData": {"license": self.server.license}}
+            self._send(200, json.dumps(info).encode(), {})
 
     def _send_large_file(self, request: Request, name: str) -> None:
         path = self.server.folder / name
