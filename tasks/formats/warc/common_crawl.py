@@ -18,8 +18,9 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -66,9 +67,6 @@ FOUND = pa.schema(
         pa.field("length", pa.int64(), nullable=False),
     ]
 )
-_OPTIONAL = frozenset({"content_languages"})
-"""Columns that the index of an early crawl may lack."""
-
 T = TypeVar("T")
 
 _BATCH = 1 << 16
@@ -272,27 +270,55 @@ def _surt_host(host: str) -> str:
     return name if _ADDRESS.fullmatch(name) else ",".join(reversed(name.split(".")))
 
 
-def lookup(data: CrawlData, files: Sequence[tuple[str, int]], query: Query) -> Iterator[pa.Table]:
-    """Yields the matching captures in files of an index (`CrawlData.index_files`), as a table of FOUND for each file.
+class RowGroup(NamedTuple):
+    """A row group of a file of the index, whose keys admit a match."""
+
+    path: str
+    size: int
+    metadata: Any
+    number: int
+
+
+def matching_groups(data: CrawlData, files: Sequence[tuple[str, int]], query: Query) -> list[RowGroup]:
+    """Returns the row groups that may have captures of a query, from the footers of files (`CrawlData.index_files`).
 
     Raises:
         InputError: the index lacks a column.
         StoreError, TransientError: see `CrawlData`.
     """
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="index") as pool:
-        yield from pool.map(lambda file: _in_file(data, file[0], file[1], query), files)
+        return [
+            group for groups in pool.map(lambda file: _groups(data, file[0], file[1], query), files) for group in groups
+        ]
 
 
-def _in_file(data: CrawlData, path: str, size: int, query: Query) -> pa.Table:
-    with data.open(path, size) as file, pq.ParquetFile(file, pre_buffer=True) as index:
-        missing = {KEY, *_COLUMNS} - _OPTIONAL - set(index.schema_arrow.names)
-        missing |= ({"content_languages"} if query.languages else set()) - set(index.schema_arrow.names)
-        if missing:
-            remedy = "choose a later crawl, or leave languages out"
-            raise InputError(f"{data.root}/{path} has no column {', '.join(sorted(missing))}", remedy)
-        groups = [group for group in range(index.num_row_groups) if _may_match(index.metadata.row_group(group), query)]
-        tables = [table for group in groups for table in _in_group(index, group, query)]
-    return pa.concat_tables([FOUND.empty_table(), *tables])
+def lookup(data: CrawlData, groups: Sequence[RowGroup], query: Query) -> Iterator[pa.Table]:
+    """Yields the captures of a query in each of some row groups, as tables of FOUND, in the order of the index.
+
+    Raises:
+        StoreError, TransientError: see `CrawlData`.
+    """
+    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="index") as pool:
+        # Few at a time: a row group may have a million captures.
+        reading: deque[Future[pa.Table]] = deque()
+        for group in groups:
+            reading.append(pool.submit(_found_in, data, group, query))
+            if len(reading) == CONNECTIONS:
+                yield reading.popleft().result()
+        while reading:
+            yield reading.popleft().result()
+
+
+def _groups(data: CrawlData, path: str, size: int, query: Query) -> list[RowGroup]:
+    with data.open(path, size) as file, pq.ParquetFile(file) as index:
+        names, metadata = set(index.schema_arrow.names), index.metadata
+    if missing := {KEY, *_COLUMNS} - names - (set() if query.languages else {"content_languages"}):
+        raise InputError(
+            f"{data.root}/{path} has no column {', '.join(sorted(missing))}",
+            "choose a later crawl, or leave languages out",
+        )
+    numbers = (number for number in range(metadata.num_row_groups) if _may_match(metadata.row_group(number), query))
+    return [RowGroup(path, size, metadata, number) for number in numbers]
 
 
 def _may_match(group: Any, query: Query) -> bool:
@@ -303,6 +329,14 @@ def _may_match(group: Any, query: Query) -> bool:
         return True
     least, greatest = (value if isinstance(value, str) else value.decode() for value in (stated.min, stated.max))
     return any(least[: len(one.key)] <= one.key <= greatest for one in query.prefixes)
+
+
+def _found_in(data: CrawlData, group: RowGroup, query: Query) -> pa.Table:
+    with (
+        data.open(group.path, group.size) as file,
+        pq.ParquetFile(file, metadata=group.metadata, pre_buffer=True) as index,
+    ):
+        return pa.concat_tables([FOUND.empty_table(), *_in_group(index, group.number, query)])
 
 
 def _in_group(index: pq.ParquetFile, group: int, query: Query) -> Iterator[pa.Table]:

@@ -39,7 +39,18 @@ from tasks.formats.documents.document import REJECTED
 from tasks.formats.documents.text import hash64
 from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones, canonical_document_url, tombstones_of
 from tasks.formats.warc.archive import CAPTURES, PROVENANCE, PROVENANCE_FOLDER
-from tasks.formats.warc.common_crawl import CONNECTIONS, FOUND, CrawlData, Query, Span, lookup, of_domain, of_url, spans
+from tasks.formats.warc.common_crawl import (
+    CONNECTIONS,
+    FOUND,
+    CrawlData,
+    Query,
+    Span,
+    lookup,
+    matching_groups,
+    of_domain,
+    of_url,
+    spans,
+)
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Record
 from tasks.formats.web.canonical_url import canonical
@@ -130,11 +141,12 @@ def _search(part: Part, data: CrawlData, source: Archive, crawl: str, output: Ou
     total = sum(size for _, size in files)
     log.info("[%s] %s: searching %d files of the index, %s bytes", output.address, crawl, len(files), f"{total:,}")
     before = data.bytes
+    groups = matching_groups(data, files, query)
     with part.file(_found_path(source, crawl)) as file, pq.ParquetWriter(file, FOUND, compression="zstd") as writer:
-        for number, table in enumerate(lookup(data, files, query), start=1):
+        for number, table in enumerate(lookup(data, groups, query), start=1):
             if table.num_rows:
                 writer.write_table(table)
-            output.progress(number, len(files), f"files of the index of {crawl}")
+            output.progress(number, len(groups), f"row groups of the index of {crawl}")
     part.metric("index_bytes", total)
     part.metric("index_bytes_read", data.bytes - before)
 
