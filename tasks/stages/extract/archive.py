@@ -20,9 +20,10 @@ The requests of all sources are made by this process, `common_crawl.CONNECTIONS`
 
 import io
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.document import REJECTED
 from tasks.formats.documents.text import hash64
-from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones, canonical_document_url, tombstones_of
+from tasks.formats.documents.tombstones import Tombstones, canonical_document_url, tombstones_of
 from tasks.formats.warc.archive import CAPTURES, PROVENANCE, PROVENANCE_FOLDER
 from tasks.formats.warc.common_crawl import (
     CONNECTIONS,
@@ -70,51 +71,35 @@ GAP, SPAN = 32 << 10, 16 << 20
 """Bytes between two records that are read with them, and bytes of a request for several records. Between the responses
 of two pages lie the request and the metadata of the second, about 2 KB."""
 
-
 _KEYS = np.dtype([("version", np.uint64), ("url", np.uint64), ("length", np.int64), ("crawl", np.int32)])
 
-
-@dataclass(frozen=True)
-class Selection:
-    """Which of the found captures of a crawl are fetched, as a mask over its rows, and counts of the others."""
-
-    wanted: NDArray[np.bool_]
-    bytes: int
-    """Bytes of their records as stored."""
-    repeated: int
-    """Captures whose URL and content an earlier crawl of the source has."""
-    left_out: int
-    """Captures above `most`."""
+Row = dict[str, Any]
+"""A row of FOUND."""
 
 
 def run(config: ArchiveConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Fetches the captures of each source.
 
     Raises:
-        InputError: a crawl does not exist, nothing matches, or no record could be read.
+        InputError: a crawl does not exist, nothing matches, or no record could be used.
         StoreError, TransientError: the server refuses or does not answer.
     """
-    takedowns = tombstones_of(inputs)
     metrics: dict[str, float] = {}
     for source in config.sources or ():
-        data, earlier = CrawlData(source.root, source.contact), _earlier(source, output)
+        data = CrawlData(source.root, source.contact)
+        fetcher = _Fetcher(data, source, tombstones_of(inputs), _earlier(source, output), output)
         for crawl in source.crawls:
-            _find(data, source, crawl, earlier, output)
-        selections = _select(source, output)
-        wanted = sum(int(selection.wanted.sum()) for selection in selections.values())
-        if not wanted:
+            fetcher.find(crawl)
+        selection = fetcher.select()
+        if not selection.count:
             raise InputError(
                 f'{data.root} has no capture for the archive "{source.name}"',
                 "correct its domains, prefixes, languages or mime, or add crawls",
             )
-        metrics[f"{source.name}/repeated"] = sum(selection.repeated for selection in selections.values())
-        metrics[f"{source.name}/left_out"] = sum(selection.left_out for selection in selections.values())
-        _fetch_all(data, source, selections, takedowns, earlier, output)
+        fetcher.fetch(selection)
+        metrics[f"{source.name}/repeated"] = selection.repeated
+        metrics[f"{source.name}/left_out"] = selection.left_out
         log.info("[%s] %s: %s bytes in %d requests", output.address, source.name, f"{data.bytes:,}", data.requests)
-    return _report(output, metrics)
-
-
-def _report(output: Output, metrics: dict[str, float]) -> Report:
     records = output.committed.values()
     fetched, rejected = sum(one.rows_out for one in records), sum(sum(one.rejected.values()) for one in records)
     if not fetched:
@@ -123,108 +108,180 @@ def _report(output: Output, metrics: dict[str, float]) -> Report:
     return Report(metrics, note=f"{fetched:,} captures, {rejected:,} rejected")
 
 
-def _find(data: CrawlData, source: Archive, crawl: str, earlier: Artifact | None, output: Output) -> None:
-    """Writes the table of the matching captures of a crawl, as a part."""
-    name = f"{source.name}-{crawl}"
-    if name in output.committed:
-        return
-    with output.part(name) as part:
-        if not _carried(part, earlier, (), NO_TOMBSTONES):
-            _search(part, data, source, crawl, output)
+def _earlier(source: Archive, output: Output) -> Artifact | None:
+    """Returns the newest other version whose parts of a source have the same captures; None if there is none."""
+    wanted = source.model_dump(mode="json")
+    usable = [
+        artifact
+        for artifact in versions_of(output.store, output.address.name, but=output.version)
+        if wanted in artifact.record.config["sources"]
+        and artifact.record.stage_version == VERSION
+        and artifact.removal() is None
+    ]
+    return max(usable, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
 
 
-def _search(part: Part, data: CrawlData, source: Archive, crawl: str, output: Output) -> None:
-    prefixes = (*(one for domain in source.domains for one in of_domain(domain)),
-                *(one for prefix in source.prefixes for one in of_url(prefix)))  # fmt: skip
-    query = Query(prefixes, source.mime, source.languages)
-    files = data.index_files(crawl)
-    total = sum(size for _, size in files)
-    log.info("[%s] %s: searching %d files of the index, %s bytes", output.address, crawl, len(files), f"{total:,}")
-    before = data.bytes
-    groups = matching_groups(data, files, query)
-    with part.file(_found_path(source, crawl)) as file, pq.ParquetWriter(file, FOUND, compression="zstd") as writer:
-        for number, table in enumerate(lookup(data, groups, query), start=1):
-            if table.num_rows:
-                writer.write_table(table)
-            output.progress(number, len(groups), f"row groups of the index of {crawl}")
-    part.metric("index_bytes", total)
-    part.metric("index_bytes_read", data.bytes - before)
+@dataclass(frozen=True)
+class Selection:
+    """Which of the found captures are fetched.
+
+    Attributes:
+        wanted: a mask over the rows of each crawl.
+        bytes: of their records as stored.
+        repeated: captures whose URL and content an earlier crawl of the source has.
+        left_out: captures above `most`.
+    """
+
+    wanted: dict[str, NDArray[np.bool_]]
+    bytes: int
+    repeated: int
+    left_out: int
+
+    @property
+    def count(self) -> int:
+        """Number of selected captures."""
+        return sum(int(mask.sum()) for mask in self.wanted.values())
 
 
-def _found_path(source: Archive, crawl: str) -> str:
-    return f"found/{source.name}/{crawl}.parquet"
+@dataclass(frozen=True)
+class _Fetcher:
+    """Finds, selects and fetches the captures of one source.
+
+    Attributes:
+        data: the files of Common Crawl.
+        source: the source.
+        takedowns: in force.
+        earlier: another version with the same captures, or None.
+        output: the artifact.
+    """
+
+    data: CrawlData
+    source: Archive
+    takedowns: Tombstones
+    earlier: Artifact | None
+    output: Output
+
+    def find(self, crawl: str) -> None:
+        """Writes the table of the matching captures of a crawl, as a part, unless it is there."""
+        if (name := f"{self.source.name}-{crawl}") in self.output.committed:
+            return
+        with self.output.part(name) as part:
+            if not self._carried(part, ()):
+                self._search(part, crawl)
+
+    def _search(self, part: Part, crawl: str) -> None:
+        prefixes = [one for domain in self.source.domains for one in of_domain(domain)]
+        prefixes += [one for prefix in self.source.prefixes for one in of_url(prefix)]
+        query = Query(tuple(prefixes), self.source.mime, self.source.languages)
+        files, before = self.data.index_files(crawl), self.data.bytes
+        total = sum(size for _, size in files)
+        log.info("[%s] %s: an index of %d files, %s bytes", self.output.address, crawl, len(files), f"{total:,}")
+        groups = matching_groups(self.data, files, query)
+        with part.file(self._found_path(crawl)) as file, pq.ParquetWriter(file, FOUND, compression="zstd") as writer:
+            for number, table in enumerate(lookup(self.data, groups, query), start=1):
+                if table.num_rows:
+                    writer.write_table(table)
+                self.output.progress(number, len(groups), f"row groups of the index of {crawl}")
+        part.metric("index_bytes", total)
+        part.metric("index_bytes_read", self.data.bytes - before)
+
+    def _found_path(self, crawl: str) -> str:
+        return f"found/{self.source.name}/{crawl}.parquet"
+
+    def _found(self, crawl: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        path = f"{self.output.address.path}/{self._found_path(crawl)}"
+        with self.output.store.open(path) as file, pq.ParquetFile(file) as table:
+            yield from table.iter_batches(columns=columns)
+
+    def select(self) -> Selection:
+        """Returns the selected captures: the first of each URL and content, of these a sample by hash of the URL."""
+        source = self.source
+        keys = np.concatenate([self._keys(number, crawl) for number, crawl in enumerate(source.crawls)])
+        first = np.zeros(len(keys), dtype=bool)
+        first[np.unique(keys["version"], return_index=True)[1]] = True
+        wanted = first.copy()
+        if source.most is not None and first.sum() > source.most:
+            # Stable, so that of several versions of a URL the first is preferred.
+            ordered = np.flatnonzero(first)[np.argsort(keys["url"][first], kind="stable")]
+            wanted[ordered[source.most :]] = False
+        masks = {crawl: wanted[keys["crawl"] == number] for number, crawl in enumerate(source.crawls)}
+        size, left_out = keys["length"][wanted].sum(), (first & ~wanted).sum()
+        return Selection(masks, int(size), int((~first).sum()), int(left_out))
+
+    def _keys(self, number: int, crawl: str) -> NDArray[np.void]:
+        """Returns _KEYS of the found captures of a crawl: hashes of URL with content and of URL, bytes, and number."""
+        keys = []
+        for batch in self._found(crawl, ["url", "digest", "length"]):
+            for url, digest, length in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                keys.append((hash64(f"{url}\n{digest}"), hash64(url), length, number))
+        return np.array(keys, _KEYS)
+
+    def fetch(self, selection: Selection) -> None:
+        """Writes the parts that are not there."""
+        total, name = selection.count, self.source.name
+        size = f"{selection.bytes:,}"
+        log.info("[%s] %s: %s captures to fetch, %s bytes", self.output.address, name, f"{total:,}", size)
+        done = stored = 0
+        with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="archive") as pool:
+            for crawl, mask in selection.wanted.items():
+                for number, rows in enumerate(_chunks(self._wanted(crawl, mask))):
+                    if (part_name := f"{name}-{crawl}-{number:06d}") not in self.output.committed:
+                        with self.output.part(part_name) as part:
+                            if not self._carried(part, rows):
+                                self._fetch(part, crawl, rows, pool)
+                    done, stored = done + len(rows), stored + sum(row["length"] for row in rows)
+                    self.output.progress(done, total, f"captures of {name}, {stored:,} bytes")
+
+    def _wanted(self, crawl: str, mask: NDArray[np.bool_]) -> Iterator[Row]:
+        first = 0
+        for batch in self._found(crawl):
+            yield from batch.filter(pa.array(mask[first : first + batch.num_rows])).to_pylist()
+            first += batch.num_rows
+
+    def _carried(self, part: Part, rows: Sequence[Row]) -> bool:
+        """Takes a part over from the other version, unless takedowns have changed it; returns whether it did."""
+        parts = self.earlier.parts if self.earlier else ()
+        record = next((one for one in parts if one.name == part.name), None)
+        if self.earlier is None or record is None or TAKEN_DOWN in record.rejected:
+            return False
+        if any(self._is_taken_down(row["url"]) for row in rows):
+            return False
+        part.carry(self.earlier.folder, record)
+        return True
+
+    def _is_taken_down(self, url: str) -> bool:
+        page = canonical_document_url(url) if self.takedowns else None
+        return page is not None and self.takedowns.covers_url(page)
+
+    def _fetch(self, part: Part, crawl: str, rows: Sequence[Row], pool: ThreadPoolExecutor) -> None:
+        """Fetches the records of some captures and writes them in their order."""
+        reasons = [TAKEN_DOWN if self._is_taken_down(row["url"]) else "" for row in rows]
+        asked = [number for number, reason in enumerate(reasons) if not reason]
+        ranges = spans([(rows[n]["file"], rows[n]["offset"], rows[n]["length"]) for n in asked], GAP, SPAN)
+        records = dict[int, bytes]()
+        for span, content in zip(ranges, pool.map(partial(_content, self.data), ranges), strict=True):
+            for number in (asked[index] for index in span.records):
+                first = rows[number]["offset"] - span.first
+                record = content[first : first + rows[number]["length"]] if content is not None else b""
+                reasons[number] = "not_found" if content is None else _problem(record, rows[number])
+                if not reasons[number]:
+                    records[number] = record
+        _write(part, self.source.name, crawl, rows, records)
+        rejected = [
+            {"record_id": "", "url": row["url"], "source": self.source.name, "reason": reason}
+            for row, reason in zip(rows, reasons, strict=True)
+            if reason
+        ]
+        part.count_in(len(rows))
+        for row in rejected:
+            part.reject(row["reason"])
+        if rejected:
+            part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
 
 
-def _select(source: Archive, output: Output) -> dict[str, Selection]:
-    """Returns the selected captures of each crawl: the first of each URL and content, of these a sample by URL."""
-    keys = np.concatenate([_keys(output, source, crawl) for crawl in source.crawls])
-    first = np.zeros(len(keys), dtype=bool)
-    first[np.unique(keys["version"], return_index=True)[1]] = True
-    wanted = first.copy()
-    if source.most is not None and first.sum() > source.most:
-        # Stable, so that of several versions of a URL the first is preferred.
-        ordered = np.flatnonzero(first)[np.argsort(keys["url"][first], kind="stable")]
-        wanted[ordered[source.most :]] = False
-    selections = {}
-    for number, crawl in enumerate(source.crawls):
-        rows = keys["crawl"] == number
-        size = int(keys["length"][rows & wanted].sum())
-        selections[crawl] = Selection(
-            wanted[rows], size, int((rows & ~first).sum()), int((rows & first & ~wanted).sum())
-        )
-    return selections
-
-
-def _keys(output: Output, source: Archive, crawl: str) -> NDArray[np.void]:
-    """Returns hashes of URL with content and of URL, bytes, and number of the crawl, for its found captures."""
-    number, keys = source.crawls.index(crawl), []
-    for batch in _found(output, source, crawl, ["url", "digest", "length"]):
-        for url, digest, length in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            keys.append((hash64(f"{url}\n{digest}"), hash64(url), length, number))
-    return np.array(keys, _KEYS)
-
-
-def _found(output: Output, source: Archive, crawl: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    path = f"{output.address.path}/{_found_path(source, crawl)}"
-    with output.store.open(path) as file, pq.ParquetFile(file) as table:
-        yield from table.iter_batches(columns=columns)
-
-
-def _fetch_all(
-    data: CrawlData,
-    source: Archive,
-    selections: dict[str, Selection],
-    takedowns: Tombstones,
-    earlier: Artifact | None,
-    output: Output,
-) -> None:
-    total = sum(int(selection.wanted.sum()) for selection in selections.values())
-    size = sum(selection.bytes for selection in selections.values())
-    log.info("[%s] %s: %s captures to fetch, %s bytes", output.address, source.name, f"{total:,}", f"{size:,}")
-    done = stored = 0
-    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="archive") as pool:
-        for crawl, selection in selections.items():
-            for number, rows in enumerate(_chunks(_wanted(output, source, crawl, selection))):
-                name = f"{source.name}-{crawl}-{number:06d}"
-                if name not in output.committed:
-                    with output.part(name) as part:
-                        if not _carried(part, earlier, rows, takedowns):
-                            _fetch(part, data, source, crawl, rows, takedowns, pool)
-                done, stored = done + len(rows), stored + sum(row["length"] for row in rows)
-                output.progress(done, total, f"captures of {source.name}, {stored:,} bytes")
-
-
-def _wanted(output: Output, source: Archive, crawl: str, selection: Selection) -> Iterator[dict[str, Any]]:
-    first = 0
-    for batch in _found(output, source, crawl):
-        mask = selection.wanted[first : first + batch.num_rows]
-        first += batch.num_rows
-        yield from batch.filter(pa.array(mask)).to_pylist()
-
-
-def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Yields the captures of each part."""
-    chunk, size = list[dict[str, Any]](), 0
+    chunk, size = list[Row](), 0
     for row in rows:
         if chunk and (len(chunk) == AT_ONCE or size + row["length"] > AT_ONCE_BYTES):
             yield chunk
@@ -235,71 +292,6 @@ def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield chunk
 
 
-def _is_taken_down(url: str, takedowns: Tombstones) -> bool:
-    page = canonical_document_url(url) if takedowns else None
-    return page is not None and takedowns.covers_url(page)
-
-
-def _earlier(source: Archive, output: Output) -> Artifact | None:
-    """Returns an earlier version whose parts of a source have the same captures; None if there is none."""
-    wanted = source.model_dump(mode="json")
-    for artifact in sorted(versions_of(output.store, output.address.name, but=output.version), key=_finished):
-        record = artifact.record
-        if wanted in record.config["sources"] and record.stage_version == VERSION and artifact.removal() is None:
-            return artifact
-    return None
-
-
-def _finished(artifact: Artifact) -> tuple[float, ArtifactId]:
-    """Key that sorts artifacts, the newest first."""
-    return -artifact.record.finished.timestamp(), artifact.address
-
-
-def _carried(part: Part, earlier: Artifact | None, rows: Sequence[dict[str, Any]], takedowns: Tombstones) -> bool:
-    """Takes a part over from an earlier version, unless takedowns have changed it; returns whether it did."""
-    record = next((one for one in earlier.parts if one.name == part.name), None) if earlier else None
-    if earlier is None or record is None or TAKEN_DOWN in record.rejected:
-        return False
-    if any(_is_taken_down(row["url"], takedowns) for row in rows):
-        return False
-    part.carry(earlier.folder, record)
-    return True
-
-
-def _fetch(
-    part: Part,
-    data: CrawlData,
-    source: Archive,
-    crawl: str,
-    rows: Sequence[dict[str, Any]],
-    takedowns: Tombstones,
-    pool: ThreadPoolExecutor,
-) -> None:
-    """Fetches the records of some captures and writes them in their order."""
-    part.count_in(len(rows))
-    reasons = [TAKEN_DOWN if _is_taken_down(row["url"], takedowns) else "" for row in rows]
-    open_rows = [number for number, reason in enumerate(reasons) if not reason]
-    ranges = spans([(rows[n]["file"], rows[n]["offset"], rows[n]["length"]) for n in open_rows], GAP, SPAN)
-    records = dict[int, bytes]()
-    for span, content in zip(ranges, pool.map(lambda span: _content(data, span), ranges), strict=True):
-        for number in (open_rows[index] for index in span.records):
-            first = rows[number]["offset"] - span.first
-            record = content[first : first + rows[number]["length"]] if content is not None else b""
-            reasons[number] = "not_found" if content is None else _problem(record, rows[number])
-            if not reasons[number]:
-                records[number] = record
-    _write(part, source, crawl, rows, records)
-    rejected = [
-        {"record_id": "", "url": row["url"], "source": source.name, "reason": reason}
-        for row, reason in zip(rows, reasons, strict=True)
-        if reason
-    ]
-    for row in rejected:
-        part.reject(row["reason"])
-    if rejected:
-        part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
-
-
 def _content(data: CrawlData, span: Span) -> bytes | None:
     try:
         return data.read(span.file, span.first, span.end)
@@ -307,7 +299,7 @@ def _content(data: CrawlData, span: Span) -> bytes | None:
         return None
 
 
-def _problem(member: bytes, row: dict[str, Any]) -> str:
+def _problem(member: bytes, row: Row) -> str:
     """Returns why the bytes at a place are not the record of the capture that the index names; "" if they are."""
     if len(member) < row["length"]:
         return "warc_truncated"
@@ -320,14 +312,15 @@ def _problem(member: bytes, row: dict[str, Any]) -> str:
     return "digest_differs" if row["digest"] and record.payload_digest != f"sha1:{row['digest']}" else ""
 
 
-def _write(part: Part, source: Archive, crawl: str, rows: Sequence[dict[str, Any]], records: dict[int, bytes]) -> None:
+def _write(part: Part, source: str, crawl: str, rows: Sequence[Row], records: Mapping[int, bytes]) -> None:
+    """Writes records, given by the numbers of their rows, and their provenance."""
     written, at = [], 0
     if records:
-        with part.file(f"{CAPTURES}{source.name}/{part.name}.warc.gz", rows=len(records)) as file:
+        with part.file(f"{CAPTURES}{source}/{part.name}.warc.gz", rows=len(records)) as file:
             for number, record in sorted(records.items()):
                 file.write(record)
                 there = {"crawl": crawl, "file_offset": rows[number]["offset"]}
                 written.append({**rows[number], **there, "offset": at})
                 at += len(record)
     part.count_out(len(records))
-    part.table(f"{PROVENANCE_FOLDER}{source.name}", pa.Table.from_pylist(written, PROVENANCE), out=False)
+    part.table(f"{PROVENANCE_FOLDER}{source}", pa.Table.from_pylist(written, PROVENANCE), out=False)

@@ -18,6 +18,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.external_files import find
 from tasks.run.dossier.corpus import Corpus, Count
 from tasks.run.dossier.summary import _files
+from tasks.run.new_recipe import look_at
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
@@ -245,6 +246,17 @@ def test_a_download_that_is_cut_is_continued_and_a_wrong_one_refused(
 def test_an_address_without_a_file_of_a_dataset_is_refused_with_the_recipe(bench: Bench, path: str) -> None:
     with pytest.raises(RecipeError, match=r"does not name files of a dataset of the hub. Write hf://datasets/"):
         bench.recipe("parquet", path)
+
+
+def test_a_first_recipe_is_written_for_a_dataset(bench: Bench) -> None:
+    groups, unread = look_at(f"{ROOT}@v1/")
+    assert {group.path for group in groups} == {
+        f"{ROOT}@v1/**/*.parquet",
+        f"{ROOT}@v1/**/*.jsonl.gz",
+        f"{ROOT}@v1/**/*.txt",
+        f"{ROOT}@v1/**/*.md",
+    }
+    assert unread == {}
 
 
 def test_a_damaged_file_names_its_commit(bench: Bench, published: Path) -> None:
