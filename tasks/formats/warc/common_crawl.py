@@ -70,7 +70,8 @@ FOUND = pa.schema(
 T = TypeVar("T")
 
 _BATCH = 1 << 16
-_WWW = re.compile(r"www\d*\.")
+# As the index removes it, but not from www.com.
+_WWW = re.compile(r"^www\d*\.(?=.+\.)")
 _ADDRESS = re.compile(r"[\d.]+|\[.*\]")
 # Of a longer path the index may have sorted or removed the rest.
 _PLAIN_PATH = re.compile(r"[^?%;&=]*")
@@ -246,6 +247,8 @@ def of_domain(domain: str) -> list[KeyPrefix]:
 
     >>> [prefix.key for prefix in of_domain("www.example.org")]
     ['org,example)', 'org,example:', 'org,example,']
+    >>> of_domain("www.com")[0].key, of_domain("awww.example.org")[0].key
+    ('com,www)', 'org,example,awww)')
     """
     host = _surt_host(domain)
     return [KeyPrefix(f"{host}{end}") for end in "):,"]
@@ -258,7 +261,7 @@ def of_url(prefix: str) -> list[KeyPrefix]:
     'org,example)/docs'
     """
     parts = urlsplit(prefix)
-    host, port = _WWW.sub("", parts.hostname or "", count=1), f":{parts.port}" if parts.port else ""
+    host, port = _WWW.sub("", parts.hostname or ""), "" if parts.port in (None, 80, 443) else f":{parts.port}"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     plain = _PLAIN_PATH.match(parts.path)
     key = f"{_surt_host(host)}{port}){plain[0].lower().rstrip('/') if plain else ''}"
@@ -266,7 +269,7 @@ def of_url(prefix: str) -> list[KeyPrefix]:
 
 
 def _surt_host(host: str) -> str:
-    name = _WWW.sub("", host.lower().rstrip("."), count=1) if _WWW.match(host.lower()) else host.lower().rstrip(".")
+    name = _WWW.sub("", host)
     return name if _ADDRESS.fullmatch(name) else ",".join(reversed(name.split(".")))
 
 
