@@ -63,6 +63,7 @@ class Bench:
 
     folder: Path
     root: str = ""
+    store_url: str = ""
 
     @property
     def crawls(self) -> Path:
@@ -70,7 +71,7 @@ class Bench:
 
     @property
     def store(self) -> Store:
-        return Store(f"{self.folder}/store")
+        return Store(self.store_url or f"{self.folder}/store")
 
     def recipe(self, **settings: Any) -> Recipe:
         source = {"name": "rivers", "crawls": [CRAWL], "root": self.root or str(self.crawls), **settings}
@@ -301,8 +302,11 @@ def test_an_object_store_that_asks_to_slow_down_is_asked_again(bench: Bench, s3:
             with Store(root).write(str(path.relative_to(bench.crawls))) as file:
                 file.write(path.read_bytes())
     s3.faults.share = 0.2
-    archived = replace(bench, root=root).run("archive extract", domains=["river.example"])
-    assert archived.record.rows_out == 6
+    there = replace(bench, root=root, store_url=f"s3://{s3.buckets[0]}/store")
+    extracted = there.run("archive extract", domains=["river.example"])
+    assert extracted.record.rows_out == 6
+    answer = render(trace(there.store, "test", "1", PAGES[1].url))
+    assert f"  from       {CRAWL}, " in answer
 
 
 class WebServer(ThreadingHTTPServer):
