@@ -2,9 +2,9 @@
 
 | | |
 |---|---|
-| reads | the asset `warc` where the recipe crawls, and the files and streams that `[extract]` names |
+| reads | the asset `warc` where the recipe crawls, and the files, streams and archives that `[extract]` names |
 | writes | `extracted`, `attributes`, `duplicates`, and the asset `documents` (kept and rejected, with reasons) |
-| | and `messages`, where `[extract]` names streams |
+| | and `messages` and `archived`, where `[extract]` names streams and archives |
 | | and `contamination`, where `[decontaminate]` names evaluation sets |
 | costs | CPU: all parts run on Dask if the recipe's place names a cluster or creates one per run |
 | next | `tokens` starts automatically |

@@ -73,6 +73,13 @@ class PartRecord(Config):
     metrics: dict[str, float]
 
 
+EXTERNAL = "external:"
+"""Prefix of the address of an input from outside the store."""
+
+CODE = "code:"
+"""Prefix of the address of an input that is code."""
+
+
 class InputRef(Config):
     """Reference to an input as it was when it was read.
 

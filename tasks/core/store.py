@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from tasks.core import remote
 from tasks.core.cache import cached_copy
@@ -88,6 +88,14 @@ class Store:
         with self._translated_errors(prefix, requests=1), contextlib.suppress(FileNotFoundError):
             paths = [str(path) for path in self._fs.find(self._full(prefix))]
         return sorted(path[len(self._base) + 1 :] for path in paths if unfinished or not path.endswith(_ASIDE))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Returns the sizes in bytes of all files below the folder `prefix`, by path relative to it, in one listing."""
+        entries: dict[str, Any] = {}
+        with self._translated_errors(prefix, requests=1), contextlib.suppress(FileNotFoundError):
+            entries = self._fs.find(self._full(prefix), detail=True)
+        below = len(self._full(prefix)) + 1
+        return {path[below:]: int(entry["size"]) for path, entry in entries.items() if not path.endswith(_ASIDE)}
 
     def folders(self, path: str = "") -> Sequence[str]:
         """Returns the names of the folders directly in `path` ("": the root), sorted."""

@@ -27,7 +27,8 @@ from tasks.core.store import Store, probe
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of, unrecorded
 from tasks.formats.tokens.readings import is_tuned
 from tasks.formats.tokens.shard import ShardSet
-from tasks.run.inputs import check_recorded, external_refs, named_artifact
+from tasks.run.inputs import check_recorded, named_artifact
+from tasks.run.outside import external_refs
 from tasks.run.recipe import Recipe
 from tasks.stages.evaluate import stage
 from tasks.stages.evaluate.reports import task_metrics, task_table

@@ -21,7 +21,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
+from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
@@ -30,7 +30,6 @@ from tasks.core.stage import Output, Part, Report
 from tasks.core.store import Store, probe
 from tasks.formats.tokens.exposure import IMPORT
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.run.inputs import EXTERNAL
 from tasks.stages.tokens.encoder import ReferenceEncoder
 from tasks.stages.tokens.token_import import check_ids, check_lossless, special_tokens
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of

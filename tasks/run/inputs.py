@@ -14,25 +14,24 @@ and a takedown keep the takedowns that they began with, so that a killed run can
 import importlib
 import json
 import logging
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, InputRef, fingerprint
-from tasks.core.config import Config, changes, nearest, sha256_of_json
-from tasks.core.digest import sha256_of_stream
+from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId, ArtifactRecord, InputRef, fingerprint
+from tasks.core.config import Config, changes, nearest
 from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import Input, StageSpec, variant_version
-from tasks.core.store import AlreadyPublished, Store, open_outside
+from tasks.core.store import Store
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.tokens.exposure import BASE, tokenizer_of
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import ArtifactsByRole, artifact_of_version, previous_inputs
+from tasks.run.outside import code_refs, dataset_refs, external_refs, table_refs
 from tasks.run.recipe import Recipe
 from tasks.stages.registry.promote import champion_of
 from tasks.trainer.checkpoints.fence import first_attempt
@@ -98,7 +97,11 @@ def resolve(
     artifacts = {**current, **named}
     artifacts |= previous_inputs(recipe, store, spec, address, current, source_version)
     artifacts |= takedowns_in_force(recipe, store, spec, address, current, named)
-    external = [*external_refs(module, config), *table_refs(module, config, store, address)]
+    external = [
+        *external_refs(module, config),
+        *dataset_refs(module, config, store, address),
+        *table_refs(module, config, store, address),
+    ]
     refs = (
         *(artifact.ref(role) for role in sorted(artifacts) for artifact in _as_list(artifacts[role])),
         *external,
@@ -375,76 +378,6 @@ def _trained_as(model: Artifact) -> Artifact:
     """Opens the checkpoint that a registered model was made from."""
     (ref,) = (ref for ref in model.record.inputs if ref.role == "checkpoint")
     return Artifact.open_at(model.store, ArtifactId.parse(ref.address))
-
-
-EXTERNAL = "external:"
-"""Prefix of the address of an input from outside the store."""
-
-CODE = "code:"
-"""Prefix of the address of an input that is code."""
-
-
-def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
-    """Yields references to the files outside the store that a stage reads, whose names and bytes are fingerprinted.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
-    if not hasattr(module, "external"):
-        return
-    for role, paths in sorted(module.external(config).items()):
-        listing = [[os.path.basename(path), _sha256(role, path)] for path in paths]
-        content = sha256_of_json(listing)
-        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
-
-
-PINS = ".tables"
-"""Folder of an artifact with the snapshots of tables that its version reads."""
-
-
-def table_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> Iterator[InputRef]:
-    """Yields references to the snapshots of tables outside the store that a stage reads.
-
-    The snapshot is chosen when the version is begun, and recorded: the same version always reads it, while others
-    commit to the table.
-
-    Raises:
-        InputError: a table cannot be read.
-    """
-    if not hasattr(module, "tables"):
-        return
-    existing = Artifact.find(store, own)
-    recorded = {ref.role: ref for ref in existing.record.inputs} if existing else {}
-    for role, table in sorted(module.tables(config).items()):
-        if role in recorded:
-            yield recorded[role]
-            continue
-        key = sha256_of_json([table.format, table.path, table.version, table.timestamp])[:32]
-        pin = f"{own.path}/{PINS}/{key}"
-        try:
-            identity = store.read(pin).decode()
-        except FileNotFoundError:
-            identity = table.current()
-            try:
-                store.publish(pin, identity.encode())
-            except AlreadyPublished:
-                identity = store.read(pin).decode()
-        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=identity, content=identity)
-
-
-def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
-    """Yields references to code with its own versions, which only some settings use."""
-    if hasattr(module, "code"):
-        for name, version in sorted(module.code(config).items()):
-            yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
-
-
-def _sha256(role: str, path: str) -> str:
-    try:
-        with open_outside(path) as file:
-            return sha256_of_stream(file)
-    except OSError as error:
-        raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None
 
 
 _FINETUNE = STAGES["finetune"]

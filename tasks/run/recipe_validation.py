@@ -21,7 +21,7 @@ from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract import parser
-from tasks.stages.extract.config import KINDS, MESSAGES, WEB, ExtractConfig
+from tasks.stages.extract.config import KINDS, MESSAGES, WARC, WEB, ExtractConfig
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig
 from tasks.stages.registry import MergeConfig, PromoteConfig
@@ -34,7 +34,7 @@ from tasks.trainer.tuning.config import FinetuneConfig
 
 READ: Mapping[str, tuple[str, ...]] = {
     "crawl": ("enabled",),
-    "extract": ("files", "streams"),
+    "extract": ("files", "streams", "archives"),
     "classifiers": ("train",),
     "perplexity": ("references", "cut_source"),
     "annotate": ("use", "settings"),
@@ -346,9 +346,8 @@ def _names_in_limit(
 
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
-    """Returns the sources of a recipe's documents: the web if it crawls, and the files and streams of `[extract]`."""
-    others = (*(source.name for source in extract.files), *(stream.name for stream in extract.streams))
-    return (WEB, *others) if crawls else others
+    """Returns the sources of a recipe's documents: the web if it crawls, and those of `[extract]`."""
+    return (WEB, *extract.source_names) if crawls else extract.source_names
 
 
 def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig) -> ConsolidateConfig:
@@ -359,6 +358,7 @@ def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig
     """
     kinds = {**({WEB: WEB} if crawls else {}), **{source.name: source.kind for source in extract.files}}
     kinds |= {source.name: MESSAGES for source in extract.streams}
+    kinds |= {source.name: WARC for source in extract.archives}
     if config.kinds not in ({}, kinds):
         raise ValueError("consolidate.kinds is filled in from [extract]: leave it out")
     completed = config.model_copy(update={"kinds": kinds})

@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tasks.core.artifact import Artifact, InputRef
+from tasks.core.artifact import CODE, EXTERNAL, Artifact, InputRef
 from tasks.core.commit import adopt, commit
 from tasks.core.engine import open_engine
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
 from tasks.core.stage import Output
 from tasks.core.store import Store, probe
-from tasks.run.inputs import CODE, EXTERNAL, ResolvedStage, check_drift, resolve, with_recorded_previous
+from tasks.run.inputs import ResolvedStage, check_drift, resolve, with_recorded_previous
 from tasks.run.lineage import artifacts_of_version, find_unchanged
 from tasks.run.place import TrainPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe

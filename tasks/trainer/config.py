@@ -216,7 +216,8 @@ class ContinualConfig(Config):
     `last`: from its last one."""
     peak_share: float = Field(default=1.0, gt=0, le=1)
     """Peak learning rate of the second month, as a share of `[train.optim] lr`. Weights from before a decay have not
-    left the peak; those after one need a lower one: 1/10 to 1/30 in TiC-LM (arXiv 2504.02107)."""
+    left the peak. 1/10 to 1/30 was best for weights after one in TiC-LM (arXiv 2504.02107), and far too low in small
+    models with few steps."""
     fall: float = Field(default=0.5, ge=0, le=1)
     """How the peak falls over the months: that of month n is `peak_share` / (n - 1)^`fall`; 0: it stays."""
     warmup_steps: int = Field(default=10, ge=0)

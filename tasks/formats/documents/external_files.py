@@ -1,8 +1,9 @@
 """External files: lists and unpacks files outside the store that match a pattern of a recipe.
 
-Reads names, sizes and bytes, on this machine or on an object store. The packing of a file is detected from its first
-bytes, because names can be wrong; if these are not conclusive, from its suffix, so that a damaged file is not read as a
-plain one. gzip, zstd, bzip2 and zip are unpacked while they are read, in bounded memory.
+Reads names, sizes and bytes, on this machine, on an object store or in a dataset of the Hugging Face hub. The packing
+of a file is detected from its first bytes, because names can be wrong; if these are not conclusive, from its suffix, so
+that a damaged file is not read as a plain one. gzip, zstd, bzip2 and zip are unpacked while they are read, in bounded
+memory.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from tasks.core import hub
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -64,14 +66,16 @@ class SourceFile:
     """One file outside the store.
 
     Attributes:
-        path: a local path, or an fsspec URL ("s3://bucket/folder/file").
+        path: a local path, an fsspec URL ("s3://bucket/folder/file"), or a file of a commit ("hf://datasets/…@…/file").
         name: path relative to the fixed folder of the pattern that matched it.
         bytes: size as stored.
+        digest: of a file of the hub, the hash that the hub states for it; "" of others.
     """
 
     path: str
     name: str
     bytes: int
+    digest: str = ""
 
     @property
     def is_packed(self) -> bool:
@@ -86,6 +90,8 @@ class SourceFile:
         """Returns a local path; a remote object is fetched once into the cache of this machine."""
         if "://" not in self.path:
             return self.path
+        if hub.is_dataset(self.path):
+            return hub.local_copy(hub.parse(self.path), self.bytes, self.digest)
         return Store(self.path.removesuffix(f"/{self.name}")).local(self.name)
 
     @contextlib.contextmanager
@@ -111,15 +117,18 @@ def find(pattern: str, setting: str) -> list[SourceFile]:
     """Returns the files that a pattern matches, sorted by name.
 
     Args:
-        pattern: absolute glob or URL on an object store; `**` matches any number of folders, `*` does not match "/".
+        pattern: absolute glob, URL on an object store, or address of a dataset (its revision is resolved now); `**`
+            matches any number of folders, `*` does not match "/".
         setting: the setting that has the pattern, for messages: 'the reference "wiki"'.
 
     Raises:
-        InputError: the pattern is not absolute or matches no file.
-        StoreError, TransientError: the object store cannot be used, or did not answer.
+        InputError: the pattern is not absolute or matches no file, or the hub does not have or give the dataset.
+        StoreError, TransientError: the object store or hub cannot be used, or did not answer.
     """
     folder = _fixed_folder(pattern)
-    if "://" in pattern:
+    if hub.is_dataset(pattern):
+        files = list(_of_dataset(hub.parse(pattern)))
+    elif "://" in pattern:
         files = list(_objects(folder, pattern.removeprefix(f"{folder}/")))
     elif os.path.isabs(pattern):
         files = [_local(path, folder) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
@@ -141,10 +150,20 @@ def _local(path: str, folder: str) -> SourceFile:
 
 
 def _objects(folder: str, pattern: str) -> Iterator[SourceFile]:
-    store, regex = Store(folder), _compiled(pattern)
-    for name in store.list(""):
+    regex = _compiled(pattern)
+    for name, size in Store(folder).sizes("").items():
         if regex.fullmatch(name):
-            yield SourceFile(f"{folder}/{name}", name, store.size(name))
+            yield SourceFile(f"{folder}/{name}", name, size)
+
+
+def _of_dataset(pattern: hub.HubPath) -> Iterator[SourceFile]:
+    pinned = pattern._replace(revision=hub.commit_of(pattern))
+    folder = _fixed_folder(pattern.path).strip("/")
+    below = f"{folder}/" if folder else ""
+    regex = _compiled(pattern.path.removeprefix(below))
+    for file in hub.files_below(pinned, folder):
+        if regex.fullmatch(name := file.path.removeprefix(below)):
+            yield SourceFile(str(pinned._replace(path=file.path)), name, file.bytes, file.digest)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -1,6 +1,6 @@
-"""Published archives of a crawl: manifest, index, captures and their decoded bodies.
+"""Published archives: manifest, index, captures, their decoded bodies, and where archived captures come from.
 
-Reads the `warc` artifact and intact WARC files. For damaged files use `tasks.formats.warc.reader`.
+Reads the `warc` and `archived` artifacts and intact WARC files. For damaged files use `tasks.formats.warc.reader`.
 """
 
 import json
@@ -11,9 +11,12 @@ from datetime import datetime
 from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastwarc import WarcRecordType
 
+from tasks.core import parquet
 from tasks.core.artifact import Artifact
+from tasks.core.store import Store
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
 from tasks.formats.web.content_encoding import DecodedBody, decode
@@ -32,6 +35,41 @@ MANIFEST_SCHEMA = pa.schema(
         pa.field("index", pa.string()),  # path of its CDXJ index, relative to the store; null if there is none
     ]
 )
+
+CAPTURES, PROVENANCE_FOLDER = "captures/", "provenance/"
+"""Folders of an artifact of archived captures: its WARC files, and a table of `PROVENANCE` for each."""
+
+INDEXED = {
+    "url": pa.string(),
+    "fetched_at": pa.timestamp("ms", tz="UTC"),
+    "status": pa.int16(),
+    "mime": pa.string(),  # detected from the content
+    "languages": pa.string(),  # ISO 639-3, the most frequent first: "fra,eng"
+    "digest": pa.string(),  # SHA-1 of the body, Base32
+}
+"""What the index of Common Crawl states about a capture."""
+
+# One row per record of a WARC file with captures of Common Crawl, in the order of the file.
+PROVENANCE = pa.schema(
+    [
+        *(pa.field(name, kind) for name, kind in INDEXED.items()),
+        pa.field("offset", pa.int64(), nullable=False),  # of the record here
+        pa.field("crawl", pa.string(), nullable=False),  # "CC-MAIN-2026-43"
+        pa.field("file", pa.string(), nullable=False),  # WARC file of Common Crawl, below its root
+        pa.field("file_offset", pa.int64(), nullable=False),  # of the record there
+        pa.field("length", pa.int64(), nullable=False),  # bytes of the record as stored, here and there
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where Common Crawl has a capture; see `PROVENANCE`."""
+
+    crawl: str
+    file: str
+    file_offset: int
+    length: int
 
 
 @dataclass(frozen=True)
@@ -110,6 +148,25 @@ def _captures(file: BinaryIO, start: int) -> Iterator[Capture]:
             raise ValueError(f"the record at byte {record.offset} is cut off")
         if record.http is not None:
             yield _capture(record)
+
+
+def provenance_of(store: Store, warc_file: str, offset: int | None) -> Provenance | None:
+    """Returns where Common Crawl has the capture at an offset of a WARC file; None for a capture from elsewhere.
+
+    Args:
+        store: the store of the file.
+        warc_file: its path in the store, or the name of a file outside the store.
+        offset: offset of the record.
+    """
+    folder, is_archived, name = warc_file.partition(f"/{CAPTURES}")
+    if not is_archived or offset is None:
+        return None
+    try:
+        path = store.local(f"{folder}/{PROVENANCE_FOLDER}{name.removesuffix('.warc.gz')}.parquet")
+        rows = parquet.read(path, list(Provenance.__dataclass_fields__), pc.field("offset") == offset).to_pylist()
+    except FileNotFoundError:
+        return None
+    return Provenance(**rows[0]) if rows else None
 
 
 def index_entry(line: str) -> dict[str, str]:

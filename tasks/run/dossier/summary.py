@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import EXTERNAL, Artifact
+from tasks.core.hub import is_dataset
 from tasks.formats.tokens.exposure import origin_ref
 from tasks.run.dossier.corpus import WEB, Corpus
 from tasks.run.result import Json
 from tasks.run.trace.cards import disallowed_fetches
+from tasks.stages.extract.config import FILES, LICENSE
 from tasks.trainer.interchange.address import is_address
 
 SIZES = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trillion tokens"))
@@ -126,14 +128,24 @@ def _crawler(settings: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _files(artifacts: Mapping[str, Artifact], corpus: Corpus) -> list[Json]:
-    """Returns the sources that are files: their name, kind and path as the recipe states them, and counts."""
+    """Returns the sources other than the crawl: name, kind, where they were read from, stated license, and counts."""
     extracted = artifacts.get("extracted")
-    stated = {one["name"]: one for one in extracted.record.config.get("files", ())} if extracted else {}
+    stated = extracted.record.config if extracted else {}
+    kinds = {one["name"]: one["kind"] for one in stated.get("files", ())}
+    paths = {one["name"]: one["path"] for one in stated.get("files", ())}
+    for one in stated.get("archives", ()):
+        kinds[one["name"]] = "captures by Common Crawl"
+        paths[one["name"]] = f"{', '.join(one['crawls'])}: {', '.join([*one['domains'], *one['prefixes']])}"
+    refs = extracted.record.inputs if extracted else ()
+    named = {ref.role: ref.address.removeprefix(EXTERNAL) for ref in refs}
+    # That of a dataset of the hub has the commit that was read.
+    paths |= {name: path for name in paths if is_dataset(path := named.get(f"{FILES}{name}", ""))}
     return [
         {
             "name": name,
-            "kind": stated.get(name, {}).get("kind"),
-            "path": stated.get(name, {}).get("path"),
+            "kind": kinds.get(name),
+            "path": paths.get(name),
+            "license": named.get(f"{LICENSE}{name}"),
             "documents": count.documents,
             "bytes": count.bytes,
         }

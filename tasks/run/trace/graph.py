@@ -10,14 +10,15 @@ blocks that are needed are fetched, and of Parquet files only the columns that a
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import group_refs
+from tasks.core.hub import is_dataset
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
@@ -28,6 +29,7 @@ from tasks.formats.tokens.origins import Origin, accumulates, read_origins
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.warc.archive import Provenance, provenance_of
 from tasks.run import lineage
 from tasks.stages.chunks.structure import PageLayout
 
@@ -54,9 +56,13 @@ class DocumentCapture:
     payload_digest: str | None
     warc_file: str | None
     warc_offset: int | None
+    provenance: Provenance | None = None
+    """Where Common Crawl has it, if it was fetched from there."""
+    dataset: str | None = None
+    """Files of the hub that it was read from, with their commit; None for a document from elsewhere."""
 
 
-CAPTURE = list(DocumentCapture.__dataclass_fields__)
+CAPTURE = [name for name in DocumentCapture.__dataclass_fields__ if name not in ("provenance", "dataset")]
 """The columns that describe a document's capture."""
 
 
@@ -246,12 +252,26 @@ class LineageReader:
 
     def captures(self, column: str, values: Sequence[str]) -> list[DocumentCapture]:
         """Returns the captures in which `column`, "url" or "id", has one of `values`."""
-        return [DocumentCapture(*row) for _, row in self.rows("extracted", "documents/", column, values, CAPTURE)]
+        rows = self.rows("extracted", "documents/", column, values, CAPTURE)
+        return [self._with_provenance(DocumentCapture(*row)) for _, row in rows]
 
     def capture(self, kind: str, folder: str, part: str, doc_id: str) -> DocumentCapture | None:
         """Returns the capture of one document from its part; None if the part does not contain the document."""
         rows = self._rows_of(kind, folder, part, doc_id, CAPTURE)
-        return DocumentCapture(**rows[0]) if rows else None
+        return self._with_provenance(DocumentCapture(**rows[0])) if rows else None
+
+    def _with_provenance(self, capture: DocumentCapture) -> DocumentCapture:
+        found, dataset = None, self._datasets.get(capture.source)
+        if archived := self.artifacts.get("archived"):
+            found = provenance_of(archived.store, capture.warc_file or "", capture.warc_offset)
+        return replace(capture, provenance=found, dataset=dataset)
+
+    @cached_property
+    def _datasets(self) -> dict[str, str]:
+        """Addresses of the datasets of the hub that were extracted, by source."""
+        refs = self.artifacts["extracted"].record.inputs if "extracted" in self.artifacts else ()
+        addresses = {ref.role.removeprefix("files:"): ref.address.removeprefix(EXTERNAL) for ref in refs}
+        return {source: address for source, address in addresses.items() if is_dataset(address)}
 
     def contents(self, part: str, doc_id: str) -> Contents:
         """Returns the contents of one document of a part; repeats and chunks are in document order."""

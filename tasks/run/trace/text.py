@@ -109,8 +109,8 @@ def _document(document: Document, run: TrainingRun | None) -> Iterator[str]:
     """Yields the fate of a document, and the steps of a run that read it; `run` is None if nothing was trained."""
     head = f"document {document.id} of source {document.source}"
     yield f"{head}  {document.url}" if document.fate == "learned" else head
-    if document.capture and document.capture.warc_file:
-        yield _capture(document.capture)
+    if document.capture:
+        yield from _capture(document.capture)
     if document.rejection:
         rejection = document.rejection
         copy = f", a copy of {rejection.duplicate_of}" if rejection.duplicate_of else ""
@@ -130,11 +130,17 @@ def _document(document: Document, run: TrainingRun | None) -> Iterator[str]:
         yield from _readers(document.reading, run, _WITHHELD_EXAMPLE if document.examples else _WITHHELD)
 
 
-def _capture(capture: DocumentCapture) -> str:
-    offset, at = capture.warc_offset, capture.fetched_at
-    position = "in a file without random access" if offset is None else f"at byte {offset:,}"
-    fetched = f", fetched {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
-    return f"  capture    {capture.warc_file} {position}{fetched}"
+def _capture(capture: DocumentCapture) -> Iterator[str]:
+    """Yields where a capture is, and where it comes from."""
+    if capture.warc_file:
+        offset, at = capture.warc_offset, capture.fetched_at
+        position = "in a file without random access" if offset is None else f"at byte {offset:,}"
+        fetched = f", fetched {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
+        yield f"  capture    {capture.warc_file} {position}{fetched}"
+    if capture.dataset:
+        yield f"  from       {capture.dataset}"
+    if there := capture.provenance:
+        yield f"  from       {there.crawl}, {there.file} at byte {there.file_offset:,}, {there.length:,} bytes"
 
 
 def _readers(reading: Reading, run: TrainingRun | None, withheld: str) -> Iterator[str]:

@@ -2,15 +2,18 @@
 
 A file source adds documents to the corpus without a crawl: text files, files of rows, external WARC files, or the
 descriptions of the installed packages. A stream does so too: the messages of a Kafka topic, which the stage `stream`
-reads before `extract`.
+reads before `extract`; and an archive: the captures of some domains by Common Crawl, which the stage `archive` fetches.
 """
 
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
+from tasks.core import hub
 from tasks.core.config import Config, Problems, SectionCopy, nearest, require_absolute
+from tasks.core.errors import InputError
 from tasks.formats.lakes import DELTA, FORMATS, ICEBERG, TableAddress
 from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parser
@@ -23,7 +26,30 @@ PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 
 
 def _absolute(path: str) -> str:
+    if hub.is_dataset(path):
+        try:
+            hub.parse(path)
+        except InputError as error:
+            raise ValueError(str(error)) from None
     return path if path.startswith(tuple(PLACEHOLDERS)) else require_absolute(path)
+
+
+# A label has no upper case: the names are compared with those of the index.
+_HOST = re.compile(r"^([a-z0-9_]([a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+
+
+def _url_prefix(prefix: str) -> str:
+    parts = urlsplit(prefix)
+    if parts.scheme not in ("http", "https") or not _HOST.match(parts.netloc.partition(":")[0]):
+        raise ValueError(f'"{prefix}" is not the beginning of a URL: write https://example.org/docs/')
+    return prefix
+
+
+def _archive_root(root: str) -> str:
+    require_absolute(root)
+    if "@" in urlsplit(root).netloc or "?" in root:
+        raise ValueError("the root has credentials or a query: set them in the environment")
+    return root
 
 
 def _glob_problem(glob: str) -> str:
@@ -37,13 +63,19 @@ def _glob_problem(glob: str) -> str:
     return ""
 
 
+FILES, LICENSE = "files:", "license:"
+"""Prefixes of roles in records: of the files of a source, and of the license that the card of its dataset states."""
+
 MESSAGES = "messages"
 """Kind of the sources that are streams."""
 
 ORIGIN = "kafka"
 """Field of a message with its topic, partition, offset and time; it replaces a field of this name."""
 
-KINDS = ("text", "jsonl", "parquet", "metadata", "warc", *FORMATS)
+WARC = "warc"
+"""Kind of files of captures; also that of the sources that are archives."""
+
+KINDS = ("text", "jsonl", "parquet", "metadata", WARC, *FORMATS)
 """Kinds of files that need no parser."""
 
 
@@ -63,7 +95,9 @@ class FileSource(Config):
     """
 
     path: Annotated[str, AfterValidator(_absolute)]
-    """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.gz).
+    """Absolute glob (`**` for any depth), on this machine, as a URL on an object store (s3://bucket/folder/*.gz), or in
+    a dataset of the Hugging Face hub (hf://datasets/owner/name@revision/data/*.parquet). A version reads one commit of
+    a dataset: that of the revision, or of the default branch, when the version was begun.
 
     Of a table its folder or URL; of an Iceberg table also its metadata file (ends with .json), or
     catalog://<catalog>/<namespace>.<table>.
@@ -200,6 +234,67 @@ class StreamConfig(Config):
         return bool(self.topics)
 
 
+class Archive(Config):
+    """Captures of some sites by Common Crawl, which enter the corpus as one source."""
+
+    name: SourceName
+    """Name of the source in mixtures and reports."""
+
+    crawls: tuple[Annotated[str, Field(pattern=r"^CC-MAIN-[0-9-]+$")], ...] = Field(min_length=1)
+    """Crawls by their ids, such as CC-MAIN-2026-43. A page that several of them have captured with the same content is
+    read from the first of these in this order, so that a later crawl adds the pages that are new or have changed."""
+
+    domains: tuple[Annotated[str, Field(pattern=_HOST.pattern)], ...] = ()
+    """Hosts, each with all hosts below it: example.org. An internationalized name is in its ASCII form (xn--...)."""
+
+    prefixes: tuple[Annotated[str, AfterValidator(_url_prefix)], ...] = ()
+    """Beginnings of URLs: https://example.org/docs/; http and https are the same, and so is a host with "www."."""
+
+    languages: tuple[Annotated[str, Field(pattern=r"^[a-z]{3}$")], ...] = ()
+    """Main languages as Common Crawl detected them (ISO 639-3: eng); () for all. Captures without one are left out."""
+
+    mime: tuple[str, ...] = ("text/html", "application/xhtml+xml")
+    """Media types as detected from the content; () for all."""
+
+    most: int | None = Field(default=None, ge=1)
+    """Maximum number of captures, sampled by hash of the URL; None for all."""
+
+    root: Annotated[str, AfterValidator(_archive_root)] = "s3://commoncrawl"
+    """Where the files of Common Crawl are: s3://commoncrawl with the credentials of the place, a copy of a part of it,
+    or https://data.commoncrawl.org."""
+
+    contact: str = ""
+    """Page or address in the user agent, by which the operators of a web server can reach you; required with https."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> "Archive":
+        if not self.domains and not self.prefixes:
+            raise ValueError("an archive needs domains or prefixes: a whole crawl has some hundred terabytes")
+        if len(set(self.crawls)) < len(self.crawls):
+            raise ValueError("crawls names a crawl twice: remove it")
+        if self.root.startswith(("http://", "https://")) and not self.contact:
+            raise ValueError(f"contact is missing: it is in the requests to {self.root}")
+        return self
+
+
+class ArchiveConfig(Config):
+    """Captures that the stage `archive` fetches; the recipe fills them in."""
+
+    sources: tuple[Archive, ...] | None = Field(default=None, exclude_if=lambda sources: sources is None)
+    """Those of `[[extract.archives]]`."""
+
+    COPIED = {"sources": SectionCopy("extract.archives", when="extract.archives")}
+
+    @property
+    def active(self) -> bool:
+        """Whether the recipe has archives."""
+        return bool(self.sources)
+
+
+class ArchiveFiles(FileSource):
+    """The WARC files of an archive, as the stage `archive` has written them."""
+
+
 class ExtractConfig(Config):
     """Extraction of documents from captures, files and messages."""
 
@@ -242,6 +337,9 @@ class ExtractConfig(Config):
     streams: tuple[StreamSource, ...] = Field(default=(), exclude_if=lambda streams: not streams)
     """Kafka topics in addition to the crawl and the files; a version has the messages that no earlier one has read."""
 
+    archives: tuple[Archive, ...] = Field(default=(), exclude_if=lambda archives: not archives)
+    """Captures by Common Crawl, in addition to the other sources."""
+
     parsers: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
     """Parsers with their settings, such as `[extract.parsers.pdf] max_pages = 100`: for captured bodies of their media
     types, and for files of that kind. A parser that is the kind of a file source need not be listed here."""
@@ -252,6 +350,15 @@ class ExtractConfig(Config):
     part_bytes: int = Field(default=64_000_000, ge=1)
     """Input bytes per part if `parts` is 0; compressed files count with four times their size. A larger file of rows is
     split into several parts."""
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The names of all sources except the crawl."""
+        return (
+            *(source.name for source in self.files),
+            *(stream.name for stream in self.streams),
+            *(archive.name for archive in self.archives),
+        )
 
     @field_validator("parsers")
     @classmethod
@@ -264,7 +371,7 @@ class ExtractConfig(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":
-        names = [*(source.name for source in self.files), *(stream.name for stream in self.streams)]
+        names = self.source_names
         if twice := sorted({name for name in names if names.count(name) > 1 or name == WEB}):
             raise ValueError(f'names of sources must be unique and not "{WEB}": {", ".join(twice)}')
         return self

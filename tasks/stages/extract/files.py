@@ -2,8 +2,8 @@
 
 Reads files outside the store, compressed or not. The same files give the same rows on every machine: the URL of a
 document consists of the source and the path below the fixed folder of the pattern, and does not depend on the location
-of that folder. The fields of a row other than text and URL are its metadata, one JSON object; equal rows give equal
-bytes.
+of that folder; in a dataset of the hub it consists of the source, the dataset and the path in it. The fields of a row
+other than text and URL are its metadata, one JSON object; equal rows give equal bytes.
 
 Rows that are not JSON objects, or have no text, are rejected individually with a reason. If most rows of a file are
 rejected in this way, the settings or the file are wrong, and the stage fails before it extracts anything. The first
@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from tasks.core import parquet
+from tasks.core import hub, parquet
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import ZIP, SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
@@ -34,7 +34,7 @@ from tasks.formats.lakes.table import TableFile
 from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import ORIGIN, ExtractConfig, FileSource, MessageFiles
+from tasks.stages.extract.config import ORIGIN, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
 from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
 from tasks.stages.extract.parser import parse_body
 from tasks.stages.extract.partitioning import PARQUET_KINDS, FilePiece, explain_read_errors, open_piece
@@ -78,7 +78,12 @@ def read_file(
 
 
 def _url(source: FileSource, file: SourceFile) -> str:
-    return f"file://{source.name}/{_quoted(file.name)}"
+    name = file.name
+    if hub.is_dataset(file.path):
+        # Without the commit: a row that the next commit has unchanged is the same document.
+        path = hub.parse(file.path)
+        name = f"{path.dataset}/{path.path}"
+    return f"file://{source.name}/{_quoted(name)}"
 
 
 def _quoted(name: str) -> str:
@@ -253,8 +258,10 @@ def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick
     # FastWARC decompresses gzip and zstd; offsets in a bzip2 file are those in the decompressed stream.
     opener: Callable[..., Any] = bz2.open if file.packing() == "bz2" else open
     name = file.name if file.name.isprintable() else _quoted(file.name)
+    # The name of an archived file is its path in the store, like that of a file of the crawl.
+    name = name if isinstance(source, ArchiveFiles) else f"{source.name}/{name}"
     with opener(file.local(), "rb") as handle:
-        yield from read_warc(handle, f"{source.name}/{name}", source.name, config, quick=quick)
+        yield from read_warc(handle, name, source.name, config, quick=quick)
 
 
 _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[InputRow]]] = {

@@ -1,10 +1,10 @@
 """Stage extract: extracts documents from captures, local files and messages.
 
-Reads the `warc` artifact (the WARC files of a crawl), the files of `[[extract.files]]` and the `messages` artifact (of
-`[[extract.streams]]`). Writes
-`documents/<part>.parquet` (sorted by id) and `rejected/<part>.parquet`, with the schemas of
-`tasks.formats.documents.document`; on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without
-Parquet. Parts with paged files (PDF) also have `layout/<part>.parquet` and `pages/<part>.parquet`.
+Reads the `warc` artifact (the WARC files of a crawl), the files of `[[extract.files]]`, and the artifacts `messages`
+(of `[[extract.streams]]`) and `archived` (of `[[extract.archives]]`). Writes `documents/<part>.parquet` (sorted by id)
+and `rejected/<part>.parquet`, with the schemas of `tasks.formats.documents.document`; on request also
+`jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts with paged files (PDF) also have
+`layout/<part>.parquet` and `pages/<part>.parquet`.
 
 With a dedup index (`tasks.formats.dedup.dedup_index`), returned documents are copied from earlier versions into parts
 of their own.
@@ -31,7 +31,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core import hub
+from tasks.core.artifact import EXTERNAL, Artifact, InputRef
+from tasks.core.config import sha256_of_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, NothingNewError
 from tasks.core.part import POISON
@@ -42,10 +44,20 @@ from tasks.formats.documents.document import REJECTED, document_id
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.lakes import TableAddress
-from tasks.formats.warc.archive import warc_files
+from tasks.formats.warc.archive import CAPTURES, warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.config import WEB, ExtractConfig, MessageFiles, Topic
+from tasks.stages.extract.config import (
+    FILES,
+    LICENSE,
+    WARC,
+    WEB,
+    ArchiveFiles,
+    ExtractConfig,
+    FileSource,
+    MessageFiles,
+    Topic,
+)
 from tasks.stages.extract.files import RowCounts, check_row_counts, count_rows, read_file
 from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
@@ -90,15 +102,44 @@ class PartInput:
 
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
-    """Returns the external files that the stage reads, as local paths, by role `files:<source>`."""
-    sources = (source for source in config.files if not source.table())
-    return {f"files:{source.name}": [file.local() for file in find_files(source)] for source in sources}
+    """Returns the external files that the stage reads, as local paths, by role `files:<source>`.
+
+    Datasets of the hub and tables are not among them.
+    """
+    sources = (source for source in config.files if not hub.is_dataset(source.path) and not source.table())
+    return {_role(source): [file.local() for file in find_files(source)] for source in sources}
+
+
+def datasets(config: ExtractConfig) -> dict[str, FileSource]:
+    """Returns the sources that are datasets of the hub, by role `files:<source>`."""
+    return {_role(source): source for source in config.files if hub.is_dataset(source.path)}
 
 
 def tables(config: ExtractConfig) -> dict[str, TableAddress]:
     """Returns the tables that the stage reads, by role `files:<source>`."""
-    named = ((source.name, source.table()) for source in config.files)
-    return {f"files:{name}": table for name, table in named if table}
+    named = ((_role(source), source.table()) for source in config.files)
+    return {role: table for role, table in named if table}
+
+
+def _role(source: FileSource) -> str:
+    return f"{FILES}{source.name}"
+
+
+def _at_commit(source: FileSource, inputs: Inputs) -> FileSource:
+    """Returns a source with the commit that the run has resolved, if it is a dataset."""
+    ref = inputs.external.get(_role(source))
+    if ref is None or not hub.is_dataset(source.path):
+        return source
+    return source.model_copy(update={"path": ref.address.removeprefix(EXTERNAL)})
+
+
+def _license_refs(sources: Sequence[FileSource]) -> Iterator[InputRef]:
+    """Yields what the cards of datasets state as their license, for the record; not part of the fingerprint."""
+    for source in sources:
+        if hub.is_dataset(source.path) and (stated := hub.license_of(hub.parse(source.path))):
+            digest = sha256_of_json(stated)
+            address = f"{EXTERNAL}{stated}"
+            yield InputRef(role=f"{LICENSE}{source.name}", address=address, fingerprint=digest, content=digest)
 
 
 def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -114,13 +155,16 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     store = warc.store if warc else None
     crawled = warc_files(warc) if warc else []
     units = [InputUnit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
-    for source in config.files:
-        pinned = inputs.external.get(f"files:{source.name}")
+    sources = [_at_commit(source, inputs) for source in config.files]
+    licenses = tuple(_license_refs(sources))
+    for source in sources:
+        pinned = inputs.external.get(_role(source))
         files, unmatched = select_files(source, pinned.content if pinned and source.table() else "")
         units += [InputUnit(file, source) for file in files]
         for glob in unmatched:
             log.warning('[%s] exclude of "%s": the glob "%s" matches no file', output.address, source.name, glob)
     units += _message_units(inputs.get("messages"), config)
+    units += _archive_units(inputs.get("archived"), config)
     if not units and "messages" in inputs:
         raise NothingNewError(f"{output.address}: there is no new message, and no WARC file or local file")
     if not units:
@@ -153,7 +197,8 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     if not any(record.rows_out for record in records):
         counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
         raise InputError(f"{output.address}: no row gave a document ({counts or 'the inputs hold no rows'})")
-    return Report(note=f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts")
+    note = f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts"
+    return Report(note=note, inputs=licenses)
 
 
 def _message_units(messages: Artifact | None, config: ExtractConfig) -> Iterator[InputUnit]:
@@ -166,6 +211,18 @@ def _message_units(messages: Artifact | None, config: ExtractConfig) -> Iterator
         source = MessageFiles(kind="jsonl", path=messages.store.url(messages.path), **fields)
         for path in messages.files(f"messages/{stream.name}/"):
             yield InputUnit(SourceFile(f"{source.path}/{path}", path, sizes[path]), source)
+
+
+def _archive_units(archived: Artifact | None, config: ExtractConfig) -> Iterator[InputUnit]:
+    """Yields the WARC files of archived captures, by source."""
+    if archived is None:
+        return
+    sizes = {entry.path: entry.bytes for part in archived.parts for entry in part.files}
+    for archive in config.archives:
+        source = ArchiveFiles(name=archive.name, kind=WARC, path=archived.store.url(archived.path))
+        for path in archived.files(f"{CAPTURES}{archive.name}/"):
+            name = f"{archived.path}/{path}"
+            yield InputUnit(SourceFile(archived.store.url(name), name, sizes[path]), source)
 
 
 def extract_part(part: Part, part_input: PartInput) -> None:

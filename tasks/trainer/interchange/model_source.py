@@ -34,6 +34,7 @@ from tasks.core import cache
 from tasks.core.config import sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
+from tasks.core.hub import hub_errors, stated_content, verify
 from tasks.core.remote import connect, protocol_of, translate
 from tasks.trainer.interchange.address import HUB, HubModel, check_address, hub_model
 from tasks.trainer.interchange.chat_template import FILE as CHAT_TEMPLATE
@@ -200,7 +201,7 @@ def _hub_info(source: str, model: HubModel) -> Any:
     """Returns what the hub states about a model: its commit, and its files with their hashes."""
     from huggingface_hub import HfApi
 
-    with _hub_errors(source):
+    with hub_errors(source, "model"):
         api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
         return api.model_info(model.name, revision=model.revision or None, files_metadata=True)
 
@@ -217,58 +218,19 @@ def _from_hub(source: str) -> ModelFiles:
     verified: dict[str, str] = {}
     if CONFIG not in stated:
         raise InputError(f"{address} has no {CONFIG}", _REMEDY)
-    with _hub_errors(source):
+    with hub_errors(source, "model"):
         folder = Path(hf_hub_download(name, CONFIG, revision=commit, endpoint=endpoint)).parent
 
     def fetch(file: str) -> bool:
         if file not in stated:
             return False
-        with _hub_errors(source):
+        with hub_errors(source, "model"):
             path = Path(hf_hub_download(name, file, revision=commit, endpoint=endpoint))
-        verified[file] = _verify(path, stated[file], f"{address}/{file}")
+        verified[file] = verify(path, *stated_content(stated[file]), f"{address}/{file}")
         return True
 
     _fetch_model(folder, fetch, address)
     return ModelFiles(folder, address, name, commit, verified)
-
-
-def _verify(path: Path, stated: Any, address: str) -> str:
-    """Returns the sha256 of a file after a comparison with what the hub states; removes it if it differs."""
-    digest, size = sha256_of_file(path), path.stat().st_size
-    if stated.lfs is not None:
-        expected: tuple[int, str] = (stated.lfs.size, stated.lfs.sha256)
-        found = (size, digest)
-    else:  # a file in git, named by the hash of a header and its content
-        expected = (stated.size if stated.size is not None else size, stated.blob_id)
-        found = (size, hashlib.sha1(b"blob %d\0" % size + path.read_bytes()).hexdigest())
-    if found != expected:
-        path.resolve().unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
-        raise TransientError(f"{address} arrived with {found[0]:,} bytes and the hash {found[1][:16]}, not {expected}")
-    return digest
-
-
-@contextmanager
-def _hub_errors(source: str) -> Iterator[None]:
-    """Raises errors of the hub and of its client as errors with a remedy."""
-    from huggingface_hub import errors
-
-    token = "set HF_TOKEN, or run `hf auth login`"
-    try:
-        yield
-    except errors.GatedRepoError:
-        raise InputError(f"access to {source} is gated", f"accept its terms on the hub, and {token}") from None
-    except errors.RevisionNotFoundError:
-        raise InputError(f"{source}: the model has no such revision", "name a branch, a tag or a commit") from None
-    except errors.RepositoryNotFoundError:
-        raise InputError(f"the hub has no model {source}, or it is private", f"correct the name, or {token}") from None
-    except errors.HFValidationError as error:
-        raise InputError(f"{source} is not a model of the hub ({error})", "write hf://owner/name") from None
-    except SluiceError:
-        raise
-    except Exception as error:  # of the HTTP client, which differs between versions
-        detail = " ".join(str(error).split())[:300]
-        raise TransientError(f"the hub did not answer for {source} ({type(error).__name__}: {detail})") from None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ BEFORE = {
     "update": "f6cba74f06012ede",
     "publish": "2a9d72237d656e1a",
     "stream": "634d56dacc9e3bbb",
+    "archive": "13705a58d78c4696",
     "extract": "8e26593bd001781b",
     "train_classifiers": "0f30cc7fcc5fb12e",
     "train_perplexity": "4dd59e27876a5e7b",

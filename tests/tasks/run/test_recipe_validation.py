@@ -16,7 +16,7 @@ from tasks.run.recipe import Recipe, find_recipe
 DEMO = find_recipe("demo")
 DOC = Path(__file__).parents[3] / "docs" / "crawl.md"
 BOOKS = {"name": "books", "kind": "text", "path": "/data/*.txt"}
-CRAWLED = {"name": "commoncrawl", "kind": "warc", "path": "/data/*.warc.gz"}
+CRAWLED = {"name": "captures", "kind": "warc", "path": "/data/*.warc.gz"}
 TRAIN = {"name": "edu", "positive": "good", "texts": [{"path": "/data/*.jsonl"}]}
 USE = ["language", "gopher_quality", "gopher_repetition", "prose_score", "pii"]
 SCORES = {"edu": {"folder": "/models/edu", "label": "1"}}
@@ -41,20 +41,20 @@ def refused(changes: dict[str, Any]) -> str:
 
 
 def test_without_a_crawl_filters_apply_to_every_source() -> None:
-    assert files_only(BOOKS, CRAWLED).consolidate.sources == ("books", "commoncrawl")
+    assert files_only(BOOKS, CRAWLED).consolidate.sources == ("books", "captures")
 
 
 def test_with_a_crawl_filters_apply_to_it_and_to_other_captures() -> None:
     assert DEMO.consolidate.sources == ("web",)
     more = [source.model_dump() for source in DEMO.extract.files] + [CRAWLED]
-    assert DEMO.override({"extract.files": more}).consolidate.sources == ("web", "commoncrawl")
+    assert DEMO.override({"extract.files": more}).consolidate.sources == ("web", "captures")
 
 
 def test_filters_skip_trusted_sources_and_a_source_cannot_be_both() -> None:
     mine = files_only(BOOKS, CRAWLED, trusted=["books"])
-    assert mine.consolidate.sources == ("commoncrawl",)
+    assert mine.consolidate.sources == ("captures",)
     assert Recipe.from_text(mine.text) == mine
-    assert mine.override({"consolidate.trusted": []}).consolidate.sources == ("books", "commoncrawl")
+    assert mine.override({"consolidate.trusted": []}).consolidate.sources == ("books", "captures")
     assert files_only(BOOKS, trusted=["books"]).consolidate.sources == (), "all of it is trusted"
     with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" is also in consolidate\.sources'):
         files_only(BOOKS, CRAWLED, sources=["books"], trusted=["books"])
@@ -62,16 +62,16 @@ def test_filters_skip_trusted_sources_and_a_source_cannot_be_both() -> None:
 
 def test_the_default_sources_of_filters_follow_overrides_and_survive_the_text() -> None:
     mine = files_only(BOOKS)
-    assert mine.override({"extract.files": [BOOKS, CRAWLED]}).consolidate.sources == ("books", "commoncrawl")
+    assert mine.override({"extract.files": [BOOKS, CRAWLED]}).consolidate.sources == ("books", "captures")
     of_files = DEMO.override({"crawl.enabled": False, "canary.current": {"code": 0.5, "packages": 0.5}})
     assert of_files.consolidate.sources == ("code", "packages")
     assert Recipe.from_text(mine.text) == mine
 
 
 def test_explicitly_named_sources_are_kept() -> None:
-    named = files_only(BOOKS, CRAWLED, sources=["commoncrawl"])
-    assert named.consolidate.sources == ("commoncrawl",)
-    assert named.override({"consolidate.samples": 1}).consolidate.sources == ("commoncrawl",)
+    named = files_only(BOOKS, CRAWLED, sources=["captures"])
+    assert named.consolidate.sources == ("captures",)
+    assert named.override({"consolidate.samples": 1}).consolidate.sources == ("captures",)
     assert DEMO.override({"consolidate.sources": ["web", "code"]}).consolidate.sources == ("web", "code")
 
 
@@ -108,7 +108,7 @@ def test_the_documented_example_without_a_crawl_filters_its_files() -> None:
     recipe = read({"name": "mine", "canary": {"current": {"books": 1.0}}, **example})
     assert not recipe.crawl.enabled
     assert recipe.consolidate.filters
-    assert recipe.consolidate.sources == ("commoncrawl", "dump", "books")
+    assert recipe.consolidate.sources == ("captures", "dump", "books")
 
 
 @pytest.mark.parametrize("bound", ["at_least", "at_most"])

@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.examples import HELDOUT, Examples
-from tasks.run.inputs import external_refs
+from tasks.run.outside import external_refs
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.finetune import examples as stage
 from tests.conftest import run_stage_in
