@@ -85,7 +85,7 @@ def snapshot_of(address: TableAddress, identity: str) -> Snapshot:
             for one in columns
         )
         full = f"{root}/{name}" if name == path else path
-        files.append(TableFile(full, name, row["size_bytes"], with_values, deleted.get(name, b"")))
+        files.append(TableFile(full, name, row["size_bytes"], columns=with_values, deleted=deleted.get(name, b"")))
     return Snapshot(identity, sorted(files, key=lambda file: file.name))
 
 

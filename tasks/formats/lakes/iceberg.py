@@ -104,7 +104,7 @@ def _file(table: Any, schema: Any, task: Any, deletes: Any, address: TableAddres
     deleted = np.unique(np.concatenate([one.to_numpy() for one in positions])) if positions else np.empty(0)
     path = plain_path(data.file_path)
     name = below(table.location(), path)
-    return TableFile(path, name, data.file_size_in_bytes, columns, deleted.astype("<i8").tobytes())
+    return TableFile(path, name, data.file_size_in_bytes, columns=columns, deleted=deleted.astype("<i8").tobytes())
 
 
 def _load(address: TableAddress) -> Any:
