@@ -156,7 +156,14 @@ def _opened(recipe: Recipe, store: Store) -> Iterator["_Writer"]:
         tempfile.TemporaryDirectory(prefix="sluice-lake-") as scratch,
         open_engine("", recipe.place.workers) as engine,
     ):
-        yield _Writer(recipe.name, lake_of(recipe), store, engine, Tombstones.read(takedowns), Path(scratch))
+        place = lake_of(recipe)
+        try:
+            yield _Writer(recipe.name, place, store, engine, Tombstones.read(takedowns), Path(scratch))
+        except OSError as error:  # of the libraries' own clients of a bucket, which retry less than the store does
+            if "://" not in place.root:
+                raise
+            cause = f"{place.root} did not answer as it should ({' '.join(str(error).split())})"
+            raise TransientError(cause, "run again: what was committed stays") from error
 
 
 @dataclass(frozen=True)

@@ -445,6 +445,25 @@ def test_a_lake_in_a_bucket_has_the_versions_and_forgets_what_is_taken_down(
     assert (check.present, check.files > 0) == (0, True)
 
 
+def test_a_fault_of_the_bucket_is_one_line_and_the_next_run_completes_the_version(
+    lake: Recipe, bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {**lake.place.lake.model_dump(), **bucket}
+    remote = lake.override({"place.lake": place if place["format"] == "iceberg" else {**place, "catalog": ""}})
+    kind = type(table_of(remote, "documents"))
+
+    def broken(*_: object) -> None:
+        raise OSError("end of file\nbefore message length reached")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "commit", broken)
+        with pytest.raises(
+            TransientError, match=r"^s3://.*/lake did not answer as it should \(end of file before .*\)\."
+        ):
+            write(remote, "1")
+    assert write(remote, "1")["documents"].added == len(corpus(remote, "1"))
+
+
 @pytest.mark.parametrize(
     ("place", "problem"),
     [
