@@ -5,6 +5,7 @@
 | reads | the form, earlier takedowns, and for the report all artifacts of the recipe |
 | writes | `takedown`: all tombstones in force, and a report of affected documents, artifacts, steps and checkpoints |
 | costs | seconds: a search in the ids and URLs of all documents and in the document index of all tokens |
+| | where the recipe has `[place.lake]`, its tables without the documents, of which no version can be read any more |
 | next | nothing; new versions apply it, and a running training applies it from its next checkpoint on |
 
 Press **Trigger** and enter URLs, domains or document ids, one per line. Existing artifacts are not rewritten.
@@ -14,6 +15,7 @@ Press **Trigger** and enter URLs, domains or document ids, one per line. Existin
 from airflow.sdk import DAG, Param
 
 from operators.forms import dag_settings
+from operators.lake import LakeOperator
 from operators.recipes import recipes_for
 from operators.stage import TakedownOperator
 from tasks.stages.takedown import MOST_LINES
@@ -52,4 +54,6 @@ FORM = {
 
 for recipe in recipes_for("takedown"):
     with DAG(**dag_settings(recipe, "takedown", __doc__, schedule=None, form=FORM)):
-        TakedownOperator(task_id="takedown", recipe=recipe.name, stage="takedown")
+        takedown = TakedownOperator(task_id="takedown", recipe=recipe.name, stage="takedown")
+        if recipe.place.lake:
+            takedown >> LakeOperator(task_id="lake", recipe=recipe.name, only_takedowns=True)

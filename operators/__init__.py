@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                     "operators.gate",
                     "operators.cycle",
                     "operators.retention",
+                    "operators.lake",
                 ],
             }
         ],

@@ -75,6 +75,11 @@ def asset(recipe: str, kind: str) -> Asset:
     return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")
 
 
+def chunks_asset(recipe: str) -> Asset:
+    """Returns the asset `<recipe>/chunks`, for which a recipe with a lake has a task: no other DAG reads chunks."""
+    return Asset(name=f"{recipe}/chunks", uri=f"x-sluice://{recipe}/chunks", group="sluice")
+
+
 def assets_of(recipe: Recipe, stage: str) -> dict[str, list[Asset]]:
     """Returns the arguments `inlets` and `outlets` of a stage's task, for Airflow's graph of assets.
 
@@ -83,13 +88,13 @@ def assets_of(recipe: Recipe, stage: str) -> dict[str, list[Asset]]:
     """
     spec = STAGES[stage]
     makers = [MAKERS[kind] for kind in spec.input_kinds()]
+    made = [asset(recipe.name, spec.asset)] if spec.asset else []
+    if spec.output == "chunks" and recipe.place.lake:
+        made.append(chunks_asset(recipe.name))
     read = [maker.asset for maker in makers if maker.asset and maker.dag != spec.dag and recipe.has(maker)]
     if (state := STATES.get(stage, spec.asset)) != spec.asset:
         read.append(state)
-    return {
-        "inlets": [asset(recipe.name, kind) for kind in read],
-        "outlets": [asset(recipe.name, spec.asset)] if spec.asset else [],
-    }
+    return {"inlets": [asset(recipe.name, kind) for kind in read], "outlets": made}
 
 
 def connect(tasks: Mapping[str, Any]) -> None:

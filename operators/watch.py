@@ -1,9 +1,9 @@
 """The watch on the files of a recipe: an Asset whose event starts its corpus when files have been added or changed.
 
-Reads the listing of `[[extract.files]]`, local or in a bucket, in Airflow's triggerer; opens no file. An event has the
-version of the run that it starts, the time of the look. The digest of the last announced listing is in Airflow's store
-of asset states, so files that come while no triggerer runs are announced by the next one. The files of the first look
-are no event, nor are files that still change between two looks.
+Reads the listing of `[[extract.files]]`, local or in a bucket, and the newest versions of tables, in Airflow's
+triggerer; opens no data file. An event has the version of the run that it starts, the time of the look. The digest of
+the last announced listing is in Airflow's store of asset states, so files that come while no triggerer runs are
+announced by the next one. The files of the first look are no event, nor are files that still change between two looks.
 """
 
 import asyncio
@@ -79,6 +79,9 @@ class FilesTrigger(BaseEventTrigger):  # type: ignore[misc]
         try:
             for source in find_recipe(self.recipe).of(ExtractConfig).files:
                 try:
+                    if table := source.table():
+                        listing.append([source.name, table.current(), 0])
+                        continue
                     files = find_files(source)
                 except InputError:  # no file yet
                     files = []

@@ -115,6 +115,24 @@ def s3(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     s3_server.faults.calm()
 
 
+@pytest.fixture(scope="session")
+def separate_s3_server() -> "Iterator[dict[str, str]]":
+    """The environment of an S3 server in a process of its own, one for all tests."""
+    from tests.s3_server import separate_server
+
+    with separate_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def separate_s3(separate_s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """URL of a folder in a bucket of this server, whose environment is set, with a separate cache for the test."""
+    for name, value in separate_s3_server.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    return f"s3://sluice/{tmp_path.name}"
+
+
 SCATTERED = -1
 """Number of workers for which `run_stage_in` uses `Scattered`."""
 

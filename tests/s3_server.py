@@ -5,21 +5,28 @@ In a test: `with S3Server() as s3: ...`. As a separate process (for stacks of se
 """
 
 import argparse
+import http.client
 import json
 import os
 import random
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.waiting import until
 
 KINDS = ("503", "slow", "reset", "lost reply", "cut")
 """Kinds of faults: refused, delayed, connection reset before or after the operation, truncated response."""
@@ -237,6 +244,41 @@ class S3Server(FaultyServer):
             aws_secret_access_key=SECRET,
             region_name="us-east-1",
         )
+
+
+@contextmanager
+def separate_server() -> Iterator[dict[str, str]]:
+    """Runs the server as a process; yields the environment of its clients.
+
+    For clients that hold Python's lock while they wait for a response, such as deltalake: they would wait forever for
+    a server in their own process.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "tests.s3_server", "--port", str(port)]
+    server = subprocess.Popen(command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)})
+    try:
+        until(lambda: _answers(port), 60)
+        yield environment(f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _answers(port: int) -> bool:
+    """Returns whether the server answers, which it does once it has its bucket."""
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        client.request(
+            "HEAD", "/sluice", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=sluice/1/us-east-1/s3"}
+        )
+        return client.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        client.close()
 
 
 def main() -> None:

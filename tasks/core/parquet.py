@@ -94,6 +94,14 @@ def rows_of_remote(
         return rows.filter(is_in(column, values)).select(columns)
 
 
+def columns_of_remote(store: Store, path: str, size: int, columns: list[str]) -> pa.Table:
+    """Returns `columns` of a file on a remote store, of which only these are fetched; see `rows_of_remote`."""
+    with tempfile.NamedTemporaryFile(prefix="sluice-", suffix=".parquet") as local:
+        partial = _SparseCopy(store, path, size, local.name)
+        partial.fetch(range(metadata(local.name).num_row_groups), columns)
+        return read(local.name, columns)
+
+
 class _SparseCopy:
     """A sparse local file with some byte ranges of a remote file at the same offsets."""
 

@@ -1,12 +1,13 @@
-"""Inputs from outside the store: files that settings name, datasets of the Hugging Face hub, and code.
+"""Inputs from outside the store: files that settings name, datasets of the Hugging Face hub, tables of lakes, and code.
 
 A file enters by name and hash. A dataset is read at one commit by all runs of a version, and its files enter by the
-hashes that the hub states, without a download. Code enters by its own version.
+hashes that the hub states, without a download. A table is read at one snapshot, which is its content. Code enters by
+its own version.
 """
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tasks.core import hub
@@ -18,7 +19,7 @@ from tasks.core.store import AlreadyPublished, Store, open_outside
 from tasks.stages.extract.partitioning import find_files
 
 PINS = ".pins"
-"""Folder in an artifact that is not complete yet, with the commits of the datasets that its runs read."""
+"""Folder in an artifact that is not complete yet, with the commits and snapshots that its runs read."""
 
 
 def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
@@ -66,14 +67,39 @@ def _at(path: hub.HubPath, ref: InputRef) -> hub.HubPath:
     return path._replace(revision=hub.parse(address).revision)
 
 
+def table_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> Iterator[InputRef]:
+    """Yields references to the tables of lakes that a stage reads, each at one snapshot, which is its content.
+
+    The snapshot is resolved once for a version, like the commit of a dataset.
+
+    Raises:
+        InputError: a table cannot be read.
+    """
+    tables = module.tables(config) if hasattr(module, "tables") else {}
+    existing = Artifact.find(store, own) if tables else None
+    recorded = {ref.role: ref for ref in existing.record.inputs} if existing else {}
+    for role, table in sorted(tables.items()):
+        if (ref := recorded.get(role)) and ref.content.startswith(f"{table.format}:"):
+            yield ref
+            continue
+        key = [table.format, table.path, table.version, table.timestamp]
+        identity = _pinned(store, own, key, table.current)
+        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=identity, content=identity)
+
+
 def _pinned_commit(store: Store, own: ArtifactId, path: hub.HubPath) -> str:
     """Returns the commit that the first run of a version has found for a revision."""
     if path.is_pinned:
         return path.revision
-    pin = f"{own.path}/{PINS}/{sha256_of_json([path.dataset, path.revision])[:16]}"
+    return _pinned(store, own, [path.dataset, path.revision], lambda: hub.commit_of(path))
+
+
+def _pinned(store: Store, own: ArtifactId, key: list[Any], find: Callable[[], str]) -> str:
+    """Returns what the first run of a version has found for a key."""
+    pin = f"{own.path}/{PINS}/{sha256_of_json(key)[:16]}"
     if not store.exists(pin):
         with contextlib.suppress(AlreadyPublished):
-            store.publish(pin, hub.commit_of(path).encode())
+            store.publish(pin, find().encode())
     return store.read(pin).decode()
 
 

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
@@ -16,6 +16,10 @@ from tasks.run.catalogue import STAGES
 from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice, Timeouts
 
 P = TypeVar("P", bound=Config)
+
+LakeTableName = Literal["documents", "chunks", "scores", "funnel"]
+TABLES: tuple[LakeTableName, ...] = ("documents", "chunks", "scores", "funnel")
+"""Tables of a lake (`tasks.run.lake_tables`)."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -204,6 +208,29 @@ class Retention(Config):
     `<recipe>.retention` removes them."""
 
 
+class LakePlace(Config):
+    """Tables of a data lake that have the corpus (`tasks.run.lake`)."""
+
+    format: Literal["delta", "iceberg"]
+
+    root: str
+    """Folder or URL of the tables, each in `<root>/<recipe>/<table>`. A bucket is used with the credentials of the
+    store."""
+
+    catalog: str = ""
+    """Iceberg: name of a catalog, whose settings are in the environment of pyiceberg (PYICEBERG_CATALOG__<NAME>__URI);
+    "": an SQLite file in the folder `root`."""
+
+    tables: tuple[LakeTableName, ...] = TABLES
+    """The tables; `chunks` only has rows where the recipe makes chunks."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "LakePlace":
+        if self.catalog and self.format != "iceberg":
+            raise ValueError("catalog: a Delta table has none: remove it")
+        return self
+
+
 class Place(Config):
     """Store, servers and executors of a recipe's runs."""
 
@@ -238,6 +265,9 @@ class Place(Config):
     alerts: AlertsPlace = AlertsPlace()
     retention: Retention | None = None
     """None: the recipe has no DAG `retention`; `python -m tasks gc` has the defaults."""
+
+    lake: LakePlace | None = None
+    """None: the recipe has no DAG `lake`."""
 
     kubernetes: KubernetesPlace | None = None
 

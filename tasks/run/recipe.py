@@ -97,6 +97,7 @@ class Recipe(_Sections):
             *self._unsupported_layout(),
             *self._without_cycles(),
             *self._unwatched(),
+            *self._without_documents(),
             *self._unknown_tasks(),
         ]
         if problems := problems or [*self._unusable_arms()]:
@@ -171,6 +172,11 @@ class Recipe(_Sections):
             if starts:
                 yield f"place.watch_s: the corpus of this recipe is started by its {name}: remove one of the two"
 
+    def _without_documents(self) -> Iterator[str]:
+        """Yields an error for a lake whose recipe makes no documents."""
+        if self.place.lake and "corpus" not in self.parts:
+            yield "place.lake: this recipe makes no documents: remove it"
+
     def of(self, config: type[C]) -> C:
         """Returns the section whose settings have the class `config`."""
         section: C = getattr(self, _SECTION[config])
@@ -201,8 +207,8 @@ class Recipe(_Sections):
 
     @property
     def dags(self) -> tuple[str, ...]:
-        """All DAGs of the recipe: its parts, its operations on artifacts, its months, and the removal of old files."""
-        more = {"cycle": self.cycle, "retention": self.place.retention}
+        """All DAGs of the recipe: parts, operations on artifacts, months, the removal of old files, and its lake."""
+        more = {"cycle": self.cycle, "retention": self.place.retention, "lake": self.place.lake}
         operations = (dag for dag in OPERATIONS if self.stages(dag))
         return (*self.parts, *operations, *(dag for dag, settings in more.items() if settings))
 

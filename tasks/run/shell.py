@@ -122,6 +122,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
         "--examples", type=int, default=5, help="documents to show whose verdict would change, each way"
     )
     add("cycle", "run all stages that a version does not have yet, then its report", _cycle)
+    lake = add("lake", "write the documents of a version into the tables of [place.lake]", _lake)
+    lake.add_argument("--json", action="store_true", help="print JSON")
     month = add("month", "what a month brought and cost, what has changed, and what needs a person", _month)
     month.add_argument("--json", action="store_true", help="print JSON")
     rejecting = add(
@@ -239,6 +241,12 @@ def _run(options: argparse.Namespace) -> None:
     tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, parent)
     result = run_stage(recipe, options.stage, **run, on_dask=options.dask, tracking=tracking)
     print(json.dumps(result.to_json()))
+    if options.stage == "takedown" and recipe.place.lake:
+        from tasks.run.lake import take_down_in_lake
+        from tasks.run.runner import open_store
+
+        for table in take_down_in_lake(recipe, open_store(recipe)):
+            print(table.text(), file=sys.stderr)
 
 
 def _trace(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
@@ -333,7 +341,12 @@ def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int
     """Returns 1 if a current artifact contains something that is taken down, else 0."""
     from tasks.run.trace.audit import audit
 
-    answer = audit(store, recipe.name)
+    tables = []
+    if recipe.place.lake:
+        from tasks.run.lake import check_lake
+
+        tables = check_lake(recipe, store)
+    answer = audit(store, recipe.name, tables)
     print(json.dumps(answer.to_json(), indent=1, ensure_ascii=False) if options.json else answer.text())
     return 0 if answer.absent else 1
 
@@ -351,6 +364,16 @@ def _gc(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     if options.remove and policy.runs == "delete":
         delete_runs(store, recipe.name, expand_env(recipe.place.mlflow))
     _print(answer.to_json(), options.json, answer.text)
+
+
+def _lake(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
+    from tasks.run.lake import write_lake
+
+    tables = write_lake(recipe, store, options.version or recipe.version)
+    content = {"tables": [asdict(table) for table in tables]}
+    _print(content, options.json, lambda: "\n".join(table.text() for table in tables))
 
 
 def _ledger(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ import pytest
 from operators.runs import newest_event
 from operators.watch import STATE, FilesTrigger, watched_files
 from tasks.core.errors import RecipeError
+from tasks.formats.lakes import TableAddress
 from tasks.run.recipe import Recipe, find_recipe
 
 RECIPE = """
@@ -53,6 +54,16 @@ def trigger_of(recipe: Recipe, states: States) -> FilesTrigger:
     made = FilesTrigger(**arguments)
     made.asset_state_store = states
     return made
+
+
+def test_a_new_version_of_a_table_is_a_change(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = RECIPE.format(folder=tmp_path).replace('kind = "text"', 'kind = "delta"').replace("/in/**/*.txt", "/table")
+    (tmp_path / "recipes/watched.toml").write_text(text)
+    versions = iter(("delta:mine:1", "delta:mine:1", "delta:mine:2"))
+    monkeypatch.setattr(TableAddress, "current", lambda _: next(versions))
+    trigger = trigger_of(find_recipe("watched"), States())
+    first, second, third = (trigger._look() for _ in range(3))
+    assert first == second != third
 
 
 async def events(trigger: FilesTrigger, looks: dict[int, Any], last: int) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ it lists what they have read. A model cannot forget, so this does not count as p
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -19,9 +19,13 @@ from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.documents.tombstones import TAKEDOWN, Lift, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.formats.tokens.readings import EXAMPLES
+from tasks.run.lake import TableCheck
 from tasks.run.result import Json
 from tasks.stages.crawl.storage.crawldb import URLS_FILE
 from tasks.stages.takedown.report import CHUNKS, MODELS, ArtifactReport, artifact_report, of_artifact
+
+LAKE = "lake"
+"""Kind of the checks of tables in a lake."""
 
 _REMEDIES = {
     "crawldb": "run crawl again: its next cycle lists none of them, and marks them",
@@ -111,8 +115,13 @@ class Audit:
         return "\n".join(lines)
 
 
-def audit(store: Store, recipe: str) -> Audit:
+def audit(store: Store, recipe: str, tables: Sequence[TableCheck] = ()) -> Audit:
     """Lists all takedowns of a recipe and checks its newest artifacts for them.
+
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        tables: checks of the tables of its lake (`tasks.run.lake.check_lake`), which the audit lists.
 
     Raises:
         InputError: an artifact cannot be read.
@@ -127,7 +136,7 @@ def audit(store: Store, recipe: str) -> Audit:
         takedowns=[_request(takedown, stones, lifted) for takedown in _by_date(store, recipe)],
         in_force=dict(Counter(stone.kind for stone in stones)),
         values={kind: [stone.value for stone in stones if stone.kind == kind] for kind in kinds},
-        checked=[*checks, *_check_dedup_index(store, recipe, tombstones)],
+        checked=[*checks, *_check_dedup_index(store, recipe, tombstones), *map(_check_table, tables)],
         models=_models(store, recipe, tombstones),
     )
 
@@ -194,6 +203,12 @@ def _check_dedup_index(store: Store, recipe: str, tombstones: Tombstones) -> Ite
         tables = (table for number in range(index.count) for table in (index.names(number), index.copies(number)))
         rows = [row for table in tables for row in table.filter(pa.array(tombstones.mask(table))).to_pylist()]
         yield _check(artifact, dedup_index.KIND, [f"{row['url']} ({row['id']})" for row in rows])
+
+
+def _check_table(table: TableCheck) -> ArtifactCheck:
+    read = f"{table.files:,} files were read; of {table.versions:,} versions {table.readable:,} can be read"
+    says = f"present: {table.present:,}: run lake again; {read}" if table.present else f"absent: {read}"
+    return ArtifactCheck(table.folder, LAKE, table.present, table.examples, says)
 
 
 def _check(artifact: Artifact, kind: str, present: list[str], problem: str = "") -> ArtifactCheck:

@@ -9,11 +9,12 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core import hub
 from tasks.core.config import Config, Problems, SectionCopy, nearest, require_absolute
 from tasks.core.errors import InputError
+from tasks.formats.lakes import DELTA, FORMATS, ICEBERG, TableAddress
 from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parser
 
@@ -74,7 +75,7 @@ ORIGIN = "kafka"
 WARC = "warc"
 """Kind of files of captures; also that of the sources that are archives."""
 
-KINDS = ("text", "jsonl", "parquet", "metadata", WARC)
+KINDS = ("text", "jsonl", "parquet", "metadata", WARC, *FORMATS)
 """Kinds of files that need no parser."""
 
 
@@ -86,8 +87,8 @@ class FileSource(Config):
 
     kind: str
     """Content of a file: one text (`text`), one document per row (`jsonl`: JSON lines or arrays; `parquet`), a package
-    description (`metadata`), or WARC records (`warc`); or the name of a parser, which reads the file whole: `pdf`, or
-    one of an installed package.
+    description (`metadata`), or WARC records (`warc`); one document per row of a table (`delta`, `iceberg`); or the
+    name of a parser, which reads the file whole: `pdf`, or one of an installed package.
 
     WARC files give captured pages; WET files, which are WARC files as well, give texts. ARC files, the format of web
     archives before 2009, are detected by their first bytes.
@@ -98,9 +99,21 @@ class FileSource(Config):
     a dataset of the Hugging Face hub (hf://datasets/owner/name@revision/data/*.parquet). A version reads one commit of
     a dataset: that of the revision, or of the default branch, when the version was begun.
 
+    Of a table its folder or URL; of an Iceberg table also its metadata file (ends with .json), or
+    catalog://<catalog>/<namespace>.<table>.
+
     {stdlib} and {site_packages} are those of the running Python. Files may be compressed with gzip, zstd or bzip2, and
     JSON files also with zip; compression is detected by content, not by name.
     """
+
+    version: int | None = Field(default=None, ge=0, exclude_if=lambda version: version is None)
+    """Delta: the version to read. None: the newest one when the version of the recipe is begun, which keeps it."""
+
+    snapshot: int | None = Field(default=None, exclude_if=lambda snapshot: snapshot is None)
+    """Iceberg: id of the snapshot to read. None: as for `version`."""
+
+    timestamp: AwareDatetime | None = Field(default=None, exclude_if=lambda timestamp: timestamp is None)
+    """Tables: the newest version at this time is read, such as 2026-11-21T09:30:00Z."""
 
     exclude: tuple[str, ...] = ()
     """Globs of names below the fixed folder of `path`; files that match are left out ("test/**", "*_pb2.py").
@@ -136,6 +149,25 @@ class FileSource(Config):
         if kind not in (kinds := [*KINDS, *parser.parser_names()]):
             raise Problems([f'no kind "{kind}": {nearest(kind, kinds)}'])
         return kind
+
+    @model_validator(mode="after")
+    def _is_pinned_once(self) -> "FileSource":
+        given = {"version": DELTA, "snapshot": ICEBERG, "timestamp": " or ".join(FORMATS)}
+        pins = [name for name in given if getattr(self, name) is not None]
+        for name in pins:
+            if self.kind not in given[name].split(" or "):
+                raise ValueError(f'{name} is of kind = "{given[name]}", and this is {self.kind}: remove it')
+        if len(pins) > 1:
+            raise ValueError(f"{' and '.join(pins)} name two versions of the table: remove one")
+        return self
+
+    def table(self) -> TableAddress | None:
+        """Returns the table that the source reads; None for other files."""
+        if self.kind not in FORMATS:
+            return None
+        version = self.version if self.kind == DELTA else self.snapshot
+        moment = self.timestamp.isoformat() if self.timestamp else None
+        return TableAddress(self.kind, self.path, version, moment, f'the file source "{self.name}"')
 
     @field_validator("exclude")
     @classmethod

@@ -30,13 +30,14 @@ from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import ZIP, SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
 from tasks.formats.documents.text import clean
+from tasks.formats.lakes.table import TableFile
 from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ORIGIN, ArchiveFiles, ExtractConfig, FileSource, MessageFiles
 from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
 from tasks.stages.extract.parser import parse_body
-from tasks.stages.extract.partitioning import FilePiece, explain_read_errors, open_piece
+from tasks.stages.extract.partitioning import PARQUET_KINDS, FilePiece, explain_read_errors, open_piece
 from tasks.stages.extract.row import Content, InputRow
 
 _ROWS_AT_ONCE = 16
@@ -155,25 +156,39 @@ def _parsed(row: bytes) -> Any:
 def _parquet_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
 ) -> Iterator[InputRow]:
-    columns = _columns(file, source, quick)
+    stored, constants = _columns(file, source, quick)
+    deleted = file.deleted_rows() if isinstance(file, TableFile) else ()
     number = piece.first if piece else 0
+    text = stored.get(source.text_field)
     # Dictionary-encoded, so that a text that occurs in many rows is in memory once.
-    with parquet.open_file(file.local(), [source.text_field]) as rows:
+    with parquet.open_file(file.local(), [text] if text else None) as rows:
         groups = list(range(piece.start, piece.end)) if piece else None
-        for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
-            for row in zip(*(batch.column(name) for name in columns), strict=True):
-                fields = dict(zip(columns, row, strict=True))
-                values = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
-                if any(_bytes_of(value) > config.max_payload_bytes for value in values):
-                    yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
-                else:
-                    yield _record({name: value.as_py() for name, value in fields.items()}, number, file, source, quick)
+        for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=[*stored.values()]):
+            arrays = {name: batch.column(column) for name, column in stored.items()}
+            for index in range(batch.num_rows):
+                if number not in deleted:
+                    fields = {name: array[index] for name, array in arrays.items()}
+                    values = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
+                    if any(_bytes_of(value) > config.max_payload_bytes for value in values):
+                        yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                    else:
+                        row = constants | {name: value.as_py() for name, value in fields.items()}
+                        yield _record(row, number, file, source, quick)
                 number += 1
 
 
-def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
-    """Returns the columns to read: text, URL, and unless `quick` is set the columns of the metadata."""
-    names = parquet.schema(file.local()).names
+def _columns(file: SourceFile, source: FileSource, quick: bool) -> tuple[dict[str, str], dict[str, Any]]:
+    """Returns what to read: text, URL, and unless `quick` is set the metadata.
+
+    Returns:
+        names of columns in the file, and values of those that the file does not have, both by their name in the source.
+    """
+    schema = parquet.schema(file.local())
+    if isinstance(file, TableFile):
+        stored, constants = file.stored_columns(schema), {one.name: one.constant for one in file.columns}
+    else:
+        stored, constants = {name: name for name in schema.names}, {}
+    names = [*constants] if constants else schema.names
     metadata = names if source.metadata_fields is None else source.metadata_fields
     for field, required in (("text_field", (source.text_field,)), ("metadata_fields", metadata)):
         for name in required:
@@ -182,8 +197,9 @@ def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
                     f'{file.path} has no column "{name}" (it has: {", ".join(sorted(names))})',
                     f'set {field} of the file source "{source.name}"',
                 )
-    needed = (source.text_field, source.url_field, *(() if quick else metadata))
-    return [name for name in dict.fromkeys(needed) if name in names]
+    needed = [*dict.fromkeys((source.text_field, source.url_field, *(() if quick else metadata)))]
+    columns = {name: stored[name] for name in needed if name in stored}
+    return columns, {name: constants[name] for name in needed if name in constants and name not in columns}
 
 
 def _bytes_of(value: pa.Scalar) -> int:
@@ -255,7 +271,7 @@ _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iter
 }
 _ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[InputRow]]] = {
     "jsonl": _json_rows,
-    "parquet": _parquet_rows,
+    **dict.fromkeys(PARQUET_KINDS, _parquet_rows),
 }
 
 
@@ -329,6 +345,8 @@ def _check_sources(
 
 
 def _fields(file: SourceFile, source: FileSource) -> list[str]:
+    if isinstance(file, TableFile):
+        return sorted(one.name for one in file.columns)
     if source.kind == "parquet":
         return sorted(parquet.schema(file.local()).names)
     row = json.loads(next((row for _, row in _rows(file, source)), b"null"))

@@ -25,10 +25,12 @@ from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find, other_kind
 from tasks.formats.documents.json_rows import BLOCK, Form, JsonText, detect_form, open_text, value_ends
 from tasks.formats.documents.text import hash64
+from tasks.formats.lakes import FORMATS
 from tasks.stages.extract.config import PLACEHOLDERS, ExtractConfig, FileSource
 
 _HEAD = 512
-ROW_KINDS = ("jsonl", "parquet")
+PARQUET_KINDS = ("parquet", *FORMATS)
+ROW_KINDS = ("jsonl", *PARQUET_KINDS)
 """Kinds of sources whose files hold one document per row."""
 
 # Compressed pages decompress to about four times their size, and extraction takes longer than reading text.
@@ -42,21 +44,29 @@ on average. Reading rows takes about ten times as long as skipping them, so the 
 
 
 def find_files(source: FileSource) -> list[SourceFile]:
-    """Returns the files of a source in name order.
+    """Returns the files of a source in name order; of a table, those of its snapshot.
 
     Raises:
-        InputError: the pattern matches no file, or all files are excluded.
+        InputError: the pattern matches no file, all files are excluded, or the table cannot be read.
         StoreError, TransientError: the object store of the pattern cannot be used, or does not respond.
     """
     return select_files(source)[0]
 
 
-def select_files(source: FileSource) -> tuple[list[SourceFile], list[str]]:
-    """Returns the files of a source in name order, and the globs of `exclude` that match none; see `find_files`."""
-    pattern = source.path
-    for placeholder, name in PLACEHOLDERS.items():
-        pattern = pattern.replace(placeholder, sysconfig.get_path(name))
-    files = find(pattern, f'the file source "{source.name}"')
+def select_files(source: FileSource, identity: str = "") -> tuple[list[SourceFile], list[str]]:
+    """Returns the files of a source in name order, and the globs of `exclude` that match none; see `find_files`.
+
+    Args:
+        source: the source.
+        identity: the snapshot of its table; "" for the one that the settings name.
+    """
+    if table := source.table():
+        files: list[SourceFile] = [*table.snapshot(identity or table.current()).files]
+    else:
+        pattern = source.path
+        for placeholder, name in PLACEHOLDERS.items():
+            pattern = pattern.replace(placeholder, sysconfig.get_path(name))
+        files = find(pattern, f'the file source "{source.name}"')
     matches = {glob: {file.name for file in files if fnmatch.fnmatch(file.name, glob)} for glob in source.exclude}
     excluded = set[str]().union(*matches.values())
     included = [file for file in files if file.name not in excluded]
@@ -126,7 +136,7 @@ class InputUnit:
         """Input bytes as counted for `ExtractConfig.part_bytes`; at least 1."""
         if self.piece is not None:
             return max(1, self.piece.weight)
-        packed = self.source is None or self.source.kind in ("warc", "parquet") or self.file.is_packed
+        packed = self.source is None or self.source.kind in ("warc", *PARQUET_KINDS) or self.file.is_packed
         return max(1, self.file.bytes * (PACKED_WEIGHT if packed else 1))
 
     @property
@@ -225,7 +235,7 @@ def cut(file: SourceFile, kind: str, size: int) -> list[FilePiece]:
         OSError, pa.ArrowException: the file cannot be read.
         InputError: the file is of another kind.
     """
-    if kind == "parquet":
+    if kind in PARQUET_KINDS:
         return list(_row_groups(file, size))
     form = detect_form(file.local(), file.name)
     with open_text(file.local(), form) as text:
@@ -273,6 +283,10 @@ def explain_read_errors(file: SourceFile, source: FileSource) -> Iterator[None]:
     """Converts errors while a file is read to an InputError with file and source."""
     try:
         yield
+    except FileNotFoundError as error:
+        cause = f'{file.path} of the file source "{source.name}" is gone'
+        what = "name a version of the table that was not vacuumed" if source.table() else "bring it back"
+        raise InputError(cause, what) from error
     except (OSError, EOFError, pa.ArrowException) as error:
         detected, remedy = _other_kind(file) or ("", "repair it, or exclude it")
         cause = f"{error}; it is {detected}" if detected else str(error)

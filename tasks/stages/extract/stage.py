@@ -43,6 +43,7 @@ from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import REJECTED, document_id
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.tombstones import tombstones_of
+from tasks.formats.lakes import TableAddress
 from tasks.formats.warc.archive import CAPTURES, warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
@@ -101,14 +102,23 @@ class PartInput:
 
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
-    """Returns the external files that the stage reads, as local paths, by role `files:<source>`; none of the hub."""
-    sources = (source for source in config.files if not hub.is_dataset(source.path))
+    """Returns the external files that the stage reads, as local paths, by role `files:<source>`.
+
+    Datasets of the hub and tables are not among them.
+    """
+    sources = (source for source in config.files if not hub.is_dataset(source.path) and not source.table())
     return {_role(source): [file.local() for file in find_files(source)] for source in sources}
 
 
 def datasets(config: ExtractConfig) -> dict[str, FileSource]:
     """Returns the sources that are datasets of the hub, by role `files:<source>`."""
     return {_role(source): source for source in config.files if hub.is_dataset(source.path)}
+
+
+def tables(config: ExtractConfig) -> dict[str, TableAddress]:
+    """Returns the tables that the stage reads, by role `files:<source>`."""
+    named = ((_role(source), source.table()) for source in config.files)
+    return {role: table for role, table in named if table}
 
 
 def _role(source: FileSource) -> str:
@@ -148,7 +158,8 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     sources = [_at_commit(source, inputs) for source in config.files]
     licenses = tuple(_license_refs(sources))
     for source in sources:
-        files, unmatched = select_files(source)
+        pinned = inputs.external.get(_role(source))
+        files, unmatched = select_files(source, pinned.content if pinned and source.table() else "")
         units += [InputUnit(file, source) for file in files]
         for glob in unmatched:
             log.warning('[%s] exclude of "%s": the glob "%s" matches no file', output.address, source.name, glob)
