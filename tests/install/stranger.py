@@ -1,7 +1,6 @@
 """A stranger's Airflow: an environment of its own with stock Airflow and the wheel, a home, a user for each role.
 
 Nothing of the checkout is on its path. Its settings are those that docs/existing-airflow.md lists, plus free ports.
-Pythons are found on PATH.
 """
 
 import json
@@ -53,16 +52,19 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def environment_with(python: str, wheel: Path, extras: str, folder: Path, *providers: str) -> Path:
-    """Makes an environment with the wheel and providers; returns its interpreter. Skips without such a Python."""
+def install(python: str, folder: Path, *requirements: str) -> Path:
+    """Makes an environment with packages in the versions of the lock; returns its interpreter.
+
+    Skips if there is no such Python on PATH.
+    """
     found = run(sys.executable, "-m", "uv", "python", "find", "--no-python-downloads", "--system", python)
     if found.returncode:
         pytest.skip(f"no Python {python} on this machine")
-    uv("venv", "--quiet", "--python", found.stdout.strip(), folder)
+    uv("venv", "--quiet", "--seed", "--python", found.stdout.strip(), folder)
     links = [word for place in os.environ.get("PIP_FIND_LINKS", "").split() for word in ("--find-links", place)]
     uv(
         *("pip", "install", "--quiet", "--python", folder / "bin/python", "--constraint", ROOT / "requirements.txt"),
-        *(*links, f"sluice[{extras}] @ {wheel.as_uri()}", *providers),
+        *(*links, *requirements),
     )
     return folder / "bin/python"
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tasks.demo.site import HOSTS, address
-from tests.install.stranger import CHAIN, RUN, Stranger, blocks, environment_with, run, until_run
+from tests.install.stranger import CHAIN, RUN, Stranger, blocks, install, run, until_run
 from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.system, pytest.mark.timeout(3600)]
@@ -26,7 +26,7 @@ FORM = "/sluice/takedowns?recipe=smoke"
 def running(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
     """Runs an Airflow whose users have one role each, and whose recipe `smoke` asks before it trains."""
     folder = tmp_path_factory.mktemp("fab")
-    python = environment_with("3.11", wheel, "airflow,train", folder / "env", PROVIDER)
+    python = install("3.11", folder / "env", f"sluice[airflow,train] @ {wheel.as_uri()}", PROVIDER)
     made = Stranger(python, folder / "home", {"AIRFLOW__CORE__AUTH_MANAGER": MANAGER})
     with (made.home / "recipes/smoke.toml").open("a") as recipe:
         recipe.write("\n[place]\nask_human = true\n")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.install.stranger import CHAIN, RUN, Stranger, documented, environment_with, run
+from tests.install.stranger import CHAIN, RUN, Stranger, documented, install, run
 from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.system, pytest.mark.timeout(3600)]
@@ -84,7 +84,8 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(wheel: Path, gate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stranger, Repository]]:
     """Runs an Airflow with the documented setting, which looks for a new commit every few seconds."""
     folder = tmp_path_factory.mktemp("git")
-    made = Stranger(environment_with("3.11", wheel, "airflow", folder / "env", PROVIDER), folder / "home")
+    python = install("3.11", folder / "env", f"sluice[airflow] @ {wheel.as_uri()}", PROVIDER)
+    made = Stranger(python, folder / "home")
     repository = Repository(folder, made.dags)
     repository.push({TASKS: OWN_TASKS.replace("GATE", str(gate))})
     setting = {name: text.replace(ADDRESS, repository.url) for name, text in documented(ADDRESS).items()}

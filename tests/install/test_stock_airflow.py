@@ -1,12 +1,18 @@
 """A stranger's Airflow with the wheel: what its commands list, what each role may do, and `smoke` from end to end."""
 
+import json
+import os
+import re
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.install.stranger import CHAIN, RUN, Stranger, environment_with, until_run
+from tests.install.stranger import CHAIN, ROOT, RUN, Stranger, install, run, until_run
+from tests.k8s.test_images import FILES, stages
 from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.system, pytest.mark.timeout(3600)]
@@ -15,7 +21,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.system, pytest.mark.timeout(3600)]
 @pytest.fixture(scope="module", params=["3.11", "3.12", "3.13"])
 def stranger(request, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     folder = tmp_path_factory.mktemp("stranger")
-    made = Stranger(environment_with(request.param, wheel, "airflow,train", folder / "env"), folder / "home")
+    python = install(request.param, folder / "env", f"sluice[airflow,train] @ {wheel.as_uri()}")
+    made = Stranger(python, folder / "home")
     made.airflow("db", "migrate")
     made.airflow("pools", "import", str(made.dags / "pools.json"))
     return made
@@ -70,3 +77,24 @@ def test_a_user_without_the_rights_of_an_administrator_runs_smoke_to_its_model(r
         page = user.get("/sluice/recipe/smoke?version=dev").text
     assert "smoke/checkpoint" in page
     assert list((running.home / "store/smoke/checkpoint/dev").glob(".artifact.json"))
+
+
+def test_the_commands_of_the_image_change_no_package_of_its_airflow(wheel: Path, tmp_path: Path) -> None:
+    python = install("3.11", tmp_path / "env", "apache-airflow==3.3.2")
+    given = packages(python)
+    shutil.copy(ROOT / "requirements.txt", tmp_path)
+    (tmp_path / "wanted.txt").write_text(run(sys.executable, ROOT / "k8s/images/wanted.py", "airflow", cwd=ROOT).stdout)
+    *_, (_, last) = stages(FILES["existing"])
+    commands = [re.sub(r"--mount=\S+", "", text) for word, text in last if word == "RUN"]
+    script = "\n".join(commands).replace("/tmp/sluice", str(tmp_path)).replace("/wheels", str(wheel.parent))
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    done = run("bash", "-ec", script, env={**os.environ, "PATH": path}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert given.items() <= packages(python).items()
+    assert {"sluice", "apache-airflow-providers-amazon"} <= packages(python).keys() - given.keys()
+
+
+def packages(python: Path) -> dict[str, str]:
+    """Returns {package: version} of an environment."""
+    listed = json.loads(run(python, "-m", "pip", "list", "--format", "json").stdout)
+    return {one["name"]: one["version"] for one in listed}
