@@ -9,7 +9,7 @@ of its bytes, three fifths of them from a domain that is new. Models of half a m
 of the product with the tokenizer of the first month. All are measured by bits per byte
 on held-out text of all six months. A later month has `COMPUTE` of the steps that a run from nothing would have.
 
-`settings` trains the later months with one seed under several settings of `[train.continual]`, and without replay.
+`settings` trains the later months with three seeds under several settings of `[train.continual]`, and without replay.
 `months` trains them with the defaults and three seeds, with and without replay, and from nothing on all documents, read
 twice. Every run is an artifact, so that after a kill only the unfinished run is repeated. Writes
 `continual_settings.json` and `continual.json`.
@@ -288,15 +288,17 @@ def mean(by_month: Mapping[str, float]) -> float:
 
 
 def settings(given: argparse.Namespace) -> None:
-    """Trains a chain with each of the settings, and keeps the bits per byte of its last month."""
+    """Trains chains with each of the settings and all seeds, and keeps the bits per byte of their last month."""
     months = tokens(given.data)
     last = months[MONTHS[-1]][0]
     rows = []
     for name in given.only:
-        checkpoints = chain(name, SEEDS[0], months, USUAL | SETTINGS[name])
-        found, steps = bits_per_byte(checkpoints[-1], last), _steps(checkpoints)
-        old = {month: found[month] for month in MONTHS[:-1]}
-        rows.append({"settings": name, "all": mean(found), "old": mean(old), "new": found[MONTHS[-1]], "steps": steps})
+        chains = [chain(name, seed, months, USUAL | SETTINGS[name]) for seed in SEEDS[: given.seeds]]
+        found = [bits_per_byte(one[-1], last) for one in chains]
+        old = [mean({month: row[month] for month in MONTHS[:-1]}) for row in found]
+        by_seed = {"all": [mean(row) for row in found], "old": old, "new": [row[MONTHS[-1]] for row in found]}
+        rows.append({"settings": name, **{part: _spread(values) for part, values in by_seed.items()}})
+        rows[-1]["steps"] = _steps(chains[0])
         print(rows[-1], flush=True)
     keep("continual_settings", {"rows": rows})
 
@@ -423,9 +425,10 @@ def _spread(values: list[float]) -> dict[str, Any]:
 def main() -> None:
     options = parser(__doc__)
     commands = options.add_subparsers(required=True, metavar="settings|months|costs")
-    one = commands.add_parser("settings", help="compare settings with one seed")
+    one = commands.add_parser("settings", help="compare settings, three seeds")
     one.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")
     one.add_argument("--only", nargs="*", choices=SETTINGS, default=[*SETTINGS], help="some of the settings")
+    one.add_argument("--seeds", type=int, default=len(SEEDS), help="number of seeds")
     one.set_defaults(run=settings)
     two = commands.add_parser("months", help="compare with retraining, three seeds")
     two.add_argument("--data", type=Path, required=True, help="folder with <domain>.jsonl.zst")

@@ -28,9 +28,8 @@ FORM = {"canary.steps": "Training steps of each small run."}
 
 def small_runs(recipe, stage: str):
     """Returns the operator of a mapped stage of small trainings, to expand over its members."""
-    return training_operator(recipe, gang=False).partial(
-        task_id=stage, recipe=recipe.name, stage=stage, pool="gpu", map_index_template="{{ task.member }}"
-    )
+    settings = {"task_id": stage, "recipe": recipe.name, "stage": stage, "pool": "gpu", **assets_of(recipe, stage)}
+    return training_operator(recipe, gang=False).partial(**settings, map_index_template="{{ task.member }}")
 
 
 for recipe in recipes_for("canary"):
@@ -38,7 +37,7 @@ for recipe in recipes_for("canary"):
         # Skipped runs of a round, after the cycle has stopped, do not skip the tasks after them.
         always = {"recipe": recipe.name, "trigger_rule": "none_failed"}
         read = assets_of(recipe, "arms")
-        finalist = MembersOperator(task_id="finalist", stage="finalist", **always)
+        finalist = MembersOperator(task_id="finalist", stage="finalist", **assets_of(recipe, "finalist"), **always)
         after = [made_variants(recipe)] if recipe.canary.settings else []
         for number in range(1, recipe.canary.screenings + 1):
             with TaskGroup(f"round_{number}"):
@@ -47,9 +46,10 @@ for recipe in recipes_for("canary"):
             after >> arms
             after = [canary]
         confirm = small_runs(recipe, "confirm").expand(member=finalist.output)
-        decide = StageOperator(task_id="decide", stage="decide", **always)
+        ends = assets_of(recipe, "decide")
+        decide = StageOperator(task_id="decide", stage="decide", inlets=ends["inlets"], **always)
         decision = {"recipe": recipe.name, "decided": decide.output}
-        gate = CanaryGate(task_id="gate", outlets=[asset(recipe.name, "mixture")], **decision)
+        gate = CanaryGate(task_id="gate", outlets=ends["outlets"], **decision)
         if "prioritize" in recipe.stages("canary"):
             gate >> StageOperator(task_id="prioritize", stage="prioritize", recipe=recipe.name)
         canary >> finalist

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from operators.alerts import forward_alerts
-from operators.aws import use_connection
+from operators.connections import use_store
 from operators.links import ArtifactLink, MlflowLink
 from operators.recipes import RecipeOperator
 from operators.runs import RunSettings, fails_at_once, run_of
@@ -96,7 +96,7 @@ class EnoughTokens(RecipeOperator):
             from tasks.run.runner import open_store
 
             recipe = find_recipe(self.recipe)
-            use_connection(recipe)
+            use_store(recipe)
             reason = too_few(open_store(recipe), recipe, month_of(recipe, context).version)
         if reason:
             context["ti"].xcom_push(key="reason", value=reason)
@@ -122,7 +122,7 @@ class ReportOperator(RecipeOperator):
             from tasks.run.runner import mlflow_url, open_store
 
             recipe = find_recipe(self.recipe)
-            use_connection(recipe)
+            use_store(recipe)
             run = month_of(recipe, context)
             with forward_alerts(recipe.place.alerts, context["ti"]):
                 tracking = tracking_of(recipe, context)

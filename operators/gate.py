@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from operators.aws import use_connection
+from operators.connections import use_store
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
 from operators.runs import RunSettings, fails_at_once, run_of
@@ -79,7 +79,7 @@ class ReportApproval(ApprovalOperator):  # type: ignore[misc]
         from tasks.run.runner import open_store
 
         recipe = find_recipe(self.recipe)
-        use_connection(recipe)
+        use_store(recipe)
         store, version = open_store(recipe), ArtifactId.parse(self.decided["address"]).version
         if self.REJECT in event["chosen_options"]:
             user = event["responded_by_user"] or {}
@@ -138,5 +138,5 @@ def read_text(recipe: Recipe, address: str, file: str) -> str:
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import open_store
 
-    use_connection(recipe)
+    use_store(recipe)
     return Artifact.open_at(open_store(recipe), ArtifactId.parse(address)).read(file).decode()

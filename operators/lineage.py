@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from operators.aws import use_connection
+from operators.connections import use_store
 from tasks.run.recipe import find_recipe
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class StageLineage:
         from tasks.run.runner import open_store
 
         recipe = find_recipe(self.recipe)
-        use_connection(recipe)
+        use_store(recipe)
         artifact = Artifact.open_at(open_store(recipe), ArtifactId.parse(self.result["address"]))
         made = [artifact, *_groups_made_with(artifact)]
         inputs = _read_by(made)

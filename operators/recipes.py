@@ -16,6 +16,12 @@ from tasks.core.errors import RecipeError
 from tasks.run.catalogue import ASSETS, MAKERS, STAGES, upstream
 from tasks.run.recipe import Recipe, recipe_files
 
+STREAMS = "streams"
+"""The asset of a recipe's Kafka topics, which no DAG makes."""
+
+STATES: Mapping[str, str] = {"publish": "warc", "stream": STREAMS, "promote": "checkpoint"}
+"""By stage, the asset whose state in Airflow shows what is in force after it (`operators.results.mirror`)."""
+
 
 class RecipeOperator(BaseOperator):  # type: ignore[misc]
     """An operator of a recipe, whose name is on the task's page.
@@ -64,7 +70,7 @@ def asset(recipe: str, kind: str) -> Asset:
     The scheme begins with "x-", which Airflow reserves for users: for any other scheme it searches all providers for a
     handler (0.16 CPU-seconds in each task process), and a provider package may claim the scheme.
     """
-    if kind not in ASSETS:
+    if kind not in (*ASSETS, STREAMS):
         raise ValueError(f'no asset kind "{kind}"; the kinds are {", ".join(ASSETS)}')
     return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")
 
@@ -72,11 +78,14 @@ def asset(recipe: str, kind: str) -> Asset:
 def assets_of(recipe: Recipe, stage: str) -> dict[str, list[Asset]]:
     """Returns the arguments `inlets` and `outlets` of a stage's task, for Airflow's graph of assets.
 
-    An inlet is an asset of another DAG whose artifact the stage reads, an outlet the asset that the stage completes.
+    An inlet is an asset of another DAG whose artifact the stage reads, or an asset whose state it writes; an outlet is
+    the asset that it completes.
     """
     spec = STAGES[stage]
     makers = [MAKERS[kind] for kind in spec.input_kinds()]
     read = [maker.asset for maker in makers if maker.asset and maker.dag != spec.dag and recipe.has(maker)]
+    if (state := STATES.get(stage, spec.asset)) != spec.asset:
+        read.append(state)
     return {
         "inlets": [asset(recipe.name, kind) for kind in read],
         "outlets": [asset(recipe.name, spec.asset)] if spec.asset else [],

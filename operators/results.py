@@ -1,13 +1,18 @@
-"""Result of a stage in Airflow: a task's XCom (`tasks.run.result`), and the `extra` of an asset event."""
+"""Result of a stage in Airflow: a task's XCom (`tasks.run.result`), the `extra` of an asset event, an asset's state."""
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from operators.aws import use_connection
+from operators.connections import use_store
+from operators.recipes import STATES, asset
 from operators.runs import RunSettings
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
+
+log = logging.getLogger("sluice.results")
 
 FIGURES: Mapping[str, Mapping[str, str]] = {
     "warc": {"pages": "pages"},
@@ -29,7 +34,7 @@ def read_result(recipe: Recipe, stage: str, version: str, member: str = "") -> S
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import open_store, result_of
 
-    use_connection(recipe)
+    use_store(recipe)
     kind = STAGES[stage].output
     name = f"{recipe.name}/{kind}/{member}" if member else f"{recipe.name}/{kind}"
     artifact = Artifact.open_at(open_store(recipe), ArtifactId(name, version))
@@ -55,3 +60,38 @@ def announce(context: Any, outlets: Sequence[Any], result: StageResult, run: Run
     }
     for outlet in outlets:
         context["outlet_events"][outlet].extra = extra
+
+
+def mirror(context: Any, recipe: Recipe, stage: str) -> None:
+    """Copies what is in force after a stage into the state of its asset, which Airflow's page and REST API show.
+
+    That is the newest crawl, the offsets that the newest version has read of each stream, or the champion; an old
+    version that is run again does not change them. The store remains the truth and nothing reads the copy, so a failure
+    is a warning.
+    """
+    if stage not in STATES:
+        return
+    try:
+        state = context["asset_state_store"][asset(recipe.name, STATES[stage])]
+        for key, value in _in_force(recipe, stage).items():
+            state.set(key, value)
+    except Exception as error:  # whatever it is: the artifact is committed
+        log.warning("Airflow's state of %s/%s was not written: %s", recipe.name, STATES[stage], error)
+
+
+def _in_force(recipe: Recipe, stage: str) -> dict[str, Any]:
+    from tasks.core.ledger import newness, versions_of
+    from tasks.run.runner import open_store
+    from tasks.stages.extract.stream import ranges_of
+
+    artifact = max(versions_of(open_store(recipe), f"{recipe.name}/{STAGES[stage].output}"), key=newness)
+    about = {"version": artifact.address.version, "finished": artifact.record.finished.isoformat()}
+    if stage == "publish":
+        return {"watermark": about}
+    if stage == "promote":
+        return {"champion": {"model": json.loads(artifact.read("champion.json"))["champion"]["artifact"], **about}}
+    state: dict[str, Any] = {}
+    for (name, topic), ranges in sorted(ranges_of(artifact.record.metrics).items()):
+        offsets = {str(partition): end for partition, (_, end) in ranges.items()}
+        state[f"{name}/{topic}"] = {"next_offsets": offsets, **about}
+    return state

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.configuration import conf
 
-from operators.aws import use_connection
+from operators.connections import use_store
 from operators.recipes import RecipeOperator
 from operators.runs import fails_at_once
 from tasks.core.errors import RecipeError
@@ -33,7 +33,7 @@ class RetentionOperator(RecipeOperator):
             from tasks.run.runner import open_store
 
             recipe = find_recipe(self.recipe)
-            use_connection(recipe)
+            use_store(recipe)
             policy = recipe.place.retention
             if policy is None:
                 raise RecipeError(f"{recipe.name} has no [place.retention]", "add the section, or delete this run")

@@ -13,10 +13,10 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.alerts import forward_alerts
-from operators.aws import use_connection
+from operators.connections import use_store, use_stream
 from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
-from operators.results import announce
+from operators.results import announce, mirror
 from operators.runs import RunSettings, fails_at_once, parent_key, request_of, run_of
 from tasks.run.recipe import Recipe, find_recipe
 
@@ -80,7 +80,9 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         recipe = find_recipe(self.recipe)
         run = self.run_of(recipe, context)
         recipe = run.recipe(recipe)
-        use_connection(recipe)
+        use_store(recipe)
+        if self.stage == "stream":
+            use_stream(recipe)
         version, source_version = run.version, run.source_version
         if self.variant:
             source_version = run.version
@@ -102,6 +104,7 @@ class StageOperator(StageLineage, BaseOperator):  # type: ignore[misc]
         if self.skip_when_empty and not result.rows["out"]:
             raise AirflowSkipException(f"{result.address} has no rows: downstream tasks are skipped")
         announce(context, self.outlets, result, run)
+        mirror(context, recipe, self.stage)
         return result.to_json()
 
     def run_of(self, recipe: Recipe, context: Any) -> RunSettings:

@@ -2,10 +2,11 @@
 
 Imported by the conftest of every folder whose tests need Airflow, before anything imports Airflow, which reads its home
 at import time. One home per pytest process; `dag.test()` costs seconds the first time in a process and 0.3 s later.
-`states` and `events_of` read the outcome of a DAG run from its database.
+`states`, `events_of` and `state_of` read the outcome of a DAG run from its database.
 """
 
 import atexit
+import json
 import os
 import shutil
 import sys
@@ -110,3 +111,17 @@ def events_of(name):
     with create_session() as session:
         query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.name == name)
         return [event.extra for event in session.scalars(query.order_by(AssetEvent.timestamp))]
+
+
+def state_of(name):
+    """Returns what Airflow's state of an asset has, by key."""
+    from airflow.models.asset import AssetModel
+    from airflow.models.asset_state_store import AssetStateStoreModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(AssetStateStoreModel.key, AssetStateStoreModel.value).join(
+            AssetModel, AssetModel.id == AssetStateStoreModel.asset_id
+        )
+        return {key: json.loads(value) for key, value in session.execute(query.where(AssetModel.name == name))}

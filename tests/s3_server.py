@@ -102,6 +102,7 @@ class Faults:
         if kind == "slow":
             time.sleep(delay)
         if kind == "ignore condition":
+            environ["unconditional"] = True
             environ.pop("HTTP_IF_NONE_MATCH", None)
             environ["QUERY_STRING"] = environ["QUERY_STRING"].replace("ifGenerationMatch=0", "")
         if kind == "lost reply":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES = 441
+MOST_FILES = 442
 MOST_IN_A_FOLDER = 25
 FRAGMENT_LINES = 60
 

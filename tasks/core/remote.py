@@ -1,16 +1,18 @@
 """Access to object stores: client settings, exclusive creation, and translation of client errors.
 
 The client library of each protocol reads its own credentials from its environment (AWS_*, AZURE_STORAGE_*, GOOGLE_*),
-configuration files, or workload identity. Only file systems whose exclusive creation is atomic on the server are
-allowed. With "check, then write", two writers could both succeed.
+configuration files, or workload identity; a variable of ours can have the key for GCS. Only file systems whose
+exclusive creation is atomic on the server are allowed. With "check, then write", two writers could both succeed.
 """
 
 import contextlib
+import json
 import os
 import re
 import secrets
 from functools import lru_cache
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import fsspec
 
@@ -22,7 +24,7 @@ AZURE = frozenset({"abfs", "abfss", "az"})
 ATOMIC = S3 | GCS | AZURE | {"memory"}
 """Protocols whose library creates by one conditional request: If-None-Match, ifGenerationMatch=0, or a lock."""
 
-RENAMING = frozenset({"hdfs"})
+RENAMING = frozenset({"hdfs", "webhdfs"})
 """Protocols without conditional creation, whose server refuses to rename onto an existing file."""
 
 TRIES = 10
@@ -44,9 +46,12 @@ _BRIEF_S3_CONFIG = {
     "connect_timeout": 3,
     "read_timeout": 10,
 }
-_AZURE_TRIES = 6
-"""Attempts per request, as many as gcsfs makes; with pauses of 1, 3, 5, 9 and 17 s, each up to 3 s longer or shorter.
-The client's own pauses begin at 15 s."""
+_TRIES = 6
+"""Attempts per request to ADLS and HDFS, as many as gcsfs makes; on ADLS with pauses of 1, 3, 5, 9 and 17 s, each up to
+3 s longer or shorter. The client's own pauses begin at 15 s."""
+
+GCS_KEY = "SLUICE_GCS_KEY"
+"""Environment variable with the key of a service account as JSON. Google's clients read keys only from files."""
 
 _WRITER = "sluice-writer"
 
@@ -76,19 +81,19 @@ def connect(root: str, *, brief: bool = False) -> tuple[Any, str]:
     if protocol not in ATOMIC | RENAMING | {"file", "local"}:
         raise StoreError(
             f"{root}: a store cannot be on {protocol}://, which cannot create a file exclusively",
-            "use a folder, s3://, gs://, abfs:// or hdfs://",
+            "use a folder, s3://, gs://, abfs://, hdfs:// or webhdfs://",
         )
     try:
         # Credentials may be set in the environment after the first use in a process, so they are part of the cache key.
-        account = _account(root) if protocol in AZURE else ""
-        fs = _file_system(protocol, account, brief, os.getpid(), _identity())
+        server = _account(root) if protocol in AZURE else urlsplit(root).netloc if protocol == "webhdfs" else ""
+        fs = _file_system(protocol, server, brief, os.getpid(), _identity())
         return fs, str(fs._strip_protocol(root)).rstrip("/")
     except ImportError as error:
         raise StoreError(f"{root}: {protocol}:// needs a library ({error})", "install it beside sluice") from None
     except ValueError as error:
         if protocol not in AZURE:
             raise
-        remedy = "set AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING"
+        remedy = "set [place] store_conn_id, AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING"
         raise StoreError(f"{root} cannot be used as it is configured ({error})", remedy) from None
 
 
@@ -99,19 +104,40 @@ def _account(root: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _file_system(protocol: str, account: str, brief: bool, process: int, identity: int) -> Any:
+def _file_system(protocol: str, server: str, brief: bool, process: int, identity: int) -> Any:
+    if protocol == "webhdfs":
+        return _webhdfs(urlsplit(f"//{server}"), 2 if brief else _TRIES)
     if protocol not in S3 | GCS | AZURE:
         return fsspec.filesystem(protocol)
     # Files written by other processes must be visible immediately.
     fresh = {"use_listings_cache": False, "skip_instance_cache": True}
     if protocol in GCS:
-        return fsspec.filesystem(protocol, **fresh)
+        return fsspec.filesystem(protocol, token=_gcs_key(), **fresh)
     if protocol in AZURE:
-        return _azure(fsspec.filesystem(protocol, account_name=account or None, **fresh), 2 if brief else _AZURE_TRIES)
+        return _azure(fsspec.filesystem(protocol, account_name=server or None, **fresh), 2 if brief else _TRIES)
     fs = fsspec.filesystem("s3", config_kwargs=_BRIEF_S3_CONFIG if brief else _S3_CONFIG, **fresh)
     # In addition to botocore's retries, for response bodies that are cut off.
     fs.retries = 2 if brief else TRIES
     return fs
+
+
+def _webhdfs(server: SplitResult, tries: int) -> Any:
+    from tasks.core.webhdfs import WebHdfs
+
+    if not server.hostname:
+        raise StoreError("the store's URL names no server", "write webhdfs://user@host:9870/folder")
+    return WebHdfs(server.hostname, server.port or 9870, server.username or "", tries, skip_instance_cache=True)
+
+
+def _gcs_key() -> dict[str, Any] | None:
+    if not (text := os.environ.get(GCS_KEY)):
+        return None
+    with contextlib.suppress(ValueError, TypeError):
+        key = json.loads(text)
+        if key["type"] == "service_account" and key["private_key"]:
+            return dict(key)
+    # gcsfs would go on with an error that has the key.
+    raise StoreError(f"{GCS_KEY} is not the key of a service account", "set it to the JSON of one")
 
 
 def _azure(fs: Any, tries: int) -> Any:
@@ -123,7 +149,7 @@ def _azure(fs: Any, tries: int) -> Any:
 
 
 def _identity() -> int:
-    prefixes = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+    prefixes = ("AWS_", "AZURE_", "GOOGLE_", GCS_KEY, "STORAGE_EMULATOR_HOST", "HADOOP_USER_NAME")
     return hash(tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(prefixes))))
 
 
@@ -207,6 +233,7 @@ _EXPIRED = {
 }
 _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_REMEDY = "set {} or [place] store_conn_id"
 _QUOTA = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "507"}
 
 
@@ -222,7 +249,9 @@ def translate(error: BaseException, url: str) -> SluiceError | None:
     if code in _KEYS:
         return StoreError(f"the store of {url} does not accept the credentials ({detail})", "set others")
     if code == "401" and detail.startswith("Anonymous caller"):  # gcsfs goes on without credentials if it finds none
-        return StoreError(f"no credentials for {url} ({detail})", "set GOOGLE_APPLICATION_CREDENTIALS")
+        return StoreError(
+            f"no credentials for {url} ({detail})", "set GOOGLE_APPLICATION_CREDENTIALS or [place] store_conn_id"
+        )
     if code in _EXPIRED:
         return TransientError(f"the credentials for {url} have expired ({detail})", "a retry reads new ones")
     if code in _NO_BUCKET:
@@ -241,9 +270,11 @@ def _unreachable(error: BaseException, url: str) -> SluiceError | None:
     names = {type(cause).__name__ for cause in _causes(error)}
     detail = " ".join(str(error).split())
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
-        return StoreError(f"no credentials for {url} ({detail})", "set the AWS environment or [place] aws_conn_id")
+        return StoreError(f"no credentials for {url} ({detail})", _REMEDY.format("the AWS environment"))
     if names & {"ClientAuthenticationError", "CredentialUnavailableError", "DefaultCredentialsError"}:
-        return StoreError(f"no credentials for {url} ({detail})", "set the environment of the store's client")
+        return StoreError(
+            f"no credentials for {url} ({detail})", "set the environment of the store's client or [place] store_conn_id"
+        )
     if names & {"InvalidRegionError", "NoRegionError", "ParamValidationError", "ProfileNotFound"}:
         return StoreError(f"{url} cannot be used as it is configured ({detail})", "correct the AWS settings")
     if names & {"BotoCoreError", "ClientError", "ClientPayloadError", "TimeoutError", "FSTimeoutError"} or _of_client(
@@ -285,6 +316,8 @@ def _code(error: BaseException) -> str:
         if module.startswith("azure.") and status:
             code = getattr(cause, "error_code", None) or status
             return str(getattr(code, "value", code))
+        if module.startswith("requests.") and response is not None:
+            return str(response.status_code)
         if module.startswith("gcsfs."):
             return str(getattr(cause, "code", None) or "")
         if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # what gcsfs makes of 403

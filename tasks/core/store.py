@@ -41,7 +41,8 @@ class Store:
     """A folder of artifacts, addressed by relative POSIX paths. Picklable: workers open it again.
 
     Args:
-        root: a local folder or an fsspec URL (`file://`, `s3://bucket/prefix`, `gs://`, `abfs://`, `hdfs://`).
+        root: a local folder or an fsspec URL (`file://`, `s3://bucket/prefix`, `gs://`, `abfs://`,
+            `hdfs://`, `webhdfs://`).
         brief: few attempts and short timeouts if the store does not respond.
 
     Every method raises StoreError for permanent faults (full, no permission, no bucket) and TransientError if the store

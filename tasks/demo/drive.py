@@ -25,6 +25,7 @@ Json = dict[str, Any]
 
 _TIMEOUT_S = 30.0
 _PAGE = 100
+_DATABASE_TRIES = 5
 
 CHAIN = tuple(PARTS)
 
@@ -83,12 +84,22 @@ class Airflow:
     def call(self, method: str, path: str, **options: Any) -> Any:
         """Sends one request below /api/v2 and returns the decoded response.
 
+        A request that fails in Airflow's database, which was rolled back, is sent again: in SQLite the scheduler's
+        writes can exclude those of the API server.
+
         Raises:
             TransientError: Airflow cannot be reached or responds with an error.
         """
         if "Authorization" not in self._http.headers:
             response = self._send("POST", "/auth/token", json={"username": USER, "password": self._password})
             self._http.headers["Authorization"] = f"Bearer {response['access_token']}"
+        for _ in range(_DATABASE_TRIES - 1):
+            try:
+                return self._send(method, f"/api/v2{path}", **options)
+            except ApiError as error:
+                if not error.rolled_back:
+                    raise
+                time.sleep(POLL_S)
         return self._send(method, f"/api/v2{path}", **options)
 
     def _send(self, method: str, path: str, **options: Any) -> Any:
@@ -99,7 +110,7 @@ class Airflow:
                 f"Airflow at {self.url} does not respond ({error})", "see `make demo` or its logs"
             ) from None
         if response.is_error:
-            raise ApiError(method, path, response.status_code, _detail(response))
+            raise ApiError(method, path, response)
         return response.json() if response.content else {}
 
     def pages(self, path: str, key: str, **params: Any) -> list[Json]:
@@ -299,11 +310,23 @@ def cause_in(log: list[Json]) -> str:
 
 
 class ApiError(TransientError):
-    """Airflow rejected a request; `status` is the HTTP status."""
+    """Airflow rejected a request.
 
-    def __init__(self, method: str, path: str, status: int, detail: str) -> None:
-        super().__init__(f"Airflow answered {status} to {method} {path}: {detail}")
-        self.status = status
+    Attributes:
+        status: HTTP status.
+        rolled_back: whether the request failed in Airflow's database.
+    """
+
+    def __init__(self, method: str, path: str, response: httpx.Response) -> None:
+        try:
+            detail = response.json()["detail"]
+        except (ValueError, KeyError, TypeError):
+            detail = response.text[:300]
+        fields = detail if isinstance(detail, dict) else {}
+        message = str(fields.get("message", detail))[:500]
+        super().__init__(f"Airflow answered {response.status_code} to {method} {path}: {message}")
+        self.status = response.status_code
+        self.rolled_back = fields.get("reason") == "Database error"
 
 
 def _run(dag_id: str, run_id: str) -> str:
@@ -312,14 +335,6 @@ def _run(dag_id: str, run_id: str) -> str:
 
 def _task(task: Json) -> str:
     return f"{_run(task['dag_id'], task['dag_run_id'])}/taskInstances/{quote(task['task_id'])}"
-
-
-def _detail(response: httpx.Response) -> str:
-    try:
-        detail = response.json()["detail"]
-    except (ValueError, KeyError, TypeError):
-        return response.text[:300]
-    return str(detail.get("message", detail) if isinstance(detail, dict) else detail)[:500]
 
 
 def _seconds(run: dict[str, Any]) -> float:

@@ -210,8 +210,12 @@ class Place(Config):
     store: str = "${SLUICE_STORE:-.sluice/store}"
     """Folder or fsspec URL of the artifacts."""
 
-    aws_conn_id: str = ""
-    """Airflow connection with the credentials for an s3:// store; "" to use the AWS environment of the process."""
+    store_conn_id: str = ""
+    """Airflow connection with the credentials for a store on S3, GCS or ADLS, of the type of that store; "" to use the
+    environment of the process."""
+
+    stream_conn_id: str = ""
+    """Airflow connection of the type "kafka", with the settings of the client; "" to use SLUICE_KAFKA."""
 
     mlflow: str = "${MLFLOW_TRACKING_URI:-}"
     """URL of the MLflow server; "" for no tracking."""

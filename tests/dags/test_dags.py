@@ -2,17 +2,21 @@
 
 import json
 import re
+from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.recipe import Recipe
 
 CHAIN = ("crawl", "corpus", "tokens", "canary", "pretrain")
 DAGS = (*CHAIN, "takedown")
 ROOT = Path(__file__).parents[2]
+PROMOTING = "[promote]\nenabled = true\n"
+STREAMING = '[[extract.streams]]\nname = "news"\ntopic = "articles"\n'
 FILES = sorted(path.name for path in (ROOT / "dags").glob("*.py"))
 
 
@@ -118,6 +122,27 @@ def test_the_dags_are_chained_by_assets(recipes, dag_bag):
         waited = {asset.uri for asset in dags[f"tiny.{reader}"].schedule}
         read = {inlet.uri for task in dags[f"tiny.{reader}"].tasks for inlet in task.inlets}
         assert made == waited == read & waited == {f"x-sluice://tiny/{kind}"}
+
+
+@pytest.mark.parametrize(
+    "more", ["", "[promote]\nenabled = true\n", '[[extract.streams]]\nname = "news"\ntopic = "articles"\n']
+)
+def test_every_task_names_the_assets_that_its_stage_reads_and_completes(more, recipes, dag_bag):
+    recipe = Recipe.load(recipes("graph", more))
+    completes = Counter()
+    for dag in dag_bag().dags.values():
+        for task in dag.tasks:
+            completes.update(outlet.name for outlet in task.outlets)
+            stage = task.partial_kwargs.get("stage") if task.is_mapped else getattr(task, "stage", None)
+            if stage is None:
+                continue
+            makers = [MAKERS[kind] for kind in STAGES[stage].input_kinds()]
+            read = {
+                f"graph/{one.asset}" for one in makers if one.asset and one.dag != STAGES[stage].dag and recipe.has(one)
+            }
+            shown = {"promote": {"graph/checkpoint"}, "stream": {"graph/streams"}}.get(stage, set())
+            assert {inlet.name for inlet in task.inlets} == read | shown, task.task_id
+    assert completes == {f"graph/{kind}": 1 for kind in ("warc", "documents", "tokens", "mixture", "checkpoint")}
 
 
 def test_the_recipe_sets_the_schedule_of_the_crawl(recipes, dag_bag):

@@ -77,7 +77,7 @@ def test_pods_use_images_that_are_built_and_have_no_unresolved_variable(overlay,
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_store_connection_is_in_the_settings_and_has_no_key(overlay, placed, rendered):
-    conn_id = placed(overlay).place.aws_conn_id
+    conn_id = placed(overlay).place.store_conn_id
     connection = data(rendered(overlay), "sluice", "sluice-settings")[f"AIRFLOW_CONN_{conn_id.upper()}"]
     assert "key" not in connection
     assert "password" not in connection

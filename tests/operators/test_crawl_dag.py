@@ -1,6 +1,6 @@
 """The crawl's DAG in real DAG runs: two cycles over a real site."""
 
-from tests.airflow_home import events_of, states
+from tests.airflow_home import events_of, state_of, states
 from tests.tasks.stages.crawl.site import Site
 
 RECIPE = """
@@ -27,6 +27,7 @@ def test_a_cycle_with_nothing_due_is_skipped_and_triggers_nothing(recipes, dag_b
         site.requests.clear()
         second = states(dag.test(run_conf={"version": "v2"}))
         assert site.requests == []
+    assert state_of("twice/warc")["watermark"]["version"] == "v1"
     assert second.pop("publish") == "skipped"
     assert set(second.values()) == {"success"}
     assert [event["version"] for event in events_of("twice/warc")] == ["v1"]

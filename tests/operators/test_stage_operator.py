@@ -6,12 +6,17 @@ import sys
 import time
 
 import psutil
+import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 
 from operators.stage import StageOperator
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import NothingNewError
 from tasks.core.store import Store
-from tests.airflow_home import events_of, states
+from tests.airflow_home import events_of, state_of, states
+from tests.kafka import Broker
 
 
 def returned(run, task):
@@ -159,3 +164,46 @@ def _is_alive(process):
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+STREAM = """
+name = "{name}"
+[[extract.streams]]
+name = "news"
+topic = "articles"
+[place]
+store = "{folder}"
+"""
+
+
+@pytest.fixture
+def streaming(recipes, dag_bag, tmp_path, monkeypatch):
+    """Runs the task `stream` of a recipe at a version, after a message in a partition of its own; returns its state."""
+    broker = Broker()
+    monkeypatch.setenv("SLUICE_KAFKA", json.dumps({"bootstrap.servers": broker.address}))
+
+    def run(name: str, version: str, partition: int) -> str:
+        recipes(name, text=STREAM.format(name=name, folder=tmp_path / "store"))
+        broker.send({"text": "news", "url": "https://news.example/"}, partition=partition)
+        dag = dag_bag().dags[f"{name}.corpus"].partial_subset("stream")
+        return states(dag.test(run_conf={"version": version}))["stream"]
+
+    return run
+
+
+def test_airflow_shows_to_which_offset_the_newest_version_has_read_a_stream(streaming, tmp_path):
+    for version, partition in (("1", 0), ("2", 3), ("1", 1)):
+        assert streaming("wire", version, partition) == "success"
+    newest = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("wire/messages", "2"))
+    shown = {"next_offsets": {"0": 1, "1": 0, "2": 0, "3": 1}, "version": "2"}
+    assert state_of("wire/streams") == {"news/articles": {**shown, "finished": newest.record.finished.isoformat()}}
+
+
+def test_a_state_that_airflow_does_not_take_is_a_warning(streaming, monkeypatch, caplog):
+    def refuse(*_):
+        raise AirflowRuntimeError(ErrorResponse(detail={"message": "planted"}))
+
+    monkeypatch.setattr(AssetStateStoreAccessor, "set", refuse)
+    assert streaming("mute", "1", 0) == "success"
+    assert state_of("mute/streams") == {}
+    assert "Airflow's state of mute/streams was not written" in caplog.text

@@ -12,14 +12,17 @@ from pyarrow.fs import LocalFileSystem
 
 from tasks.core.store import Store
 from tests.s3_server import Faults, FaultyServer
-from tests.stores.servers import Azure, Google, why_no_azure
+from tests.stores.ceph import Ceph, why_no_ceph
+from tests.stores.servers import Azure, Google, Hadoop, why_no_azure
 
 needs_adlfs = pytest.mark.oracle("adlfs")
-ON_SERVERS = [
+ON_EMULATORS = [
     "s3",
+    "webhdfs",
     pytest.param("abfs", marks=needs_adlfs),
     pytest.param("gs", marks=pytest.mark.oracle("gcsfs")),
 ]
+ON_SERVERS = [*ON_EMULATORS, pytest.param("ceph", marks=pytest.mark.soak)]
 
 
 class NameNode(ArrowFSWrapper):
@@ -33,6 +36,15 @@ class NameNode(ArrowFSWrapper):
     def mv(self, path1: str, path2: str, **_: object) -> None:
         os.link(self._strip_protocol(path1), self._strip_protocol(path2))
         os.unlink(self._strip_protocol(path1))
+
+
+@pytest.fixture(scope="session")
+def ceph_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
+    """The S3 gateway of Ceph, one for all tests."""
+    if why_no_ceph():
+        pytest.skip(why_no_ceph())
+    with Ceph(tmp_path_factory.mktemp("ceph")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +63,13 @@ def google_server() -> Iterator[Google]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def hadoop() -> Iterator[Hadoop]:
+    """A stub of WebHDFS, one for all tests."""
+    with Hadoop() as server:
+        yield server
+
+
 @dataclass(frozen=True)
 class Place:
     """A prefix of a bucket for one test, and its server."""
@@ -66,16 +85,27 @@ class Place:
         return Store(self.root)
 
 
-def place_on(protocol: str, request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Yields a place on the server of a protocol, whose environment is set and whose faults end with the test."""
-    names = {"s3": "s3_server", "abfs": "azure_server", "gs": "google_server"}
-    server = request.getfixturevalue(names[protocol])
+SERVERS = {
+    "s3": ("s3", "s3_server"),
+    "ceph": ("s3", "ceph_server"),
+    "webhdfs": ("webhdfs", "hadoop"),
+    "abfs": ("abfs", "azure_server"),
+    "gs": ("gs", "google_server"),
+}
+"""Protocol and fixture of each server."""
+
+
+def place_on(name: str, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Yields a place on a server, whose environment is set and whose faults end with the test."""
+    protocol, fixture = SERVERS[name]
+    server = request.getfixturevalue(fixture)
     folder = request.getfixturevalue("tmp_path")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
+        for variable, value in server.environment.items():
+            patch.setenv(variable, value)
         patch.setenv("SLUICE_CACHE", str(folder / "cache"))
-        yield Place(f"{protocol}://sluice/{folder.name}", server)
+        host = server.url.partition("//")[2] + "/" if protocol == "webhdfs" else ""
+        yield Place(f"{protocol}://{host}sluice/{folder.name}", server)
     server.faults.calm()
 
 

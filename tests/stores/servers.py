@@ -1,10 +1,11 @@
-"""Emulators of Azure's and Google's stores on loopback, behind the faults of `tests.s3_server`.
+"""Emulators of Azure's and Google's stores and of HDFS on loopback, behind the faults of `tests.s3_server`.
 
-Azurite comes from npm, gcp-storage-emulator from PyPI; `make oracles` installs both.
+Azurite comes from npm, gcp-storage-emulator from PyPI; `make oracles` installs both. That of HDFS is here.
 """
 
 import http.client
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlencode
 
 from tests.s3_server import FaultyServer
 
@@ -103,7 +104,7 @@ class Emulator(FaultyServer):
     """
 
     def __init__(self, command: list[str], layer: Any = None) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._command = [part.replace("PORT", str(self.port)) for part in command]
         self.proxy = Proxy(self.port)
         self.layer = layer(self.proxy) if layer else self.proxy
@@ -168,6 +169,105 @@ class Google(Emulator):
             self.faults.refusals[kind] = (status, *self.faults.refusals[kind][1:])
 
 
+class Hadoop(FaultyServer):
+    """HDFS behind WebHDFS, in memory: name node and data node, which are told apart by the path.
+
+    Attributes:
+        users: names that requests had.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self.answer)
+        self.users: set[str] = set()
+        self.faults.refusals["expired"] = ("401 Unauthorized", "AuthenticationException", [])
+        self._files: dict[str, tuple[int, bytes]] = {}
+        self._folders = {"/"}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def answer(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        """Answers a request of WebHDFS, as Hadoop 3 does."""
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        query = {name: values[0] for name, values in parse_qs(environ["QUERY_STRING"]).items()}
+        self.users.add(query.get("user.name", ""))
+        node, _, path = environ["PATH_INFO"].removeprefix("/").partition("/v1")
+        query["unconditional"] = environ.get("unconditional", False)
+        with self._lock:
+            status, content = getattr(self, f"_{node}_{query['op'].lower()}")(path, query, body)
+        headers = [("Content-Type", "application/json")]
+        if status.startswith("307"):
+            headers = [("Location", f"{self.url}/data/v1{quote(path)}?{urlencode(query)}")]
+        start(status, headers)
+        return [content if isinstance(content, bytes) else json.dumps(content).encode()]
+
+    def _webhdfs_create(self, path: str, *_: Any) -> tuple[str, Any]:
+        return "307 Temporary Redirect", b""
+
+    def _data_create(self, path: str, query: dict[str, str], body: bytes) -> tuple[str, Any]:
+        self._webhdfs_mkdirs(path.rpartition("/")[0])
+        self._files[path] = (next(self._numbers), body)
+        return "201 Created", b""
+
+    def _webhdfs_open(self, path: str, query: dict[str, str], _: bytes) -> tuple[str, Any]:
+        if path not in self._files:
+            return _remote("404 Not Found", "FileNotFoundException", f"File does not exist: {path}")
+        offset, length = int(query.get("offset", 0)), len(self._files[path][1])
+        if offset >= length > 0:
+            said = f"Offset={offset} out of the range [0, {length}); OPEN, path={path}"
+            return _remote("403 Forbidden", "IOException", said)
+        return "307 Temporary Redirect", b""
+
+    def _data_open(self, path: str, query: dict[str, str], _: bytes) -> tuple[str, Any]:
+        data, offset = self._files[path][1], int(query.get("offset", 0))
+        return "200 OK", data[offset : offset + int(query.get("length", len(data)))]
+
+    def _webhdfs_getfilestatus(self, path: str, *_: Any) -> tuple[str, Any]:
+        if not self._exists(path):
+            return _remote("404 Not Found", "FileNotFoundException", f"File does not exist: {path}")
+        return "200 OK", {"FileStatus": self._status(path, "")}
+
+    def _webhdfs_liststatus(self, path: str, *_: Any) -> tuple[str, Any]:
+        if not self._exists(path):
+            return _remote("404 Not Found", "FileNotFoundException", f"File {path} does not exist.")
+        below = (one for one in {*self._files, *self._folders} if one.rpartition("/")[0] == path.rstrip("/"))
+        names = [""] if path in self._files else [one.rpartition("/")[2] for one in below if one != "/"]
+        listed = [self._status(f"{path}/{name}".rstrip("/"), name) for name in names]
+        return "200 OK", {"FileStatuses": {"FileStatus": listed}}
+
+    def _webhdfs_mkdirs(self, path: str, *_: Any) -> tuple[str, Any]:
+        while path:
+            self._folders.add(path)
+            path = path.rpartition("/")[0]
+        return "200 OK", {"boolean": True}
+
+    def _webhdfs_rename(self, path: str, query: dict[str, str], _: bytes) -> tuple[str, Any]:
+        target = query["destination"]
+        free = query["unconditional"] or not self._exists(target)
+        done = path in self._files and free and target.rpartition("/")[0] in self._folders
+        if done:
+            self._files[target] = self._files.pop(path)
+        return "200 OK", {"boolean": done}
+
+    def _webhdfs_delete(self, path: str, *_: Any) -> tuple[str, Any]:
+        gone = [one for one in {*self._files, *self._folders} if f"{one}/".startswith(f"{path}/")]
+        for one in gone:
+            self._files.pop(one, None)
+            self._folders.discard(one)
+        return "200 OK", {"boolean": bool(gone)}
+
+    def _exists(self, path: str) -> bool:
+        return path in self._files or (path.rstrip("/") or "/") in self._folders
+
+    def _status(self, path: str, name: str) -> dict[str, Any]:
+        number, data = self._files.get(path, (0, b""))
+        kind = "FILE" if number else "DIRECTORY"
+        return {"pathSuffix": name, "type": kind, "length": len(data), "fileId": number, "modificationTime": number}
+
+
+def _remote(status: str, exception: str, message: str) -> tuple[str, Any]:
+    return status, {"RemoteException": {"exception": exception, "message": message}}
+
+
 def why_no_azure() -> str:
     """Returns why Azurite cannot run here; "" if it can."""
     if not shutil.which("node") or not AZURITE.is_file():
@@ -175,7 +275,7 @@ def why_no_azure() -> str:
     return ""
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])

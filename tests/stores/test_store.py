@@ -1,4 +1,4 @@
-"""The contract of every store: a folder, memory, S3, ADLS, GCS and a fake HDFS; and its error messages."""
+"""The contract of every store: a folder, memory, S3, ADLS, GCS, a fake HDFS and WebHDFS; and its error messages."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import PROBE_FOLDER, AlreadyPublished, Store, probe
 from tests.s3_server import Rule, S3Server
 from tests.stores.conftest import needs_adlfs
-from tests.stores.servers import KEY
+from tests.stores.servers import KEY, Hadoop
 
 
 def test_written_files_can_be_read_listed_and_removed(store: Store) -> None:
@@ -170,6 +170,25 @@ def test_the_account_of_a_store_on_azure_is_that_of_its_url_or_of_the_environmen
     assert (there.account_name, root) == ("lake", "box/x")
     with pytest.raises(StoreError, match=r"abfs://box/x cannot be used .*AZURE_STORAGE_ACCOUNT_NAME"):
         remote.connect("abfs://box/x")
+
+
+def test_the_user_of_webhdfs_is_that_of_the_url_or_of_the_environment(
+    hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+    host = hadoop.url.partition("//")[2]
+    for root in (f"webhdfs://{host}/user", f"webhdfs://bob@{host}/user"):
+        hadoop.users.clear()
+        assert Store(root).list("") == []
+        assert hadoop.users == {"bob" if "@" in root else "ann"}
+
+
+def test_a_full_quota_of_webhdfs_is_a_full_store(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "The DiskSpace quota of /user is exceeded: quota = 1 B = 1 B"
+    error = {"RemoteException": {"exception": "DSQuotaExceededException", "message": said}}
+    monkeypatch.setattr(hadoop, "_webhdfs_create", lambda *_: ("403 Forbidden", error))
+    with pytest.raises(StoreError, match=r"the store is full while writing /user/\S+ \(The DiskSpace quota of /user"):
+        Store(hadoop.url.replace("http", "webhdfs") + "/user").publish("a", b"12")
 
 
 def test_a_protocol_without_exclusive_creation_is_refused() -> None:

@@ -23,7 +23,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.drive import Airflow, ApiError, DagChain, DagRunStatus, Json
+from tasks.demo.drive import Airflow, DagChain, DagRunStatus, Json
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
 from tests.s3_server import environment
@@ -99,6 +99,20 @@ mlflow = "${{MLFLOW_TRACKING_URI:-}}"
 """
     + SMALL
 )
+
+# Messages of a broker that the Airflow connection names.
+WIRE = """
+name = "wire"
+[[extract.streams]]
+name = "news"
+topic = "articles"
+[annotate]
+use = ["language", "prose_score", "pii"]
+[consolidate]
+filters = []
+[place]
+stream_conn_id = "wire_kafka"
+"""
 
 # The same stages for a takedown, which would be in force for other tests of the same recipe.
 LEAVING = (
@@ -222,7 +236,7 @@ class Stack:
 
     def stop(self, dag_id: str, run_id: str) -> None:
         """Ends a run whose later tasks do not matter."""
-        self._patch(f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
+        self.airflow.call("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"state": "failed"})
 
     def done(self, dag_id: str, run_id: str, task_id: str, limit_s: float = 300) -> list[Json]:
         """Waits until all instances of a task have succeeded, and returns them."""
@@ -236,20 +250,7 @@ class Stack:
 
     def pause(self, dag_id: str, paused: bool) -> None:
         """Pauses a DAG, so that an asset event does not start it, or lets it run again."""
-        self._patch(f"/dags/{dag_id}", {"is_paused": paused})
-
-    def _patch(self, path: str, change: Json) -> None:
-        def changed() -> bool:
-            try:
-                self.airflow.call("PATCH", path, json=change)
-            except ApiError as error:
-                # Airflow answers 500 if the scheduler writes the same rows meanwhile.
-                if error.status < 500:
-                    raise
-                return False
-            return True
-
-        until(changed, 60)
+        self.airflow.call("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
 
     def copy(self, source: str, *targets: str) -> None:
         """Copies an artifact, "smoke/warc/dev", to other places of the store: the same input of runs of their own.
@@ -338,6 +339,7 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     (folder / "leaving.toml").write_text(LEAVING)
     (folder / "monthly.toml").write_text(MONTHLY.format(texts=folder / "texts"))
     (folder / "notes.toml").write_text(NOTES.format(folder=folder))
+    (folder / "wire.toml").write_text(WIRE)
     (folder / "vetoed.toml").write_text(VETOED.format(folder=folder))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from tasks.core.ledger import newest
 from tasks.demo.drive import CHAIN
 from tasks.run.dossier.dossier import write_dossier
 from tasks.run.dossier.summary import Statement
@@ -72,6 +73,26 @@ def test_a_continuation_of_a_training_page_is_explained_by_that_page_and_its_ste
     assert url in pages, found["spans"][0]
     assert step in pages[url]["steps"]
     assert pages[url]["first_checkpoint"] > step
+
+
+def test_airflow_shows_the_newest_crawl_and_the_champion_as_state_of_their_assets(stack, smoke) -> None:
+    ids = {one["name"]: one["id"] for one in stack.airflow.pages("/assets", "assets", name_pattern="smoke/")}
+    shown = {}
+    for kind in ("warc", "checkpoint"):
+        for entry in stack.airflow.call("GET", f"/assets/{ids[f'smoke/{kind}']}/state-store")["asset_state_store"]:
+            shown[kind, entry["key"]] = {**entry["value"], "task": entry["last_updated_by"]["task_id"]}
+    # Other tests of this stack make further versions, in any order.
+    store = stack.artifact("smoke/warc").store
+    crawl, decided = (newest(store, f"smoke/{kind}") for kind in ("warc", "champion"))
+    model = json.loads(decided.read("champion.json"))["champion"]["artifact"]
+    assert shown == {
+        ("warc", "watermark"): {**about(crawl), "task": "publish"},
+        ("checkpoint", "champion"): {**about(decided), "model": model, "task": "promote"},
+    }
+
+
+def about(artifact) -> dict[str, str]:
+    return {"version": artifact.address.version, "finished": artifact.record.finished.isoformat()}
 
 
 def test_the_dossier_of_the_run_counts_its_documents_and_opens_without_a_network(stack, smoke, tmp_path) -> None:

@@ -118,7 +118,7 @@ class Topic(Config):
     """Name of the source in mixtures and reports."""
 
     topic: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)
-    """Name of the topic. Servers and credentials are in the environment (SLUICE_KAFKA), not in the recipe."""
+    """Name of the topic. Servers and credentials are in `[place] stream_conn_id` or SLUICE_KAFKA, not in the recipe."""
 
     most: int | None = Field(default=None, ge=1)
     """Maximum number of offsets that a version reads, evenly from the partitions; None for all."""

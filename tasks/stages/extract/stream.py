@@ -5,15 +5,17 @@ Reads the topics of `[[extract.streams]]` and the record of the previous `messag
 in the field `kafka`. The stage `extract` reads them like other rows.
 
 The range of offsets of each partition is decided once, as the first part of the artifact: from the end of the previous
-version's range up to the high watermark at that moment. It is in the metrics of the record (`<source>/<partition>/from`
-and `/to`, exclusive). So a killed run reads the same range again, and every offset is in one version; the broker's own
-record of what a consumer group has read is not used. The connection stays in this process, which has the credentials.
+version's range up to the high watermark at that moment. It is in the metrics of the record
+(`<source>/<topic>/<partition>/from` and `/to`, exclusive), which also keep the ends of streams that the recipe no
+longer has. So a killed run reads the same range again, and every offset is in one version; the broker's own record of
+what a consumer group has read is not used. The connection stays in this process, which has the credentials.
 """
 
 import contextlib
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +33,10 @@ VERSION = 1
 
 KAFKA = "SLUICE_KAFKA"
 """Environment variable with the settings of the client as one JSON object, named as in librdkafka: bootstrap.servers,
-and what the broker needs of security.protocol, sasl.mechanism, sasl.username, sasl.password."""
+and what the broker needs of security.protocol, sasl.mechanism, sasl.username, sasl.password. In Airflow it is set from
+the connection that `[place] stream_conn_id` names."""
+
+_SOURCE = f"[place] stream_conn_id or {KAFKA}"
 
 AT_ONCE = 10_000
 """Offsets of a part. A killed stage reads at most one part again."""
@@ -49,8 +54,16 @@ _FIXED = {
     "isolation.level": "read_committed",
 }
 
+_DEFAULTS = {"reconnect.backoff.ms": 1000}
+"""A refused password is tried again, each time with a line in the log."""
+
 Range = tuple[int, int]
 """First offset, and the offset after the last one."""
+
+StreamKey = tuple[str, str]
+"""Source and topic."""
+
+_ENDS = "offsets"
 
 
 def run(config: StreamConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -64,9 +77,12 @@ def run(config: StreamConfig, inputs: Inputs, output: Output, engine: Engine) ->
         TransientError: the broker does not answer.
     """
     previous = inputs.get("previous")
-    with _client() as consumer:
+    _keep_ends(config, previous, output)
+    refused: list[Any] = []
+    with _client(refused) as consumer:
         for topic in config.topics or ():
-            with _explained(topic):
+            with _explained(topic, refused):
+                _check_rights(consumer, refused)
                 _read_topic(consumer, topic, previous, output)
     _check_is_next(output, previous)
     records = output.committed.values()
@@ -75,20 +91,25 @@ def run(config: StreamConfig, inputs: Inputs, output: Output, engine: Engine) ->
 
 
 @contextlib.contextmanager
-def _client() -> Iterator[Any]:
-    """Yields a consumer with the settings of the environment."""
+def _client(refused: list[Any]) -> Iterator[Any]:
+    """Yields a consumer with the settings of the environment, which adds the broker's refusals to `refused`."""
     try:
-        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import Consumer, KafkaError, KafkaException
     except ImportError:
         raise InputError(
             "the recipe has [[extract.streams]], and confluent-kafka is not installed",
             "install it where the stage runs (pip install 'sluice[kafka]')",
         ) from None
+
+    def note(error: Any) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            refused.append(error)
+
     settings = _settings()
     try:
-        consumer = Consumer({**settings, **_FIXED}, logger=log)
+        consumer = Consumer({**_DEFAULTS, **settings, **_FIXED, "error_cb": note}, logger=log)
     except (KafkaException, TypeError, ValueError) as error:
-        raise RecipeError(f"{KAFKA} cannot be used ({error})", "correct the environment variable") from None
+        raise RecipeError(f"the settings of the Kafka client cannot be used ({error})", f"correct {_SOURCE}") from None
     try:
         yield consumer
     finally:
@@ -103,18 +124,33 @@ def _settings() -> dict[str, Any]:
     if isinstance(settings, dict) and settings.get("bootstrap.servers"):
         return settings
     example = '{"bootstrap.servers": "broker:9092"}'
-    raise RecipeError(f"the environment variable {KAFKA} does not name a broker", f"set it to {example}")
+    raise RecipeError(f"{_SOURCE} does not name a broker", f"set one of them, with {example}")
+
+
+def _check_rights(consumer: Any, refused: list[Any]) -> None:
+    """Returns as soon as a broker answers, or has refused the credentials; raises KafkaException for both failures."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + SILENT_S
+    while True:
+        try:
+            consumer.list_topics(timeout=1.0)
+            return
+        except KafkaException:
+            consumer.poll(0)  # reports the reason, which the exception does not have
+            if refused or time.monotonic() > deadline:
+                raise
 
 
 @contextlib.contextmanager
-def _explained(topic: Topic) -> Iterator[None]:
+def _explained(topic: Topic, refused: list[Any]) -> Iterator[None]:
     """Converts errors of the client to those of a stage, with source and topic."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:
         yield
     except KafkaException as raised:
-        error = raised.args[0]
+        error = refused[-1] if refused else raised.args[0]
         cause = f"{_named(topic)}: {error.str()}"
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise InputError(
@@ -123,7 +159,7 @@ def _explained(topic: Topic) -> Iterator[None]:
             ) from None
         denied = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION)
         if error.code() in denied:
-            raise InputError(cause, f"correct the credentials in {KAFKA}, or the rights of the user") from None
+            raise InputError(cause, f"correct the credentials of {_SOURCE}, or the rights of the user") from None
         raise TransientError(cause) from None
 
 
@@ -134,12 +170,10 @@ def _named(topic: Topic) -> str:
 def _read_topic(consumer: Any, topic: Topic, previous: Artifact | None, output: Output) -> None:
     decision = f"{topic.name}-offsets"
     if decision not in output.committed:
-        ranges = _decided(consumer, topic, _ends(previous, topic))
+        ends = {one: end for one, (_, end) in _ranges_before(previous).get(_key(topic), {}).items()}
         with output.part(decision) as part:
-            for partition, (first, end) in ranges.items():
-                part.metric(f"{topic.name}/{partition}/from", first)
-                part.metric(f"{topic.name}/{partition}/to", end)
-    ranges = ranges_of(output.committed[decision].metrics, topic.name)
+            _record(part, {_key(topic): _decided(consumer, topic, ends)})
+    ranges = ranges_of(output.committed[decision].metrics)[_key(topic)]
     total = sum(end - first for first, end in ranges.values())
     log.info("[%s] %s: %d offsets in %d partitions", output.address, _named(topic), total, len(ranges))
     for partition, (first, end) in ranges.items():
@@ -150,25 +184,46 @@ def _read_topic(consumer: Any, topic: Topic, previous: Artifact | None, output: 
                     _write(part, topic, _messages(consumer, topic, partition, start, min(end, start + AT_ONCE)))
 
 
-def ranges_of(metrics: Mapping[str, float], name: str) -> dict[int, Range]:
-    """Returns the range of each partition of a source, from the metrics of a record.
+def _key(topic: Topic) -> StreamKey:
+    return topic.name, topic.topic
 
-    >>> ranges_of({"news/0/from": 3.0, "news/0/to": 9.0, "other/0/from": 0.0}, "news")
-    {0: (3, 9)}
+
+def _record(part: Part, ranges: Mapping[StreamKey, Mapping[int, Range]]) -> None:
+    for (name, topic), of_partitions in ranges.items():
+        for partition, (first, end) in of_partitions.items():
+            part.metric(f"{name}/{topic}/{partition}/from", first)
+            part.metric(f"{name}/{topic}/{partition}/to", end)
+
+
+def ranges_of(metrics: Mapping[str, float]) -> dict[StreamKey, dict[int, Range]]:
+    """Returns the range of each partition of each stream, from the metrics of a record.
+
+    >>> ranges_of({"news/articles/0/from": 3.0, "news/articles/0/to": 9.0})
+    {('news', 'articles'): {0: (3, 9)}}
     """
-    keys = [key.split("/") for key in metrics if key.startswith(f"{name}/")]
-    partitions = sorted({int(key[1]) for key in keys})
-    return {one: (int(metrics[f"{name}/{one}/from"]), int(metrics[f"{name}/{one}/to"])) for one in partitions}
+    ranges: dict[StreamKey, dict[int, Range]] = {}
+    for key, first in metrics.items():
+        name, topic, partition, bound = key.split("/")
+        if bound == "from":
+            end = metrics[f"{name}/{topic}/{partition}/to"]
+            ranges.setdefault((name, topic), {})[int(partition)] = (int(first), int(end))
+    return ranges
 
 
-def _ends(previous: Artifact | None, topic: Topic) -> dict[int, int]:
-    """Returns where the previous version ended, by partition; {} if its source of this name was another topic."""
-    if previous is None:
-        return {}
-    topics = {one["name"]: one["topic"] for one in previous.record.config["topics"]}
-    if topics.get(topic.name) != topic.topic:
-        return {}
-    return {one: end for one, (_, end) in ranges_of(previous.record.metrics, topic.name).items()}
+def _ranges_before(previous: Artifact | None) -> dict[StreamKey, dict[int, Range]]:
+    return ranges_of(previous.record.metrics) if previous else {}
+
+
+def _keep_ends(config: StreamConfig, previous: Artifact | None, output: Output) -> None:
+    """Writes the ends of the streams of earlier versions that this one does not read, as empty ranges."""
+    read = {_key(topic) for topic in config.topics or ()}
+    before = _ranges_before(previous)
+    ends = {
+        key: {one: (end, end) for one, (_, end) in ranges.items()} for key, ranges in before.items() if key not in read
+    }
+    if ends and _ENDS not in output.committed:
+        with output.part(_ENDS) as part:
+            _record(part, ends)
 
 
 def _decided(consumer: Any, topic: Topic, ends: Mapping[int, int]) -> dict[int, Range]:

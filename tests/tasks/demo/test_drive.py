@@ -1,10 +1,17 @@
 """The output of the demo during a run, and after a failure."""
 
 import io
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import pytest
 from rich.console import Console
 
-from tasks.demo.drive import DagRunStatus, cause_in
+from tasks.demo import drive
+from tasks.demo.drive import Airflow, ApiError, DagRunStatus, cause_in
 from tasks.demo.run import Screen, row
 
 LOG = [
@@ -56,3 +63,49 @@ def test_without_a_terminal_each_change_of_state_is_printed_once() -> None:
         "demo.crawl 5/5 done",
     ]
     assert lines[1].endswith("x" * 200)
+
+
+@contextmanager
+def answering(*answers: tuple[int, object]) -> Iterator[tuple[Airflow, list[str]]]:
+    """Yields a client of a server that gives these answers, and the requests that it has received."""
+    received: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            login = self.path == "/auth/token"
+            status, body = (201, {"access_token": "t"}) if login else answers[len(received)]
+            received.extend([] if login else [f"{self.command} {self.path}"])
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        do_PATCH = do_POST
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Airflow(f"http://127.0.0.1:{server.server_port}", "secret") as client:
+            yield client, received
+        server.shutdown()
+
+
+LOCKED = (500, {"detail": {"reason": "Database error", "message": "look for ID x"}})
+
+
+def test_a_request_that_was_rolled_back_in_airflows_database_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "POLL_S", 0.01)
+    with answering(LOCKED, LOCKED, (200, {"state": "failed"})) as (client, received):
+        assert client.call("PATCH", "/dags/d/dagRuns/r", json={"state": "failed"}) == {"state": "failed"}
+    assert received == ["PATCH /api/v2/dags/d/dagRuns/r"] * 3
+
+
+@pytest.mark.parametrize(("answer", "sent"), [(LOCKED, 5), ((500, {"detail": "another"}), 1), ((409, {}), 1)])
+def test_other_errors_and_lasting_ones_are_raised(
+    answer: tuple[int, object], sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive, "POLL_S", 0.01)
+    with answering(*[answer] * 9) as (client, received), pytest.raises(ApiError) as raised:
+        client.call("POST", "/pools", json={})
+    assert (len(received), raised.value.status) == (sent, answer[0])

@@ -137,7 +137,7 @@ def test_the_plan_has_the_cost_of_the_longest_canary_cycle(tmp_path: Path) -> No
 
 def test_the_canaries_of_a_cluster_have_30_million_weights_and_a_price(tmp_path: Path) -> None:
     cluster = Recipe.load(Path(__file__).parents[3] / "dags" / "recipes" / "cluster" / "cluster.toml")
-    recipe = cluster.override({"place.store": str(tmp_path), "place.aws_conn_id": ""})
+    recipe = cluster.override({"place.store": str(tmp_path), "place.store_conn_id": ""})
     vocabulary, length = recipe.tokenizer.vocab_size, recipe.pack.seq_len
     assert 30e6 <= CycleCost(recipe.canary, vocabulary, length).parameters < 31e6
     text = plan(recipe, open_store(recipe), "1").text()

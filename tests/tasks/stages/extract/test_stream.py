@@ -1,7 +1,4 @@
-"""Stage `stream`: every message of a topic is in one version, whatever happens in between.
-
-The broker is the mock cluster of librdkafka, which speaks Kafka's protocol on a socket of this machine.
-"""
+"""Stage `stream`: every message of a topic is in one version, whatever happens in between."""
 
 import json
 import os
@@ -13,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, NothingNewError, RecipeError, SupersededError
@@ -22,27 +18,13 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.extract import stream
+from tests.kafka import Broker, Guarded
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
 
+NEWS = ("news", "articles")
 TEXT = "The river runs to the sea, and message {} says so. "
-
-
-class Broker:
-    """A broker in this process, with four partitions per topic; a partition keeps its newest 5 MB."""
-
-    def __init__(self) -> None:
-        self._cluster = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
-        (one,) = self._cluster.list_topics(timeout=60).brokers.values()
-        self.address = f"{one.host}:{one.port}"
-        self._producer = Producer({"bootstrap.servers": self.address, "log_level": 0})
-
-    def send(self, *values: object, partition: int = 0, topic: str = "articles") -> None:
-        for value in values:
-            data = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-            self._producer.produce(topic, value=data, partition=partition, timestamp=1_790_000_000_000)
-        assert self._producer.flush(60) == 0
 
 
 @pytest.fixture
@@ -84,8 +66,8 @@ def test_each_version_has_the_messages_after_the_one_before(broker: Broker, tmp_
     broker.send(*numbers(3, 4), partition=3)
     second = made(recipe, "2", "stream")
     assert (texts(first), texts(second)) == (["0", "1", "2"], ["3", "4"])
-    assert stream.ranges_of(first.record.metrics, "news") == {0: (0, 2), 1: (0, 0), 2: (0, 0), 3: (0, 1)}
-    assert stream.ranges_of(second.record.metrics, "news") == {0: (2, 2), 1: (0, 0), 2: (0, 0), 3: (1, 3)}
+    assert stream.ranges_of(first.record.metrics)[NEWS] == {0: (0, 2), 1: (0, 0), 2: (0, 0), 3: (0, 1)}
+    assert stream.ranges_of(second.record.metrics)[NEWS] == {0: (2, 2), 1: (0, 0), 2: (0, 0), 3: (1, 3)}
     assert texts(made(recipe, "1", "stream")) == ["0", "1", "2"]
 
 
@@ -142,6 +124,21 @@ def test_a_large_topic_is_read_over_several_versions(broker: Broker, tmp_path: P
     broker.send(*numbers(*range(5)), partition=1)
     versions = [texts(made(recipe, version, "stream")) for version in ("1", "2")]
     assert versions == [["0", "1", "2"], ["3", "4"]]
+
+
+@pytest.mark.parametrize(
+    "between", [{"name": "other", "topic": "weather"}, {"topic": "weather"}], ids=["left out", "another topic"]
+)
+def test_a_stream_that_versions_left_out_goes_on_where_it_ended(
+    between: dict[str, str], broker: Broker, tmp_path: Path
+) -> None:
+    broker.send(*numbers(0, 1))
+    broker.send(*numbers(7), topic="weather")
+    made(recipe_in(tmp_path), "1", "stream")
+    assert texts(made(recipe_in(tmp_path, **between), "2", "stream")) == ["7"]
+    made(recipe_in(tmp_path, **between), "3", "stream")
+    broker.send(*numbers(2))
+    assert texts(made(recipe_in(tmp_path), "4", "stream")) == ["2"]
 
 
 KILLED = """
@@ -238,6 +235,19 @@ def test_without_a_broker_in_the_environment_the_message_says_how_to_name_one(
     monkeypatch.setenv(stream.KAFKA, settings)
     with pytest.raises(RecipeError, match=r"SLUICE_KAFKA does not name a broker") as raised:
         made(recipe_in(tmp_path), "1", "stream")
+    assert "s3cret-word" not in str(raised.value)
+
+
+def test_a_password_that_the_broker_refuses_is_named_and_not_shown(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Guarded(broker, "reader", "another") as guard:
+        settings = {"bootstrap.servers": guard.address, "security.protocol": "SASL_PLAINTEXT"}
+        settings |= {"sasl.mechanism": "PLAIN", "sasl.username": "reader", "sasl.password": "s3cret-word"}
+        monkeypatch.setenv(stream.KAFKA, json.dumps(settings))
+        with pytest.raises(InputError, match=r"SASL authentication error.*Correct the credentials") as raised:
+            made(recipe_in(tmp_path), "1", "stream")
+    assert guard.refused
     assert "s3cret-word" not in str(raised.value)
 
 
