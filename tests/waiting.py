@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 
-def until(true: Callable[[], Any], limit_s: float = 120) -> Any:
+def until(true: Callable[[], Any], limit_s: float = 120, *, every_s: float = 0.05) -> Any:
     """Waits until `true()` is true and returns its value; fails after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not (value := true()):
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s"
-        time.sleep(0.05)
+        time.sleep(every_s)
     return value
 
 

@@ -1,7 +1,7 @@
 # Sluice in your own image of Airflow, or in Airflow's official one: docs/existing-airflow.md.
 #   docker build -f k8s/images/existing.Dockerfile --build-arg BASE=apache/airflow:3.3.2-python3.11 -t ours/airflow:1 .
 # The packages are added to the environment that the image has, in the versions of the lock. For tasks that train in the
-# worker: --build-arg EXTRAS=airflow,train
+# worker: --build-arg EXTRAS=airflow,train. The user is that of the image: 50000, in group 0, in the official one.
 ARG BASE=apache/airflow:3.3.2-python3.11
 FROM python:3.11.14-slim-bookworm AS base
 ENV PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -37,4 +37,3 @@ COPY requirements.txt /tmp/sluice/
 RUN pip install --no-cache-dir --constraint /tmp/sluice/requirements.txt --requirement /tmp/sluice/wanted.txt
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-cache-dir --no-deps /wheels/*.whl
 ENV SLUICE_MODELS=/opt/models GIT_PYTHON_REFRESH=quiet
-USER 50000:50000

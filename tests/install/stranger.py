@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ROLES = ("viewer", "user", "op", "admin")
+CHAIN = ("crawl", "corpus", "tokens", "canary", "pretrain")
+RUN = {"logical_date": None}
+SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 NO_REGISTRY = re.compile(r"dns error|error sending request|[Cc]onnect(ion|)\b.*(refus|fail|error|timed)", re.S)
 
 
@@ -49,26 +52,36 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def environment_with(python: str, wheel: Path, extras: str, folder: Path) -> Path:
-    """Makes an environment with the wheel alone; returns its interpreter. Skips without such a Python."""
+def install(python: str, folder: Path, *requirements: str) -> Path:
+    """Makes an environment with packages in the versions of the lock; returns its interpreter.
+
+    Skips if there is no such Python on PATH.
+    """
     found = run(sys.executable, "-m", "uv", "python", "find", "--no-python-downloads", "--system", python)
     if found.returncode:
         pytest.skip(f"no Python {python} on this machine")
-    uv("venv", "--quiet", "--python", found.stdout.strip(), folder)
+    uv("venv", "--quiet", "--seed", "--python", found.stdout.strip(), folder)
     links = [word for place in os.environ.get("PIP_FIND_LINKS", "").split() for word in ("--find-links", place)]
     uv(
         *("pip", "install", "--quiet", "--python", folder / "bin/python", "--constraint", ROOT / "requirements.txt"),
-        *(*links, f"sluice[{extras}] @ {wheel.as_uri()}"),
+        *(*links, *requirements),
     )
     return folder / "bin/python"
 
 
 @dataclass
 class Stranger:
-    """An Airflow home with the interpreter of its environment."""
+    """An Airflow home with the interpreter of its environment.
+
+    Attributes:
+        python: the interpreter.
+        home: $AIRFLOW_HOME.
+        settings: more variables of the environment of its processes.
+    """
 
     python: Path
     home: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ports = free_ports()
@@ -111,10 +124,11 @@ class Stranger:
             "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "900",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "1800",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "600",
-            **documented(),
+            **documented("SluiceDags"),
             "SLUICE_RECIPES": str(self.home / "recipes"),
             "SLUICE_STORE": str(self.home / "store"),
             "SLUICE_MODELS": str(MODELS),
+            **self.settings,
         }
 
     def airflow(self, *arguments: str) -> str:
@@ -131,9 +145,13 @@ class Stranger:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Runs `airflow standalone` and the demo's site until the end of the block."""
+        """Runs Airflow's services and the demo's site until the end of the block.
+
+        Each service has a command of its own: `airflow standalone` replaces the auth manager by the simple one.
+        """
         site = f"from tasks.demo.site import serve; serve({self.ports.site}, __import__('pathlib').Path('site'))"
-        commands = ([self.python, "-c", site], [self.python.parent / "airflow", "standalone"])
+        airflow = self.python.parent / "airflow"
+        commands = ([self.python, "-c", site], *([airflow, service] for service in SERVICES))
         with (self.home / "services.log").open("w") as log:
             started = [
                 subprocess.Popen(
@@ -142,7 +160,7 @@ class Stranger:
                 for command in commands
             ]
             try:
-                until(self._healthy, 1800)
+                until(self._healthy, 1800, every_s=1)
                 yield
             finally:
                 for process in started:
@@ -150,7 +168,7 @@ class Stranger:
                 for process in started:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(30)
-                    with suppress(ProcessLookupError):  # services may outlive `standalone`
+                    with suppress(ProcessLookupError):  # children may outlive a service
                         os.killpg(process.pid, signal.SIGKILL)
 
     def _healthy(self) -> bool:
@@ -160,18 +178,41 @@ class Stranger:
             return False
         return all(health[part]["status"] == "healthy" for part in ("scheduler", "dag_processor", "triggerer"))
 
-    def client(self, role: str) -> httpx.Client:
-        """Returns a client of the API and the pages, logged in as the user of a role."""
-        passwords = json.loads((self.home / "simple_auth_manager_passwords.json.generated").read_text())
-        login = {"username": role, "password": passwords[role]}
-        token = httpx.post(f"{self.url}/auth/token", json=login, trust_env=False, timeout=60).json()["access_token"]
+    def client(self, user: str) -> httpx.Client:
+        """Returns a client of the API and the pages, logged in by token as a user.
+
+        Users whose password the simple auth manager did not generate have their name as password.
+        """
+        generated = self.home / "simple_auth_manager_passwords.json.generated"
+        password = json.loads(generated.read_text())[user] if generated.exists() else user
+        login = {"username": user, "password": password}
+        answer = httpx.post(f"{self.url}/auth/token", json=login, trust_env=False, timeout=600)
+        assert answer.status_code == 201, answer.text
+        token = answer.json()["access_token"]
         headers = {"Authorization": f"Bearer {token}"}
         return httpx.Client(base_url=self.url, headers=headers, cookies={"_token": token}, trust_env=False, timeout=600)
 
 
-def documented() -> dict[str, str]:
-    """Returns the settings that docs/existing-airflow.md lists, as environment variables."""
-    [block] = re.findall(r"```ini\n(.*?)```", (ROOT / "docs/existing-airflow.md").read_text(), re.S)
+def until_run(client: httpx.Client, dag: str) -> None:
+    """Waits until a run of a DAG has succeeded; fails if a run that the user may read failed."""
+
+    def succeeded() -> bool:
+        states = {one["dag_id"]: one["state"] for one in client.get("/api/v2/dags/~/dagRuns").json()["dag_runs"]}
+        assert "failed" not in states.values(), states
+        return states.get(dag) == "success"
+
+    until(succeeded, 3600, every_s=2)
+
+
+def blocks(language: str, word: str) -> list[str]:
+    """Returns the blocks of code in a language in docs/existing-airflow.md that contain a word."""
+    found = re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/existing-airflow.md").read_text(), re.S)
+    return [block for block in found if word in block]
+
+
+def documented(word: str) -> dict[str, str]:
+    """Returns the settings that contain a word and that docs/existing-airflow.md lists, as environment variables."""
+    [block] = blocks("ini", word)
     section, settings = "", {}
     for line in block.splitlines():
         if header := re.fullmatch(r"\[(\w+)\]", line):

@@ -1,30 +1,28 @@
 """A stranger's Airflow with the wheel: what its commands list, what each role may do, and `smoke` from end to end."""
 
-import time
+import json
+import os
+import re
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.install.stranger import Stranger, build_wheel, environment_with
+from tests.install.stranger import CHAIN, ROOT, RUN, Stranger, install, run, until_run
+from tests.k8s.test_images import FILES, stages
 from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.system, pytest.mark.timeout(3600)]
 
-CHAIN = ("crawl", "corpus", "tokens", "canary", "pretrain")
-RUN = {"logical_date": None}
 
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module", params=["3.11", "3.13"])
+@pytest.fixture(scope="module", params=["3.11", "3.12", "3.13"])
 def stranger(request, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     folder = tmp_path_factory.mktemp("stranger")
-    made = Stranger(environment_with(request.param, wheel, "airflow,train", folder / "env"), folder / "home")
+    python = install(request.param, folder / "env", f"sluice[airflow,train] @ {wheel.as_uri()}")
+    made = Stranger(python, folder / "home")
     made.airflow("db", "migrate")
     made.airflow("pools", "import", str(made.dags / "pools.json"))
     return made
@@ -33,7 +31,7 @@ def stranger(request, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def running(stranger: Stranger) -> Iterator[Stranger]:
     with stranger.running():
-        until(lambda: {"smoke.crawl", "smoke.pretrain"} <= set(paused(stranger)), 1800)
+        until(lambda: {"smoke.crawl", "smoke.pretrain"} <= set(paused(stranger)), 1800, every_s=1)
         yield stranger
 
 
@@ -75,19 +73,28 @@ def test_a_user_without_the_rights_of_an_administrator_runs_smoke_to_its_model(r
         for part in CHAIN:
             assert user.patch(f"/api/v2/dags/smoke.{part}", json={"is_paused": False}).status_code == 200
         assert user.post("/api/v2/dags/smoke.crawl/dagRuns", json=RUN).status_code == 200
-        states: dict[str, str] = {}
-        while states.get("smoke.pretrain") != "success":
-            time.sleep(2)
-            runs = user.get("/api/v2/dags/~/dagRuns").json()["dag_runs"]
-            states = {one["dag_id"]: one["state"] for one in runs}
-            assert "failed" not in states.values(), states
+        until_run(user, "smoke.pretrain")
         page = user.get("/sluice/recipe/smoke?version=dev").text
     assert "smoke/checkpoint" in page
     assert list((running.home / "store/smoke/checkpoint/dev").glob(".artifact.json"))
 
 
-def test_3_12_parses_every_dag_file(wheel: Path, tmp_path: Path) -> None:
-    made = Stranger(environment_with("3.12", wheel, "airflow", tmp_path / "env"), tmp_path / "home")
-    made.airflow("db", "migrate")
-    made.airflow("dags", "reserialize")
-    assert {f"smoke.{part}" for part in CHAIN} <= {one["dag_id"] for one in made.listed("dags", "list")}
+def test_the_commands_of_the_image_change_no_package_of_its_airflow(wheel: Path, tmp_path: Path) -> None:
+    python = install("3.11", tmp_path / "env", "apache-airflow==3.3.2")
+    given = packages(python)
+    shutil.copy(ROOT / "requirements.txt", tmp_path)
+    (tmp_path / "wanted.txt").write_text(run(sys.executable, ROOT / "k8s/images/wanted.py", "airflow", cwd=ROOT).stdout)
+    *_, (_, last) = stages(FILES["existing"])
+    commands = [re.sub(r"--mount=\S+", "", text) for word, text in last if word == "RUN"]
+    script = "\n".join(commands).replace("/tmp/sluice", str(tmp_path)).replace("/wheels", str(wheel.parent))
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    done = run("bash", "-ec", script, env={**os.environ, "PATH": path}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert given.items() <= packages(python).items()
+    assert {"sluice", "apache-airflow-providers-amazon"} <= packages(python).keys() - given.keys()
+
+
+def packages(python: Path) -> dict[str, str]:
+    """Returns {package: version} of an environment."""
+    listed = json.loads(run(python, "-m", "pip", "list", "--format", "json").stdout)
+    return {one["name"]: one["version"] for one in listed}

@@ -311,6 +311,8 @@ class CrawlConfig(Config):
 def is_loopback(host: str) -> bool:
     """Returns whether a host (without port) denotes this machine: a loopback address or a .localhost name.
 
+    An IPv4 address written as IPv6 denotes none; Python 3.13 would say that it does, earlier ones not.
+
     >>> is_loopback("docs.localhost"), is_loopback("127.0.0.9"), is_loopback("[::1]"), is_loopback("localhost.com")
     (True, True, True, False)
     """
@@ -318,7 +320,8 @@ def is_loopback(host: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
+        return address.is_loopback and not getattr(address, "ipv4_mapped", None)
     except ValueError:
         return False
 
