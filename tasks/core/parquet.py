@@ -11,8 +11,9 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import ModuleType
 from typing import Any, BinaryIO
 
@@ -25,6 +26,8 @@ from tasks.core.store import Store
 _IN_FLIGHT = 8
 _TAIL = 1 << 16
 """Bytes of the first read for the footer, the same as in Arrow."""
+_HOLE, _SPAN = 8 << 10, 32 << 20
+"""Unneeded bytes that are read with what is on both sides, and bytes of such a read; the same as in Arrow."""
 
 
 def read(path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
@@ -84,12 +87,12 @@ def rows_of_remote(
         columns: the columns to return.
     """
     with tempfile.NamedTemporaryFile(prefix="sluice-", suffix=".parquet") as local:
-        partial = _SparseCopy(store, path, size, local.name)
-        groups = partial.groups(column, values)
+        copy = SparseCopy(partial(store.read_range, path), size, local.name)
+        groups = copy.groups(column, values)
         if not groups:
             return schema(local.name).empty_table().select(columns)
-        partial.fetch(groups, columns)
-        with open_file(local.name) as file:
+        copy.fetch(groups, columns)
+        with copy.open() as file:
             rows = file.read_row_groups(groups, columns=[*dict.fromkeys([column, *columns])])
         return rows.filter(is_in(column, values)).select(columns)
 
@@ -97,28 +100,54 @@ def rows_of_remote(
 def columns_of_remote(store: Store, path: str, size: int, columns: list[str]) -> pa.Table:
     """Returns `columns` of a file on a remote store, of which only these are fetched; see `rows_of_remote`."""
     with tempfile.NamedTemporaryFile(prefix="sluice-", suffix=".parquet") as local:
-        partial = _SparseCopy(store, path, size, local.name)
-        partial.fetch(range(metadata(local.name).num_row_groups), columns)
+        copy = SparseCopy(partial(store.read_range, path), size, local.name)
+        copy.fetch(range(copy.metadata.num_row_groups), columns)
         return read(local.name, columns)
 
 
-class _SparseCopy:
-    """A sparse local file with some byte ranges of a remote file at the same offsets."""
+class SparseCopy:
+    """A sparse local file with some byte ranges of a remote Parquet file at the same offsets.
 
-    def __init__(self, store: Store, path: str, size: int, local: str) -> None:
-        self._store, self._path, self._local = store, path, local
+    Args:
+        read: returns the bytes of the remote file from a first one to an end.
+        size: its size in bytes.
+        local: path of an empty local file.
+        footer: its footer; None to read it.
+        in_flight: number of reads at a time.
+
+    Attributes:
+        metadata: the footer.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        size: int,
+        local: str,
+        *,
+        footer: pq.FileMetaData | None = None,
+        in_flight: int = _IN_FLIGHT,
+    ) -> None:
+        self._read, self._local, self._in_flight = read, local, in_flight
         os.truncate(local, size)
+        self.metadata = footer or self._footer(size)
+
+    def _footer(self, size: int) -> pq.FileMetaData:
         tail = self._copy(max(0, size - _TAIL), size)
         footer = int.from_bytes(tail[-8:-4], "little") + 8
         if footer > len(tail):
             self._copy(size - footer, size - len(tail))
-        self._metadata = metadata(local)
+        return metadata(self._local)
+
+    def open(self) -> pq.ParquetFile:
+        """Opens the local file, of which only what was fetched can be read."""
+        return pq.ParquetFile(self._local, metadata=self.metadata)
 
     def groups(self, column: str, values: Collection[str]) -> list[int]:
         """Returns the row groups in which `column` has one of `values`."""
-        all_groups = range(self._metadata.num_row_groups)
+        all_groups = range(self.metadata.num_row_groups)
         self.fetch(all_groups, [column])
-        with open_file(self._local) as file:
+        with self.open() as file:
             value_set = pa.array(sorted(values), pa.string())
             arrays = (file.read_row_group(group, columns=[column]).column(0) for group in all_groups)
             return [group for group, array in enumerate(arrays) if pc.any(pc.is_in(array, value_set=value_set)).as_py()]
@@ -126,24 +155,39 @@ class _SparseCopy:
     def fetch(self, groups: Iterable[int], columns: Collection[str]) -> None:
         """Copies `columns` of `groups` into the local file."""
         chunks = []
-        for group in map(self._metadata.row_group, groups):
+        for group in map(self.metadata.row_group, groups):
             for chunk in map(group.column, range(group.num_columns)):
                 if chunk.path_in_schema.partition(".")[0] in columns:
                     first = chunk.data_page_offset
                     if chunk.has_dictionary_page:
                         first = min(first, chunk.dictionary_page_offset)
                     chunks.append((first, first + chunk.total_compressed_size))
-        with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-            list(pool.map(lambda bounds: self._copy(*bounds), chunks))
+        with ThreadPoolExecutor(self._in_flight) as pool:
+            list(pool.map(lambda bounds: self._copy(*bounds), _joined(chunks)))
 
     def _copy(self, first: int, end: int) -> bytes:
-        data = self._store.read_range(self._path, first, end)
+        data = self._read(first, end)
         descriptor = os.open(self._local, os.O_WRONLY)
         try:
             os.pwrite(descriptor, data, first)
         finally:
             os.close(descriptor)
         return data
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns ranges with those that lie close together as one.
+
+    >>> _joined([(50_000, 60_000), (0, 10), (20, 30)])
+    [(0, 30), (50000, 60000)]
+    """
+    joined: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if joined and first - joined[-1][1] <= _HOLE and end - joined[-1][0] <= _SPAN:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((first, end))
+    return joined
 
 
 def leave_out_pandas() -> None:

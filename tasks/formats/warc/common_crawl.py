@@ -12,26 +12,26 @@ The servers are shared: requests are few at a time, and one that is refused with
 """
 
 import gzip
-import io
 import logging
-import os
 import re
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
-from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from tasks.core import parquet
 from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.core.remote import translate
 from tasks.core.store import Store
@@ -135,10 +135,6 @@ class CrawlData:
             self.bytes += len(data)
         return data
 
-    def open(self, path: str, size: int) -> BinaryIO:
-        """Opens a file of a known size; each read is a request."""
-        return cast(BinaryIO, _RangedFile(self, path, size))
-
     def _range(self, path: str, first: int, end: int) -> bytes:
         if not self._is_web:
             return self._store.read_range(path, first, end)
@@ -188,34 +184,6 @@ def _repeated(request: Callable[[], T]) -> T:
             log.warning("%s; the next attempt is in %.0f s", error.cause, pause)
             time.sleep(pause)
     return request()
-
-
-class _RangedFile(io.RawIOBase):
-    def __init__(self, data: CrawlData, path: str, size: int) -> None:
-        self._data, self._path, self._size, self._position = data, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence] + offset
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._size, self._position + size)
-        if end <= self._position:
-            return b""
-        data = self._data.read(self._path, self._position, end)
-        if len(data) < end - self._position:
-            raise TransientError(f"{self._data.root}/{self._path} became shorter while it was read")
-        self._position = end
-        return data
 
 
 class KeyPrefix(NamedTuple):
@@ -312,9 +280,24 @@ def lookup(data: CrawlData, groups: Sequence[RowGroup], query: Query) -> Iterato
             yield reading.popleft().result()
 
 
+@contextmanager
+def _copied(data: CrawlData, path: str, size: int, footer: Any = None) -> Iterator[parquet.SparseCopy]:
+    """Yields a local file for parts of a file of the index, with its footer."""
+
+    def read(first: int, end: int) -> bytes:
+        part = data.read(path, first, end)
+        if len(part) < end - first:
+            raise TransientError(f"{data.root}/{path} became shorter while it was read")
+        return part
+
+    with tempfile.NamedTemporaryFile(prefix="sluice-", suffix=".parquet") as local:
+        yield parquet.SparseCopy(read, size, local.name, footer=footer, in_flight=1)
+
+
 def _groups(data: CrawlData, path: str, size: int, query: Query) -> list[RowGroup]:
-    with data.open(path, size) as file, pq.ParquetFile(file) as index:
-        names, metadata = set(index.schema_arrow.names), index.metadata
+    with _copied(data, path, size) as index:
+        metadata = index.metadata
+    names = set(metadata.schema.to_arrow_schema().names)
     if missing := {KEY, *_COLUMNS} - names - (set() if query.languages else {"content_languages"}):
         raise InputError(
             f"{data.root}/{path} has no column {', '.join(sorted(missing))}",
@@ -335,26 +318,26 @@ def _may_match(group: Any, query: Query) -> bool:
 
 
 def _found_in(data: CrawlData, group: RowGroup, query: Query) -> pa.Table:
-    with (
-        data.open(group.path, group.size) as file,
-        pq.ParquetFile(file, metadata=group.metadata, pre_buffer=True) as index,
-    ):
-        return pa.concat_tables([FOUND.empty_table(), *_in_group(index, group.number, query)])
+    with _copied(data, group.path, group.size, group.metadata) as copy:
+        return pa.concat_tables([FOUND.empty_table(), *_in_group(copy, group.number, query)])
 
 
-def _in_group(index: pq.ParquetFile, group: int, query: Query) -> Iterator[pa.Table]:
-    keys = [batch.column(0) for batch in _batches(index, group, [KEY])]
-    masks = [_any(pc.starts_with(batch, one.key) for one in query.prefixes) for batch in keys]
-    if not any(mask.any() for mask in masks):
-        return
-    names = [name for name in _COLUMNS if name in index.schema_arrow.names]
-    for batch, mask, key in zip(_batches(index, group, names), masks, keys, strict=True):
-        if mask.any():
-            table = pa.Table.from_batches([batch]).filter(pa.array(mask))
-            yield _matching(_in_schema(table), key.filter(pa.array(mask)), query)
+def _in_group(copy: parquet.SparseCopy, group: int, query: Query) -> Iterator[pa.Table]:
+    copy.fetch([group], [KEY])
+    with copy.open() as index:
+        keys = [batch.column(0) for batch in _batches(index, group, [KEY])]
+        masks = [_any(pc.starts_with(batch, one.key) for one in query.prefixes) for batch in keys]
+        if not any(mask.any() for mask in masks):
+            return
+        names = [name for name in _COLUMNS if name in index.schema_arrow.names]
+        copy.fetch([group], names)
+        for batch, mask, key in zip(_batches(index, group, names), masks, keys, strict=True):
+            if mask.any():
+                table = pa.Table.from_batches([batch]).filter(pa.array(mask))
+                yield _matching(_in_schema(table), key.filter(pa.array(mask)), query)
 
 
-def _batches(index: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(index: Any, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields batches of the same lengths for any columns, so that masks of one apply to the others."""
     yield from index.iter_batches(batch_size=_BATCH, row_groups=[group], columns=list(columns))
 

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.core import parquet
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -190,7 +191,7 @@ class _Fetcher:
 
     def _found(self, crawl: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         path = f"{self.output.address.path}/{self._found_path(crawl)}"
-        with self.output.store.open(path) as file, pq.ParquetFile(file) as table:
+        with parquet.open_file(self.output.store.local(path)) as table:
             yield from table.iter_batches(columns=columns)
 
     def select(self) -> Selection:
