@@ -30,6 +30,7 @@ from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store
 from tasks.run.shell import main
 from tests.conftest import engine_of
+from tests.install.stranger import uv
 from tests.tasks.run.test_accumulated import CHANGED, GROWING, add, run
 from tests.tasks.run.test_adopted import REFINE, small_recipe
 
@@ -402,6 +403,61 @@ def test_no_file_has_what_is_taken_down_as_duckdb_reads_them(asked: Recipe) -> N
         assert not [row for row in remaining if row[0] == document or row[1] == TAKEN_URL]
         others = [path.read_bytes() for path in root.rglob("*") if path.is_file() and path.suffix != ".parquet"]
         assert not [data for data in others if document.encode() in data or TAKEN_URL.encode() in data]
+
+
+DUCKDB = [f"{name}==1.5.5" for name in ("duckdb", *(f"duckdb-extension-{one}" for one in ("avro", "delta", "iceberg")))]
+"""The newest DuckDB of which PyPI has the extensions."""
+
+IN_DUCKDB = """
+import json, sys
+import duckdb, duckdb_extensions
+tables = duckdb.connect()
+for name in ("avro", "delta", "iceberg"):
+    duckdb_extensions.import_extension(name, con=tables)
+    tables.execute(f"load {name}")
+found = []
+for scan in sys.argv[1:]:
+    try:
+        found.append(tables.sql(f"select id, url from {scan}").fetchall())
+    except duckdb.IOException:
+        found.append(None)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def other_duckdb(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Python of an environment with DuckDB's extensions for both formats."""
+    folder = tmp_path_factory.mktemp("duckdb")
+    uv("venv", "--quiet", folder)
+    uv("pip", "install", "--quiet", "--python", folder / "bin/python", "duckdb-extensions==1.5.5", *DUCKDB)
+    return str(folder / "bin/python")
+
+
+def seen_by(python: str, table: LakeTable) -> list[set[tuple[str, str]] | None]:
+    """Id and URL of the rows of every version, as DuckDB's extension for the format reads it; None: it cannot."""
+    if isinstance(table, IcebergLake):
+        place = table.catalog.load_table(table.identifier).metadata_location
+        scans = [f"iceberg_scan('{place}', snapshot_from_id => {one.number})" for one in table.versions()]
+    else:
+        scans = [f"delta_scan('{table.folder.root}', version => {one.number})" for one in table.versions()]
+    done = subprocess.run([python, "-c", IN_DUCKDB, *scans], capture_output=True, text=True, check=True)
+    return [rows and {(id_, url) for id_, url in rows} for rows in json.loads(done.stdout.splitlines()[-1])]
+
+
+@pytest.mark.soak
+def test_duckdbs_extensions_read_every_version_and_none_with_what_is_taken_down(
+    asked: Recipe, other_duckdb: str
+) -> None:
+    document, *_ = corpus(asked, "1")
+    table = table_of(asked, "documents")
+    before = [rows for rows in seen_by(other_duckdb, table) if rows]
+    assert [{id_ for id_, _ in rows} for rows in before] == [set(corpus(asked, version)) for version in VERSIONS]
+    take_down(asked, document)
+    after = [rows for rows in seen_by(other_duckdb, table_of(asked, "documents")) if rows]
+    assert after
+    assert not [row for rows in after for row in rows if row[0] == document or row[1] == TAKEN_URL]
+    assert len(after[-1]) == len(before[-1]) - 2
 
 
 def test_the_audit_reads_every_file_of_the_lake_and_lists_its_tables(
