@@ -10,7 +10,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from tasks.stages.takedown import VERSION_FORMAT, dated
 
 if TYPE_CHECKING:
     from tasks.core.store import Store
+    from tasks.run.lake import TableCheck
     from tasks.run.recipe import Recipe
 
 StoreCommand = Callable[["Recipe", "Store", argparse.Namespace], int | None]
@@ -322,7 +323,8 @@ def _dossier(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> N
 
     statement = Statement(options.provider, options.contact, options.small_firm)
     version = options.version or recipe.version
-    print(write_dossier(store, recipe.name, version, options.out, statement, options.traces, options.seed).text())
+    sample = {"traces": options.traces, "seed": options.seed}
+    print(write_dossier(store, recipe.name, version, options.out, statement, _tables(recipe, store), **sample).text())
 
 
 def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
@@ -341,14 +343,18 @@ def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int
     """Returns 1 if a current artifact contains something that is taken down, else 0."""
     from tasks.run.trace.audit import audit
 
-    tables = []
-    if recipe.place.lake:
-        from tasks.run.lake import check_lake
-
-        tables = check_lake(recipe, store)
-    answer = audit(store, recipe.name, tables)
+    answer = audit(store, recipe.name, _tables(recipe, store))
     print(json.dumps(answer.to_json(), indent=1, ensure_ascii=False) if options.json else answer.text())
     return 0 if answer.absent else 1
+
+
+def _tables(recipe: "Recipe", store: "Store") -> "Sequence[TableCheck]":
+    """Returns the checks of the tables of the recipe's lake; () without one."""
+    if not recipe.place.lake:
+        return ()
+    from tasks.run.lake import check_lake
+
+    return check_lake(recipe, store)
 
 
 def _gc(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

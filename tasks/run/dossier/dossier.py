@@ -31,6 +31,7 @@ from tasks.run.dossier.corpus import Corpus, terms_of_use
 from tasks.run.dossier.croissant import croissant
 from tasks.run.dossier.summary import Statement, summary
 from tasks.run.export import new_folder
+from tasks.run.lake import TableCheck
 from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.audit import Audit, audit
 from tasks.run.trace.cards import card
@@ -56,7 +57,14 @@ class WrittenDossier:
 
 
 def write_dossier(
-    store: Store, recipe: str, version: str, out: str, statement: Statement, traces: int = TRACES, seed: int = 0
+    store: Store,
+    recipe: str,
+    version: str,
+    out: str,
+    statement: Statement,
+    tables: Sequence[TableCheck] = (),
+    traces: int = TRACES,
+    seed: int = 0,
 ) -> WrittenDossier:
     """Writes the dossier of the trained model of a version; the same arguments and artifacts give the same bytes.
 
@@ -66,6 +74,7 @@ def write_dossier(
         version: version of the model.
         out: path of the folder to make.
         statement: what only the provider knows.
+        tables: checks of the tables of the recipe's lake, for the audit.
         traces: number of random documents to trace.
         seed: seed of their choice.
 
@@ -78,7 +87,7 @@ def write_dossier(
             raise InputError(
                 f"{recipe}@{version} has no {kind}", "a dossier is about a model trained here: train first"
             )
-    corpus, takedowns = Corpus.of(artifacts["documents"]), audit(store, recipe)
+    corpus, takedowns = Corpus.of(artifacts["documents"]), audit(store, recipe, tables)
     terms = terms_of_use(artifacts["warc"]) if "warc" in artifacts else {}
     content: dict[str, Any] = {
         "summary.json": summary(artifacts, corpus, statement),

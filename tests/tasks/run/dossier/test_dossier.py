@@ -24,6 +24,7 @@ from tasks.run import lineage, shell
 from tasks.run.dossier.corpus import terms_of_use
 from tasks.run.dossier.dossier import WrittenDossier, write_dossier
 from tasks.run.dossier.summary import Statement
+from tasks.run.lake import TableCheck
 from tasks.run.recipe import Recipe
 from tasks.run.trace.answer import PageTrace
 from tasks.run.trace.trace import trace
@@ -159,6 +160,14 @@ def test_the_hash_signs_all_files_and_equal_arguments_give_equal_bytes(
         write_dossier(trained.store, "test", "2025", str(tmp_path / "none"), Statement())
 
 
+def test_tables_of_the_lake_are_in_the_check_of_takedowns(trained: Trained, tmp_path: Path) -> None:
+    table = TableCheck("documents", "/lake/test/documents", 3, 2, 5, present=1, examples=["http://a.example/x"])
+    made = write_dossier(trained.store, "test", "dev", str(tmp_path / "with"), Statement(), [table], traces=1)
+    [check] = [one for one in read(made, "takedowns.json")["checked"] if one["kind"] == "lake"]
+    assert (check["artifact"], check["examples"]) == ("/lake/test/documents", ["http://a.example/x"])
+    assert "/lake/test/documents" in (made.folder / "index.html").read_text()
+
+
 def test_a_small_firm_names_fewer_domains(trained: Trained, written: WrittenDossier, tmp_path: Path) -> None:
     small = write_dossier(trained.store, "test", "dev", str(tmp_path / "small"), Statement(small=True), traces=1)
     domains = read(written, "domains.json")
@@ -214,10 +223,10 @@ def test_nothing_of_a_dossier_is_left_after_a_kill(trained: Trained, tmp_path: P
         "    if path.name == 'index.html': os._exit(9)\n"
         "    return write(path, *given, **more)\n"
         "dossier.Path.write_text = die\n"
-        "dossier.write_dossier(Store(sys.argv[1]), 'test', 'dev', sys.argv[2], Statement(), 1)\n"
+        "dossier.write_dossier(Store(sys.argv[1]), 'test', 'dev', sys.argv[2], Statement(), traces=1)\n"
     )
     out = tmp_path / "dossier"
     assert subprocess.run([sys.executable, "-c", code, trained.store.root, str(out)], check=False).returncode == 9
     assert not out.exists()
-    write_dossier(trained.store, "test", "dev", str(out), Statement(), 1)
+    write_dossier(trained.store, "test", "dev", str(out), Statement(), traces=1)
     assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=out, check=True)
