@@ -78,9 +78,11 @@ down: ## stop them all
 status: $(INSTALLED) ## show the running services
 	@$(BIN)/python -m tasks.demo status
 
-wheel: $(TESTABLE) ## the wheel and its bill of materials, in dist/
+wheel: $(TESTABLE) ## the wheel and its bill of materials, in dist/; SIGN=~/.ssh/id_ed25519 signs both with this key
 	$(BIN)/python -m uv build --quiet --wheel --out-dir $(DIST) .
 	@$(MAKE) --no-print-directory sbom
+	@test -z '$(SIGN)' || for file in $(DIST)/sluice-*.whl $(DIST)/sluice.cdx.json; do \
+	  rm -f "$$file.sig"; ssh-keygen -q -Y sign -f $(SIGN) -n file "$$file" || exit; done
 
 # Reproducible: no time and no random number.
 sbom: $(TESTABLE) ## dist/sluice.cdx.json: the packages of requirements.txt in the format of CycloneDX
