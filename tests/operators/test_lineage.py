@@ -56,6 +56,7 @@ class Receiver:
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     from airflow.listeners.listener import get_listener_manager
     from airflow.providers.openlineage.plugins.listener import get_openlineage_listener
+    from airflow.sdk.listener import get_listener_manager as of_tasks
 
     made = Receiver()
     made.thread.start()
@@ -63,10 +64,13 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
     # Events are sent by forked processes, for which Airflow waits at most this long.
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT", "300")
-    manager = get_listener_manager()
-    manager.add_listener(get_openlineage_listener())
+    # Both are made once per process, by an earlier test without a transport and so without the provider's listener.
+    managers, listener = (get_listener_manager(), of_tasks()), get_openlineage_listener()
+    for manager in managers:
+        manager.add_listener(listener)
     yield made
-    manager.clear()
+    for manager in managers:
+        manager.pm.unregister(listener)
     made.server.shutdown()
     made.thread.join()
     made.server.server_close()
