@@ -131,7 +131,7 @@ $(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
 	@touch $@
 
 oracles: $(ORACLES)/.installed models ## compare with trl, PEFT, bitsandbytes and lm-eval; stores on ADLS and GCS; lakes
-	$(ORACLES)/bin/python -m pytest -m 'oracle and not soak' $$(grep -rl --include='test_*.py' pytest.mark.oracle tests)
+	$(ORACLES)/bin/python -m pytest -m 'oracle and not soak' $$(grep -rl --include='test_*.py' pytest.mark.oracle tests | sort)
 	$(ORACLES)/bin/python -m pytest -m 'oracle and not soak' tests/stores
 
 # Two calls: the tests in k8s/ set their own Airflow home, which the stack must not inherit.
@@ -143,7 +143,7 @@ system: $(TESTABLE) models ## system tests with the real Airflow, MLflow, Dask a
 soak: $(TESTABLE) $(ORACLES)/.installed models ## long tests; not part of `make test`
 	@tests/kenlm.sh >$(VENV)/.kenlm.log 2>&1 || echo 'sluice: KenLM could not be built ($(VENV)/.kenlm.log): no comparison with it'
 	$(PYTEST) -p randomly -m 'soak and not system or hypothesis' --hypothesis-profile=soak -n $(WORKERS) --dist worksteal
-	$(ORACLES)/bin/python -m pytest -m 'soak and oracle' tests/stores $$(grep -rl --include='test_*.py' pytest.mark.oracle tests)
+	$(ORACLES)/bin/python -m pytest -m 'soak and oracle' tests/stores $$(grep -rl --include='test_*.py' pytest.mark.oracle tests | sort)
 	$(PYTEST) -m 'soak and system' tests/system
 	$(PYTEST) -m 'soak and system' tests/install
 
