@@ -23,7 +23,7 @@ from tasks.stages.takedown import MOST_LINES
 
 def lines(title: str, description: str) -> Param:
     """Returns a multi-line field of the form."""
-    text = f"{description} One per line, at max_length {MOST_LINES:,}."
+    text = f"{description} One per line, at most {MOST_LINES:,}."
     return Param(None, type=["null", "string"], format="multiline", title=title, description=text)
 
 

@@ -46,8 +46,7 @@ def dataset_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> 
         InputError, TransientError: see `tasks.core.hub.commit_of`; no file matches.
     """
     sources = module.datasets(config) if hasattr(module, "datasets") else {}
-    existing = Artifact.find(store, own) if sources else None
-    recorded = {ref.role: ref for ref in existing.record.inputs} if existing else {}
+    recorded = _recorded(store, own) if sources else {}
     for role, source in sorted(sources.items()):
         path = hub.parse(source.path)
         if (ref := recorded.get(role)) and ref.address == f"{EXTERNAL}{_at(path, ref)}":
@@ -57,6 +56,12 @@ def dataset_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> 
         files = find_files(source.model_copy(update={"path": str(pinned)}))
         content = sha256_of_json([[file.name, file.digest] for file in files])
         yield InputRef(role=role, address=f"{EXTERNAL}{pinned}", fingerprint=content, content=content)
+
+
+def _recorded(store: Store, own: ArtifactId) -> dict[str, InputRef]:
+    """Returns the inputs that a version has recorded, by role; {} if it is not complete."""
+    existing = Artifact.find(store, own)
+    return {ref.role: ref for ref in existing.record.inputs} if existing else {}
 
 
 def _at(path: hub.HubPath, ref: InputRef) -> hub.HubPath:
@@ -76,8 +81,7 @@ def table_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> It
         InputError: a table cannot be read.
     """
     tables = module.tables(config) if hasattr(module, "tables") else {}
-    existing = Artifact.find(store, own) if tables else None
-    recorded = {ref.role: ref for ref in existing.record.inputs} if existing else {}
+    recorded = _recorded(store, own) if tables else {}
     for role, table in sorted(tables.items()):
         if (ref := recorded.get(role)) and ref.content.startswith(f"{table.format}:"):
             yield ref
