@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.times import VARIABLE
 
@@ -17,7 +18,7 @@ SECTIONS = {
     title: text
     for title, _, text in (part.partition("\n") for part in (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1:])
 }
-COPIED = ("tasks", "operators", "dags", "plugins", "tests")
+COPIED = ("tasks", "operators", "dags", "plugins", "tests", "docs")
 _FILE = re.compile(r"^`([^`\n]+)`:\n\n```python\n(.*?)^```$", re.S | re.M)
 _HUNK = re.compile(r"^@@$", re.M)
 
@@ -58,13 +59,21 @@ def test_the_recipes_of_contributing_work(checkout: Path) -> None:
     }
     tests = [command for command in commands if "pytest" in command]
     assert len(tests) == 3
-    # One pytest call for all three, because most of its time is its start.
-    whole = " ".join([tests[0], *(command.rpartition(" ")[2] for command in tests[1:])])
+    # One pytest call for all three, because most of its time is its start; with the rules for files, of the changed copy.
+    whole = " ".join([tests[0], *(command.rpartition(" ")[2] for command in tests[1:]), "tests/test_structure.py"])
     for command in dict.fromkeys([whole, *(command for command in commands if command not in tests)]):
         done = subprocess.run(
             shlex.split(command), cwd=checkout, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_the_hooks_of_a_commit_run_what_make_lint_runs() -> None:
+    (lint,) = re.findall(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    tools = set(re.findall(r"\$\(BIN\)/(\w[\w-]*(?: check| format)?)", lint))
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert len(tools) >= 6
+    assert {tool for tool in tools if not any(f".venv/bin/{tool} " in hook["entry"] + " " for hook in hooks)} == set()
 
 
 def follow(section: str, checkout: Path) -> list[str]:

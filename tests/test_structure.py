@@ -67,11 +67,15 @@ def _name(path: Path) -> str:
 def test_no_folder_has_too_many_modules() -> None:
     folders = {path.parent for path in (ROOT / "tasks").rglob("*.py")}
     crowded = {str(one.relative_to(ROOT)): len(list(one.glob("*.py"))) for one in folders}
-    assert {name: number for name, number in crowded.items() if number > MOST_IN_A_FOLDER} == {}
+    too_many = {name: number for name, number in crowded.items() if number > MOST_IN_A_FOLDER}
+    assert not too_many, (
+        f"more than {MOST_IN_A_FOLDER} modules in a folder: make a package of those that belong together"
+    )
 
 
 def test_a_short_file_with_one_importer_is_merged_into_it() -> None:
-    assert [one.name for one in fragments(modules())] == []
+    short = [f"{one.name} ({one.lines} lines) into {min(one.importers)}" for one in fragments(modules())]
+    assert not short, f"under {FRAGMENT_LINES} lines with one importer: merge {', '.join(short)}"
 
 
 def test_the_trainer_is_read_in_six_files_and_its_loop_on_a_few_pages() -> None:
