@@ -1,4 +1,4 @@
-"""`python -m tasks`: the command line (`tasks.run.shell`)."""
+"""`python -m tasks`, the same as `sluice`: the command line (`tasks.run.shell`)."""
 
 import sys
 

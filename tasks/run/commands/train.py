@@ -1,0 +1,89 @@
+"""Commands about models: the plan of a training, models in, models and tokens out."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from tasks.run.commands.command import Command, on_store, show, version_of
+
+if TYPE_CHECKING:
+    from tasks.core.store import Store
+    from tasks.run.recipe import Recipe
+
+TITLE = "train"
+
+
+def _plan(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.forecast import plan
+
+    answer = plan(recipe, store, version_of(recipe, options), options.model, options.tuned)
+    show(options, answer.to_json(), answer.text)
+
+
+def _plan_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", default="", help="config.json of another model whose training to plan")
+    command.add_argument("--tuned", action="store_true", help="the fine-tuning, of a recipe that also trains a model")
+
+
+def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.export import MODEL_FORMATS, export, export_model
+
+    request = (store, recipe.name, version_of(recipe, options), options.format, options.out)
+    print(export_model(*request, tuned=options.tuned) if options.format in MODEL_FORMATS else export(*request))
+
+
+def _export_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf", "adapter"))
+    command.add_argument("out", help="the folder to create")
+    command.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
+
+
+def _import_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.import_model import import_model
+
+    print(import_model(store, recipe.name, version_of(recipe, options), options.source).text())
+
+
+def _import_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "source", help="a folder with config.json, safetensors files and tokenizer.json, its URL, or hf://owner/name"
+    )
+
+
+def _evaluate_model(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.run.evaluate_model import evaluate_model
+
+    print(evaluate_model(store, recipe, version_of(recipe, options), options.model).table)
+
+
+def _evaluate_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", help="a folder, its URL, hf://owner/name@revision, or the id of an artifact")
+
+
+def _reject(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    import getpass
+
+    from tasks.run.rejection import reject, withdraw
+
+    version = version_of(recipe, options)
+    if options.withdraw:
+        ended = withdraw(store, recipe.name, version)
+        print(f"{recipe.name}/mixture@{version} {'is not rejected any more' if ended else 'was not rejected'}")
+    else:
+        rejected = reject(store, recipe.name, version, getpass.getuser(), options.why)
+        print(f"{rejected.address}: {rejected.record.note}")
+
+
+def _reject_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--why", default="", help="the reason")
+    command.add_argument("--withdraw", action="store_true", help="end the rejection")
+
+
+COMMANDS = (
+    Command("plan", "memory, time and cost of the training, and the run", on_store(_plan), _plan_arguments, json=True),
+    Command("reject", "reject the mixture of a version", on_store(_reject), _reject_arguments),
+    Command("export", "tokens or the model, in the formats of others", on_store(_export), _export_arguments),
+    Command(
+        "import-model", "a Hugging Face model as checkpoint and tokenizer", on_store(_import_model), _import_arguments
+    ),
+    Command("evaluate-model", "score a model from elsewhere", on_store(_evaluate_model), _evaluate_arguments),
+)
