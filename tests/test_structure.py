@@ -88,6 +88,34 @@ def test_the_trainer_is_read_in_six_files_and_its_loop_on_a_few_pages() -> None:
     assert len([name for name in named if name.replace("/", ".") in trainer]) == 6
 
 
+def circles() -> list[list[str]]:
+    """Returns the groups of modules of which each imports the others, directly or not, also only for types."""
+    imported: defaultdict[str, set[str]] = defaultdict(set)
+    for one in modules():
+        for name in one.importers:
+            imported[name].add(one.name)
+    reached = {name: _reached(name, imported) for name in imported}
+    together = {
+        frozenset({name, *(other for other in found if name in reached.get(other, ()))})
+        for name, found in reached.items()
+    }
+    return sorted(sorted(group) for group in together if len(group) > 1)
+
+
+def _reached(name: str, imported: dict[str, set[str]]) -> set[str]:
+    found, waiting = set(), [name]
+    while waiting:
+        for other in imported.get(waiting.pop(), ()):
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found
+
+
+def test_no_modules_import_each_other() -> None:
+    assert not circles(), "move what several of these need into a module that imports none of them"
+
+
 def main() -> None:
     """Prints the counts."""
     found = modules()

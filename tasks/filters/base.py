@@ -71,6 +71,9 @@ class Annotator(Config):
     needs: ClassVar[tuple[str, ...]] = ()
     """Annotators that it requires: they must be in use and come before it."""
 
+    splits: ClassVar[tuple[str, ...]] = ("words", "line_columns")
+    """The splits of a batch that it reads; the others are freed before it runs."""
+
     def field_types(self) -> Mapping[str, str]:
         """Returns Arrow's type name of each field of the column: `measures`, or the fields that the settings name."""
         return self.measures

@@ -8,17 +8,11 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from tasks.filters import UNDETERMINED
 from tasks.filters.counting.columns import Lines
 from tasks.filters.counting.words import Words, split
-from tasks.filters.language import UNDETERMINED
 
 SPLITS = ("words", "line_columns")
-READS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("language", "url_blocklist", "lexicon", "perplexity", "quality", "classifier", "topic"), ()),
-    **dict.fromkeys(("hugging_face", "pii"), ()),
-    "prose_score": ("line_columns",),
-}
-"""The splits that each annotator reads. One that is not listed, such as one from a package, may read all of them."""
 
 
 class DocumentBatch:
@@ -63,12 +57,10 @@ class DocumentBatch:
         else:
             self.languages = self._default_languages
 
-    def free_unread_splits(self, names: Iterable[str]) -> None:
-        """Frees the splits that none of these annotators reads; a later access computes them again."""
-        needed = {attribute for name in names for attribute in READS.get(name, SPLITS)}
-        for attribute in SPLITS:
-            if attribute not in needed:
-                self.__dict__.pop(attribute, None)
+    def free_splits(self, but: Iterable[str]) -> None:
+        """Frees all splits but these; a later access computes them again."""
+        for attribute in {*SPLITS} - {*but}:
+            self.__dict__.pop(attribute, None)
 
     @cached_property
     def words(self) -> Words:

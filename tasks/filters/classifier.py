@@ -34,6 +34,8 @@ class ClassifierMeasures(Annotator):
 
     _loaded: "dict[str, FastText]" = PrivateAttr(default_factory=dict)
 
+    splits: ClassVar[tuple[str, ...]] = ()
+
     def field_types(self) -> Mapping[str, str]:
         """See `Annotator.field_types`."""
         return dict.fromkeys(self.models, "float32")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from tasks.filters import UNDETERMINED
 from tasks.filters.base import Annotator, Filter, Measurements, Threshold, share
-from tasks.filters.language import UNDETERMINED
 
 if TYPE_CHECKING:
     import numpy as np

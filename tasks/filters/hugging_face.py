@@ -43,6 +43,8 @@ class HuggingFaceMeasures(Annotator):
 
     _loaded: dict[str, "SequenceClassifier"] = PrivateAttr(default_factory=dict)
 
+    splits: ClassVar[tuple[str, ...]] = ()
+
     def external(self) -> list[str]:
         """Returns the local paths of the models' files; their bytes are part of the fingerprint."""
         names = ("config.json", "tokenizer.json", "model.safetensors")

@@ -16,11 +16,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
+from tasks.filters import UNDETERMINED
 from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import DocumentBatch
 
-UNDETERMINED = "und"
-"""Code of an undetermined language in BCP 47 and ISO 639-2."""
 
 _SCRIPTED = re.compile("([a-z]{3})_[A-Z][a-z]{3}")
 
@@ -80,6 +79,8 @@ class LanguageLabels(Annotator):
 
     _model: Any = PrivateAttr(default=None)
     _codes: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    splits: ClassVar[tuple[str, ...]] = ()
 
     def external(self) -> list[str]:
         """Returns the model file if the settings name one; lid.176 is a fixed file."""

@@ -84,6 +84,7 @@ def read_entries(path: str) -> Entries:
 class LexiconMeasures(Annotator):
     """Counts the entries of a list in a document (`hits`) and the share of its words that they cover (`share`)."""
 
+    splits: ClassVar[tuple[str, ...]] = ()
     measures: ClassVar[Mapping[str, str]] = {"hits": "int32", "share": "float32"}
 
     path: str = ""

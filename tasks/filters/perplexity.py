@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from tasks.core.errors import InputError
+from tasks.filters import UNDETERMINED
 from tasks.filters.base import Annotator, Filter, Measurements, Reasons, Threshold
-from tasks.filters.language import UNDETERMINED
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
@@ -34,6 +34,7 @@ class PerplexityMeasures(Annotator):
     language is used.
     """
 
+    splits: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
     file: str = ""

@@ -44,6 +44,7 @@ class Pii(Annotator):
     the module of its recogniser.
     """
 
+    splits: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 2
 
     kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")

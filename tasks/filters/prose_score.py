@@ -24,6 +24,7 @@ class ProseScore(Annotator):
     full_length: int = Field(default=5000, ge=1)
     """Number of characters from which on the share of length is 1."""
 
+    splits: ClassVar[tuple[str, ...]] = ("line_columns",)
     measures: ClassVar[Mapping[str, str]] = {"score": "float32"}
 
     def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from tasks.filters import UNDETERMINED
 from tasks.filters.base import Annotator, Filter, Measurements, Threshold
-from tasks.filters.language import UNDETERMINED
 from tasks.filters.learned.signals import CHARS, Weights, matrix
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class QualityMeasures(Annotator):
     apply to others. A text without letters has no language, and is scored.
     """
 
+    splits: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 2
 
     needs: ClassVar[tuple[str, ...]] = ("language",)

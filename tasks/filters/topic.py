@@ -26,6 +26,7 @@ NONE = ""
 class TopicMeasures(Annotator):
     """Labels a document with the most probable of the model's labels and its probability (0..1)."""
 
+    splits: ClassVar[tuple[str, ...]] = ()
     measures: ClassVar[Mapping[str, str]] = {"label": "string", "score": "float32"}
 
     model: str = "topic"

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import PrivateAttr, model_validator
 
@@ -49,6 +49,8 @@ class UrlBlocklistMeasures(Annotator):
     `banned_words` of datatrove's URLFilter (FineWeb)."""
 
     _index: "BlocklistIndex | None" = PrivateAttr(default=None)
+
+    splits: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="after")
     def _of_folders(self) -> "UrlBlocklistMeasures":

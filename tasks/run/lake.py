@@ -25,6 +25,7 @@ from tasks.core.errors import RecipeError, TransientError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, in_force
+from tasks.formats.lakes import open_table
 from tasks.formats.lakes.files import (
     FOLDER,
     ID,
@@ -40,7 +41,7 @@ from tasks.formats.lakes.files import (
     url_array,
     write_part,
 )
-from tasks.formats.lakes.table import Head, LakeTable, open_table
+from tasks.formats.lakes.table import Head, LakeTable
 from tasks.run.lake_tables import (
     HISTORY,
     VersionRows,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.core.errors import InputError
 
 if TYPE_CHECKING:
-    from tasks.formats.lakes.table import Snapshot
+    from tasks.formats.lakes.table import LakeTable, Snapshot
 
 DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)
@@ -22,6 +22,23 @@ FORMATS = (DELTA, ICEBERG)
 def module_of(format_: str) -> Any:
     """Returns the module of a format."""
     return importlib.import_module(f"{__name__}.{format_}")
+
+
+def open_table(format_: str, root: str, name: str, catalog: str = "") -> "LakeTable":
+    """Opens a table to write, which need not exist.
+
+    Args:
+        format_: one of FORMATS.
+        root: folder or URL of all tables.
+        name: "<recipe>/<table>": its folder below the root, and in a catalog its namespace and name.
+        catalog: name of an Iceberg catalog, whose settings are in the environment of pyiceberg; "" for an SQLite file
+            in the folder `root`.
+
+    Raises:
+        InputError: the library is not installed, or the catalog cannot be used.
+    """
+    table: LakeTable = module_of(format_).open_table(root.rstrip("/"), name, catalog)
+    return table
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def storage_options(path: str) -> dict[str, str] | None:
 
 
 def open_table(root: str, name: str, catalog: str) -> LakeTable:
-    """Opens a table to write; see `table.open_table`. A Delta table has no catalog."""
+    """Opens a table to write; see `tasks.formats.lakes.open_table`. A Delta table has no catalog."""
     with needs("deltalake", DELTA):
         import deltalake  # noqa: F401
     return DeltaLake(Store(f"{root}/{name}"))

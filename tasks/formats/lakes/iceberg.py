@@ -153,7 +153,7 @@ def _explained(address: TableAddress) -> Iterator[None]:
 
 
 def open_table(root: str, name: str, catalog: str) -> LakeTable:
-    """Opens a table to write; see `table.open_table`.
+    """Opens a table to write; see `tasks.formats.lakes.open_table`.
 
     Raises:
         InputError: the library is not installed, or the catalog is unknown or does not respond.

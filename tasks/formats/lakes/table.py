@@ -18,7 +18,6 @@ import pyarrow as pa
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile
-from tasks.formats.lakes import module_of
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -172,23 +171,6 @@ class LakeTable(ABC):
     @abstractmethod
     def forget(self, paths: Sequence[str]) -> None:
         """Removes files that are not in the newest version, so that no version with one of them can be read."""
-
-
-def open_table(format_: str, root: str, name: str, catalog: str = "") -> LakeTable:
-    """Opens a table to write, which need not exist.
-
-    Args:
-        format_: one of FORMATS.
-        root: folder or URL of all tables.
-        name: "<recipe>/<table>": its folder below the root, and in a catalog its namespace and name.
-        catalog: name of an Iceberg catalog, whose settings are in the environment of pyiceberg; "" for an SQLite file
-            in the folder `root`.
-
-    Raises:
-        InputError: the library is not installed, or the catalog cannot be used.
-    """
-    table: LakeTable = module_of(format_).open_table(root.rstrip("/"), name, catalog)
-    return table
 
 
 @contextmanager

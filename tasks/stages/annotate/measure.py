@@ -143,14 +143,14 @@ def run_annotators(
     Returns:
         results by annotator.
     """
-    batch, names = _batch(documents), list(annotators)
+    batch, remaining = _batch(documents), list(annotators.values())
     results = dict(existing)
     for position, (name, current) in enumerate(annotators.items()):
         # The splits of a document of 16 MB take hundreds of megabytes; they are freed before models allocate memory.
-        batch.free_unread_splits(names[position:])
+        batch.free_splits(but={split for later in remaining[position:] for split in later.splits})
         read = {other: results[other] for other in reads_of(current, list(results))}
         results[name] = _run_annotator(documents, current, read, batch)
-    return {name: results[name] for name in names}
+    return {name: results[name] for name in annotators}
 
 
 def _run_annotator(

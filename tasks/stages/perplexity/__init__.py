@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.core.config import Config, duplicates, require_absolute
 from tasks.core.stage_spec import Input, StageSpec
-from tasks.filters.language import UNDETERMINED
+from tasks.filters import UNDETERMINED
 
 ANY_LANGUAGE = UNDETERMINED
 """Language code of the model for documents in languages without a model of their own."""

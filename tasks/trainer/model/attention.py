@@ -10,9 +10,7 @@ depends only on the documents is computed once per batch.
 | `varlen` | GPU from SM 8.0 | bf16, fp16 | all |
 """
 
-import logging
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +22,6 @@ from torch import Tensor
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
 [batch, heads, queries, head_dim]."""
-log = logging.getLogger(__name__)
 MIN_DOCUMENTS = 16
 """Minimum capacity of `Bounds.starts`, in documents."""
 
@@ -72,43 +69,6 @@ class Kernel(Protocol):
             bounds: of the same documents, with `starts` on their device; None: a kernel that needs them computes them,
                 which on a GPU waits for the device.
         """
-
-
-def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
-    """Chooses, activates and logs the kernel to train with.
-
-    On a GPU this is never SDPA with a mask, which has no fast kernel there.
-
-    Args:
-        device: of the model.
-        dtype: of queries, keys and values.
-        context: ranks that share the positions of a sequence.
-    """
-    if device.type == "cpu":
-        _report("sdpa_mask: on a CPU")
-        return sdpa_mask
-    major, minor = torch.cuda.get_device_capability(device)
-    reasons = {
-        f"flash attention has no {str(dtype).removeprefix('torch.')}": dtype not in (torch.bfloat16, torch.float16),
-        f"flash attention needs SM 8.0, and the GPU has {major}.{minor}": (major, minor) < (8, 0),
-        f"{context} ranks share a sequence": context > 1,
-    }
-    # Imported here, because they import torch._dynamo, which takes a second or two that CPU runs do not need.
-    if any(reasons.values()):
-        from tasks.trainer.model.kernels import flex
-
-        _report(f"flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
-        return flex
-    from tasks.trainer.model.kernels import activate_flash, varlen
-
-    _report(f"varlen with {activate_flash(device)}: on SM {major}.{minor}")
-    return varlen
-
-
-@cache
-def _report(choice: str) -> None:
-    """Logs a choice once, also if a rank has several chunks of the model."""
-    log.info("attention by %s", choice)
 
 
 def sdpa_mask(documents: Tensor, rows: Tensor | None = None, bounds: Bounds | None = None) -> Attend:

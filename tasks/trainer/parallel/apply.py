@@ -27,10 +27,11 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.attention import Attend, Bounds, Kernel, best_kernel
+from tasks.trainer.model.attention import Attend, Bounds, Kernel
 from tasks.trainer.model.loss import LossOfRows, head_cross_entropy
 from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.compilation import (
+    best_kernel,
     compile_layers,
     gather_ahead,
     loss_in,

@@ -1,4 +1,6 @@
-"""Whether layers and the loss are compiled, and which communication runs beside computation; each with the reason.
+"""The attention kernel, whether layers and the loss are compiled, and which communication runs beside computation.
+
+Each choice is logged with its reason.
 
 Every layer is compiled on its own, with the same code, so one graph serves all of them and compilation takes as long
 as that of one layer. Another graph computes the loss of some positions, whose logits are read and written several times
@@ -27,6 +29,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.model.attention import Kernel, sdpa_mask
 from tasks.trainer.model.loss import LossOfRows, loss_of_rows
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.fit import compile_reasons
@@ -38,6 +41,43 @@ RECOMPILE_LIMIT = 64
 """Maximum number of graphs per layer. torch's default, 8, would end a run whose batches differ in their number of
 sequences, in the capacity of their document bounds, and in whether gradients are needed."""
 log = logging.getLogger(__name__)
+
+
+def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
+    """Chooses, activates and logs the kernel to train with.
+
+    On a GPU this is never SDPA with a mask, which has no fast kernel there.
+
+    Args:
+        device: of the model.
+        dtype: of queries, keys and values.
+        context: ranks that share the positions of a sequence.
+    """
+    if device.type == "cpu":
+        _report_kernel("sdpa_mask: on a CPU")
+        return sdpa_mask
+    major, minor = torch.cuda.get_device_capability(device)
+    reasons = {
+        f"flash attention has no {str(dtype).removeprefix('torch.')}": dtype not in (torch.bfloat16, torch.float16),
+        f"flash attention needs SM 8.0, and the GPU has {major}.{minor}": (major, minor) < (8, 0),
+        f"{context} ranks share a sequence": context > 1,
+    }
+    # Imported here, because they import torch._dynamo, which takes a second or two that CPU runs do not need.
+    if any(reasons.values()):
+        from tasks.trainer.model.kernels import flex
+
+        _report_kernel(f"flex: {', '.join(reason for reason, applies in reasons.items() if applies)}")
+        return flex
+    from tasks.trainer.model.kernels import activate_flash, varlen
+
+    _report_kernel(f"varlen with {activate_flash(device)}: on SM {major}.{minor}")
+    return varlen
+
+
+@cache
+def _report_kernel(choice: str) -> None:
+    """Logs a choice once, also if a rank has several chunks of the model."""
+    log.info("attention by %s", choice)
 
 
 class Decision(NamedTuple):

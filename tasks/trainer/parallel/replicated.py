@@ -23,9 +23,9 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import GPU_TOLERANCE, RankCopies, hash_of
-from tasks.trainer.model.attention import best_kernel
 from tasks.trainer.model.transformer import Transformer, set_initial_weights
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
+from tasks.trainer.parallel.compilation import best_kernel
 from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
 
 

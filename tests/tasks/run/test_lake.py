@@ -20,10 +20,11 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, RecipeError, TransientError
+from tasks.formats.lakes import open_table
 from tasks.formats.lakes.delta import storage_options
 from tasks.formats.lakes.files import NewPart, write_part
 from tasks.formats.lakes.iceberg import IcebergLake
-from tasks.formats.lakes.table import Head, LakeTable, open_table
+from tasks.formats.lakes.table import Head, LakeTable
 from tasks.run import lake as lakes
 from tasks.run.lake import TableReport, check_lake, take_down_in_lake, write_lake
 from tasks.run.recipe import Recipe, find_recipe

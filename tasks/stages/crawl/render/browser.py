@@ -37,7 +37,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.proxy import AddressGuard, Proxy
-from tasks.stages.crawl.render.stage import CapturedPage, PageError
+from tasks.stages.crawl.render.queue import CapturedPage, PageError
 
 log = logging.getLogger("sluice.crawl")
 

@@ -20,20 +20,16 @@ import logging
 import signal
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-
-import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, StoppedError
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.warc import archive
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import directives
@@ -51,6 +47,7 @@ from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
 from tasks.stages.crawl.render.proxy import AddressGuard
+from tasks.stages.crawl.render.queue import CapturedPage, PageError, QueuedPage, read_capture, render_queue
 from tasks.stages.crawl.storage.fetchlog import (
     CAPTURED,
     GONE,
@@ -62,7 +59,7 @@ from tasks.stages.crawl.storage.fetchlog import (
     clock_of,
     rules_of,
 )
-from tasks.stages.crawl.storage.segment import LOG, PartFiles
+from tasks.stages.crawl.storage.segment import PartFiles
 
 if TYPE_CHECKING:
     from tasks.stages.crawl.render.browser import Browser, RenderResult
@@ -73,38 +70,8 @@ OVER_CAP = "render_cap"
 OVER_TIME = "render_time_box"
 MIME = "text/html; charset=utf-8"
 
-_COLUMNS = ["url", "host", "depth", "record_id", "warc_file", "warc_offset"]
 
 log = logging.getLogger("sluice.crawl")
-
-
-@dataclass(frozen=True)
-class QueuedPage:
-    """One page of the render queue; the fields are columns of the fetch log."""
-
-    url: str
-    host: str
-    depth: int
-    record_id: str
-    warc_file: str
-    warc_offset: int
-
-
-@dataclass(frozen=True)
-class CapturedPage:
-    """A captured page: canonical URL, response headers and decoded body."""
-
-    url: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-
-class PageError(Exception):
-    """A page cannot be rendered; `reason` is an identifier that begins with "render_"."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(detail or reason)
-        self.reason = reason
 
 
 _Result = tuple[Outcome, bytes, dict[str, str]]
@@ -194,30 +161,6 @@ def _cancel_on_sigterm(output: Output) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def render_queue(segment: Artifact) -> list[QueuedPage]:
-    """Returns the pages that need a browser, in the order: first pages of all hosts, second pages, and so on."""
-    condition = pc.field("render") & (pc.field("status") == SUCCESS)
-    rows = [row for path in segment.files(LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
-    pages = sorted((QueuedPage(**row) for row in rows), key=lambda page: (page.depth, page.url))
-    ranks: Counter[str] = Counter()
-    ranked = []
-    for page in pages:
-        ranked.append((ranks[page.host], page.depth, page.host, page.url, page))
-        ranks[page.host] += 1
-    return [page for *_, page in sorted(ranked, key=lambda row: row[:4])]
-
-
-def read_capture(segment: Artifact, page: QueuedPage, limit: int) -> CapturedPage:
-    """Returns the capture of a page, with at most `limit` bytes of its decoded body.
-
-    Raises:
-        ValueError: the WARC file has no such capture.
-    """
-    with segment.open(page.warc_file) as file:
-        capture = archive.capture_at(file, page.warc_offset)
-    return CapturedPage(page.url, capture.headers, capture.body(limit).data)
 
 
 class QueueRenderer:

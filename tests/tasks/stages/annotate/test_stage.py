@@ -9,7 +9,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError
 from tasks.core.groups import groups_of
-from tasks.filters.batch import READS, SPLITS, DocumentBatch
+from tasks.filters.batch import SPLITS, DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
 from tasks.formats.documents.document import check_ids_digest, ids_digest
@@ -128,17 +128,16 @@ def test_a_document_on_which_an_annotator_fails_keeps_its_row(
 
 
 @pytest.mark.parametrize("name", [*USE, "lexicon", "url_blocklist"])
-def test_word_splits_are_kept_until_the_last_annotator_that_reads_them(name: str) -> None:
+def test_an_annotator_declares_the_splits_that_it_reads(name: str) -> None:
     batch = DocumentBatch([PROSE])
     one = annotator(name, {})
     one.prepare({})
-    batch.free_unread_splits([name])
     one.annotate(batch)
     read = {split for split in SPLITS if split in vars(batch)}
-    assert read == set(READS.get(name, SPLITS))
-    batch.free_unread_splits(["language", "mine"])
+    assert read == {*one.splits}
+    batch.free_splits(but=SPLITS)
     assert {split for split in SPLITS if split in vars(batch)} == read
-    batch.free_unread_splits(["language", "pii"])
+    batch.free_splits(but=())
     assert not any(split in vars(batch) for split in SPLITS)
 
 

@@ -11,10 +11,11 @@ from torch.nn import attention as attention_module
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model import attention
-from tasks.trainer.model.attention import MIN_DOCUMENTS, Bounds, Kernel, best_kernel, document_mask, sdpa_mask
+from tasks.trainer.model.attention import MIN_DOCUMENTS, Bounds, Kernel, document_mask, sdpa_mask
 from tasks.trainer.model.kernels import BLOCK, block_mask, flex, varlen
 from tasks.trainer.model.transformer import build
+from tasks.trainer.parallel import compilation
+from tasks.trainer.parallel.compilation import best_kernel
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
 flex_warns = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -176,9 +177,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], tuple[str
 @pytest.fixture
 def chosen(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Returns the logged choices of a kernel."""
-    attention._report.cache_clear()
-    caplog.set_level("INFO", attention.log.name)
-    return lambda: [record.getMessage() for record in caplog.records if record.name == attention.log.name]
+    compilation._report_kernel.cache_clear()
+    caplog.set_level("INFO", compilation.log.name)
+    return lambda: [record.getMessage() for record in caplog.records if record.name == compilation.log.name]
 
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

@@ -60,7 +60,7 @@ class OneSite(AddressGuard):
 @pytest.fixture
 def render(chromium, tmp_path):
     from tasks.stages.crawl.render.browser import Browser
-    from tasks.stages.crawl.render.stage import CapturedPage
+    from tasks.stages.crawl.render.queue import CapturedPage
 
     def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
         async def work():

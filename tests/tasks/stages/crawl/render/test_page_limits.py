@@ -13,7 +13,7 @@ from tests.tasks.stages.crawl.site import Site
     "script", soak_but([0], ["for (;;) {}", "addEventListener('load', () => { for (;;) {} })", "for (;;) alert(1)"])
 )
 def test_an_endless_script_is_killed_with_its_browser(render, browsers, script):
-    from tasks.stages.crawl.render.stage import PageError
+    from tasks.stages.crawl.render.queue import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
         render(site, f"<p>text</p><script>{script}</script>", timeout_s=1.0)
@@ -33,7 +33,7 @@ def test_a_page_that_never_settles_is_captured_at_its_timeout(render):
 
 
 def test_a_page_that_exhausts_memory_is_killed(render, browsers):
-    from tasks.stages.crawl.render.stage import PageError
+    from tasks.stages.crawl.render.queue import PageError
 
     hungry = "const held = []; setInterval(() => held.push(new Uint8Array(64 << 20).fill(1)), 20)"
     with Site({}) as site, pytest.raises(PageError) as caught:
@@ -52,7 +52,7 @@ def test_a_page_that_exhausts_memory_is_killed(render, browsers):
     ],
 )
 def test_a_page_that_navigates_away_is_dropped(render, script):
-    from tasks.stages.crawl.render.stage import PageError
+    from tasks.stages.crawl.render.queue import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
         render(site, f"<p>text</p><script>{script}</script>")
@@ -60,7 +60,7 @@ def test_a_page_that_navigates_away_is_dropped(render, script):
 
 
 def test_a_rendered_page_over_the_size_limit_is_dropped(render):
-    from tasks.stages.crawl.render.stage import PageError
+    from tasks.stages.crawl.render.queue import PageError
 
     # Hidden, because the layout of so long a word takes a browser seconds.
     page = "<script>document.write('<p hidden>' + 'x'.repeat(3e6))</script>"
