@@ -22,7 +22,7 @@ def test_the_recipe_of_the_page_is_one(tmp_path: Path) -> None:
 def test_the_readme_makes_a_monthly_recipe_of_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_RECIPES", str(tmp_path))
     text = (ROOT / "README.md").read_text()
-    site, contact = re.findall(r"tasks init (\S+) --contact (\S+) --name news", text)[0]
+    site, contact = re.findall(r"sluice init (\S+) --contact (\S+) --name news", text)[0]
     added = re.search(r"news.toml << END\n(.*?)END\n", text, re.DOTALL)
     assert added
     new_recipe(site, "news", contact)
