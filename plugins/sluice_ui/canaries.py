@@ -12,9 +12,10 @@ from fastapi.responses import HTMLResponse
 
 from sluice_ui import charts
 from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
-from sluice_ui.frame import ROOT, Address, Version, badge, duration, link, page
+from sluice_ui.frame import ROOT, Address, Version, badge, link, page
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.core.terminal import duration
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store

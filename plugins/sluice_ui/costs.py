@@ -13,10 +13,11 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from sluice_ui.access import At, Name, User, readable, respond, router
-from sluice_ui.frame import ROOT, Address, Version, badge, bar, duration, link, page, page_of, size
+from sluice_ui.frame import ROOT, Address, Version, badge, bar, link, page, page_of, size
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.core.terminal import duration
 from tasks.core.version_index import VersionIndex, find_readable
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.run.recipe import Recipe

@@ -256,15 +256,3 @@ def page_of(at: Address, count: int, most: int) -> tuple[int, int]:
     """Returns the number of the page that an address asks for by `page`, from 1 on, and the number of pages."""
     pages = max(1, -(-count // most))
     return min(max(_number(at.query.get("page", "")), 1), pages), pages
-
-
-def duration(seconds: float) -> str:
-    """Formats a time.
-
-    >>> duration(0.25), duration(75), duration(7_300)
-    ('0.2 s', '1 min 15 s', '2 h 1 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds) // 60
-    return f"{minutes} min {round(seconds) % 60} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

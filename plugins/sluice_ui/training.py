@@ -15,11 +15,12 @@ from markupsafe import Markup
 from sluice_ui import charts
 from sluice_ui.access import At, Name, User, VersionName, readable, respond, router
 from sluice_ui.answers import trace_link
-from sluice_ui.frame import Address, Version, duration, external_link, page
+from sluice_ui.frame import Address, Version, external_link, page
 from sluice_ui.run_log import BEFORE, KINDS, RunLog, smoothed
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.core.terminal import duration
 from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store
 from tasks.run.trace.answer import StepTrace, TunedStepTrace

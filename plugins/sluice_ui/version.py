@@ -25,7 +25,6 @@ from sluice_ui.frame import (
     artifact_link,
     badge,
     bar,
-    duration,
     external_link,
     link,
     moment,
@@ -37,6 +36,7 @@ from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.ledger import changed
 from tasks.core.store import Store
+from tasks.core.terminal import duration
 from tasks.core.version_index import VersionIndex
 from tasks.run.recipe import Recipe
 from tasks.run.runner import mlflow_url, open_store

@@ -8,6 +8,7 @@ again, and `.removed.json` beside the record has the time and the reason.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 
 parquet.leave_out_pandas()  # here, because every process of a stage reads or writes artifacts
+
+log = logging.getLogger("sluice.artifact")
 
 RECORD = ".artifact.json"
 REMOVED = ".removed.json"
@@ -279,9 +282,12 @@ class Artifact(ArtifactFolder):
 
     @classmethod
     def find_unchanged(cls, store: Store, ref: InputRef) -> "Artifact | None":
-        """Opens the artifact of a reference if it exists and is unchanged since the reference was made, else None."""
+        """Opens the artifact of a reference; None if it is gone or, with a warning, if its content is another now."""
         artifact = cls.find(store, ArtifactId.parse(ref.address))
-        return artifact if artifact and artifact.matches(ref) else None
+        if artifact and not artifact.matches(ref):
+            log.warning("[%s] was made again with another result since it was read: it is not used", ref.address)
+            return None
+        return artifact
 
     def matches(self, ref: InputRef) -> bool:
         """Returns whether the artifact has the fingerprint and the content of a reference."""

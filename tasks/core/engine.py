@@ -467,7 +467,11 @@ class WorkerMonitor:
         if self.lost or self.pauses or self.spilled:
             log.info(
                 "%s: at most %s in one worker, %s spilled to disk, %d pauses for memory, %d workers gone",
-                *(self.name, memory_text(self.peak), memory_text(self.spilled), self.pauses, self.lost),
+                self.name,
+                memory_text(self.peak),
+                memory_text(self.spilled),
+                self.pauses,
+                self.lost,
             )
 
     def _update_memory(self, address: str, worker: Mapping[str, Any]) -> None:
@@ -482,7 +486,10 @@ class WorkerMonitor:
             self.pauses += 1
             log.warning(
                 "%s: worker %s has paused at %s of %s; give workers more memory or make parts smaller",
-                *(self.name, worker["name"], memory_text(memory), memory_text(int(worker.get("memory_limit") or 0))),
+                self.name,
+                worker["name"],
+                memory_text(memory),
+                memory_text(int(worker.get("memory_limit") or 0)),
             )
         if not disk:
             self._spilling.discard(address)

@@ -62,10 +62,12 @@ class Progress:
 def duration(seconds: float) -> str:
     """Formats a duration for people.
 
-    >>> duration(42), duration(90), duration(7300)
-    ('42 s', '1 min 30 s', '2 h 1 min')
+    >>> duration(0.25), duration(42), duration(90), duration(7300)
+    ('0.2 s', '42 s', '1 min 30 s', '2 h 1 min')
     """
     whole = round(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:

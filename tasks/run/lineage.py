@@ -5,7 +5,6 @@ those that the records refer to; artifacts are never matched only by name. The p
 version that is complete (`ledger.newest`). Once a stage has read it, later runs of the same version read the same one.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,8 +16,6 @@ from tasks.core.stage_spec import PreviousInput, StageSpec
 from tasks.core.store import Store
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.recipe import Recipe
-
-log = logging.getLogger("sluice.lineage")
 
 ArtifactsByRole = dict[str, Artifact | list[Artifact]]
 """Inputs of a stage by role; a list for a fan-in role."""
@@ -49,7 +46,7 @@ def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> 
     while level:
         refs = {ArtifactId.parse(ref.address): ref for artifact in level for ref in _inputs(artifact, recipe)}
         if matches := [ref for address, ref in sorted(refs.items()) if address.name == target.name]:
-            artifacts = [artifact for ref in matches if (artifact := find_unchanged(store, ref))]
+            artifacts = [artifact for ref in matches if (artifact := Artifact.find_unchanged(store, ref))]
             distinct = {
                 (artifact.record.fingerprint, artifact.record.content): artifact for artifact in reversed(artifacts)
             }
@@ -58,7 +55,7 @@ def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> 
             address for address in sorted(refs) if address not in visited and _kind(address.name, recipe) in between
         ]
         visited.update(following)
-        level = [artifact for address in following if (artifact := find_unchanged(store, refs[address]))]
+        level = [artifact for address in following if (artifact := Artifact.find_unchanged(store, refs[address]))]
     return []
 
 
@@ -103,15 +100,6 @@ def chain_of(artifact: Artifact) -> dict[str, Artifact]:
     """Returns an artifact and all artifacts that it was made from, by kind, as `chain` does."""
     recipe, _, kind = artifact.address.name.partition("/")
     return _follow(artifact.store, recipe, {kind: artifact})
-
-
-def find_unchanged(store: Store, ref: InputRef) -> Artifact | None:
-    """Opens the artifact of a reference; None if it is gone or, with a warning, if it was made again differently."""
-    artifact = Artifact.find(store, ArtifactId.parse(ref.address))
-    if artifact and not artifact.matches(ref):
-        log.warning("[%s] was made again with another result since it was read: it is not used", ref.address)
-        return None
-    return artifact
 
 
 def previous_inputs(

@@ -20,7 +20,7 @@ from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededE
 from tasks.core.stage import Output
 from tasks.core.store import Store, probe
 from tasks.run.inputs import ResolvedStage, check_drift, resolve, with_recorded_previous
-from tasks.run.lineage import artifacts_of_version, find_unchanged
+from tasks.run.lineage import artifacts_of_version
 from tasks.run.place import TrainPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
@@ -285,7 +285,7 @@ def adoptable(
 
 
 def _exists(store: Store, ref: InputRef) -> bool:
-    return ref.address.startswith((EXTERNAL, CODE)) or find_unchanged(store, ref) is not None
+    return ref.address.startswith((EXTERNAL, CODE)) or Artifact.find_unchanged(store, ref) is not None
 
 
 def join_stage(

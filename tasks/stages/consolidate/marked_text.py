@@ -84,7 +84,10 @@ def read_documents(
     rows = judged.to_pylist()
     return {
         row["id"]: MarkedDocument(
-            *(row["id"], row["url"], row["source"], row["title"]),
+            row["id"],
+            row["url"],
+            row["source"],
+            row["title"],
             None if is_hidden else _pieces(config, row["text"], found),
             tuple(values.get(at, ())),
         )

@@ -218,7 +218,9 @@ def limit_values(
                 of_these = slice(None) if threshold.applies is None else threshold.applies
                 yield LimitValues(
                     config.limit_path(scopes, name, threshold.limit),
-                    *(threshold.reason, threshold.side, threshold.bound),
+                    threshold.reason,
+                    threshold.side,
+                    threshold.bound,
                     rows[of_these],
                     threshold.values[of_these],
                 )

@@ -92,15 +92,18 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
             documents, or no document passes.
         NothingNewError: none does, as most are unchanged since an earlier version or have been published by one.
     """
-    extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
-    taken_down = tuple(inputs.many("takedowns")) if "takedowns" in inputs else ()
     aligned = AlignedInputs(
-        *(extracted, attributes, duplicates, output.store, output.address.path, taken_down),
+        extracted=inputs["extracted"],
+        attributes=inputs["attributes"],
+        duplicates=inputs["duplicates"],
+        store=output.store,
+        folder=output.address.path,
+        takedowns=tuple(inputs.many("takedowns")) if "takedowns" in inputs else (),
         contamination=inputs.get("contamination"),
         paragraphs=inputs.get("paragraphs"),
     )
     names = aligned.names()
-    check_measured(config, aligned.attribute_schema(names[0]), str(attributes.address))
+    check_measured(config, aligned.attribute_schema(names[0]), str(aligned.attributes.address))
     parts = aligned.parts
     copies = resolve_parts(config, parts, aligned, output, engine)
     replaced = write_replaced(parts, aligned, copies, output, engine)
@@ -110,7 +113,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     _write_whole(config, parts, names, output)
     funnel = parts.own("funnel.parquet")
     nearly_lost = _warn(funnel, output)
-    _refuse_empty(funnel, output, follows=any(ref.role == "index" for ref in duplicates.record.inputs))
+    _refuse_empty(funnel, output, follows=any(ref.role == "index" for ref in aligned.duplicates.record.inputs))
     output.log_file("funnel.png", partial(draw, funnel, str(output.address)))
     output.log_file("funnel.csv", csv_of(funnel))
     for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
@@ -263,7 +266,9 @@ def _warn(funnel: pa.Table, output: Output) -> list[str]:
             log.warning(
                 "[%s] %s: look at samples in audit.html; if they are good, set limits for the source, "
                 "[consolidate.limits.%s.<filter>], and check them with what-if",
-                *(output.address, warnings[-1], source),
+                output.address,
+                warnings[-1],
+                source,
             )
     return warnings
 

@@ -95,7 +95,9 @@ def socket_budget(visits: int) -> SocketBudget:
     if sockets < visits:
         log.warning(
             "%d requests at a time instead of %d: this process may have %d files open (raise its hard limit)",
-            *(sockets, visits, soft),
+            sockets,
+            visits,
+            soft,
         )
     return SocketBudget(min(visits, sockets), sockets, _MAX_SECOND_ATTEMPTS)
 
