@@ -76,7 +76,7 @@ from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 11
+VERSION = 12
 
 # Modules that an extractor needs and `content` does not import; their import must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
@@ -242,8 +242,8 @@ def extract_part(part: Part, part_input: PartInput) -> None:
                 document = _document(row, outcome)
                 documents.add(document)
                 rejected += paged.add_document(part, row, str(document["id"]), outcome)
-                if row.left_out:
-                    part.metric("metadata_cut", 1)
+                for reason in row.left_out:
+                    part.metric(reason, 1)
         write_documents(part, documents, jsonl=config.jsonl)
     paged.write(part)
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))
