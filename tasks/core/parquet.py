@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from tasks.core.store import Store
 
 _IN_FLIGHT = 8
+_MAGIC = b"PAR1"
 _TAIL = 1 << 16
 """Bytes of the first read for the footer, the same as in Arrow."""
 _HOLE, _SPAN = 8 << 10, 32 << 20
@@ -53,6 +54,12 @@ def schema_in(file: BinaryIO) -> pa.Schema:
 def metadata(path: str) -> pq.FileMetaData:
     """Returns the footer of a local file, with rows and bytes of its row groups."""
     return pq.read_metadata(path)
+
+
+def is_parquet(path: str) -> bool:
+    """Returns whether a local file begins like a Parquet file."""
+    with open(path, "rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def open_file(path: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:

@@ -28,6 +28,7 @@ from tasks.core import parquet
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.documents.external_files import CODECS, SourceFile, find
 from tasks.formats.documents.json_rows import detect_form, open_text, rows
+from tasks.formats.documents.parquet_rows import read_rows
 from tasks.formats.documents.text import clean
 from tasks.run.recipe import RECIPES, Recipe
 from tasks.stages.extract.config import ExtractConfig, FileSource
@@ -353,9 +354,7 @@ def _rows(file: SourceFile, kind: str) -> Iterator[Mapping[str, Any]]:
     """Yields rows from the beginning of a file; rows that are not JSON objects are left out."""
     with ExitStack() as stack, file.readable():
         if kind == "parquet":
-            opened = stack.enter_context(parquet.open_file(file.local()))
-            for batch in opened.iter_batches(batch_size=16):
-                yield from batch.to_pylist()
+            yield from read_rows(file.local())
             return
         form = detect_form(file.local(), file.name)
         text = stack.enter_context(open_text(file.local(), form))

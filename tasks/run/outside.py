@@ -16,7 +16,7 @@ from tasks.core.config import Config, sha256_of_json
 from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
 from tasks.core.store import AlreadyPublished, Store, open_outside
-from tasks.stages.extract.partitioning import find_files
+from tasks.formats.documents.external_files import DatasetFiles
 
 PINS = ".pins"
 """Folder in an artifact that is not complete yet, with the commits and snapshots that its runs read."""
@@ -45,16 +45,15 @@ def dataset_refs(module: Any, config: Config, store: Store, own: ArtifactId) -> 
     Raises:
         InputError, TransientError: see `tasks.core.hub.commit_of`; no file matches.
     """
-    sources = module.datasets(config) if hasattr(module, "datasets") else {}
-    recorded = _recorded(store, own) if sources else {}
-    for role, source in sorted(sources.items()):
-        path = hub.parse(source.path)
+    datasets: dict[str, DatasetFiles] = module.datasets(config) if hasattr(module, "datasets") else {}
+    recorded = _recorded(store, own) if datasets else {}
+    for role, dataset in sorted(datasets.items()):
+        path = hub.parse(dataset.path)
         if (ref := recorded.get(role)) and ref.address == f"{EXTERNAL}{_at(path, ref)}":
             yield ref
             continue
         pinned = path._replace(revision=_pinned_commit(store, own, path))
-        files = find_files(source.model_copy(update={"path": str(pinned)}))
-        content = sha256_of_json([[file.name, file.digest] for file in files])
+        content = sha256_of_json([[file.name, file.digest] for file in dataset.find(str(pinned))])
         yield InputRef(role=role, address=f"{EXTERNAL}{pinned}", fingerprint=content, content=content)
 
 

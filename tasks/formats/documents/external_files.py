@@ -15,9 +15,9 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -111,6 +111,13 @@ class SourceFile:
             yield
         except (OSError, EOFError, pa.ArrowException) as error:
             raise InputError(f"{self.path} cannot be read ({error})", "fix it or remove it") from error
+
+
+class DatasetFiles(NamedTuple):
+    """Files of a dataset of the hub that a stage reads: their pattern, and what returns the files of such a pattern."""
+
+    path: str
+    find: Callable[[str], Sequence[SourceFile]]
 
 
 def find(pattern: str, setting: str) -> list[SourceFile]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tasks.core.errors import InputError, TransientError
 from tasks.core.store import Store
+from tasks.formats.documents.parquet_rows import plain
 from tasks.formats.lakes import DELTA, TableAddress
 from tasks.formats.lakes.table import (
     Column,
@@ -41,6 +42,8 @@ _READ = {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2
 _NUMBER, _CONTENT = "sluice/number", "sluice/content"
 """Application ids whose transactions state the head: they stay in the log when it is cleaned."""
 _PHYSICAL = "delta.columnMapping.physicalName"
+_OF_FILE, _PARTITION = ("path", "size_bytes"), "partition."
+"""Columns of the files of a version, and the prefix of those with values of partitions."""
 
 
 def identity_of(address: TableAddress) -> str:
@@ -74,14 +77,17 @@ def snapshot_of(address: TableAddress, identity: str) -> Snapshot:
             raise InputError(cause, "write its rows to a table without")
         columns = _columns(table, address)
         deleted = _deleted(table)
-        rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        actions = pa.table(table.get_add_actions(flatten=True))
+        # Without the statistics, whose minima and maxima may be times that Python lacks.
+        needed = [name for name in actions.column_names if name in _OF_FILE or name.startswith(_PARTITION)]
+        rows = [{name: plain(actions.column(name)[row]) for name in needed} for row in range(actions.num_rows)]
     root = plain_path(address.path).rstrip("/")
     files = []
     for row in rows:
         path = plain_path(unquote(row["path"]))
         name = below(root, path) if "://" in path or path.startswith("/") else path
         with_values = tuple(
-            Column(one.name, one.stored, None, row.get(f"partition.{one.name}", row.get(f"partition.{one.stored}")))
+            Column(one.name, one.stored, None, row.get(f"{_PARTITION}{one.name}", row.get(f"{_PARTITION}{one.stored}")))
             for one in columns
         )
         full = f"{root}/{name}" if name == path else path

@@ -23,10 +23,10 @@ from tasks.core.stage import Part
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.json_rows import parsed_rows
+from tasks.formats.documents.parquet_rows import read_rows
 from tasks.formats.documents.text import hash_words, ngrams, normalise
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 
-_ROWS_AT_ONCE = 256
 ITEMS_FILE, NGRAMS_FILE = "index/items.parquet", "index/ngrams.parquet"
 
 ITEMS = pa.schema(
@@ -85,9 +85,7 @@ def _read_parquet(file: SourceFile, settings: EvaluationSet) -> Iterator[tuple[i
         needed = {*settings.fields, settings.id_field}
         # If a field is missing, all columns are read, so that the error of `_parse_item` lists their names.
         columns = [name for name in names if name in needed] if set(settings.fields) <= set(names) else None
-        with parquet.open_file(path) as rows:
-            batches = rows.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns)
-            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+        yield from enumerate(read_rows(path, columns), start=1)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{file.path} cannot be read ({error})", "repair or remove it") from error
 

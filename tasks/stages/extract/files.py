@@ -29,6 +29,7 @@ from tasks.core import hub, parquet
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import ZIP, SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
+from tasks.formats.documents.parquet_rows import doubled, plain_fields, text_of
 from tasks.formats.documents.text import clean
 from tasks.formats.lakes.table import TableFile
 from tasks.formats.warc.record import payload_digest, quick_digest
@@ -156,7 +157,7 @@ def _parsed(row: bytes) -> Any:
 def _parquet_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
 ) -> Iterator[InputRow]:
-    stored, constants = _columns(file, source, quick)
+    stored, constants, ambiguous = _columns(file, source, quick)
     deleted = file.deleted_rows() if isinstance(file, TableFile) else ()
     number = piece.first if piece else 0
     text = stored.get(source.text_field)
@@ -172,16 +173,17 @@ def _parquet_rows(
                     if any(_bytes_of(value) > config.max_payload_bytes for value in values):
                         yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
                     else:
-                        row = constants | {name: value.as_py() for name, value in fields.items()}
-                        yield _record(row, number, file, source, quick)
+                        row, without = plain_fields(fields)
+                        yield _record(constants | row, number, file, source, quick, [*ambiguous, *without])
                 number += 1
 
 
-def _columns(file: SourceFile, source: FileSource, quick: bool) -> tuple[dict[str, str], dict[str, Any]]:
+def _columns(file: SourceFile, source: FileSource, quick: bool) -> tuple[dict[str, str], dict[str, Any], list[str]]:
     """Returns what to read: text, URL, and unless `quick` is set the metadata.
 
     Returns:
-        names of columns in the file, and values of those that the file does not have, both by their name in the source.
+        names of columns in the file, and values of those that the file does not have, both by their name in the source;
+        and the names of metadata that several columns have, none of which is read.
     """
     schema = parquet.schema(file.local())
     if isinstance(file, TableFile):
@@ -198,8 +200,17 @@ def _columns(file: SourceFile, source: FileSource, quick: bool) -> tuple[dict[st
                     f'set {field} of the file source "{source.name}"',
                 )
     needed = [*dict.fromkeys((source.text_field, source.url_field, *(() if quick else metadata)))]
-    columns = {name: stored[name] for name in needed if name in stored}
-    return columns, {name: constants[name] for name in needed if name in constants and name not in columns}
+    several = doubled(schema)
+    ambiguous = [name for name in needed if stored.get(name) in several]
+    for name in (source.text_field, source.url_field):
+        if name in ambiguous:
+            raise InputError(
+                f'{file.path} of the file source "{source.name}" has several columns "{stored[name]}"',
+                "write it with one of them, or exclude it",
+            )
+    columns = {name: stored[name] for name in needed if name in stored and name not in ambiguous}
+    absent = {name: constants[name] for name in needed if name in constants and name not in stored}
+    return columns, absent, ambiguous
 
 
 def _bytes_of(value: pa.Scalar) -> int:
@@ -207,25 +218,32 @@ def _bytes_of(value: pa.Scalar) -> int:
     return plain.as_buffer().size if isinstance(plain, pa.BinaryScalar) and plain.is_valid else 0
 
 
-def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> InputRow:
+def _record(
+    row: Any, number: int, file: SourceFile, source: FileSource, quick: bool, without: Sequence[str] = ()
+) -> InputRow:
+    """Returns a row of a file; `without` names the fields that have no value in Python."""
     place = f"{_url(source, file)}#{number}"
     if not isinstance(row, Mapping):
         return InputRow(place, source.name, refused="json_malformed")
     fetched_at = None
     if isinstance(source, MessageFiles):
         place, fetched_at = _origin(row, source)
-    text = row.get(source.text_field)
+    try:
+        text = text_of(row.get(source.text_field))
+    except ValueError:
+        return InputRow(place, source.name, refused="text_not_utf8")
     if not isinstance(text, str):
-        return InputRow(place, source.name, refused="no_text")
-    url = row.get(source.url_field)
-    if isinstance(url, str) and len(url) > MAX_CAPTURED_URL:
+        refused = "text_not_utf8" if source.text_field in without else "no_text"
+        return InputRow(place, source.name, refused=refused)
+    url = _text_or_none(row.get(source.url_field))
+    if source.url_field in without or (url is not None and len(url) > MAX_CAPTURED_URL):
         return InputRow(place, source.name, refused="url_invalid")
     try:
-        metadata, left_out = ("", False) if quick else _metadata(row, source)
+        metadata, left_out = ("", ()) if quick else _metadata(row, source, without)
     except RecursionError:
         return InputRow(place, source.name, refused="json_malformed")
     return InputRow(
-        url=clean(url) if isinstance(url, str) and url.strip() else place,
+        url=clean(url) if url and url.strip() else place,
         source=source.name,
         content=partial(extract_row, text),
         size=len(text),
@@ -236,18 +254,27 @@ def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: 
     )
 
 
+def _text_or_none(value: Any) -> str | None:
+    try:
+        text = text_of(value)
+    except ValueError:
+        return None
+    return text if isinstance(text, str) else None
+
+
 def _origin(row: Mapping[str, Any], source: FileSource) -> tuple[str, datetime | None]:
     """Returns the URL of a message without one, and its time."""
     topic, partition, offset, time = (row[ORIGIN][name] for name in ("topic", "partition", "offset", "time"))
     return f"kafka://{source.name}/{topic}/{partition}/{offset}", datetime.fromisoformat(time) if time else None
 
 
-def _metadata(row: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:
-    """Returns the metadata of a row as JSON, and whether a field was left out."""
+def _metadata(row: Mapping[str, Any], source: FileSource, without: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Returns the metadata of a row as JSON, and why fields were left out."""
     names = row.keys() if source.metadata_fields is None else source.metadata_fields
     fields = {name: row.get(name) for name in names if name not in (source.text_field, source.url_field)}
-    text, left_out = fields_json(fields, source.max_metadata_bytes)
-    return text, bool(left_out)
+    text, too_long = fields_json(fields, source.max_metadata_bytes)
+    reasons = {"metadata_cut": too_long, "metadata_unreadable": without}
+    return text, tuple(reason for reason, left_out in reasons.items() if left_out)
 
 
 def _digest(data: bytes, quick: bool) -> str:

@@ -99,7 +99,8 @@ class InputRow:
         warc_file: name of the WARC file of a capture, or "".
         warc_offset: offset of the record in that file.
         metadata: the other fields of a row of a file as JSON, or "".
-        left_out: whether a field was too long for `metadata`.
+        left_out: why fields are not in `metadata`: they were too long (`metadata_cut`), or have no value that Python or
+            JSON can hold (`metadata_unreadable`).
         refused: the reason if the row is rejected without extraction, or "".
         rendered: whether the row is a page as rendered by a browser, which replaces the capture of the page.
         damaged: whether the row is incomplete.
@@ -115,7 +116,7 @@ class InputRow:
     warc_file: str = ""
     warc_offset: int | None = None
     metadata: str = ""
-    left_out: bool = False
+    left_out: tuple[str, ...] = ()
     refused: str = ""
     rendered: bool = False
     damaged: bool = False

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, group_by_ru
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import REJECTED, document_id
-from tasks.formats.documents.external_files import SourceFile
+from tasks.formats.documents.external_files import DatasetFiles, SourceFile
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.lakes import TableAddress
 from tasks.formats.warc.archive import CAPTURES, warc_files
@@ -76,7 +77,7 @@ from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 11
+VERSION = 12
 
 # Modules that an extractor needs and `content` does not import; their import must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
@@ -110,9 +111,14 @@ def external(config: ExtractConfig) -> dict[str, list[str]]:
     return {_role(source): [file.local() for file in find_files(source)] for source in sources}
 
 
-def datasets(config: ExtractConfig) -> dict[str, FileSource]:
+def datasets(config: ExtractConfig) -> dict[str, DatasetFiles]:
     """Returns the sources that are datasets of the hub, by role `files:<source>`."""
-    return {_role(source): source for source in config.files if hub.is_dataset(source.path)}
+    sources = (source for source in config.files if hub.is_dataset(source.path))
+    return {_role(source): DatasetFiles(source.path, partial(_files_at, source)) for source in sources}
+
+
+def _files_at(source: FileSource, path: str) -> list[SourceFile]:
+    return find_files(source.model_copy(update={"path": path}))
 
 
 def tables(config: ExtractConfig) -> dict[str, TableAddress]:
@@ -242,8 +248,8 @@ def extract_part(part: Part, part_input: PartInput) -> None:
                 document = _document(row, outcome)
                 documents.add(document)
                 rejected += paged.add_document(part, row, str(document["id"]), outcome)
-                if row.left_out:
-                    part.metric("metadata_cut", 1)
+                for reason in row.left_out:
+                    part.metric(reason, 1)
         write_documents(part, documents, jsonl=config.jsonl)
     paged.write(part)
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))

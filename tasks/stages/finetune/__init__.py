@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, SectionCopy
 from tasks.core.stage_spec import Input, NamedInput, StageSpec, Takedowns
+from tasks.stages.finetune.rows import FIELDS
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.tuning.config import FinetuneConfig
 
@@ -71,14 +72,19 @@ class ExamplesConfig(Config):
     """Settings of the examples; a recipe without files and chunks has no examples."""
 
     files: tuple[str, ...] = ()
-    """JSON lines files, local or on an object store. Each file is one part."""
+    """Files of rows: JSON lines or arrays, also compressed, or Parquet; detected by content. A path or glob on this
+    machine, on an object store (s3://bucket/rows/*.jsonl.gz) or in a dataset of the hub
+    (hf://datasets/owner/name/data/train-*.parquet), which a version reads at one commit. Each file is one part."""
+    fields: dict[str, str] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
+    """Names of the fields in the rows, where they differ: {prompt = "question", response = "answer"}."""
     chunks: ChunkChoice | None = Field(default=None, exclude_if=lambda value: value is None)
     """Document chunks that are learned as responses to their title and headings; None: none."""
     kind: Literal["instructions", "preferences"] = "instructions"
-    """`instructions`: rows with `prompt` and `response`, or `messages` ({role, content} each). `preferences`: rows with
-    `prompt`, `chosen` and `rejected`, each a text or messages; or without a prompt, if the answers are whole
-    conversations that begin alike. A row may have an `id`, and for the chat template of an imported model `tools` and
-    `chat_template_kwargs`."""
+    """`instructions`: rows with `prompt` and `response` or `completion`; with `messages` ({role, content} each) or
+    `conversations` ({from, value} each); or with `instruction`, `input` and `output`. `preferences`: rows with a prompt
+    of one of these kinds, `chosen` and `rejected`, each a text or messages; or without a prompt, if the answers are
+    whole conversations that begin alike. A row may have an `id`, a `system` text, and for the chat template of an
+    imported model `tools` and `chat_template_kwargs`."""
     template: Template = Template()
     """Chat template. One that differs from the default replaces the chat template of an imported base."""
     date: str = Field(default="", exclude_if=lambda day: not day)
@@ -96,6 +102,13 @@ class ExamplesConfig(Config):
             raise ValueError("a date is YYYY-MM-DD")
         datetime.date.fromisoformat(day or "2000-01-01")
         return day
+
+    @field_validator("fields")
+    @classmethod
+    def _known(cls, fields: dict[str, str]) -> dict[str, str]:
+        if unknown := sorted(fields.keys() - set(FIELDS)):
+            raise ValueError(f'no field "{unknown[0]}": the fields are {", ".join(FIELDS)}')
+        return fields
 
     @field_validator("files")
     @classmethod

@@ -1,8 +1,8 @@
-"""Stage `examples`: rows of JSON lines, and document chunks -> tokenized examples for a fine-tuning.
+"""Stage `examples`: rows of files, and document chunks -> tokenized examples for a fine-tuning.
 
-Reads the configured files (one example per row), the selected chunks (`chunks` of the same version, or `other_chunks`),
-the tokenizer, and the takedowns in force (`takedowns`), whose documents are excluded. The text of a chunk is learned as
-the response to its document's title and its headings.
+Reads the configured files of JSON or Parquet (one example per row), the selected chunks (`chunks` of the same version,
+or `other_chunks`), the tokenizer, and the takedowns in force (`takedowns`), whose documents are excluded. The text of a
+chunk is learned as the response to its document's title and its headings.
 
 Writes `examples/<part>.arrow` and `heldout/<part>.arrow` with the held-out examples, one part per file and per part of
 the chunks, and `examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is quarantined with its
@@ -10,8 +10,11 @@ cause (`quarantine/`); a row that is longer than a sequence, is not selected, or
 rejected, and so is a row of a file with an empty answer, or that repeats an earlier row of its file.
 """
 
+import glob
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -20,24 +23,28 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core import hub, parquet
+from tasks.core.artifact import EXTERNAL, Artifact, ArtifactFolder
 from tasks.core.config import canonical_json
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
-from tasks.core.store import open_outside
 from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.document import is_heldout
+from tasks.formats.documents.external_files import DatasetFiles, SourceFile, find
+from tasks.formats.documents.json_rows import detect_form, open_text
+from tasks.formats.documents.json_rows import rows as json_rows
+from tasks.formats.documents.parquet_rows import read_rows
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.finetune.encoding import FILE, ExampleEncoder, eos_id, prompt_of
 from tasks.stages.finetune.rows import READERS
 from tasks.stages.finetune.templates import DialogueTemplate, Segments, template_record
 
-VERSION = 3
+VERSION = 4
 _COUNTED = ("tokens", "learned_tokens", "heldout")
 TOO_LONG, NOTHING_TO_LEARN = "too_long", "nothing_to_learn"
 EMPTY_ANSWER, DUPLICATE = "empty_answer", "duplicate"
@@ -47,19 +54,59 @@ Rows = Iterator[tuple[dict[str, Any], list[Segments], str]]
 
 NOT_CHOSEN = "not_chosen"
 _BATCH = 512
+_NAMED = 300
+"""Characters of the names of a row's fields in a message."""
 _ORIGIN_COLUMNS = ("document", "url", "source", "pages", "boxes")
 
 
 def external(config: ExamplesConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads."""
-    return {"files": list(config.files)}
+    """Returns the files outside the store that the stage reads, except those of datasets of the hub."""
+    patterns = [pattern for pattern in config.files if not hub.is_dataset(pattern)]
+    return {"files": [file.path for pattern in patterns for file in _found(pattern)]}
+
+
+def datasets(config: ExamplesConfig) -> dict[str, DatasetFiles]:
+    """Returns the datasets of the hub that the stage reads, by role `files:<number of the pattern>`."""
+    return {
+        _role(number): DatasetFiles(pattern, _found)
+        for number, pattern in enumerate(config.files)
+        if hub.is_dataset(pattern)
+    }
+
+
+def _role(number: int) -> str:
+    return f"files:{number}"
+
+
+def _found(pattern: str) -> list[SourceFile]:
+    """Returns the files of a pattern; a relative path is one on this machine, and that of a file is no pattern."""
+    if "://" not in pattern:
+        pattern = os.path.abspath(glob.escape(pattern) if os.path.isfile(pattern) else pattern)
+    return find(pattern, "examples.files")
+
+
+def _files(config: ExamplesConfig, inputs: Inputs) -> list[SourceFile]:
+    """Returns all files, in the order of the patterns; datasets at the commit that the run has resolved.
+
+    Raises:
+        InputError: a pattern matches no file, or two match one.
+    """
+    files = []
+    for number, pattern in enumerate(config.files):
+        ref = inputs.external.get(_role(number))
+        files += _found(ref.address.removeprefix(EXTERNAL) if ref else pattern)
+    counts = Counter(file.path for file in files)
+    if twice := sorted(path for path, count in counts.items() if count > 1):
+        raise InputError(f"examples.files: two patterns match {twice[0]}", "name each file once")
+    return files
 
 
 def run(config: ExamplesConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Tokenizes all rows; raises InputError if too many cannot be read, or if no example remains."""
-    names, tokenizer = part_names(len(config.files)), inputs["tokenizer"]
+    files, tokenizer = _files(config, inputs), inputs["tokenizer"]
+    names = part_names(len(files))
     template = template_record(config, tokenizer)
-    of_files = (partial(rows_of_file, config, path) for path in config.files)
+    of_files = (partial(rows_of_file, config, file) for file in files)
     specs = [PartSpec(name, rows) for name, rows in zip(names, of_files, strict=True)]
     if config.reads_chunks:
         specs += _chunk_parts(config, inputs)
@@ -74,7 +121,11 @@ def run(config: ExamplesConfig, inputs: Inputs, output: Output, engine: Engine) 
         )
     if "summary" not in output.committed:
         with output.part("summary", conserved=False) as part, part.file(examples.SUMMARY) as file:
-            file.write((canonical_json(_summary(config, tokenizer, template, names)) + "\n").encode())
+            file.write(
+                (
+                    canonical_json(_summary(config, tokenizer, template, dict(zip(names, files, strict=True)))) + "\n"
+                ).encode()
+            )
     return _report(count, read, totals)
 
 
@@ -103,7 +154,9 @@ def _report(count: int, read: int, totals: dict[str, float]) -> Report:
     )
 
 
-def _summary(config: ExamplesConfig, artifact: Artifact, template: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _summary(
+    config: ExamplesConfig, artifact: Artifact, template: dict[str, Any], files: Mapping[str, SourceFile]
+) -> dict[str, Any]:
     data = artifact.read(FILE)
     tokenizer = Tokenizer.from_str(data.decode())
     return {
@@ -113,7 +166,7 @@ def _summary(config: ExamplesConfig, artifact: Artifact, template: dict[str, Any
         "tokenizer_sha256": sha256_of(data),
         "seq_len": config.seq_len,
         "template": template,
-        "files": {name: Path(path).name for name, path in zip(names, config.files, strict=True)},
+        "files": {name: Path(file.path).name for name, file in files.items()},
     }
 
 
@@ -153,38 +206,75 @@ def _rejected(example: dict[str, Any], seq_len: int) -> str:
     return "" if all(example["any_learned"]) else NOTHING_TO_LEARN
 
 
-def rows_of_file(config: ExamplesConfig, path: str, template: DialogueTemplate, part: Part) -> Rows:
+def rows_of_file(config: ExamplesConfig, file: SourceFile, template: DialogueTemplate, part: Part) -> Rows:
     """Yields the rows of a file: their origin (line and id), their texts, and their prompt.
 
     Counts all rows, quarantines those that cannot be read, and rejects those with an empty answer and those that equal
     an earlier row in all fields, including `id`. Keeps 16 bytes per row in memory for the comparison.
     """
     seen: set[bytes] = set()
-    with open_outside(path) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            part.count_in()
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError("the line is no JSON object")
-                dialogues = READERS[config.kind](row)
-                texts = [text for dialogue in dialogues for text in template.texts(dialogue)]
-                name = str(row.get("id", ""))
-                for text in (name, *(text for segments_of_text in texts for text, _ in segments_of_text)):
-                    text.encode()  # raises for an unpaired surrogate, which JSON escapes can contain
-                digest = blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest()
-            except (ValueError, RecursionError) as error:
-                part.quarantine(f"{Path(path).name}:{number}", error)
-                continue
-            if digest in seen:
-                part.reject(DUPLICATE)
-            elif dialogues[0].has_empty_answer:
-                part.reject(EMPTY_ANSWER)
-            else:
-                yield {"line": number, "id": name}, texts, prompt_of(texts)
-            seen.add(digest)
+    for number, read in _rows(file):
+        part.count_in()
+        row: Any = None
+        try:
+            row = read()
+            if not isinstance(row, dict):
+                raise ValueError("the row is no JSON object")
+            dialogues = READERS[config.kind](_renamed(row, config.fields))
+            texts = [text for dialogue in dialogues for text in template.texts(dialogue)]
+            stated = row.get(config.fields.get("id", "id"))
+            name = "" if stated is None else str(stated)
+            for text in (name, *(text for segments_of_text in texts for text, _ in segments_of_text)):
+                text.encode()  # raises for an unpaired surrogate, which JSON escapes can contain
+            digest = blake2b(json.dumps(row, sort_keys=True, default=str).encode(), digest_size=16).digest()
+        except (ValueError, RecursionError) as error:
+            part.quarantine(f"{Path(file.path).name}:{number}", _with_fields(error, row))
+            continue
+        if digest in seen:
+            part.reject(DUPLICATE)
+        elif dialogues[0].has_empty_answer:
+            part.reject(EMPTY_ANSWER)
+        else:
+            yield {"line": number, "id": name}, texts, prompt_of(texts)
+        seen.add(digest)
+
+
+def _rows(file: SourceFile) -> Iterator[tuple[int, Callable[[], Any]]]:
+    """Yields for each row its number from 1, and a function that parses it, which raises ValueError.
+
+    Raises:
+        InputError: the file cannot be read, or is of another format.
+    """
+    with file.readable():
+        path = file.local()
+        if parquet.is_parquet(path):
+            yield from ((number, partial(_without_nulls, row)) for number, row in enumerate(read_rows(path), 1))
+            return
+        form = detect_form(path, file.name)
+        with open_text(path, form) as text:
+            for number, row in enumerate(json_rows(text, form, None), 1):
+                if row and row.strip():
+                    yield number, partial(json.loads, row)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Returns a value without null fields: in Parquet every message has the fields that any message has."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
+
+
+def _renamed(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a row with the fields that the recipe names differently under the names of `rows.FIELDS`."""
+    return {**row, **{name: row[other] for name, other in fields.items() if other in row}}
+
+
+def _with_fields(error: Exception, row: Any) -> Exception:
+    """Returns the error with the fields that the row has, which tell what examples.fields has to map."""
+    if not isinstance(row, dict):
+        return error
+    names = ", ".join(sorted(map(str, row))) or "none"
+    return ValueError(f"{error} (fields of the row: {names[:_NAMED]})")
 
 
 def rows_of_chunks(

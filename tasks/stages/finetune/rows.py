@@ -1,10 +1,19 @@
-"""Reads rows of instructions and preferences as dialogues. Pure functions."""
+"""Reads rows of instructions and preferences as dialogues. Pure functions.
+
+Rows have the fields of TRL (`messages`; `prompt`, and `completion` or `response`), of Alpaca (`instruction`, `input`,
+`output`) or of ShareGPT (`conversations` of `from` and `value`). Other names are mapped to these before.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Message = dict[str, Any]
+
+FIELDS = ("messages", "prompt", "response", "chosen", "rejected", "id", "system", "tools")
+"""Fields that a recipe can read from fields of other names."""
+_ROLES = {"human": "user", "gpt": "assistant", "bing": "assistant", "chatgpt": "assistant", "model": "assistant"}
+"""Roles of messages by ShareGPT's names for who they are from."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ def instruction(row: Mapping[str, Any]) -> list[Dialogue]:
     Raises:
         ValueError: the row has neither, or has a malformed message.
     """
+    row = _named(row)
     if "messages" in row:
         return [_dialogue(row, _messages(row["messages"], "messages", ""))]
     prompt = _messages(row.get("prompt"), "prompt", "user")
@@ -52,6 +62,7 @@ def preference(row: Mapping[str, Any]) -> list[Dialogue]:
     Raises:
         ValueError: `chosen` or `rejected` is missing or malformed, both are the same, or there is no prompt.
     """
+    row = _named(row)
     if row.get("chosen") == row.get("rejected"):
         raise ValueError("chosen and rejected are the same")
     name = "messages" if "prompt" not in row and "messages" in row else "prompt"
@@ -75,17 +86,45 @@ def preference(row: Mapping[str, Any]) -> list[Dialogue]:
 READERS = {"instructions": instruction, "preferences": preference}
 
 
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row with the fields `messages`, or `prompt` and `response`, in place of those of other layouts."""
+    named = {name: value for name, value in row.items() if value is not None}
+    if "messages" not in named and "conversations" in named:
+        named["messages"] = named["conversations"]
+    if not named.keys() & {"messages", "prompt"} and "instruction" in named:
+        texts = [named["instruction"], named.get("input") or ""]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("instruction and input are not both texts")
+        named["prompt"] = "\n\n".join(filter(None, texts))
+    if given := [name for name in ("response", "completion", "output") if name in named]:
+        named["response"] = named[given[0]]
+    return named
+
+
 def _dialogue(row: Mapping[str, Any], messages: list[Message], first: int = 0) -> Dialogue:
+    system = row.get("system")
+    if isinstance(system, str) and system.strip() and messages[0].get("role") != "system":
+        messages, first = [{"role": "system", "content": system}, *messages], first + 1 if first else 0
     return Dialogue(messages, first, row.get("tools"), row.get("chat_template_kwargs"))
 
 
 def _messages(value: Any, name: str, role: str) -> list[Message]:
-    """Returns messages; a text is one message of `role`, unless `role` is empty."""
+    """Returns messages; a text is one message of `role`, unless `role` is empty, and a single message is a list."""
     if isinstance(value, str) and role:
         return [{"role": role, "content": value}]
+    if isinstance(value, dict):
+        value = [value]
     if not isinstance(value, list) or not value:
         raise ValueError(f"{name} is {'neither a text nor ' if role else 'no '}list of messages")
     for message in value:
         if not isinstance(message, dict):
             raise ValueError(f"{name} has a message that is no object")
-    return value
+    return [_message(message) for message in value]
+
+
+def _message(message: Message) -> Message:
+    """Returns a message with `role` and `content`; ShareGPT's has `from` and `value`."""
+    if "role" in message or "from" not in message:
+        return message
+    others = {name: value for name, value in message.items() if name not in ("from", "value")}
+    return {"role": _ROLES.get(message["from"], message["from"]), "content": message.get("value"), **others}

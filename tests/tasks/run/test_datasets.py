@@ -13,12 +13,15 @@ import pytest
 
 from tasks.core import hub as client
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError, SluiceError, TransientError
+from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import find
 from tasks.run.dossier.corpus import Corpus, Count
 from tasks.run.dossier.summary import _files
 from tasks.run.new_recipe import look_at
+from tasks.run.outside import dataset_refs, external_refs
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
@@ -26,7 +29,12 @@ from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.extract import stage as extract
+from tasks.stages.finetune import ExamplesConfig, examples
+from tests.corpora import Made
+from tests.tasks.trainer.conftest import made
 from tests.tasks.trainer.interchange.hub_server import COMMIT, NAME, HubServer
+
+__all__ = ["made"]
 
 ROOT = f"hf://datasets/{NAME}"
 NEXT = "89abcdef0123456789abcdef0123456789abcdef"
@@ -263,3 +271,19 @@ def test_a_damaged_file_names_its_commit(bench: Bench, published: Path) -> None:
     (published / "data" / "train-0.parquet").write_bytes(b"no Parquet")
     with pytest.raises(InputError, match=rf'{COMMIT}/data/train-0\.parquet of the file source "tales" cannot be read'):
         bench.run("parquet", f"{ROOT}@v1/data/*.parquet")
+
+
+def test_examples_of_a_dataset_are_read_at_the_commit_of_the_version(
+    bench: Bench, published: Path, made: Made, tmp_path: Path
+) -> None:
+    rows = pa.table({"instruction": ["a?", "b?"], "output": ["A", "B"]})
+    pq.write_table(rows, published / "data" / "asked-0.parquet")
+    config = ExamplesConfig(files=(f"{ROOT}/data/asked-*.parquet",), seq_len=96, heldout_share=0)
+    own = ArtifactId("test/examples", "1")
+    output = Output(Store(f"{tmp_path}/other"), own, "fingerprint")
+    refs = [*dataset_refs(examples, config, output.store, own), *external_refs(examples, config)]
+    assert [ref.address for ref in refs] == [f"external:{ROOT}@{COMMIT}/data/asked-*.parquet", "external:files"]
+    bench.hub.commit = NEXT
+    report = examples.run(config, Inputs({"tokenizer": made.tokenizer}, refs), output, Engine())
+    assert report.metrics["examples"] == 2
+    assert all(COMMIT in one.path for one in bench.hub.requests if "/tree/" in one.path)

@@ -167,6 +167,12 @@ def test_documents_and_tokens_are_estimated_from_texts_and_not_from_the_size_of_
     assert group.text_bytes == pytest.approx(300 * size, rel=0.1)
 
 
+def test_a_parquet_file_with_values_that_python_lacks_has_a_recipe(tmp_path: Path) -> None:
+    columns = [pa.array([b"What happened at sea. " * 20] * 2), pa.array([1, None], pa.timestamp("ns"))]
+    pq.write_table(pa.table([*columns, columns[1]], names=["story", "at", "at"]), tmp_path / "news.parquet")
+    assert sources(tmp_path / "news.parquet")["parquet"].text_field == "story"
+
+
 def test_the_longest_field_of_a_parquet_file_without_usual_names_has_the_texts(tmp_path: Path) -> None:
     table = pa.table({"headline": ["Boats", "Wind"], "story": [article(1), article(2)], "words": [240, 240]})
     pq.write_table(table, tmp_path / "news.parquet")

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, StoreError
 from tasks.core.store import Store
 from tasks.stages.extract.config import ExtractConfig, FileSource
@@ -32,6 +34,12 @@ def source(folder: Path, pattern: str = "**/*", kind: str = "text", **options: o
 
 def rows(found: FileSource) -> list[InputRow]:
     return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
+
+
+def extracted(folder: Path, given: FileSource) -> Artifact:
+    return run_stage_in(
+        folder / "store", "tasks.stages.extract.stage", ExtractConfig(files=(given,)), kind="extracted", version="dev"
+    )
 
 
 def put(folder: Path, **files: int) -> None:
@@ -228,6 +236,72 @@ def test_parquet_rows_are_read_by_the_named_columns(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match='no column "text"'):
         rows(source(tmp_path, "*.parquet", "parquet"))
+
+
+PROSE = "A row that holds a text like any other, long enough to be a document of the corpus. " * 4
+NOT_UTF8 = pa.array([PROSE.encode(), b"caf\xe9 " * 40]).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "kept", "left_out"),
+    [
+        (pa.array([1, None], pa.timestamp("ns")), '{"m":"1970-01-01T00:00:00.000000001"}', 0),
+        (pa.array([1, None], pa.timestamp("us", "Mars/Olympus")), '{"m":"1970-01-01T00:00:00.000001+00:00"}', 0),
+        (pa.array([253402300800, None], pa.timestamp("s")), '{"m":"+10000-01-01T00:00:00"}', 0),
+        (pa.array([1, None], pa.duration("ns")), '{"m":1e-09}', 0),
+        (NOT_UTF8.take(pa.array([1, None])), None, 1),
+        (pa.StructArray.from_arrays([pa.array([1, 2])] * 2, names=["a", "a"]), None, 2),
+    ],
+)
+def test_a_metadata_value_that_python_lacks_costs_no_document(
+    tmp_path: Path, column: pa.Array, kept: str | None, left_out: int
+) -> None:
+    pq.write_table(pa.table({"text": [f"{n} {PROSE}" for n in "ab"], "m": column}), tmp_path / "d.parquet")
+    made = extracted(tmp_path, source(tmp_path, "*.parquet", "parquet"))
+    (part,) = made.files("documents/")
+    assert made.table(part).sort_by("url").column("metadata").to_pylist() == [kept, None]
+    assert made.parts[0].metrics.get("metadata_unreadable", 0) == left_out
+
+
+def test_of_two_columns_of_one_name_metadata_has_neither_and_a_text_is_refused(tmp_path: Path) -> None:
+    columns = [pa.array([f"{n} {PROSE}" for n in "ab"]), pa.array([1, 2]), pa.array([3, 4]), pa.array([5, 6])]
+    pq.write_table(pa.table(columns, names=["text", "m", "m", "n"]), tmp_path / "d.parquet")
+    made = extracted(tmp_path, source(tmp_path, "*.parquet", "parquet"))
+    (part,) = made.files("documents/")
+    assert made.table(part).sort_by("url").column("metadata").to_pylist() == ['{"n":5}', '{"n":6}']
+    assert made.parts[0].metrics["metadata_unreadable"] == 2
+    with pytest.raises(InputError, match='has several columns "m"'):
+        rows(source(tmp_path, "*.parquet", "parquet", text_field="m"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+)
+def test_a_text_of_any_type_that_is_utf8_is_read_and_another_is_rejected_alone(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    texts = (
+        NOT_UTF8.dictionary_encode()
+        if pa.types.is_dictionary(kind)
+        else NOT_UTF8.cast(options=pc.CastOptions(kind, allow_invalid_utf8=True))
+    )
+    pq.write_table(pa.table({"text": texts, "url": pa.array([b"http://a.example/", b"\xff"])}), tmp_path / "d.parquet")
+    made = extracted(tmp_path, source(tmp_path, "*.parquet", "parquet"))
+    (part,) = made.files("documents/")
+    assert made.table(part, columns=["url", "text"]).to_pylist() == [
+        {"url": "http://a.example/", "text": PROSE.strip()}
+    ]
+    assert made.record.rejected == {"text_not_utf8": 1}
+
+
+def test_a_url_that_is_not_utf8_is_a_reason(tmp_path: Path) -> None:
+    urls = pa.array([b"http://a.example/\xff"]).view(pa.string())
+    pq.write_table(pa.table({"text": [PROSE], "url": urls}), tmp_path / "d.parquet")
+    assert [row.refused for row in rows(source(tmp_path, "*.parquet", "parquet"))] == ["url_invalid"]
 
 
 def test_foreign_warc_files_keep_the_offset_of_each_record(tmp_path: Path, warc) -> None:  # type: ignore[no-untyped-def]

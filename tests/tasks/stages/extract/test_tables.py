@@ -255,6 +255,31 @@ def test_a_column_that_was_added_later_is_null_in_older_rows(table: Any) -> None
     assert [row.refused for row in rows(source(table, text_field="note"))].count("no_text") == 9
 
 
+@pytest.mark.oracle("deltalake")
+def test_dates_after_9999_in_rows_partitions_and_statistics_are_read(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    table = Delta(tmp_path)
+    days = pa.array([2932897, 3], pa.int32()).cast(pa.date32())
+    columns = {"id": [0, 1], "text": [WORDS, WORDS], "day": days, "lang": days}
+    write_deltalake(table.path, pa.table(columns), partition_by=["lang"])
+    found = sorted((json.loads(row.metadata) for row in rows(source(table))), key=lambda one: str(one["id"]))
+    assert [(one["day"], one["lang"]) for one in found] == [("+10000-01-01",) * 2, ("1970-01-04",) * 2]
+
+
+def test_a_value_that_python_lacks_costs_one_field_and_no_row(table: Any) -> None:
+    (path, *_) = (file.local() for file in find_files(source(table, **table.pin(1))))
+    old = pq.read_table(path)
+    odd = pa.array([b"\xff", *[b"a"] * 5]).view(pa.string())
+    times = pa.array([1] * 6, pa.timestamp("ns"))
+    lacking = old.set_column(0, old.schema.field("id").with_type(times.type), times)
+    # No writer of the formats makes such a file: it stands for one of another engine.
+    pq.write_table(lacking.set_column(1, lacking.schema.field("text"), odd), path)
+    found = rows(source(table, **table.pin(1)))
+    assert [row.refused for row in found] == ["text_not_utf8", *[""] * 5]
+    assert json.loads(found[1].metadata)["id"] == "1970-01-01T00:00:00.000000001"
+
+
 @pytest.mark.oracle("pyiceberg")
 def test_a_renamed_column_is_read_from_older_files(tmp_path: Path) -> None:
     table = Iceberg(tmp_path)

@@ -1,9 +1,13 @@
 """The stage `examples`: the learned tokens, and that every row is accounted for."""
 
+import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
@@ -76,6 +80,86 @@ def test_an_unusable_row_is_named_or_counted(examples: Make) -> None:
     causes = [json.loads(line)["id"] for line in artifact.read(path).splitlines()]
     assert causes == ["rows.jsonl:2", "rows.jsonl:3", "rows.jsonl:6"]
     assert [Examples(artifact)[number].origin["line"] for number in range(3)] == [1, 5, 8]
+
+
+TALK = [{"prompt": f"ask {n}?", "response": f"say {n}"} for n in range(3)]
+LAYOUTS = {
+    "prompt and completion": {"prompt": "ask 1?", "completion": "say 1"},
+    "prompt and completion of messages": {
+        "prompt": [{"role": "user", "content": "ask 1?"}],
+        "completion": [{"role": "assistant", "content": "say 1"}],
+    },
+    "Alpaca": {"instruction": "ask", "input": "1?", "output": "say 1"},
+    "ShareGPT": {"conversations": [{"from": "human", "value": "ask 1?"}, {"from": "gpt", "value": "say 1"}]},
+    "nulls": {"messages": None, "instruction": "ask 1?", "input": None, "output": "say 1"},
+    "mapped": {"question": "ask 1?", "answer": "say 1"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_usual_layouts_are_recognised_and_others_mapped(made: Made, examples: Make, layout: str) -> None:
+    settings = {"fields": {"prompt": "question", "response": "answer"}} if layout == "mapped" else {}
+    prompt, response = texts_of(made, Examples(examples([LAYOUTS[layout]], **settings)))
+    assert response == "say 1\n<|endoftext|>"
+    between = "\n\n" if layout == "Alpaca" else " "
+    assert prompt == f"### Instruction:\nask{between}1?\n\n### Response:\n"
+
+
+def test_the_system_text_of_a_row_comes_first(made: Made, examples: Make) -> None:
+    found = Examples(examples([{"system": "Be kind.", "conversations": LAYOUTS["ShareGPT"]["conversations"]}]))
+    assert texts_of(made, found)[0].startswith("Be kind.\n\n### Instruction:\nask 1?")
+
+
+def test_an_unreadable_row_names_its_fields(examples: Make) -> None:
+    artifact = examples([{"question": "a", "answer": "b"}, *TALK])
+    (path,) = artifact.files("quarantine/")
+    (cause,) = [json.loads(line)["error"] for line in artifact.read(path).splitlines()]
+    assert cause.endswith("(fields of the row: answer, question)")
+    with pytest.raises(ValidationError, match='no field "question": the fields are messages'):
+        examples(TALK, fields={"question": "prompt"})
+
+
+def packed(folder: Path, form: str) -> Path:
+    """A file with the rows of TALK in some form."""
+    lines, path = "".join(f"{json.dumps(row)}\n" for row in TALK).encode(), folder / f"rows.{form}"
+    if form == "parquet":
+        messages = [[{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["response"]}]
+                    for row in TALK]  # fmt: skip
+        times = pa.array([1, 2, None], pa.timestamp("ns"))
+        pq.write_table(pa.table({"messages": messages, "at": times, "bytes": [b"\xff"] * 3}), path)
+    elif form == "json":
+        path.write_text(json.dumps(TALK, indent=1))
+    elif form == "jsonl.zst":
+        path.write_bytes(pa.compress(lines, "zstd", asbytes=True))
+    else:
+        path.write_bytes(gzip.compress(lines) if form == "jsonl.gz" else lines.decode().encode("utf-16"))
+    return path
+
+
+@pytest.mark.parametrize("form", ["jsonl.gz", "jsonl.zst", "json", "parquet", "utf16.jsonl"])
+def test_packed_files_arrays_and_parquet_give_the_same_examples(made: Made, tmp_path: Path, form: str) -> None:
+    config = ExamplesConfig(files=(str(packed(tmp_path, form)),), seq_len=96, heldout_share=0)
+    made_of = run_stage_in(
+        tmp_path / "store", stage.__name__, config, {"tokenizer": made.tokenizer}, kind="examples", version="dev"
+    )
+    found = Examples(made_of)
+    decode = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode()).decode
+    assert [decode(found[n].tokens.tolist(), skip_special_tokens=True) for n in range(3)] == [
+        f"### Instruction:\nask {n}?\n\n### Response:\nsay {n}\n" for n in range(3)
+    ]
+    assert found.source(found[2]) == {"file": f"rows.{form}", "line": 3, "id": ""}
+
+
+def test_a_pattern_names_several_files_and_no_file_twice(made: Made, tmp_path: Path) -> None:
+    paths = [packed(tmp_path, form) for form in ("jsonl.gz", "parquet")]
+    config = ExamplesConfig(files=(f"{tmp_path}/rows.*",), seq_len=96, heldout_share=0)
+    inputs = {"tokenizer": made.tokenizer}
+    artifact = run_stage_in(tmp_path / "store", stage.__name__, config, inputs, kind="examples", version="dev")
+    assert list(Examples(artifact).summary["files"].values()) == [path.name for path in paths]
+    assert artifact.record.rows_out == 6
+    twice = config.model_copy(update={"files": (f"{tmp_path}/rows.*", str(paths[0]))})
+    with pytest.raises(InputError, match=r"two patterns match .*rows\.jsonl\.gz"):
+        run_stage_in(tmp_path / "store", stage.__name__, twice, inputs, kind="examples", version="twice")
 
 
 def test_a_row_with_an_empty_answer_is_rejected(examples: Make) -> None:
