@@ -33,7 +33,6 @@ from tasks.formats.documents.tombstones import (
     PREVIOUS,
     TAKEDOWN,
     Tombstone,
-    Tombstones,
     heads,
     read_all,
 )
@@ -209,6 +208,8 @@ def one_takedown(recipe: Recipe, version: str, at: Address) -> str:
         report=report,
         record=link("its artifact", f"{ROOT}/artifact/{address}"),
         state=_state(made, report, standing),
+        # Reports of earlier versions do not have them.
+        unmatched=[[one["kind"], one["value"], ", ".join(one["nearest"])] for one in report.get("unmatched", [])],
         values=[
             [one["kind"], one["value"], badge("in force") if one["value"] in now else badge("lifted", "pale"),
              one["reason"], artifact_link(one["origin"]) if "@" in one["origin"] else one["origin"]]
@@ -253,7 +254,7 @@ def preview(store: Store, recipe: str, asked: Query, standing: Standing) -> dict
                 steps = len(reader.readings.of(entry.shard, entry.row).steps) if reader.readings.run else None
                 trace = link(entry.uid.hex(), f"{ROOT}/trace", recipe=recipe, version=version, what=entry.uid.hex())
                 rows.append([value, version, trace, entry.url, entry.n_tokens, steps])
-        notes += [] if met else [f"{kind} {value}: no kept document"]
+        notes += [] if met else [f"{kind} {value}: no kept document{_nearest(readers, kind, value)}"]
     if len(values) > MOST_VALUES:
         notes.append(f"The first {MOST_VALUES} of {len(values):,} lines were looked up.")
     return {"problem": "", "rows": rows, "notes": notes, "of": " and ".join(readers)}
@@ -279,10 +280,17 @@ def _look_up(reader: "LineageReader", kind: str, value: str) -> tuple[int, "list
         entry = reader.index.by_uid(bytes.fromhex(value))
         entries = [entry] if entry else []
     else:
-        covered = Tombstones(urls=frozenset([value]))
-        spellings = [*covered.spellings, *sorted(covered.file_urls)]
-        entries = [entry for spelling in spellings for entry in reader.entries_of(spelling)]
+        entries = reader.entries_of(value)
     return len(entries), entries[:MOST_DOCUMENTS]
+
+
+def _nearest(readers: "Mapping[str, LineageReader]", kind: str, value: str) -> str:
+    """Returns the kept URLs of the same host that are most like a URL, as text; "" if there are none."""
+    host = host_name(value) if kind == URL else None
+    near: list[str] = []
+    for index in (reader.index for reader in readers.values() if host and reader.index is not None):
+        near += [entry.url for entry in index.by_domain(bare(host or ""), MOST_COMPARED)[1]]
+    return f"; the nearest: {', '.join(nearest(value, near))}" if near else ""
 
 
 def checked(asked: Query, standing: Standing) -> tuple[TakedownConfig, list[Value], list[Value]]:

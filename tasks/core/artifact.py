@@ -300,6 +300,13 @@ class Artifact(ArtifactFolder):
         size = next(entry.bytes for part in self.parts for entry in part.files if entry.path == path)
         return parquet.rows_of_remote(self.store, f"{self.path}/{path}", size, column, values, columns)
 
+    def column(self, path: str, column: str) -> pa.ChunkedArray:
+        """Returns a column of a Parquet file; of a file on a remote store, only this column is fetched."""
+        if self.store.is_local:
+            return self.table(path, [column]).column(column)
+        size = next(entry.bytes for part in self.parts for entry in part.files if entry.path == path)
+        return parquet.columns_of_remote(self.store, f"{self.path}/{path}", size, [column]).column(column)
+
     def ref(self, role: str) -> InputRef:
         """Returns the reference to this artifact, for the record of an artifact that is made from it."""
         address, record = str(self.address), self.record

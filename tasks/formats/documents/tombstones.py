@@ -5,9 +5,10 @@ and value. A takedown contains all earlier ones, so the newest one has all tombs
 concurrently do not contain each other, and both are in force. A lift names a tombstone by the takedown that introduced
 it. It applies to every takedown that still contains this tombstone, but not to a later request for the same value.
 
-A tombstone of a URL covers the page at this URL: http and https, with and without "www.". One of a file:// URL, which a
-document from a folder has, covers exactly this URL. One of a domain covers the domain and its subdomains, on all ports.
-One of a document covers its id: a URL with specific bytes. Copies of the same text at other URLs are not covered.
+A tombstone of a URL covers the page at this URL in every spelling (`tasks.formats.web.url.identity`): http and https,
+with and without "www.". One of a file:// URL, which a document from a folder has, covers exactly this URL. One of a
+domain covers the domain and its subdomains, on all ports. One of a document covers its id: a URL with specific bytes.
+Copies of the same text at other URLs are not covered.
 """
 
 import re
@@ -26,8 +27,8 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
-from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.url import authority, bare, split_port
+from tasks.formats.web.canonical_url import page_identity
+from tasks.formats.web.url import authority, bare, identity, schemeless, split_port
 
 TAKEDOWN = "takedown"
 """Kind of the artifacts with tombstones, and the reason of rows that they cover."""
@@ -43,7 +44,7 @@ KINDS = (URL, DOMAIN, DOCUMENT)
 SCHEMA = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),  # one of KINDS
-        pa.field("value", pa.string(), nullable=False),  # `canonical_document_url`, host name, or id (32 hex digits)
+        pa.field("value", pa.string(), nullable=False),  # `document_identity`, host name, or id (32 hex digits)
         pa.field("reason", pa.string(), nullable=False),
         pa.field("requested_by", pa.string(), nullable=False),
         pa.field("date", pa.string(), nullable=False),  # of the request, ISO 8601
@@ -119,14 +120,21 @@ def read(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
 def read_all(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
     """Like `read`, with one tombstone per kind, value and takedown that introduced it."""
     lifted = {(lift.kind, lift.value, lift.takedown) for lift in read_lifted(folders)}
-    stones = {Tombstone(**row) for folder in folders for row in folder.table(FILE).to_pylist()}
+    stones = {Tombstone(**_identified(row)) for folder in folders for row in folder.table(FILE).to_pylist()}
     return sorted(stone for stone in stones if (stone.kind, stone.value, stone.takedown) not in lifted)
 
 
 def read_lifted(folders: Sequence[ArtifactFolder]) -> list[Lift]:
     """Returns all lifts of takedowns, sorted."""
     folders_with_lifts = (folder for folder in folders if folder.store.exists(f"{folder.path}/{LIFTED_FILE}"))
-    return sorted({Lift(**row) for folder in folders_with_lifts for row in folder.table(LIFTED_FILE).to_pylist()})
+    rows = (row for folder in folders_with_lifts for row in folder.table(LIFTED_FILE).to_pylist())
+    return sorted({Lift(**_identified(row)) for row in rows})
+
+
+def _identified(row: dict[str, str]) -> dict[str, str]:
+    """Returns a row with the identity of its URL; earlier versions of the takedown stored other spellings."""
+    is_page = row["kind"] == URL and not row["value"].startswith(_FILE_SCHEME)
+    return {**row, "value": identity(row["value"])} if is_page else row
 
 
 def in_force(store: Store, recipe: str) -> list[Artifact]:
@@ -144,16 +152,29 @@ def heads(takedowns: Sequence[Artifact]) -> list[Artifact]:
     return [takedown for takedown in takedowns if str(takedown.address) not in contained]
 
 
-def canonical_document_url(url: str) -> str | None:
-    """Returns the canonical form of a document's URL, or None if a tombstone cannot name it.
+def document_identity(url: str) -> str | None:
+    """Returns what identifies the page or file of a document's URL, or None if a tombstone cannot name it.
 
     That of a page is in `canonical_url`. A file:// URL stays as it is: extraction writes it in one spelling, and its
     fragment is the number of a row.
 
-    >>> canonical_document_url("HTTP://a.example:80/#top"), canonical_document_url("file://dump/a.jsonl#7")
+    >>> document_identity("HTTP://a.example:80/#top"), document_identity("file://dump/a.jsonl#7")
     ('http://a.example/', 'file://dump/a.jsonl#7')
     """
-    return url if _FILE_URL.fullmatch(url) else canonical(url)
+    return url if _FILE_URL.fullmatch(url) else page_identity(url)
+
+
+def page_term(url: str) -> str:
+    """Returns what the URLs of documents from one page have in common: the term of the page in an index.
+
+    This is the `document_identity` without scheme and "www."; a text without one is returned unchanged. A tombstone
+    covers all URLs with the term of its own.
+
+    >>> page_term("http://www.a.example/%7eann/"), page_term("https://a.example/~ann/")
+    ('a.example/~ann/', 'a.example/~ann/')
+    """
+    page = document_identity(url)
+    return url if page is None or page.startswith(_FILE_SCHEME) else schemeless(page)
 
 
 @dataclass(frozen=True)
@@ -161,7 +182,7 @@ class Tombstones:
     """A set of tombstones. Picklable; empty by default.
 
     Args:
-        urls: canonical URLs (`canonical_document_url`).
+        urls: identities of pages and file:// URLs (`document_identity`).
         domains: host names in canonical form.
         documents: document ids, 32 hex digits.
     """
@@ -215,13 +236,13 @@ class Tombstones:
 
     @property
     def spellings(self) -> list[str]:
-        """The canonical URLs of pages that the tombstones of URLs cover, sorted by page within scheme and "www."."""
+        """The identities of pages that the tombstones of URLs cover, sorted by page within scheme and "www."."""
         pages = sorted(self._pages)
         return [f"{scheme}://{www}{page}" for scheme in ("http", "https") for www in ("", "www.") for page in pages]
 
     def covers_raw_url(self, url: str) -> bool:
         """Returns whether a URL that need not be canonical is covered."""
-        plain = canonical_document_url(url)
+        plain = document_identity(url)
         return plain is not None and self.covers_url(plain)
 
     def mask(self, documents: pa.Table) -> NDArray[np.bool_]:
@@ -284,8 +305,8 @@ NO_TOMBSTONES = Tombstones()
 
 
 def _page(url: str) -> str:
-    """Returns the key of a page: its canonical URL without scheme and "www."."""
-    return bare(url.partition("://")[2])
+    """Returns the identity of the page at a canonical URL, without scheme and "www."."""
+    return schemeless(identity(url))
 
 
 def _flags(values: pa.ChunkedArray) -> NDArray[np.bool_]:

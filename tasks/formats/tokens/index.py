@@ -27,6 +27,7 @@ from tasks.core.part import Part
 from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
 from tasks.formats.documents import key_index
 from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex
+from tasks.formats.documents.tombstones import page_term
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import read_label, uid_bytes
 from tasks.formats.web.domain import domains_of, host_name
@@ -92,7 +93,7 @@ def _keys(uids: str, urls: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[n
     keys_of_host = {host: key_index.keys_of(DOMAIN, filter(None, domains_of(host))) for host in set(hosts)}
     domains = [keys_of_host[host] for host in hosts]
     ids = [uids[first : first + 32] for first in range(0, len(uids), 32)]
-    keys = [key_index.keys_of(URL, urls), key_index.keys_of(ID, ids), *domains]
+    keys = [key_index.keys_of(URL, map(page_term, urls)), key_index.keys_of(ID, ids), *domains]
     return np.concatenate(keys), np.concatenate([rows, rows, np.repeat(rows, list(map(len, domains)))])
 
 
@@ -143,9 +144,11 @@ class DocumentIndex:
         return tuple(part.name for part in self._parts)
 
     def by_url(self, url: str) -> list[IndexEntry]:
-        """Returns the documents captured from a URL, sorted by id: one for each distinct content."""
-        _, places = self._keys.find(URL, url)
-        return sorted(entry for entry in self._entries(places) if entry.url == url)
+        """Returns the documents captured from the page at a URL in any spelling (`page_term`), sorted by id."""
+        term = page_term(url)
+        # Indexes of earlier versions have the URLs themselves.
+        places = sorted({place for value in {term, url} for place in self._keys.find(URL, value)[1]})
+        return sorted(entry for entry in self._entries(places) if page_term(entry.url) == term)
 
     def by_uid(self, uid: bytes) -> IndexEntry | None:
         """Returns the document with an id of 16 bytes, or None if it was not encoded."""

@@ -1,4 +1,6 @@
-"""Canonical form of URLs: one spelling per page, without tracking parameters and session ids.
+"""Canonical form of URLs: a page's URL as its links spell it, without tracking parameters and session ids.
+
+Spellings that differ only in their escapes stay different here, and have one `tasks.formats.web.url.identity`.
 
 The parser is ada (WHATWG URL standard), so the crawler parses a URL like a browser: 598,000 joins per CPU-second.
 """
@@ -7,7 +9,7 @@ import re
 
 import ada_url
 
-from tasks.formats.web.url import MAX_CRAWLED_URL, authority
+from tasks.formats.web.url import MAX_CRAWLED_URL, authority, identity
 
 # Parameters that identify a click, a campaign or a visit, never a page. Advertising and mail tools add those of the
 # first two lines to links. The last two lines are session ids, matched by value if the name has other uses ("sid=3" is
@@ -20,7 +22,8 @@ _TRACKING = re.compile(
     re.I,
 )
 # A Java server's session id is in the path. (That of ASP.NET, "/(S(..))/", is kept: without it the server redirects.)
-_PATH_SESSION = re.compile(r";(?:jsessionid|phpsessid)=[^/?;]*", re.I)
+_PATH_PARAMETER = re.compile(r";[^/?;]*")
+_PATH_SESSION = re.compile(r";(?:jsessionid|phpsessid)=.*", re.I)
 
 
 def canonical(url: str, base: str | None = None) -> str | None:
@@ -34,21 +37,43 @@ def canonical(url: str, base: str | None = None) -> str | None:
     >>> canonical("mailto:a@b.example") is None
     True
     """
+    href = _parsed(url, base)
+    if href is None or "@" in authority(href) or len(href) > MAX_CRAWLED_URL:
+        return None
+    return _shortened(href)
+
+
+def page_identity(url: str) -> str | None:
+    """Returns the `identity` of the page at any http or https URL, or None for another text.
+
+    A crawler need not be able to fetch it: a user name and a password are ignored, and any length is accepted.
+
+    >>> page_identity("http://me:secret@Example.com/%7eann/#top")
+    'http://example.com/~ann/'
+    """
+    href = _parsed(url)
+    if href is not None and "@" in (host := authority(href)):
+        href = href.replace(host, host.rpartition("@")[2], 1)
+    shortened = href and _shortened(href)
+    return identity(shortened) if shortened else None
+
+
+def _parsed(url: str, base: str | None = None) -> str | None:
+    """Returns the WHATWG normal form of an http or https URL without its fragment, or None."""
     try:
         href = ada_url.join_url(base, url) if base else ada_url.normalize_url(url)
     except (ValueError, UnicodeError):
         return None
-    if not href.startswith(("http://", "https://")):
-        return None
-    href = href.partition("#")[0]
+    return href.partition("#")[0] if href.startswith(("http://", "https://")) else None
+
+
+def _shortened(href: str) -> str | None:
     host = authority(href)
-    if "@" in host or len(href) > MAX_CRAWLED_URL:
-        return None
     if host.endswith(".") or ".:" in host:
         return _without_dot(href)
     if ";" in href:
         path, separator, query = href.partition("?")
-        href = _PATH_SESSION.sub("", path) + separator + query
+        href = _PATH_PARAMETER.sub(_unless_session, path) + separator + query
     return _without_tracking(href) if "?" in href else href
 
 
@@ -58,13 +83,17 @@ def _without_dot(href: str) -> str | None:
         url.hostname = url.hostname.rstrip(".")
     except ValueError:  # nothing but dots
         return None
-    return canonical(url.href)
+    return _shortened(url.href)
+
+
+def _unless_session(parameter: re.Match[str]) -> str:
+    return "" if _PATH_SESSION.fullmatch(identity(parameter[0])) else parameter[0]
 
 
 def _without_tracking(href: str) -> str:
     path, _, query = href.partition("?")
     fields = query.split("&")
-    remaining = [field for field in fields if not _TRACKING.match(field)]
+    remaining = [field for field in fields if not _TRACKING.match(identity(field))]
     if len(remaining) == len(fields):
         return href
     return f"{path}?{'&'.join(remaining)}" if remaining else path

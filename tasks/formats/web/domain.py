@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.canonical_url import page_identity
 from tasks.formats.web.url import authority, key, split_port
 
 _LIST = ".tld_set_snapshot"
@@ -31,7 +31,7 @@ def host_name(url: str) -> str | None:
     """
     if plain := _PLAIN.match(url):
         return plain[1]
-    page = canonical(url)
+    page = page_identity(url)
     return None if page is None else split_port(authority(page))[0]
 
 

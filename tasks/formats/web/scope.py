@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tasks.formats.documents.tombstones import NO_TOMBSTONES, TAKEDOWN, Tombstones
 from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.url import authority, bare
+from tasks.formats.web.url import authority, bare, identity, schemeless
 
 _MAX_CACHED_HOSTS = 1 << 16
 
@@ -15,8 +15,8 @@ class Scope:
 
     Args:
         entries: "host", "host:port" or "*.domain" (the domain and its subdomains).
-        prefixes: URL prefixes; on a host with prefixes, only URLs with one of them are covered. Like hosts, prefixes
-            apply to http and https, with and without "www.".
+        prefixes: URL prefixes; on a host with prefixes, only URLs with one of them are covered, in any spelling
+            (`url.identity`). Like hosts, prefixes apply to http and https, with and without "www.".
         include_pattern: regular expression that must match somewhere in a URL; "" admits all.
         exclude_pattern: regular expression that must not match anywhere in a URL; "" excludes none.
         taken_down: URLs and domains that are never covered.
@@ -106,7 +106,7 @@ class Scope:
         if self._taken_down.covers_url(url):
             return TAKEDOWN
         prefixes = self._prefixes.get(bare(host))
-        if prefixes is not None and not _schemeless(url).startswith(prefixes):
+        if prefixes is not None and not schemeless(identity(url)).startswith(prefixes):
             return "include_prefixes"
         if self._include is not None and not self._include.search(url):
             return "include_pattern"
@@ -117,8 +117,4 @@ def _prefix(url: str) -> str:
     prefix = canonical(url)
     if prefix is None:
         raise ValueError(f"the prefix {url!r} is no http or https address")
-    return _schemeless(prefix)
-
-
-def _schemeless(url: str) -> str:
-    return bare(url.partition("://")[2])
+    return schemeless(identity(prefix))

@@ -1,12 +1,13 @@
-"""URLs as text: length limits, the parts and the key of a canonical URL, and the host of any text.
+"""URLs as text: length limits, the parts, identity and key of a canonical URL, and the host of any text.
 
 This module needs no URL library; `tasks.formats.web.canonical_url` computes the canonical form.
 """
 
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 MAX_CRAWLED_URL = 4096
 """Maximum length in characters of a URL to crawl: half of the 8 kB that nginx and Apache accept for a request line by
@@ -17,6 +18,11 @@ browsers (RFC 9110, section 4.1: support at least 8,000 octets)."""
 MAX_CANONICAL_URL = 2_000
 """Maximum length in characters of a `rel=canonical` URL. It is written for search engines, whose protocol
 (sitemaps.org) accepts URLs of fewer than 2,048 characters."""
+
+WITHOUT_ESCAPES = re.compile(r"[!#$&'()*+,/:;=?@\[\]0-9A-Za-z._~-]*")
+"""A text of characters that a URI can have unescaped (RFC 3986, sections 2.2 and 2.3): its own `identity`."""
+_WITH_EQUIVALENT = re.compile(r"%[0-9A-Fa-f]{2}|%|[^%!#$&'()*+,/:;=?@\[\]0-9A-Za-z._~-]+")
+_UNRESERVED = re.compile(r"[0-9A-Za-z._~-]")
 
 _MAX_SEGMENTS = 20
 _LONGEST_CYCLE = 4
@@ -45,9 +51,39 @@ def is_trap(url: str) -> bool:
     )
 
 
+def identity(url: str) -> str:
+    """Returns what identifies the page at a canonical URL: equal for all spellings that RFC 3986 calls equivalent.
+
+    Escapes have upper-case digits, and those of unreserved characters are decoded (sections 6.2.2.1 and 6.2.2.2). What
+    a URI has only as an escape is escaped: other characters, and a "%" that begins no escape. Reserved characters
+    differ from their escapes. The result is a URI and its own identity. Requests use the spelling of the page that
+    links to it, because some sites know only one.
+
+    >>> identity("http://h/%d9%85/%7Eann/%2f?q=%26|"), identity("http://h/100%")
+    ('http://h/%D9%85/~ann/%2F?q=%26%7C', 'http://h/100%25')
+    """
+    return url if WITHOUT_ESCAPES.fullmatch(url) else _WITH_EQUIVALENT.sub(_normal, url)
+
+
+def distinct(urls: Iterable[str]) -> tuple[str, ...]:
+    """Returns the first spelling of each page among canonical URLs, in their order."""
+    first: dict[str, str] = {}
+    for url in urls:
+        first.setdefault(identity(url), url)
+    return tuple(first.values())
+
+
+def _normal(match: re.Match[str]) -> str:
+    text = match[0]
+    if len(text) != 3 or text[0] != "%":
+        return quote(text.encode("utf-8", "surrogatepass"), safe="")
+    char = chr(int(text[1:], 16))
+    return char if _UNRESERVED.fullmatch(char) else text.upper()
+
+
 def key(url: str) -> bytes:
-    """Returns the key of a canonical URL: its blake2b-128 hash, 16 bytes."""
-    return hashlib.blake2b(url.encode(), digest_size=16).digest()
+    """Returns the key of a canonical URL: the blake2b-128 hash of its identity, 16 bytes."""
+    return hashlib.blake2b(identity(url).encode(), digest_size=16).digest()
 
 
 def authority(url: str) -> str:
@@ -138,3 +174,8 @@ def bare(host: str) -> str:
     A site that serves both its bare name and "www." redirects from one to the other.
     """
     return host.removeprefix("www.")
+
+
+def schemeless(url: str) -> str:
+    """Returns a canonical URL without its scheme and "www."."""
+    return bare(url.partition("://")[2])

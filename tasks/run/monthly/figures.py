@@ -20,6 +20,7 @@ from tasks.core.store import Store
 from tasks.core.version_index import VersionIndex
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.web.domain import registered_domain
+from tasks.formats.web.url import identity
 from tasks.run.monthly.cycle import new_tokens
 from tasks.stages.consolidate.funnel import DEDUP, KEPT, UNCHANGED
 from tasks.stages.crawl.storage.crawldb import GONE, URLS_FILE
@@ -123,10 +124,11 @@ def gone_pages(warc: Artifact) -> int:
         if "/crawldb/" not in ref.address:
             continue
         database = Artifact.open_at(warc.store, ArtifactId.parse(ref.address))
-        urls = set(database.table(URLS_FILE, ["url"], gone & pc.field("captured_at").is_valid())["url"].to_pylist())
+        captured = database.table(URLS_FILE, ["url"], gone & pc.field("captured_at").is_valid())
+        urls = set(map(identity, captured["url"].to_pylist()))
         for earlier in database.record.inputs:
             if earlier.role == "previous" and (before := Artifact.find(warc.store, ArtifactId.parse(earlier.address))):
-                urls -= set(before.table(URLS_FILE, ["url"], gone)["url"].to_pylist())
+                urls -= set(map(identity, before.table(URLS_FILE, ["url"], gone)["url"].to_pylist()))
         pages += len(urls)
     return pages
 

@@ -8,12 +8,18 @@ Kept documents are found in the document index, sequences by binary search in th
 blocks that are needed are fetched, and of Parquet files only the columns that are needed.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tasks.core.artifact import EXTERNAL, Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -22,7 +28,8 @@ from tasks.core.hub import is_dataset
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
-from tasks.formats.documents.key_index import PART_KEYS_FOLDER, KeyIndex
+from tasks.formats.documents.key_index import PART_KEYS_FOLDER, URL, KeyIndex
+from tasks.formats.documents.tombstones import Tombstones, document_identity, page_term
 from tasks.formats.tokens.exposure import origin_of, origin_ref, origin_step, unrecorded
 from tasks.formats.tokens.index import DocumentIndex, IndexEntry
 from tasks.formats.tokens.origins import Origin, accumulates, read_origins
@@ -30,6 +37,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
 from tasks.formats.warc.archive import Provenance, provenance_of
+from tasks.formats.web.url import bare
 from tasks.run import lineage
 from tasks.stages.chunks.structure import PageLayout
 
@@ -38,6 +46,9 @@ if TYPE_CHECKING:
 
 _IN_FLIGHT = 32
 """Concurrent look-ups; each waits for several blocks in sequence."""
+
+DocumentMask = Callable[[pa.Table], NDArray[np.bool_]]
+"""Maps a table with id and url of documents to a mask of some of them, shape (rows,)."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -213,7 +224,7 @@ class LineageReader:
         return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
 
     def entries_of(self, url: str) -> list[IndexEntry]:
-        """Returns the index entries of the kept documents of a URL."""
+        """Returns the index entries of the kept documents from the page at a URL."""
         return self.index.by_url(url) if self.index else []
 
     def url(self, shard: str, row: int) -> str:
@@ -225,7 +236,8 @@ class LineageReader:
     ) -> list[tuple[str, tuple[Any, ...]]]:
         """Returns (part, values of `columns`) for rows of a Parquet folder in which `column` has one of `values`.
 
-        [] if there is no artifact of this kind. Every part is searched if the artifact has no index of its rows.
+        For a URL, these are the rows of its page in any spelling, as a takedown covers it. [] if there is no artifact
+        of this kind. Every part is searched if the artifact has no index of its rows.
 
         Args:
             kind: kind of the artifact.
@@ -240,14 +252,19 @@ class LineageReader:
         paths = artifact.files(folder)
         if artifact.files(f"{PART_KEYS_FOLDER}/"):
             index = KeyIndex(artifact)
-            parts = {index.parts[part] for value in values for part, _ in index.find(column, value)[1]}
+            # Indexes of earlier versions have the URLs themselves.
+            terms = {*values, *map(page_term, values)} if column == URL else values
+            parts = {index.parts[part] for term in terms for part, _ in index.find(column, term)[1]}
             paths = [path for path in paths if path.removeprefix(folder).removesuffix(".parquet") in parts]
-        tables = many(lambda path: artifact.rows(path, column, values, columns), paths)
+
+        def matching(path: str) -> list[dict[str, Any]]:
+            wanted = _spellings(artifact.column(path, URL), values) if column == URL else values
+            return artifact.rows(path, column, wanted, columns).to_pylist() if wanted else []
+
+        rows = many(matching, paths)
         names = (path.removeprefix(folder).removesuffix(".parquet") for path in paths)
         return [
-            (name, tuple(row[key] for key in columns))
-            for name, table in zip(names, tables, strict=True)
-            for row in table.to_pylist()
+            (name, tuple(row[key] for key in columns)) for name, found in zip(names, rows, strict=True) for row in found
         ]
 
     def captures(self, column: str, values: Sequence[str]) -> list[DocumentCapture]:
@@ -362,6 +379,31 @@ class OriginRun:
     checkpoint: str
     reader: LineageReader | None
     problem: str = ""
+
+
+def mask_of_pages(urls: Sequence[str]) -> DocumentMask:
+    """Returns the mask of the documents from the pages at some URLs in any spelling, as a takedown covers them."""
+    pages = Tombstones(urls=frozenset(filter(None, map(document_identity, urls))))
+    exact = pa.array(urls, pa.string())
+    # Nearly all URLs contain the host literally: a filter of Arrow leaves few for a URL parser.
+    hosts = "|".join(map(re.escape, sorted(map(bare, pages.hosts))))
+    likely = rf"(?i){hosts}|^[^/]*//[^/]*[^!-$&-~]" if hosts else ""
+
+    def mask(documents: pa.Table) -> NDArray[np.bool_]:
+        column = documents.column(URL)
+        result: NDArray[np.bool_] = pc.is_in(column, exact).to_numpy().copy()
+        if likely:
+            numbers = np.flatnonzero(pc.match_substring_regex(column, likely).to_numpy())
+            result[numbers] |= pages.mask(pa.table({URL: column.take(pa.array(numbers))}))
+        return result
+
+    return mask
+
+
+def _spellings(column: pa.ChunkedArray, urls: Sequence[str]) -> list[str]:
+    """Returns the URLs of a column that are spellings of some URLs, sorted."""
+    distinct = pa.table({URL: column.unique()})
+    return sorted(distinct.filter(pa.array(mask_of_pages(urls)(distinct))).column(URL).to_pylist())
 
 
 def many(look_up: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:

@@ -14,14 +14,9 @@ Only captures without a document require a scan of the URL column of all parts.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -32,7 +27,6 @@ from tasks.formats.tokens.index import IndexEntry
 from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.readings import TUNED, ExampleReadings, by_document
 from tasks.formats.tokens.shard import parse_shard_name
-from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import host_name, is_public_suffix
 from tasks.run.trace.answer import (
     Document,
@@ -51,7 +45,7 @@ from tasks.run.trace.answer import (
     TrainingRun,
     TunedStepTrace,
 )
-from tasks.run.trace.graph import LineageReader, many
+from tasks.run.trace.graph import DocumentMask, LineageReader, many, mask_of_pages
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
@@ -64,9 +58,6 @@ MOST_SEQUENCES = 32
 
 MOST_DOCUMENTS = 100
 """Default number of documents of a domain that are shown."""
-
-DocumentMask = Callable[[pa.Table], NDArray[np.bool_]]
-"""Maps a table with id and url of documents to a mask of the traced ones, shape (rows,)."""
 
 
 def trace(store: Store, recipe: str, version: str, query: str, everything: bool = False) -> Trace:
@@ -99,21 +90,20 @@ def trace(store: Store, recipe: str, version: str, query: str, everything: bool 
 
 
 def _trace_url(store: Store, recipe: str, version: str, url: str) -> PageTrace:
-    """Traces every capture of a URL."""
+    """Traces every capture of the page at a URL."""
     reader = LineageReader.follow(store, recipe, version)
-    urls = sorted({url, canonical(url) or url})
-    failed = reader.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
+    failed = reader.rows("extracted", "rejected/", "url", [url], ["record_id", "url", "reason"])
 
     def kept_documents(lineage: LineageReader) -> list[Document]:
-        return [_kept_document(lineage, entry) for spelling in urls for entry in lineage.entries_of(spelling)]
+        return [_kept_document(lineage, entry) for entry in lineage.entries_of(url)]
 
     documents = kept_documents(reader)
     kept_ids = {document.id for document in documents}
-    documents += [document for document in _not_kept(reader, "url", urls) if document.id not in kept_ids]
+    documents += [document for document in _not_kept(reader, "url", [url]) if document.id not in kept_ids]
     return PageTrace(
         *(url, "url", Lineage.of(reader, lambda lineage: (kept_documents(lineage), None))),
         documents=tuple(documents),
-        tuned=tuple(_tuned_runs(reader, _is_in("url", urls))),
+        tuned=tuple(_tuned_runs(reader, mask_of_pages([url]))),
         captures_without_document=tuple(FailedCapture(*row) for _, row in failed),
     )
 
@@ -129,7 +119,7 @@ def _trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Pag
     return PageTrace(
         *(doc_id, "document", Lineage.of(reader, lambda lineage: (kept_documents(lineage), None))),
         documents=tuple(kept_documents(reader) or _not_kept(reader, "id", [doc_id])),
-        tuned=tuple(_tuned_runs(reader, _is_in("id", [doc_id]))),
+        tuned=tuple(_tuned_runs(reader, Tombstones(documents=frozenset([doc_id])).mask)),
     )
 
 
@@ -306,16 +296,6 @@ def _host(name: str) -> str:
     if is_public_suffix(host):
         raise InputError(f"{host} is a public suffix, under which anyone can register", "name a domain below it")
     return host
-
-
-def _is_in(column: str, values: Sequence[str]) -> DocumentMask:
-    """Returns the mask of documents in which a column, "id" or "url", has one of `values`."""
-
-    def mask(documents: pa.Table) -> NDArray[np.bool_]:
-        matches: NDArray[np.bool_] = pc.is_in(documents.column(column), pa.array(values, pa.string())).to_numpy()
-        return matches
-
-    return mask
 
 
 def _tuned_runs(reader: LineageReader, mask: DocumentMask) -> list[RelatedRun]:

@@ -38,7 +38,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters import UNDETERMINED
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import CONTAMINATED, DOCUMENT, REPEATED
-from tasks.formats.documents.tombstones import TAKEDOWN
+from tasks.formats.documents.tombstones import TAKEDOWN, page_term
 from tasks.stages.consolidate import audit, duplicates_page
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
@@ -63,7 +63,7 @@ from tasks.stages.consolidate.mask import mask_metadata, mask_texts, mask_titles
 from tasks.stages.consolidate.resolve import copies_in_part, leave_out, resolve_parts, write_replaced
 from tasks.stages.consolidate.rules import COLUMNS, Verdicts, check_measured, step_of, verdicts
 
-VERSION = 11
+VERSION = 12
 
 log = logging.getLogger("sluice.consolidate")
 
@@ -213,8 +213,8 @@ def _write_rejected(
         if name not in REJECTED.names:
             rows = rows.append_column(name, judged.column(name).filter(is_dropped))
     part.table("rejected", rows.combine_chunks(), out=False)
-    terms = ((key_index.ID, "id"), (key_index.URL, "url"))
-    keys = [key_index.keys_of(kind, rows[name].to_pylist()) for kind, name in terms]
+    terms = ((key_index.ID, rows["id"].to_pylist()), (key_index.URL, map(page_term, rows["url"].to_pylist())))
+    keys = [key_index.keys_of(kind, values) for kind, values in terms]
     key_index.write_part_keys(part, np.concatenate(keys), np.tile(np.arange(len(rows)), len(keys)))
 
 

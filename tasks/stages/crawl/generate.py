@@ -37,7 +37,7 @@ from tasks.stages.crawl.rank import RANKS_FILE
 from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 
-VERSION = 4
+VERSION = 5
 
 # The score of a page doubles when it is overdue by this number of days.
 _DOUBLING_DAYS = 30
@@ -183,8 +183,8 @@ def external(config: CrawlConfig) -> dict[str, list[str]]:
 def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) -> None:
     """Creates views of the inputs; empty ones in the first cycle."""
     previous = inputs.get("previous")
+    crawldb.view_previous(connection, previous)
     for name, file, schema in (
-        ("previous", crawldb.URLS_FILE, crawldb.URLS),
         ("hosts", crawldb.HOSTS_FILE, crawldb.HOSTS),
         ("robots", crawldb.ROBOTS_FILE, crawldb.ROBOTS),
     ):
@@ -293,12 +293,15 @@ def _rewrite(connection: duckdb.DuckDBPyConnection, policy: Policy) -> None:
     """Replaces URLs of the table `due` by their rewritten form, or removes them if that is already known."""
     rows = connection.execute("SELECT url, host, depth, overdue_days, seed, asked FROM due").fetchall()
     new: dict[str, tuple[object, ...]] = {}
-    old = []
+    old, respelled = list[str](), dict[str, str]()
     for url, *fields in rows:
         original = link(url)
         target = policy.rewritten(original)
+        if target.key == original.key:
+            if target.url != url:
+                respelled[url] = target.url
         # Another domain may belong to another partition.
-        if target is not original and target.owner == original.owner:
+        elif target.owner == original.owner:
             old.append(url)
             new.setdefault(target.url, (target.key.hex(), target.url, target.host, *fields[1:]))
     columns = zip(*new.values(), strict=True) if new else ((),) * len(_DUE_ROW)
@@ -307,6 +310,8 @@ def _rewrite(connection: duckdb.DuckDBPyConnection, policy: Policy) -> None:
     connection.register("replaced", duck.strings(url=old))
     connection.execute("DELETE FROM due WHERE url IN (SELECT url FROM replaced)")
     connection.execute(_REWRITTEN)
+    connection.register("respelled", duck.strings(url=respelled, new=respelled.values()))
+    connection.execute("UPDATE due SET url = r.new FROM respelled r WHERE due.url = r.url")
 
 
 def _keep_scope(connection: duckdb.DuckDBPyConnection, scope: Scope, policy: Policy) -> None:

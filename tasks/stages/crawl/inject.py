@@ -30,7 +30,7 @@ from tasks.formats.web.url import host_and_port
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.http.address import Grants, refusal
 
-VERSION = 3
+VERSION = 4
 
 log = logging.getLogger("sluice.crawl")
 
@@ -198,10 +198,11 @@ def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[RejectedSeed]]:
     hosts = config.include_hosts or [seed.link.host for _, seed in valid]
     scope = Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
     rejected += [_reject(line, _SCOPE) for line, seed in valid if not scope.covers(seed.link.url)]
-    seeds = {seed.link.url: seed for _, seed in valid if scope.covers(seed.link.url)}
+    seeds = {seed.link.key: seed for _, seed in valid if scope.covers(seed.link.url)}
     _check_share(config, rejected, lines, len(seeds))
     files = list(config.seed_files)
-    return [seeds[url] for url in sorted(seeds)], sorted(rejected, key=lambda row: (files.index(row.file), row.line))
+    rejected.sort(key=lambda row: (files.index(row.file), row.line))
+    return sorted(seeds.values(), key=lambda seed: seed.link.url), rejected
 
 
 def _seed_lines(config: CrawlConfig) -> Iterator[_SeedLine]:

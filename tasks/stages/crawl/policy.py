@@ -49,7 +49,7 @@ from tasks.core.stage import Part
 from tasks.core.store import read_outside
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
-from tasks.formats.web.url import authority, host_and_port
+from tasks.formats.web.url import authority, host_and_port, identity
 from tasks.stages.crawl.config import CrawlConfig
 
 log = logging.getLogger("sluice.crawl")
@@ -340,8 +340,13 @@ class Policy:
 
     def again_since(self, url: str) -> datetime | None:
         """Returns the time since which a canonical URL is to be fetched again; None if `again` does not cover it."""
-        prefixes = (at for entry, at in self.again.items() if entry[-1] == "*" and url.startswith(entry[:-1]))
-        times = [*prefixes, *filter(None, (self.again.get(url), self.host_again_since(authority(url))))]
+        page = identity(url)
+        times = [
+            at
+            for entry, at in self.again.items()
+            if page == identity(entry) or (entry[-1] == "*" and page.startswith(identity(entry[:-1])))
+        ]
+        times += filter(None, [self.host_again_since(authority(url))])
         return max(times, default=None)
 
     def host_again_since(self, host: str) -> datetime | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core import parquet
 from tasks.core.artifact import PartRecord
 from tasks.core.stage import Output
+from tasks.formats.web.url import key
 from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.storage.fetchlog import Outcome, from_tables
 from tasks.stages.crawl.storage.segment import LINK, LOG
@@ -28,14 +29,14 @@ def resume(parts: Iterable[list[Outcome]], order: UrlOrder, visitor: Visitor) ->
         visitor: replays outcomes. Outcomes of URLs whose turn has not come are replayed when they are visited.
     """
     for part in parts:
-        outcomes = {outcome.url: outcome for outcome in part}
+        outcomes = {outcome.key: outcome for outcome in part}
         # For each of its hosts, a part contains the next URLs in order, so hosts can be replayed one after another. A
         # host that waits for others becomes available again when they have finished the round.
         hosts = list(dict.fromkeys(outcome.host for outcome in part))
         while hosts:
             host = hosts.pop()
-            while order.peek(host) in outcomes and (candidate := order.take(host)) is not None:
-                visitor.replay(candidate, outcomes.pop(candidate.url))
+            while key(order.peek(host)) in outcomes and (candidate := order.take(host)) is not None:
+                visitor.replay(candidate, outcomes.pop(key(candidate.url)))
             hosts += order.newly_available()
         visitor.expect(outcomes.values())
     visitor.log_refused()

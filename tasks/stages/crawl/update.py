@@ -16,7 +16,8 @@ without a response is due on the next day, then after 2, 4 and 8 days, then it i
 its host, or whose host is denied, has not failed. A page that a sitemap of its domain lists as changed since it was
 fetched is due at once, but at least a day after that fetch: a sitemap that always says "now" costs one request a day.
 
-The depth of a URL is that of the shortest path in the cycle that found it.
+The depth of a URL is that of the shortest path in the cycle that found it. Its spelling is that of the last request:
+of the page that links to it, or the one to which the site redirects. Before the first request it is the smallest one.
 
 A capture whose permission is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture
 removes the mark. Rows that are taken down by request are gone and never due; their captures are marked, too. A row that
@@ -46,7 +47,7 @@ from tasks.stages.crawl.storage.duck import quoted
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
-VERSION = 4
+VERSION = 5
 
 # Reasons that do not count as failures of the page.
 _POSTPONED = (HOST_BACKOFF, HOST_DENIED, HOST_DROPPED)
@@ -57,7 +58,7 @@ _REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
 # partition, not too deep), `listed` (fetchlist.FETCHLIST) and `seeds` (inject.SEEDS of the partition).
 NEW = """
 CREATE TABLE new AS
-SELECT key, any_value(url) AS url, min(depth) AS depth, min(seen) AS seen
+SELECT key, min(url) AS url, min(depth) AS depth, min(seen) AS seen
 FROM (
   SELECT key, url, depth, seen FROM links
   UNION ALL SELECT key, url, depth, NULL AS seen FROM listed
@@ -96,7 +97,8 @@ WITH joined AS (
   SELECT a.* EXCLUDE (record_id), a.record_id AS a_record_id, l.key IS NOT NULL AS tried, l.status AS l_status,
     l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
     l.payload_digest AS l_digest, l.record_id AS l_record_id, l.warc_file, l.warc_offset AS l_warc_offset,
-    l.canonical AS l_canonical, l.terms AS l_terms, l.redirect AS l_redirect, s.interval_s AS seed_interval,
+    l.canonical AS l_canonical, l.terms AS l_terms, l.redirect AS l_redirect,
+    coalesce(l.url, a.url) AS l_url, s.interval_s AS seed_interval,
     l.status IN ({_sql_list(_REDIRECTS)}) AS redirected,
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
@@ -119,7 +121,7 @@ WITH joined AS (
     END AS now_interval
   FROM joined
 )
-SELECT key, url,
+SELECT key, l_url AS url,
   CASE
     WHEN NOT tried OR patient THEN coalesce(status, '{crawldb.UNFETCHED}')
     WHEN unchanged THEN '{crawldb.NOT_MODIFIED}'
@@ -236,7 +238,7 @@ def _segment_of(segments: Sequence[Artifact], member: str) -> Artifact:
 def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inputs: Inputs, member: str) -> None:
     previous, segments, rendered = inputs.get("previous"), inputs.many("segments"), inputs.many("rendered")
     own = _segment_of(segments, member)
-    duck.view(connection, "previous", [(previous, crawldb.URLS_FILE)] if previous else [], crawldb.URLS)
+    crawldb.view_previous(connection, previous)
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
     duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])
@@ -323,12 +325,12 @@ def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:
 
 
 def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Artifact | None) -> None:
-    """Adds the new keys to the previous filter; creates a larger filter if that one is full."""
+    """Adds the new keys to the previous filter; creates a filter of all keys if that one is full, or of old keys."""
     (before,) = connection.execute("SELECT count(*) FROM previous").fetchall()[0]
     (new,) = connection.execute("SELECT count(*) FROM new").fetchall()[0]
     known = KnownUrls.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else KnownUrls(2 * new)
     query = "SELECT key FROM new"
-    if before + new > known.capacity:
+    if before + new > known.capacity or (previous and crawldb.has_old_keys(previous)):
         known = KnownUrls(2 * (before + new))
         query = "SELECT key FROM previous UNION ALL SELECT key FROM new"
     for keys in duck.keys(connection, query):

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tasks.core.part import POISON
@@ -15,7 +16,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import UrlOrder
+from tasks.stages.crawl.frontier.order import MAX_REDIRECTS, UrlOrder
 from tasks.stages.crawl.frontier.scheduler import VisitResult
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, retry_after
@@ -94,17 +95,21 @@ class Visitor:
         self._progress = progress
         self._deadline = deadline
         self._tries: dict[str, int] = {}
+        # Candidates whose site redirects to another spelling of the same URL, in that spelling, by key.
+        self._respelled: dict[bytes, Candidate] = {}
         # Origins with a fetched page, whose sitemaps were listed.
         self._visited_sites: set[str] = set()
         # From earlier attempts: outcomes of URLs whose turn has not come yet, and links that are logged as traps.
-        self._earlier: dict[str, Outcome] = {}
-        self._logged_traps: set[str] = set()
+        self._earlier: dict[bytes, Outcome] = {}
+        self._logged_traps: set[bytes] = set()
 
     async def visit(self, host: HostState, candidate: Candidate) -> VisitResult:
         """Tries one URL, and records the outcome unless the visit must be repeated."""
-        if (outcome := self._earlier.pop(candidate.url, None)) is not None:
+        page = key(candidate.url)
+        if (outcome := self._earlier.pop(page, None)) is not None:
             self.replay(candidate, outcome)
             return VisitResult.SKIPPED
+        candidate = self._respelled.get(page, candidate)
         ruling = await self._check(host, candidate)
         if isinstance(ruling, VisitResult):
             return ruling
@@ -130,6 +135,9 @@ class Visitor:
             return self._fail(host, candidate, f"http_{response.status}", "", response)
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
+        if candidate.hops < MAX_REDIRECTS and (spelling := _other_spelling(candidate.url, response)):
+            self._respelled[page] = replace(candidate, url=spelling, hops=candidate.hops + 1)
+            return VisitResult.AGAIN
         try:
             outcome = self._rewrite(await self._classify(candidate, response, fetched_at, ruling))
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
@@ -179,19 +187,20 @@ class Visitor:
         """
         for outcome in outcomes:
             if outcome.requested or outcome.reason not in TRAPS:
-                self._earlier[outcome.url] = outcome
+                self._earlier[outcome.key] = outcome
             else:
-                self._logged_traps.add(outcome.url)
+                self._logged_traps.add(outcome.key)
 
     def log_refused(self) -> None:
         """Logs links that are traps, unless an earlier attempt has logged them."""
         for candidate, reason in self._order.refused:
-            if candidate.url not in self._logged_traps:
+            if key(candidate.url) not in self._logged_traps:
                 self._segment.note(_outcome(candidate, GONE, reason, False))
             self._progress.errors[reason] += 1
         self._order.refused.clear()
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> None:
+        self._respelled.pop(outcome.key, None)
         self._segment.note(outcome)
         self._progress.fetched += 1
         self._order.note(candidate, outcome)
@@ -321,6 +330,13 @@ class Visitor:
             last_modified=outcome.last_modified or candidate.last_modified,
         )
         return self._segment.capture(candidate, response, unchanged, earlier)
+
+
+def _other_spelling(url: str, response: Response) -> str | None:
+    """Returns the target of a redirect to another spelling of the same URL: the one that the site requires."""
+    location = response.location if 300 <= response.status < 400 else None
+    target = canonical(location, url) if location else None
+    return target if target is not None and target != url and key(target) == key(url) else None
 
 
 def _redirect_outcome(candidate: Candidate, response: Response, outcome: Outcome) -> Outcome:

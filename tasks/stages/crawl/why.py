@@ -206,7 +206,7 @@ class FactReader:
         if not self.policy_from:
             return None
         host, config = self._link.host, self._config
-        rewritten = self.policy.rewritten(self._link).url
+        rewritten = self.policy.rewritten(self._link)
         return {
             "from": self.policy_from,
             "denied_by": self.policy.denial(host),
@@ -216,7 +216,7 @@ class FactReader:
             "dropped": self.policy.skip_reason(host) == HOST_DROPPED,
             "interval_s": self.policy.interval_s(host),
             "again_since": self.policy.again_since(self._link.url),
-            "written_as": rewritten if rewritten != self._link.url else "",
+            "written_as": rewritten.url if rewritten.key != self._link.key else "",
             "headers": self.policy.header_names_for(host),
         }
 

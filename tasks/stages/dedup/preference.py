@@ -20,8 +20,7 @@ from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.dedup_index import CAPTURE, CAPTURES, PREFERENCE
 from tasks.formats.dedup.document_ids import part_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.url import bare
+from tasks.formats.documents.tombstones import page_term
 from tasks.stages.dedup.workspace import RECAPTURED, Workspace, packed
 
 FOLDER = "preference"
@@ -112,8 +111,8 @@ def capture_records(urls: pa.ChunkedArray, warc_files: pa.ChunkedArray, part: in
 
 
 def page_key(url: str) -> int:
-    """Returns the hash of the page at a URL: XXH3 of its canonical form without scheme and "www.", 64 bits."""
-    return int(xxhash.xxh3_64_intdigest(bare((canonical(url) or url).partition("://")[2]).encode()))
+    """Returns the hash of the page at a URL: XXH3 of its `page_term`, 64 bits."""
+    return int(xxhash.xxh3_64_intdigest(page_term(url).encode()))
 
 
 def recaptured_part(work: Workspace, buckets: Buckets, part: Part, number: int) -> None:

@@ -39,7 +39,7 @@ from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.document import REJECTED
 from tasks.formats.documents.text import hash64
-from tasks.formats.documents.tombstones import Tombstones, canonical_document_url, tombstones_of
+from tasks.formats.documents.tombstones import Tombstones, document_identity, tombstones_of
 from tasks.formats.warc.archive import CAPTURES, PROVENANCE, PROVENANCE_FOLDER
 from tasks.formats.warc.common_crawl import (
     CONNECTIONS,
@@ -55,12 +55,12 @@ from tasks.formats.warc.common_crawl import (
 )
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Record
-from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.canonical_url import page_identity
 from tasks.stages.extract.config import Archive, ArchiveConfig
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 1
+VERSION = 2
 
 AT_ONCE, AT_ONCE_BYTES = 1000, 64 << 20
 """Captures of a part, and bytes of their records as stored."""
@@ -251,7 +251,7 @@ class _Fetcher:
         return True
 
     def _is_taken_down(self, url: str) -> bool:
-        page = canonical_document_url(url) if self.takedowns else None
+        page = document_identity(url) if self.takedowns else None
         return page is not None and self.takedowns.covers_url(page)
 
     def _fetch(self, part: Part, crawl: str, rows: Sequence[Row], pool: ThreadPoolExecutor) -> None:
@@ -308,7 +308,7 @@ def _problem(member: bytes, row: Row) -> str:
     if len(found) != 1 or not isinstance(found[0], Record) or found[0].short:
         return "warc_damaged"
     record = found[0]
-    if record.url != row["url"] and canonical(record.url) != canonical(row["url"]):
+    if record.url != row["url"] and page_identity(record.url) != page_identity(row["url"]):
         return "url_differs"
     return "digest_differs" if row["digest"] and record.payload_digest != f"sha1:{row['digest']}" else ""
 

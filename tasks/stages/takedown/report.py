@@ -21,7 +21,7 @@ from tasks.core.ledger import Ledger
 from tasks.core.pages import template
 from tasks.core.store import Store
 from tasks.formats.documents import chunks as chunk_format
-from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones, canonical_document_url
+from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones, document_identity
 from tasks.formats.tokens.exposure import (
     Exposure,
     Exposures,
@@ -39,6 +39,7 @@ from tasks.formats.tokens.exposure import (
 )
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.stages.takedown import TakedownConfig
+from tasks.stages.takedown.nearest import Unmatched
 
 CHUNKS = chunk_format.KIND
 DOCUMENTS, SHARDS, PLAN, CHECKPOINT = "documents", "shards", "plan", "checkpoint"
@@ -279,6 +280,7 @@ def report_of(
     lifted: Sequence[Lift] = (),
     unfinished: Sequence[str] = (),
     published: Sequence[Row] = (),
+    unmatched: Sequence[Unmatched] = (),
 ) -> dict[str, Any]:
     """Returns the content of `report.json`.
 
@@ -292,22 +294,25 @@ def report_of(
         lifted: tombstones that the request lifts.
         unfinished: ids of trainings that have not ended.
         published: see `published_copies`.
+        unmatched: requested values that match no record.
 
     Returns:
         {takedown, date, reason, requested_by, summary, new: [{kind, value, reason, origin}], lifted: [{kind, value,
         takedown}], known: number of values that were in force before, in_force, documents: number of documents,
         artifacts: [`ArtifactReport`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
-        duplicate_of}], published_copies: [{artifact, id, url, copy}], not_found: [values]}.
+        duplicate_of}], published_copies: [{artifact, id, url, copy}], not_found: [values], unmatched: [{kind, value,
+        nearest}]}. `not_found` are the new values without a document; those of `unmatched` have no record at all.
     """
     artifacts = [artifact_report(entry) for entry in affected]
     dropped = copies((entry for entry in affected if entry.kind == DOCUMENTS), Tombstones.of(in_force))
-    documents = _by_id(affected)
+    documents, matched = _by_id(affected), matched_values(new, affected)
     return {
         "takedown": address,
         "date": config.date,
         "reason": config.reason,
         "requested_by": config.requested_by,
         "summary": _summary(new, len(in_force), len(documents), artifacts)
+        + (f"; no record of the recipe matches {len(unmatched):,} of the values" if unmatched else "")
         + (f"; {len({row['id'] for row in published}):,} published at other addresses" if published else "")
         + (f"; {len(lifted):,} lifted" if lifted else ""),
         "new": [
@@ -322,7 +327,8 @@ def report_of(
         "found": sorted(documents.values(), key=lambda entry: (entry["url"], entry["id"]))[:MAX_ROWS],
         "copies": dropped[:MAX_ROWS],
         "published_copies": list(published)[:MAX_ROWS],
-        "not_found": _not_found(new, documents.values())[:MAX_ROWS],
+        "not_found": [stone.value for stone in sorted(new) if stone.value not in matched][:MAX_ROWS],
+        "unmatched": [entry._asdict() for entry in unmatched[:MAX_ROWS]],
     }
 
 
@@ -401,10 +407,10 @@ def _summary(new: Sequence[Tombstone], in_force: int, documents: int, artifacts:
     return f"{len(new):,} new of {in_force:,} tombstones in force; {effects}"
 
 
-def _not_found(new: Sequence[Tombstone], documents: Any) -> list[str]:
-    """Returns the values that match no document of the recipe."""
-    covered = Tombstones.of(new)
-    matched = {entry["id"] for entry in documents}
-    for url in (canonical_document_url(entry["url"]) for entry in documents):
+def matched_values(stones: Sequence[Tombstone], affected: Sequence[AffectedArtifact]) -> set[str]:
+    """Returns the values of tombstones that match an affected document."""
+    covered, documents = Tombstones.of(stones), _by_id(affected)
+    matched = {*documents}
+    for url in (document_identity(entry["url"]) for entry in documents.values()):
         matched.update(covered.causes(url) if url else ())
-    return [stone.value for stone in sorted(new) if stone.value not in matched]
+    return matched

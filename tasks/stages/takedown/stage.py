@@ -5,7 +5,8 @@ Reads the settings, the takedowns in force (`previous`) and, if requested, `take
 and `lifted.parquet`, all lifted ones, if there are any. It searches the recipe's current artifacts for documents of the
 new tombstones, and writes
 
-    report.json      the request, the affected artifacts and steps, copies elsewhere, and values without documents
+    report.json      the request, the affected artifacts and steps, copies elsewhere, and values without documents;
+                     for a value that matches no record, the nearest addresses (`nearest`)
     report.html      the same as a page
     found.parquet    the documents by artifact, with sequences, steps and checkpoints (`report.AFFECTED_DOCUMENTS`)
 
@@ -13,6 +14,7 @@ Nothing else is changed: crawl, corpus, plans and running trainings read the tom
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, TypeVar
@@ -35,7 +37,7 @@ from tasks.formats.documents.tombstones import (
     Lift,
     Tombstone,
     Tombstones,
-    canonical_document_url,
+    document_identity,
     read,
     read_all,
     read_lifted,
@@ -46,22 +48,27 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
 from tasks.formats.web.url import authority
 from tasks.stages.takedown import TakedownConfig
+from tasks.stages.takedown.nearest import unmatched
 from tasks.stages.takedown.report import (
     AFFECTED_DOCUMENTS,
     AffectedArtifact,
     affected_artifacts,
+    matched_values,
     page,
     published_copies,
     report_of,
     unfinished,
 )
 
-VERSION = 2
+VERSION = 3
 WITHDRAWN = "takedown.parquet"
 FORM, CRAWL = "form", "crawl"
 _ID = re.compile(r"[0-9a-f]{32}")
 _MAX_QUOTED = 120
+_MOST_WARNINGS = 20
 T = TypeVar("T")
+
+log = logging.getLogger("sluice.takedown")
 
 
 def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -97,9 +104,14 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
         running = unfinished(output.store, recipe)
         published = published_copies(output.store, recipe, covered, Tombstones.of(stones))
         address = str(output.address)
-        report = report_of(config, address, requested, new, stones, affected, lifted, running, published)
+        named = [stone for stone in requested if stone.origin == FORM]
+        missing = unmatched(output.store, recipe, named, matched_values(new, affected))
+        report = report_of(config, address, requested, new, stones, affected, lifted, running, published, missing)
         _write_report(output, affected, report)
     report = json.loads(output.store.read(f"{output.address.path}/report.json"))
+    for entry in report["unmatched"][:_MOST_WARNINGS]:
+        near = f"; the nearest: {', '.join(entry['nearest'])}" if entry["nearest"] else ""
+        log.warning("%s %s matches no record of %s; it is in force%s", entry["kind"], entry["value"], recipe, near)
     output.log_file("takedown.html", output.store.read(f"{output.address.path}/report.html"))
     return Report(metrics=_metrics(report), note=report["summary"])
 
@@ -156,6 +168,7 @@ def _metrics(report: dict[str, Any]) -> dict[str, float]:
         "in_force": float(report["in_force"]),
         "artifacts": float(len(report["artifacts"])),
         "documents": float(report["documents"]),
+        "unmatched": float(len(report["unmatched"])),
         "steps": float(sum(artifact.get("steps", 0) for artifact in report["artifacts"])),
     }
 
@@ -197,7 +210,7 @@ def values_to_lift(config: TakedownConfig, in_force: Container[tuple[str, str]])
         value = _parse_line(text)
         if value not in in_force:
             raise _InvalidLine(
-                "is not in force", "write it as it was taken down; `python -m tasks audit --json` lists all"
+                "is not in force", "name a value that was taken down; `python -m tasks audit --json` lists all"
             )
         return value
 
@@ -223,10 +236,10 @@ def _values(name: str, lines: Sequence[str], check: Callable[[str], T]) -> Itera
 
 
 def _url(text: str) -> str:
-    url = canonical_document_url(text)
+    url = document_identity(text)
     if url is None:
         raise _InvalidLine(
-            "is not an http or https URL without user name and password, nor the file:// URL of a document",
+            "is not an http or https URL, nor the file:// URL of a document",
             "write it as https://host/path or file://source/file, or give the document's id under documents; "
             "`python -m tasks trace` prints both",
         )

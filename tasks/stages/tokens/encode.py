@@ -65,7 +65,7 @@ from tasks.stages.tokens.token_import import TokenSource
 
 log = logging.getLogger("sluice.tokens")
 
-VERSION = 3
+VERSION = 4
 _SUMMARY = "summary"  # sorts after the parts
 _COLUMNS = ["id", "url", "source", "text", "language"]
 

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import authority, bare
+from tasks.formats.web.url import authority, bare, identity
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, QueuedUrl, Shares, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
@@ -83,7 +83,7 @@ class UrlOrder:
         self.spent = 0
         self.refused: list[tuple[Candidate, str]] = []
         self._domains: dict[int, Domain] = {}
-        # Links to other domains, by URL, which wait for the next round.
+        # Links to other domains, by identity, which wait for the next round.
         self._links: dict[str, QueuedUrl] = {}
         self._shares: Shares[int] = Shares((), {})
         self._domain_memory = _LINK_MEMORY
@@ -208,10 +208,11 @@ class UrlOrder:
             self._enqueue(domain, target, queued)
         elif queue.forward(target.url, self._domain_memory // len(domain.hosts)):
             links = domain.links if owner_of(host) == target.owner else self._links
-            other = links.get(target.url)
+            page = identity(target.url)
+            other = links.get(page)
             # Of two hosts that link to a page, the shorter path counts, then the smaller URL, whichever came first.
             if other is None or (depth, hops, via) < (other.depth, other.hops, other.via):
-                links[target.url] = queued
+                links[page] = queued
 
     def _enqueue(self, domain: Domain, target: Link, queued: QueuedUrl) -> None:
         """Queues a link at its host, unless it is a trap."""

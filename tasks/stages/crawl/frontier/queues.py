@@ -22,6 +22,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from tasks.formats.web.url import identity
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
@@ -96,7 +97,7 @@ class QueuedUrl(NamedTuple):
         front: number of its front queue (`front_of`).
         depth: number of links from a seed.
         hops: number of redirects that led to it.
-        url: canonical URL.
+        url: canonical URL, as the page that links to it spells it.
         via: the page that links or redirects to it, or "".
     """
 
@@ -125,7 +126,7 @@ class HostQueue:
     """
 
     __slots__ = (
-        *("_bytes", "_links", "_listed", "_urls"),
+        *("_bytes", "_links", "_listed", "_pages"),
         *("cap", "dropped", "forwarded_bytes", "in_flight", "remaining", "score", "used"),
     )
 
@@ -135,18 +136,18 @@ class HostQueue:
         self.used = self.forwarded_bytes = 0
         self.in_flight = False
         self.dropped = 0
-        # URLs of the fetch list, the best last; links, as a heap; all URLs that are not to be queued again.
+        # URLs of the fetch list, the best last; links, as a heap; identities of URLs that are not to be queued again.
         self._listed: list[tuple[QueuedUrl, Candidate]] = []
         self._links: list[QueuedUrl] = []
-        self._urls: set[str] = set()
+        self._pages: set[str] = set()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._listed) + len(self._links)
 
     def __contains__(self, url: str) -> bool:
-        """Returns whether a URL is queued, was tried, was forwarded to another host, or was excluded."""
-        return url in self._urls
+        """Returns whether a URL, in any spelling, is queued, was tried, was forwarded to another host, or excluded."""
+        return identity(url) in self._pages
 
     def ranked(self) -> Iterator[QueuedUrl]:
         """Yields queued URLs, the best first, up to the number of remaining requests."""
@@ -156,11 +157,11 @@ class HostQueue:
     def load(self, listed: list[tuple[QueuedUrl, Candidate]]) -> None:
         """Queues the host's URLs of the fetch list."""
         self._listed = sorted(listed, key=lambda row: row[0], reverse=True)
-        self._urls.update(queued.url for queued, _ in listed)
+        self._pages.update(identity(queued.url) for queued, _ in listed)
 
     def push(self, queued: QueuedUrl, max_bytes: int) -> None:
         """Queues a link; drops the worst links if they take much more than `max_bytes` of memory."""
-        self._urls.add(queued.url)
+        self._pages.add(identity(queued.url))
         heapq.heappush(self._links, queued)
         self._bytes += _OVERHEAD + len(queued.url)
         max_links = _MIN_LINKS + _LINKS_PER_REQUEST * self.remaining
@@ -170,13 +171,13 @@ class HostQueue:
 
     def exclude(self, url: str) -> None:
         """Marks a URL that must not be queued."""
-        self._urls.add(url)
+        self._pages.add(identity(url))
 
     def forward(self, url: str, max_bytes: int) -> bool:
         """Marks a link to another host as forwarded; returns False if it was before, or if memory is used up."""
-        if url in self._urls or self.forwarded_bytes > max_bytes:
+        if url in self or self.forwarded_bytes > max_bytes:
             return False
-        self._urls.add(url)
+        self._pages.add(identity(url))
         self.forwarded_bytes += _OVERHEAD + len(url)
         return True
 
@@ -216,7 +217,7 @@ class HostQueue:
                 break
             count += 1
         for queued in self._links[count:]:
-            self._urls.discard(queued.url)
+            self._pages.discard(identity(queued.url))
             self._bytes -= _OVERHEAD + len(queued.url)
         self.dropped += len(self._links) - count
         del self._links[count:]  # a sorted list is a heap
@@ -290,7 +291,7 @@ class Domain:
     Attributes:
         owner: see above.
         hosts: queues by host.
-        links: links between its hosts, by URL, which wait for the next round.
+        links: links between its hosts, by identity, which wait for the next round.
         remaining: requests it may still get in this cycle.
         allocated: requests allocated to it since `reset`.
         refused: number of links recorded as traps.

@@ -35,7 +35,7 @@ from datetime import UTC, date, datetime
 from urllib.parse import quote
 
 from tasks.formats.web.domain import Link
-from tasks.formats.web.url import authority, is_trap
+from tasks.formats.web.url import authority, identity, is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.reading import DUPLICATE, SOFT_404, SOFT_404_TEXT, PageComparison, is_soft_404
 from tasks.stages.crawl.storage.fetchlist import EarlierCapture
@@ -260,7 +260,7 @@ class Traps:
         """Returns the capture of another page of the host with the same payload, or None."""
         host = self._hosts.get(authority(url))
         capture = host.originals.get(payload_digest) if host else None
-        return capture if capture and capture.url != url else None
+        return capture if capture and identity(capture.url) != identity(url) else None
 
     def learn(self, url: str, title: str, links: Iterable[Link]) -> None:
         """Records title and links of a date page: a calendar whose pages add nothing is endless."""

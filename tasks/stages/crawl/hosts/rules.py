@@ -27,7 +27,7 @@ from typing import NamedTuple
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.content_encoding import decode
 from tasks.formats.web.robots import MAX_BYTES, TDMREP, Reservations, Robots, complete_lines
-from tasks.formats.web.url import authority, origin_of
+from tasks.formats.web.url import authority, distinct, origin_of
 from tasks.stages.crawl.hosts.politeness import (
     HOST_BACKOFF,
     HOST_FAILURES,
@@ -304,7 +304,7 @@ class HostRules:
             return ()
         listed = self._cache.rules(origin).robots.sitemaps[:MAX_SITEMAPS]
         urls = (canonical(sitemap, f"{origin}/robots.txt") for sitemap in listed)
-        return tuple(dict.fromkeys(sitemap for sitemap in urls if sitemap))
+        return distinct(sitemap for sitemap in urls if sitemap)
 
     async def look_up(self, url: str) -> None:
         """Tries once to fetch the robots.txt that governs `url`, and applies its Crawl-delay.

@@ -23,7 +23,7 @@ from tasks.formats.web.charset import decode_with_source
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.html_tags import FORMATTING, TagFinder, TagNames, all_tags
 from tasks.formats.web.robots_tag import Directives, directives
-from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
+from tasks.formats.web.url import MAX_CRAWLED_URL, distinct, identity, origin_of
 
 MAX_FEEDS = 10
 
@@ -180,7 +180,7 @@ def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: 
         links=() if combined.nofollow else resolve_links(hrefs, base, encoding),
         noindex=combined.noindex,
         noarchive=combined.noarchive,
-        canonical=_single_canonical({resolve_href(href, base, encoding) for href in elements.canonicals}),
+        canonical=_single_canonical([resolve_href(href, base, encoding) for href in elements.canonicals]),
         feeds=() if combined.nofollow else _feeds(resolve_href(href, base, encoding) for href in elements.feeds),
         title=elements.title,
         text_chars=elements.text_chars(),
@@ -246,13 +246,13 @@ def _refresh_targets(contents: Iterable[str]) -> list[str]:
     return [match[1] or match[2] or match[3] for match in matches if match]
 
 
-def _single_canonical(urls: set[str | None]) -> str:
+def _single_canonical(urls: Sequence[str | None]) -> str:
     """Returns the canonical link of a page; "" if there are different ones, which search engines ignore as well."""
-    return (urls.pop() or "") if len(urls) == 1 else ""
+    return (urls[0] or "") if len({url and identity(url) for url in urls}) == 1 else ""
 
 
 def _feeds(urls: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(url for url in urls if url))[:MAX_FEEDS]
+    return distinct(url for url in urls if url)[:MAX_FEEDS]
 
 
 class _PageElements:

@@ -18,7 +18,7 @@ from tasks.formats.web.content_encoding import DecodedStream, decode
 from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import authority
+from tasks.formats.web.url import authority, identity
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Response
@@ -194,7 +194,8 @@ class Reader:
         from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
             return await self._page(url, response, from_headers, reserved)
-        if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
+        is_list = mime == "text/plain" and identity(url) in map(identity, self._sitemaps(url))
+        if mime in self._config.mime_types and not is_list:
             refused = self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved)
             return ReadResult(refused or self._compare(url, response.payload_digest, "", TEXT_ENOUGH).reason)
         # A large list takes a second and 100 MB, so it is parsed outside the event loop, one at a time.
@@ -223,7 +224,7 @@ class Reader:
                 return ReadResult(refused, terms=page.terms, unread=page.unread)
         links = [target for target in page.links if self._scope.covers(target.url, target.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
-        canonical = page.canonical if page.canonical != url else ""
+        canonical = page.canonical if identity(page.canonical) != identity(url) else ""
         links += self._covered([canonical] if canonical else ())
         outlinks = tuple(dict.fromkeys(links))
         render = render and not refused

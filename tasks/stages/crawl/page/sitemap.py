@@ -17,7 +17,7 @@ from lxml import etree
 
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.content_encoding import DecodedStream
-from tasks.formats.web.url import MAX_CRAWLED_URL
+from tasks.formats.web.url import MAX_CRAWLED_URL, distinct, identity
 
 # Limits of the protocol: 50,000 URLs and 50 MB uncompressed.
 MAX_ENTRIES = 50_000
@@ -122,13 +122,13 @@ class _EntryCollector:
                 self.limit_reached = f"it has more than {self._limit:,} entries"
                 return
             url = canonical(loc, self._base) if loc else None
-            if url is None or url in self._entries:
+            if url is None or (page := identity(url)) in self._entries:
                 continue
             chars += len(url)
             if chars > _MAX_CHARS:
                 self.limit_reached = f"its URLs have more than {_MAX_CHARS >> 20} M characters"
                 return
-            self._entries[url] = SitemapEntry(url, _lastmod(lastmod) if lastmod else None)
+            self._entries[page] = SitemapEntry(url, _lastmod(lastmod) if lastmod else None)
 
 
 def _url_entries(stream: "XmlStream") -> Iterator[tuple[str, str | None]]:
@@ -226,7 +226,7 @@ def _read_json(body: bytes, url: str) -> tuple[str, ...] | None:
 
 def _canonical_links(references: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     links = [canonical(href, base) for href, base in islice(references, MAX_FEED_ENTRIES) if href]
-    return tuple(dict.fromkeys(link for link in links if link is not None))
+    return distinct(link for link in links if link is not None)
 
 
 class XmlStream:

@@ -34,7 +34,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import directives
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import authority, key, origin_of
+from tasks.formats.web.url import authority, identity, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.clocks import CooldownStore
 from tasks.stages.crawl.hosts.politeness import Politeness
@@ -64,7 +64,7 @@ from tasks.stages.crawl.storage.segment import PartFiles
 if TYPE_CHECKING:
     from tasks.stages.crawl.render.browser import Browser, RenderResult
 
-VERSION = 3
+VERSION = 4
 
 OVER_CAP = "render_cap"
 OVER_TIME = "render_time_box"
@@ -345,7 +345,8 @@ class QueueRenderer:
         targets = dict.fromkeys((*map(link, document.leads), *page.links))
         covered = (self._policy.rewritten(to) for to in targets if self._scope.covers(to.url, to.host))
         links = tuple(dict.fromkeys(covered))
-        outcome = outcome._replace(outlinks=links, canonical=page.canonical if page.canonical != outcome.url else "")
+        canonical_url = page.canonical if identity(page.canonical) != identity(outcome.url) else ""
+        outcome = outcome._replace(outlinks=links, canonical=canonical_url)
         if page.noindex:
             return outcome._replace(status=GONE, reason="noindex")
         if opted_out(self._config.ai_optouts, capture.headers, from_headers, page):
