@@ -1,4 +1,4 @@
-"""robots.txt and tdmrep.json: permission to fetch a URL, crawl delay, AI opt-out, terms of use, reservations.
+"""robots.txt: permission to fetch a URL, crawl delay, sitemaps, AI opt-out, terms of use, licenses.
 
 Reads the bytes of one file. robots.txt (RFC 9309) is parsed line by line, like Google's parser does. Lines that are not
 rules are skipped, so an HTML page sent with status 200 disallows nothing. Rules end a list of names; unknown lines do
@@ -9,26 +9,32 @@ once literally (Google) and once with escapes equivalent to the characters they 
 pass both. A file that contains NUL is interpreted in two ways; a URL must pass both. For Google a group for "*FooBot"
 does not apply to FooBot; here a URL must pass it too.
 
-tdmrep.json is the file of the TDM Reservation Protocol (W3C community group, final report of 2024-05-10, section "TDM
-File on the Origin Server"): an array of rules, of which the first with a matching location applies. Locations are
-patterns as in robots.txt, with escapes equivalent to the characters they encode.
+Content-Usage and Content-Signal (`usage_preference`) may begin with a path pattern. By draft-ietf-aipref-attach-05
+(August 2026), section 3, it is matched like that of Allow and Disallow, and the longest one applies; of equal ones, the
+one that refuses. Without a pattern the line applies to all paths. Each field is a statement of its own, and one that
+refuses suffices.
+
+License (RSL 1.0, 4.4): the lines of the crawler's group apply; without any, those above all groups. Without these
+either, those of other groups apply, as do opt-outs that address other crawlers by name.
 """
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 from urllib.parse import quote
+
+from tasks.formats.web.path_pattern import SAFE, Normalization, PathPattern, equivalent, literal, path_of, split_pattern
+from tasks.formats.web.usage_preference import FIELDS as SIGNALS
+from tasks.formats.web.usage_preference import training_preference
 
 MAX_BYTES = 512 << 10
 # Google's parser reads this much of a line: eight times 2083 characters of a URL, less the string terminator.
 _MAX_LINE = 2083 * 8 - 1
 
 _RULES = ("allow", "disallow")
-_SIGNALS = ("content-signal", "content-usage")
 _LICENSE = "license"
 _AGENT, _DELAY, _SITEMAP = "agent", "delay", "sitemap"
 
@@ -39,7 +45,7 @@ _FIELDS = (
     (_RULES[1], (b"disallow", b"dissallow", b"dissalow", b"disalow", b"diasllow", b"disallaw")),
     (_DELAY, (b"crawl-delay", b"crawl delay", b"crawldelay")),
     (_SITEMAP, (b"sitemap", b"site-map")),
-    *((field, (field.encode(),)) for field in (*_SIGNALS, _LICENSE)),
+    *((field, (field.encode(),)) for field in (*SIGNALS, _LICENSE)),
 )
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xef\xbb", b"\xef")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -49,14 +55,6 @@ _BLANK = b" \t\v\f"
 _GAP = re.compile(rb"[ \t]+")
 # The end of a group's name: a blank (Google), a version, a comment.
 _NAME_END = re.compile(rb"[\s/(;,]")
-
-_ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
-# Escapes that are equivalent to their character; in patterns a literal "$" or "*" must be escaped.
-_EQUIVALENT = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
-_PATH_START = re.compile(r"[/?;]")
-
-_SAFE = "!$&'()*+,-./:;=?@[\\]_~%#"
-"""Characters that a URL parser does not escape in path and query."""
 
 AI_AGENTS = frozenset(
     {
@@ -74,13 +72,6 @@ ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
 _MOST_TERMS = 50
 _TOKEN = re.compile(r"[a-zA-Z_-]+")
 _UNESCAPED = re.compile(rb"[\x00-\x20\"<>^`{|}\x7f]")
-_TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
-
-_Normalization = Callable[[str], str]
-
-TDMREP = "/.well-known/tdmrep.json"
-_TDM_PROPERTIES = ("tdm-reservation", "tdm-policy")
-_MAX_VALUE = 1000
 
 
 @dataclass
@@ -94,6 +85,7 @@ class _RobotsGroup:
         numbers: 1-based line number of each rule.
         delays: (number of names above the line, value) of every Crawl-delay.
         signals: (number of names above the line, field, value) of every Content-Signal or Content-Usage.
+        licenses: (number of names above the line, URL) of every License.
         closed: whether a rule has ended the list of names.
     """
 
@@ -102,6 +94,7 @@ class _RobotsGroup:
     numbers: list[int] = field(default_factory=list)
     delays: list[tuple[int, bytes]] = field(default_factory=list)
     signals: list[tuple[int, str, bytes]] = field(default_factory=list)
+    licenses: list[tuple[int, str]] = field(default_factory=list)
     closed: bool = False
 
     def names_any(self, names: set[bytes], above: int) -> bool:
@@ -126,20 +119,25 @@ def _interpretations(body: bytes) -> tuple[bytes, ...]:
     return (text.replace(b"\0", b""), _CUT_LINE.sub(b"", text)) if b"\0" in text else (text,)
 
 
-def _parse(text: bytes) -> tuple[list[_RobotsGroup], tuple[str, ...], tuple[str, ...]]:
-    """Returns the groups of one of the `_interpretations`, and its sitemap and license URLs as written."""
+def _parse(text: bytes) -> tuple[list[_RobotsGroup], tuple[str, ...]]:
+    """Returns the groups of one of the `_interpretations`, and its sitemap URLs as written.
+
+    The first group has the lines above all names.
+    """
     groups: list[_RobotsGroup] = [_RobotsGroup()]
-    urls: dict[str, list[str]] = {_SITEMAP: [], _LICENSE: []}
+    sitemaps: list[str] = []
     for number, kind, value in _lines(text):
         group = groups[-1]
-        if kind in urls:
-            urls[kind].append(value.decode("utf-8", "replace"))
+        if kind == _SITEMAP:
+            sitemaps.append(value.decode("utf-8", "replace"))
+        elif kind == _LICENSE:
+            group.licenses.append((len(group.names), value.decode("utf-8", "replace")))
         elif kind == _AGENT:
             if group.closed:
                 group = _RobotsGroup()
                 groups.append(group)
             group.names.setdefault(_field_name(value), len(group.names))
-        elif kind in _SIGNALS:
+        elif kind in SIGNALS:
             group.signals.append((len(group.names), kind, value))
         elif kind == _DELAY:
             group.delays.append((len(group.names), value))
@@ -147,7 +145,7 @@ def _parse(text: bytes) -> tuple[list[_RobotsGroup], tuple[str, ...], tuple[str,
             group.closed = True
             group.rules.append((kind, value))
             group.numbers.append(number)
-    return groups, tuple(dict.fromkeys(urls[_SITEMAP])), tuple(dict.fromkeys(urls[_LICENSE]))
+    return groups, tuple(dict.fromkeys(sitemaps))
 
 
 def _utf8(body: bytes) -> bytes:
@@ -182,80 +180,14 @@ def _field_name(value: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
-    """A path pattern: `parts` are the texts between the stars; `end` anchors the last one at the end of the path."""
-
-    parts: tuple[str, ...]
-    end: bool
-
-    def matches(self, path: str) -> bool:
-        """Returns whether the pattern matches a path in the same normalization."""
-        first, *rest = self.parts
-        if not path.startswith(first):
-            return False
-        if not rest:
-            return not self.end or len(path) == len(first)
-        last = rest.pop() if self.end else ""
-        position = len(first)
-        # The leftmost match of each part leaves the most text for the others: linear time without backtracking.
-        for part in rest:
-            position = path.find(part, position)
-            if position < 0:
-                return False
-            position += len(part)
-        return not self.end or (len(path) - len(last) >= position and path.endswith(last))
-
-
-def _split(pattern: str) -> tuple[list[str], bool]:
-    """Returns the texts between the stars of a pattern, not normalized, and whether it is anchored at the end.
-
-    >>> _split("/a/**/b*.pdf$")
-    (['/a/', '/b', '.pdf'], True)
-    """
-    end = pattern.endswith("$")
-    first, *rest = (pattern[:-1] if end else pattern).split("*")
-    # Consecutive stars are equivalent to one; an empty last part is kept, because it allows a longer path.
-    return [first, *(part for part in rest[:-1] if part), *rest[-1:]], end
-
-
-def _literal(text: str) -> str:
-    """Normalizes for literal matching: escapes in upper case, and characters escaped that a URL parser would escape."""
-    if text.isascii() and "%" not in text:
-        return quote(text, safe=_SAFE)
-    pieces = re.split(r"([^\x00-\x7f]+)", _ESCAPE.sub(lambda match: match[0].upper(), text))
-    return "".join(piece if index % 2 else quote(piece, safe=_SAFE) for index, piece in enumerate(pieces))
-
-
-def _equivalent(text: str) -> str:
-    """Normalizes for RFC 9309: escapes are equivalent to the characters they encode."""
-    plain = _EQUIVALENT.sub(lambda match: chr(int(match[0][1:], 16)), text)
-    return quote(_ESCAPE.sub(lambda match: match[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=_SAFE)
-
-
-def _path_of(url: str) -> str:
-    """Returns path, parameters and query of a URL, which may lack scheme and host; "/" if it has no path."""
-    start = 2 if url.startswith("//") else 0
-    early = _PATH_START.search(url, start)
-    scheme = url.find("://", start)
-    if scheme >= 0 and not (early and early.start() < scheme):
-        start = scheme + 3
-    begin = _PATH_START.search(url, start)
-    url = url.partition("#")[0]
-    if begin is None or begin.start() >= len(url):
-        return "/"
-    path = url[begin.start() :]
-    return path if path[0] == "/" else f"/{path}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule(_Pattern):
+class _Rule(PathPattern):
     """One Allow or Disallow rule; the matching rule with the highest priority decides."""
 
     allow: bool
     priority: int
 
 
-_RuleCache = dict[tuple[str, bytes, _Normalization], list[_Rule]]
+_RuleCache = dict[tuple[str, bytes, Normalization], list[_Rule]]
 
 
 class _RuleSet:
@@ -271,15 +203,15 @@ class _RuleSet:
     def __init__(self, groups: list[_RobotsGroup], cache: _RuleCache) -> None:
         lines = dict.fromkeys(line for group in groups for line in group.rules)
         self.escaped = any(b"%" in value or not value.isascii() for _, value in lines)
-        self._literal = _sorted_rules(lines, cache, _literal)
-        self._equivalent = _sorted_rules(lines, cache, _equivalent) if self.escaped else self._literal
-        self._last: dict[_Normalization, tuple[str, _Rule | None]] = {}
+        self.literal = _sorted_rules(lines, cache, literal)
+        self.equivalent = _sorted_rules(lines, cache, equivalent) if self.escaped else self.literal
+        self._last: dict[Normalization, tuple[str, _Rule | None]] = {}
 
-    def first(self, path: str, form: _Normalization) -> _Rule | None:
+    def first(self, path: str, form: Normalization) -> _Rule | None:
         """Returns the first rule that matches a normalized path, or None."""
         cached = self._last.get(form)
         if cached is None or cached[0] != path:
-            rules = self._literal if form is _literal else self._equivalent
+            rules = self.literal if form is literal else self.equivalent
             cached = self._last[form] = path, next((rule for rule in rules if rule.matches(path)), None)
         return cached[1]
 
@@ -292,14 +224,14 @@ class _Rules:
         self._escaped = any(rules.escaped for rules in sets)
 
     def allow(self, url: str) -> bool:
-        path = _path_of(url)
-        if not self._allows_form(_literal(path), _literal):
+        path = path_of(url)
+        if not self._allows_form(literal(path), literal):
             return False
         if not self._escaped and "%" not in path and path.isascii():
             return True
-        return self._allows_form(_equivalent(path), _equivalent)
+        return self._allows_form(equivalent(path), equivalent)
 
-    def _allows_form(self, path: str, form: _Normalization) -> bool:
+    def _allows_form(self, path: str, form: Normalization) -> bool:
         firsts = [rule for rules in self._sets if (rule := rules.first(path, form))]
         return min(firsts, key=_precedence).allow if firsts else True
 
@@ -315,7 +247,7 @@ class Robots:
 
     def __init__(self, body: bytes, agent: str) -> None:
         texts = _interpretations(body)
-        groups, self.sitemaps, licenses = _parse(texts[0])
+        groups, self.sitemaps = _parse(texts[0])
         files = [groups, *(_parse(text)[0] for text in texts[1:])]
         cache: _RuleCache = {}
         self._rules = [
@@ -323,13 +255,12 @@ class Robots:
         ]
         self._ai_rules = [rules for file in files for rules in _ai_rules(file, cache)]
         names = _names_of(agent, groups)
-        own = [group for group in groups if names & group.names.keys()]
         self._delay = _longest_delay(_matching_groups(agent, groups)[0], names or {b"*"})
-        # If the crawler is named without a training signal, the signals for "*" apply.
-        self._signals = _signals(own, names) or _signals(groups, {b"*"})
+        self._preferences = [preferences for file in files for preferences in _preferences(agent, file)]
         # Terms of all groups for this crawler or for "*". The list is limited, because it is searched for every page.
-        self._signal_lines = list(islice(_signal_lines(groups, names | {b"*"}), _MOST_TERMS))
-        self._licenses = licenses[:_MOST_TERMS]
+        lines = islice(_signal_lines(groups, names | {b"*"}), _MOST_TERMS)
+        self._stated = [_Statement.of(name, value) for name, value in lines]
+        self.licenses = _licenses(groups, names)[:_MOST_TERMS]
 
     def allows(self, url: str) -> bool:
         """Returns whether the crawler may fetch `url`."""
@@ -343,24 +274,22 @@ class Robots:
         """Returns whether the site excludes `url` from AI training.
 
         A site does if a group names one of `AI_AGENTS` ("*" alone does not count) and disallows the URL, or if the
-        Content-Signal (contentsignals.org) or Content-Usage (IETF aipref) for this crawler has ai-train=no. Of several
-        signals the one with the longest path applies, then the one that refuses.
+        Content-Signal (contentsignals.org) or Content-Usage (IETF aipref) for this crawler, or for one of these,
+        refuses.
         """
         if any(not rules.allow(url) for rules in self._ai_rules):
             return True
-        path = _path_of(url)
-        return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
+        path = path_of(url)
+        return any(preferences.refuse(path) for preferences in self._preferences)
 
     def terms(self, url: str) -> list[tuple[str, str]]:
-        """Returns the terms of use for `url` as (field in lower case, value), one for each line.
-
-        License (RSL 1.0) applies to the whole site, regardless of its group.
-        """
-        if not (self._signal_lines or self._licenses):
+        """Returns the terms of use for `url` as (field in lower case, value as written), one for each line."""
+        if not (self._stated or self.licenses):
             return []
-        path = _path_of(url)
-        terms = [(name, text) for name, text in self._signal_lines if path.startswith(_signal_prefix(text))]
-        return terms + [(_LICENSE, address) for address in self._licenses]
+        path = path_of(url)
+        forms = {form: form(path) for form in (literal, equivalent)}
+        terms = [(one.field, one.text) for one in self._stated if one.matches(forms)]
+        return terms + [(_LICENSE, address) for address in self.licenses]
 
 
 class Decision(NamedTuple):
@@ -394,8 +323,8 @@ def ai_optout_rule(body: bytes, url: str) -> Decision:
 
 
 def _decision(groups: list[_RobotsGroup], url: str) -> Decision:
-    path, decisions = _path_of(url), [Decision(allowed=True)]
-    for form in (_literal, _equivalent):
+    path, decisions = path_of(url), [Decision(allowed=True)]
+    for form in (literal, equivalent):
         candidates = [
             (rule, number, f"{verb.capitalize()}: {value.decode('utf-8', 'replace')}", group)
             for group in groups
@@ -486,30 +415,94 @@ def _longest_delay(groups: list[_RobotsGroup], names: set[bytes]) -> float | Non
     return max(delays, default=None)
 
 
-def _signals(groups: list[_RobotsGroup], names: set[bytes]) -> list[tuple[str, bool]]:
-    """Returns (path prefix, whether training is refused) of every signal, in order of precedence."""
-    signals = []
-    for _, text in _signal_lines(groups, names):
-        answers = [answer.lower() for answer in _TRAINING.findall(text)]
-        if answers:
-            signals.append((_signal_prefix(text), bool({"no", "n"} & set(answers))))
-    return sorted(signals, key=lambda signal: (-len(signal[0]), not signal[1]))
+def _preferences(agent: str, groups: list[_RobotsGroup]) -> list["_Preferences"]:
+    """Returns the usage preferences for a crawler, and those for the AI crawlers that the file names."""
+    names = _names_of(agent, groups)
+    own = [group for group in groups if names & group.names.keys()]
+    # If the crawler is named without a training preference, those for "*" apply.
+    found = [_Preferences(_signal_lines(own, names)) or _Preferences(_signal_lines(groups, {b"*"}))]
+    with_signals = [group for group in groups if group.signals]
+    agents = sorted({agent.encode() for group in with_signals for agent in _ai_agents(group)})
+    lines = (tuple(_signal_lines(with_signals, {agent, b"*" + agent})) for agent in agents)
+    found += map(_Preferences, dict.fromkeys(lines))
+    return [preferences for preferences in found if preferences]
 
 
-def _signal_lines(groups: list[_RobotsGroup], names: set[bytes]) -> Iterator[tuple[str, str]]:
+def _signal_lines(groups: list[_RobotsGroup], names: set[bytes]) -> Iterator[tuple[str, bytes]]:
     """Yields (field, value) of every signal for a crawler with one of `names`, or above all groups."""
     for group in groups:
         for above, name, value in group.signals:
             if not above or group.names_any(names, above):
-                yield name, value.decode("latin-1")
+                yield name, value
 
 
-def _signal_prefix(text: str) -> str:
-    """Returns the path prefix to which a signal applies."""
-    return text.split()[0] if text.startswith("/") else "/"
+def _licenses(groups: list[_RobotsGroup], names: set[bytes]) -> tuple[str, ...]:
+    """Returns the license URLs for a crawler as written: of its groups, above all groups, or else of any group."""
+    lines = [(group, above, url) for group in groups for above, url in group.licenses]
+    own = [url for group, above, url in lines if group.names_any(names or {b"*"}, above)]
+    return tuple(dict.fromkeys(own or [url for _, above, url in lines if not above] or [url for *_, url in lines]))
 
 
-def _sorted_rules(lines: Iterable[tuple[str, bytes]], cache: _RuleCache, form: _Normalization) -> list[_Rule]:
+def _signal_parts(value: bytes) -> tuple[bytes, str]:
+    """Returns the path pattern of a signal, b"" if it has none, and its preferences.
+
+    >>> _signal_parts(b"/*.html train-ai=n"), _signal_parts(b"train-ai=n")
+    ((b'/*.html', 'train-ai=n'), (b'', 'train-ai=n'))
+    """
+    first, _, rest = value.replace(b"\t", b" ").partition(b" ")
+    # A key of a dictionary may begin with a star, too.
+    has_pattern = first.startswith(b"/") or (first.startswith(b"*") and b"=" not in first)
+    return (first, rest.strip().decode("latin-1")) if has_pattern else (b"", value.decode("latin-1"))
+
+
+class _Preferences:
+    """The training preferences of some lines, by field and normalization, in order of precedence."""
+
+    def __init__(self, lines: Iterable[tuple[str, bytes]]) -> None:
+        self._rules: dict[tuple[str, Normalization], list[_Rule]] = {}
+        for name, value in dict.fromkeys(lines):
+            pattern, text = _signal_parts(value)
+            permits = training_preference(name, text)
+            if permits is not None:
+                for form in (literal, equivalent):
+                    self._rules.setdefault((name, form), []).extend(_pattern_rules(permits, pattern or b"/", form))
+        for rules in self._rules.values():
+            rules.sort(key=lambda rule: (-rule.priority, rule.allow))
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def refuse(self, path: str) -> bool:
+        """Returns whether the longest matching pattern of a field refuses training, in either normalization."""
+        forms = {form: form(path) for form in (literal, equivalent)}
+        firsts = (
+            next((rule for rule in rules if rule.matches(forms[form])), None)
+            for (_, form), rules in self._rules.items()
+        )
+        return any(rule is not None and not rule.allow for rule in firsts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A line with Content-Signal or Content-Usage, whatever it states, as it is recorded."""
+
+    field: str
+    text: str
+    patterns: tuple[tuple[Normalization, "_Rule"], ...]
+
+    @classmethod
+    def of(cls, name: str, value: bytes) -> "_Statement":
+        pattern = _signal_parts(value)[0] or b"/"
+        # Patterns as for a refusal: rather one term too many.
+        rules = ((form, rule) for form in (literal, equivalent) for rule in _pattern_rules(False, pattern, form))
+        return cls(name, value.decode("latin-1"), tuple(rules))
+
+    def matches(self, forms: dict[Normalization, str]) -> bool:
+        """Returns whether the line applies to a path, given in all normalizations."""
+        return any(rule.matches(forms[form]) for form, rule in self.patterns)
+
+
+def _sorted_rules(lines: Iterable[tuple[str, bytes]], cache: _RuleCache, form: Normalization) -> list[_Rule]:
     """Returns the rules in order of precedence: longest first, Allow before Disallow."""
     rules: list[_Rule] = []
     for verb, value in lines:
@@ -524,72 +517,29 @@ def _precedence(rule: _Rule) -> tuple[int, bool]:
     return -rule.priority, not rule.allow
 
 
-def _rules(allow: bool, value: bytes, form: _Normalization) -> list[_Rule]:
-    if not value or (allow and form is _literal and _UNESCAPED.search(value)):
+def _rules(allow: bool, value: bytes, form: Normalization) -> list[_Rule]:
+    """Returns what one Allow or Disallow means."""
+    rules = _pattern_rules(allow, value, form)
+    directory, slash, name = quote(value, safe=SAFE).rpartition("/")
+    if rules and allow and slash and name.startswith("index.htm"):
+        rules.append(_rule(True, f"{directory}/$", form))  # as Google: allowing the index page allows its folder
+    return rules
+
+
+def _pattern_rules(allow: bool, value: bytes, form: Normalization) -> list[_Rule]:
+    """Returns what a path pattern means that allows or forbids; in doubt it forbids more and allows less."""
+    if not value or (allow and form is literal and _UNESCAPED.search(value)):
         return []  # an empty rule matches nothing; nor does a literal character that a URL has only as an escape
-    pattern = quote(value, safe=_SAFE)
+    pattern = quote(value, safe=SAFE)
     if not allow and pattern[0] not in "/*":
         pattern = f"/{pattern}"  # "Disallow: private" was meant as a path
     rules = [_rule(allow, pattern, form)]
     if not allow and pattern.endswith("$"):
         # A "$" may be meant literally; for a Disallow both interpretations apply.
         rules.append(_Rule(tuple(form(pattern).split("*")), False, allow=False, priority=len(pattern)))
-    directory, slash, name = pattern.rpartition("/")
-    if allow and slash and name.startswith("index.htm"):
-        rules.append(_rule(True, f"{directory}/$", form))  # as Google: allowing the index page allows its folder
     return rules
 
 
-def _rule(allow: bool, pattern: str, form: _Normalization) -> _Rule:
-    parts, end = _split(pattern)
+def _rule(allow: bool, pattern: str, form: Normalization) -> _Rule:
+    parts, end = split_pattern(pattern)
     return _Rule(tuple(map(form, parts)), end, allow, len(pattern))
-
-
-class Reservations:
-    """The reservations of one tdmrep.json.
-
-    Args:
-        body: the bytes of the file.
-
-    Raises:
-        ValueError: the file is not a JSON array.
-
-    >>> file = Reservations(b'[{"location": "/*.jpg$", "tdm-reservation": 0}, {"location": "/", "tdm-reservation": 1}]')
-    >>> file.reserves("http://h/a"), file.reserves("http://h/a.jpg")
-    (True, False)
-    """
-
-    def __init__(self, body: bytes) -> None:
-        try:
-            rules = json.loads(body)
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
-        except ValueError as error:
-            raise ValueError(f"it is no JSON: {error}") from None
-        if not isinstance(rules, list):
-            raise ValueError("it is no array")
-        self._rules: list[tuple[_Pattern, bool, tuple[tuple[str, str], ...]]] = []
-        for rule in rules:
-            location = rule.get("location") if isinstance(rule, dict) else None
-            if isinstance(location, str):
-                properties = tuple((name, str(rule[name])[:_MAX_VALUE]) for name in _TDM_PROPERTIES if name in rule)
-                self._rules.append((_location_pattern(location), _is_one(rule.get("tdm-reservation")), properties))
-
-    def reserves(self, url: str) -> bool:
-        """Returns whether the file reserves `url` from mining; False if no rule matches."""
-        path = _equivalent(_path_of(url))
-        return next((reserved for pattern, reserved, _ in self._rules if pattern.matches(path)), False)
-
-    def terms(self, url: str) -> tuple[tuple[str, str], ...]:
-        """Returns the properties of the rule for `url`, as (property, value): reservation and policy."""
-        path = _equivalent(_path_of(url))
-        return next((properties for pattern, _, properties in self._rules if pattern.matches(path)), ())
-
-
-def _location_pattern(location: str) -> _Pattern:
-    parts, end = _split(location)
-    return _Pattern(tuple(map(_equivalent, parts)), end)
-
-
-def _is_one(value: object) -> bool:
-    return isinstance(value, int | str) and str(value).strip() == "1"

@@ -22,8 +22,9 @@ from tasks.formats.documents import tombstones
 from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
-from tasks.formats.web.robots import Reservations, Robots, ai_optout_rule, deciding_rule
+from tasks.formats.web.robots import Robots, ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
+from tasks.formats.web.tdmrep import Reservations
 from tasks.formats.web.url import is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.generate import due_of

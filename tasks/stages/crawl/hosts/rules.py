@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.content_encoding import decode
-from tasks.formats.web.robots import MAX_BYTES, TDMREP, Reservations, Robots, complete_lines
+from tasks.formats.web.robots import MAX_BYTES, Robots, complete_lines
+from tasks.formats.web.tdmrep import TDMREP, Reservations
 from tasks.formats.web.url import authority, distinct, origin_of
 from tasks.stages.crawl.hosts.politeness import (
     HOST_BACKOFF,

@@ -4,8 +4,7 @@ Pure functions. Conventions for opt-outs (the recipe's `ai_optouts`; `hosts.rule
 their sources:
 
 - `header`: X-Robots-Tag with noai (DeviantArt, November 2022) or noml (noml.info); the response headers Content-Signal
-  ("search=yes, ai-train=no", Cloudflare, contentsignals.org, 2025) and Content-Usage ("train-ai=n", IETF working group
-  aipref, draft-ietf-aipref-attach and -vocab, 2025-2026; the labels of its older drafts are read too).
+  and Content-Usage (`usage_preference`).
 - `meta`: the same directives in robots meta elements (`links` reads them).
 - `tdm`: TDM Reservation Protocol (W3C community group, final report of 2024-05-10): tdm-reservation as meta element, as
   response header, and in the site's tdmrep.json (`hosts.rules` reads it); the most specific statement applies. It is
@@ -29,18 +28,16 @@ from collections.abc import Collection, Iterable
 
 from tasks.formats.web.robots_tag import Directives
 from tasks.formats.web.url import MAX_CRAWLED_URL
+from tasks.formats.web.usage_preference import FIELDS, training_preference
 from tasks.stages.crawl.http.response import Headers
 from tasks.stages.crawl.page.links import NOAI, ParsedPage
 
 Terms = Iterable[tuple[str, str]]
 """Pairs of (name, value); a name may occur several times."""
 
-_OPTOUT_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation"})
-# From the most specific use to the most general: the most specific statement applies.
-_TRAINING = ("train-genai", "genai", "train-ai", "ai-train", "ai", "tdm", "bots")
-_REFUSED = frozenset({"n", "no", "?0"})
+_OPTOUT_HEADERS = frozenset({*FIELDS, "tdm-reservation"})
 
-_TERM_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation", "tdm-policy", "crawler-price"})
+_TERM_HEADERS = frozenset({*FIELDS, "tdm-reservation", "tdm-policy", "crawler-price"})
 _LINK = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}})>([^<]{{0,1000}})")
 _LICENSE = re.compile(r";\s{0,9}rel\s{0,9}=\s{0,9}(?:\"[^\"]{0,200}\blicense\b|license\b)", re.I)
 _MAX_VALUE, _MAX_NAMES = 1000, 20
@@ -71,7 +68,8 @@ def opted_out(
     """
     relevant = [(name.lower(), value) for name, value in headers if name.lower() in _OPTOUT_HEADERS]
     if "header" in policy and (
-        from_headers.noai or any(_refuses_training(value) for name, value in relevant if name[0] == "c")
+        from_headers.noai
+        or any(training_preference(name, value) is False for name, value in relevant if name in FIELDS)
     ):
         return "header"
     if "meta" in policy and page.noai:
@@ -81,18 +79,6 @@ def opted_out(
         on_site = True if "1" in values else False if "0" in values else reserved
         return "tdm" if (on_site if page.tdm is None else page.tdm) else ""
     return ""
-
-
-def _refuses_training(value: str) -> bool:
-    """Returns whether a dictionary such as "train-ai=n;x=1, search=y" refuses training.
-
-    If a label occurs twice, the last value applies.
-    """
-    values: dict[str, str] = {}
-    for member in value.lower().split(","):
-        label, _, word = member.partition(";")[0].partition("=")
-        values[label.strip()] = word.strip()
-    return next((values[label] in _REFUSED for label in _TRAINING if label in values), False)
 
 
 def header_terms(headers: Headers) -> list[tuple[str, str]]:

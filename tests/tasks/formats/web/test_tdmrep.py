@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tasks.formats.web.robots import Reservations
+from tasks.formats.web.tdmrep import Reservations
 
 RULES = b"""[
  {"location": "/a/open/", "tdm-reservation": 0},

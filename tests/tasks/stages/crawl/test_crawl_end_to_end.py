@@ -10,7 +10,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tasks.core.errors import InputError
 from tasks.formats.warc import archive
-from tasks.formats.web.robots import TDMREP
+from tasks.formats.web.tdmrep import TDMREP
 from tasks.run.trace.cards import disallowed_fetches
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page import parser

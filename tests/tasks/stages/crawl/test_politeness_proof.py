@@ -20,7 +20,7 @@ from aiohttp import web
 
 from tasks.core.artifact import ArtifactId
 from tasks.formats.web.domain import partition
-from tasks.formats.web.robots import TDMREP
+from tasks.formats.web.tdmrep import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.clocks import FOLDER
 from tests.tasks.stages.crawl import cycle

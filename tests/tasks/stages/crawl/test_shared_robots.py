@@ -6,7 +6,7 @@ import itertools
 import pytest
 from aiohttp import web
 
-from tasks.formats.web.robots import TDMREP
+from tasks.formats.web.tdmrep import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tests.tasks.stages.crawl.site import Site, linked
 

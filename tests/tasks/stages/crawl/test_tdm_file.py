@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from aiohttp import web
 
 from tasks.formats.warc import archive
-from tasks.formats.web.robots import TDMREP
+from tasks.formats.web.tdmrep import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.fetchlog import rules_of

@@ -8,8 +8,9 @@ import pytest
 from aiohttp import web
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks.formats.web.robots import Reservations, Robots
+from tasks.formats.web.robots import Robots
 from tasks.formats.web.robots_tag import Directives, directives
+from tasks.formats.web.tdmrep import Reservations
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.links import ParsedPage, parse_page
 from tasks.stages.crawl.page.terms import header_terms, merge_terms, opted_out, terms_json
@@ -35,9 +36,9 @@ Disallow: /
 )
 def test_robots_txt_states_terms_for_a_page(path, usage):
     found = Robots(ROBOTS, "sluice").terms(f"http://h{path}")
-    licenses = ["https://a.example/license.xml", "https://a.example/other.xml"]
     signals = [("content-signal", "search=yes"), *(("content-usage", one) for one in usage)]
-    assert found == [*signals, *(("license", one) for one in licenses)]
+    # RSL 1.0, 4.4.2: a license of the crawler's group replaces those above all groups.
+    assert found == [*signals, ("license", "https://a.example/other.xml")]
     assert Robots(b"User-agent: *\nDisallow: /a", "sluice").terms("http://h/") == []
 
 
@@ -202,9 +203,10 @@ def decided(policy=ALL, headers=(), html="", reserved=False):
         ("Content-Signal", "ai-train=yes, search=yes, ai-input=no", ""),
         ("Content-Usage", "train-ai=n", "header"),
         ("Content-Usage", "search=y, train-ai=n;x=1", "header"),
-        ("Content-Usage", "train-ai=n, train-ai=y", ""),
+        ("Content-Usage", "train-ai=n, train-ai=y", "header"),
+        ("Content-Usage", "train-genai=y, train-ai=n", "header"),
         ("Content-Usage", "bots=n", "header"),
-        ("Content-Usage", "bots=n, train-ai=y", ""),
+        ("Content-Usage", "bots=y, train-ai=y", ""),
         ("Content-Usage", "train-ai=y, train-genai=n", "header"),
         ("Content-Usage", "search=n", ""),
         ("TDM-Reservation", " 1 ", "tdm"),
