@@ -16,6 +16,8 @@ import fastwarc
 import xxhash
 from fastwarc import WarcRecordType
 
+from tasks.formats.warc.http_head import has_head, read_head
+
 Digest = Literal["computed", "quick", "declared"]
 
 _BLOCK = 1 << 20
@@ -25,7 +27,11 @@ _BASE32 = [first + second for first in _LETTERS for second in _LETTERS]
 _SHIFTS = range(150, -1, -10)
 # Transfer coding in small chunks makes a body several times longer.
 _CHUNKING = 4
-_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\Z")
+_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
+# What a cut may leave of such a line, of the line end after a chunk, and what follows the last chunk.
+_CHUNK_BEGIN = re.compile(rb"[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
+_LINE_END = re.compile(rb"\r?\n|\r\Z")
+_END = re.compile(rb"(?:[!-9;-~]{1,200}:[^\n]{0,65536}\n)*+(?:\r?\n|\Z)")
 _MAX_CHUNK_LINE = 4096
 # Minimum mean size of a chunk after the first `_FEW_CHUNKS`.
 _MEAN_CHUNK = 16
@@ -40,8 +46,6 @@ PAGE_STATUSES = frozenset((200, 203))
 """HTTP statuses whose body is the page itself; with 203 a proxy has changed it."""
 
 _WITH_HTTP = WarcRecordType.response | WarcRecordType.revisit
-# FastWARC's limit of 32 KiB is lower than that of clients; long headers must not make a page unreadable.
-_MAX_HTTP_HEAD = 1 << 20
 # Nothing was captured before the first web page, and dates in the last year of the calendar overflow.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 _LAST = datetime(9998, 12, 31, tzinfo=UTC)
@@ -147,17 +151,18 @@ def read_record(
     Raises:
         OSError: the file is damaged here, or cannot be read.
     """
-    with_http = bool(record.record_type & _WITH_HTTP) and record.is_http
-    http = _http(record) if with_http else None
-    chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
-    declared = record.content_length
+    with_http = bool(record.record_type & _WITH_HTTP) and has_head(record)
+    http, head_bytes = read_head(record.reader) if with_http else (None, 0)
+    chunked = http is not None and "chunked" in http.get("transfer-encoding").lower()
+    declared = record.content_length - head_bytes
     # If both declared lengths are equal, the content is not searched, which would cost half as much as inflating it.
-    block.certain = http is not None and http.get("Content-Length") == str(declared)
-    body = read_body(block, limit, digest, chunked=chunked)
+    block.certain = http is not None and http.get("content-length") == str(declared)
+    whole = declared if record.headers.get("WARC-Truncated") is None else None
+    body = _read_chunks(block, limit, digest, whole) if chunked else _read_body(block, limit, digest)
     return replace(
         header_only_record(record, offset),
-        status=http.status_code if http is not None else None,
-        http=http.to_tuples() if http is not None else None,
+        status=http.status if http is not None else None,
+        http=http.fields if http is not None else None,
         payload=body.data,
         payload_digest=body.digest or record.headers.get("WARC-Payload-Digest") or "",
         size=body.size,
@@ -172,16 +177,6 @@ def _moment(date: datetime | None) -> datetime | None:
     except OverflowError:
         return None  # in the first or last hours of the calendar
     return moment if moment and _FIRST_PAGE <= moment <= _LAST else None
-
-
-def _http(record: fastwarc.WarcRecord) -> Any:
-    try:
-        record.parse_http(max_header_len=_MAX_HTTP_HEAD)
-    except OSError as error:
-        if "header length" not in str(error):
-            raise  # the file is damaged here
-        return None  # the record is intact, but its HTTP header exceeds the limit
-    return record.http_headers
 
 
 @dataclass(frozen=True)
@@ -201,53 +196,69 @@ class RecordBody:
     taken: int
 
 
-def read_body(reader: Any, limit: int, digest: Digest, *, chunked: bool) -> RecordBody:
-    """Reads a body to its end and keeps its first `limit` bytes. No digest is computed if `digest` is "declared"."""
-    keep = _CHUNKING * limit if chunked else limit
+def _read_body(reader: Any, limit: int, digest: Digest) -> RecordBody:
+    """Reads a body without transfer coding to its end; keeps its first `limit` bytes. "declared": no digest."""
     whole, label = _HASHES[digest][0](), _HASHES[digest][1]
     blocks: list[bytes] = []
     taken = 0
     while block := reader.read(_BLOCK):
-        if not chunked:
-            whole.update(block)
-        if taken < keep:
-            blocks.append(block[: keep - taken])
+        whole.update(block)
+        if taken < limit:
+            blocks.append(block[: limit - taken])
         taken += len(block)
-    data = b"".join(blocks)
-    if not chunked:
-        return RecordBody(data, label(whole.digest()), taken, taken)
-    body, ended = dechunk(data, limit)
-    size = len(body) if ended and taken <= keep else max(taken, limit + 1)
+    return RecordBody(b"".join(blocks), label(whole.digest()), taken, taken)
+
+
+def _read_chunks(reader: Any, limit: int, digest: Digest, declared: int | None) -> RecordBody:
+    """Reads a body under the header of chunked coding; `declared` is its length, None if it was truncated."""
+    coded = _read_body(reader, _CHUNKING * limit, "declared")
+    kept = len(coded.data) == coded.taken
+    body, ended = dechunk(coded.data, limit, cut=not kept or coded.taken != declared)
+    size = len(body) if ended and kept else max(coded.taken, limit + 1)
+    whole, label = _HASHES[digest][0](), _HASHES[digest][1]
     whole.update(body)
-    return RecordBody(body[:limit], label(whole.digest()), size, taken)
+    return RecordBody(body[:limit], label(whole.digest()), size, coded.taken)
 
 
-def dechunk(body: bytes, limit: int = sys.maxsize) -> tuple[bytes, bool]:
-    """Decodes chunked transfer coding (RFC 9112, section 7.1), up to the first invalid chunk.
+def dechunk(body: bytes, limit: int = sys.maxsize, *, cut: bool = False) -> tuple[bytes, bool]:
+    """Decodes chunked transfer coding (RFC 9112, section 7.1), if the body is in it from its beginning to its end.
 
-    A body that does not begin with a chunk is returned unchanged, because many archives store decoded bodies under
-    headers that still name the coding.
+    Any other body is returned unchanged, because many archives store decoded bodies under headers that still name the
+    coding, and a text may begin with a number. A body that ends within a chunk is in the coding if an earlier chunk is
+    whole, or if it is known to be cut.
+
+    Args:
+        body: the body as stored.
+        limit: maximum length of the result.
+        cut: whether the end of the body is known to be missing.
 
     Returns:
-        The body, cut if it exceeds the limit, and whether it is within the limit. A body of very many small chunks
-        counts as too large, because each chunk has a fixed cost.
+        The body, longer than the limit if it is cut there, and whether it is within the limit. A body of very many
+        small chunks counts as too large, because each chunk has a fixed cost.
     """
     whole, view = bytearray(), memoryview(body)
     offset = chunks = 0
     while offset < len(body):
-        end = body.find(b"\n", offset, offset + _MAX_CHUNK_LINE)
-        size = _CHUNK_SIZE.match(body, offset, end) if end >= 0 else None
+        size = _CHUNK_SIZE.match(body, offset, offset + _MAX_CHUNK_LINE)
         if size is None:
-            return (bytes(whole) if chunks else body), True
-        length = int(size[1], 16)
+            at_end = chunks and _CHUNK_BEGIN.fullmatch(body, offset)
+            return (bytes(whole) if at_end else body), True
+        length, offset = int(size[1], 16), size.end()
         if not length:
-            break
+            ends = _END.match(body, offset)
+            return (bytes(whole) if ends and (chunks or ends.end() == len(body)) else body), True
         if len(whole) > limit or chunks > limit // _MEAN_CHUNK + _FEW_CHUNKS:
             return bytes(whole), False
-        offset = end + 1 + length
-        whole += view[end + 1 : offset]
+        data = view[offset : offset + length]
+        offset += length
+        if offset > len(body):
+            return (bytes(whole) + data if chunks or cut else body), True
+        whole += data
         chunks += 1
-        offset += 2 if body.startswith(b"\r\n", offset) else body.startswith(b"\n", offset)
+        if offset < len(body):
+            if (end := _LINE_END.match(body, offset)) is None:
+                return body, True
+            offset = end.end()
     return bytes(whole), True
 
 

@@ -1,19 +1,30 @@
 """Content codings of HTTP bodies: decoding within a size limit, at once (`decode`) or block by block (`DecodedStream`).
 
 Many servers send tokens that are not codings ("none", "UTF-8", "text/html", a version of Apache). As in browsers, a
-body under an unknown token is returned unchanged, unless it is clearly compressed.
+body under an unknown token is returned unchanged, unless it is clearly compressed. Archives often store decoded bodies
+under the header that still names the coding, so a text or PDF file that is no complete stream of its coding is returned
+unchanged, too.
 """
 
+import codecs
+import io
 import itertools
+import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO, cast
 
 import brotli
+import fastwarc
 from isal import isal_zlib
 
 ACCEPTED_CODINGS = "gzip, deflate, br"
 _MAX_CODINGS = 2
 _GZIP = b"\x1f\x8b"
+# Zstandard frames, and frames to be skipped, of which a stream may have some first (RFC 8878).
+_ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes((kind, 0x2A, 0x4D, 0x18)) for kind in range(0x50, 0x60)))
+_PDF = b"%PDF-"
 _FIRST_BLOCK = 512
 _BLOCK = 64 << 10
 # First bytes of compressed data: compress, bzip2, xz, Zstandard, LZ4 and zip.
@@ -22,6 +33,8 @@ _PROBE = 512
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # Control characters that do not occur in text.
 _NO_TEXT = bytes({*range(1, 9), *range(14, 27), *range(28, 32)})
+_BEYOND_ASCII = bytes(range(0x80, 0x100))
+_MARKUP = re.compile(rb"<[!/a-zA-Z]")
 
 
 @dataclass(frozen=True)
@@ -35,15 +48,18 @@ class DecodedBody:
 def decode(body: bytes, content_encoding: str, limit: int) -> DecodedBody:
     """Decodes the content codings of an HTTP body to at most `limit` bytes.
 
-    Supports gzip (several members, trailing garbage), deflate (with and without zlib header) and br, up to two codings
-    in a row. If the header says gzip and the body is not gzip, the body is returned unchanged.
+    Supports gzip (several members, trailing garbage), deflate (with and without zlib header), br and zstd, up to two
+    codings in a row. A body that was stored decoded under its old header is returned unchanged.
     """
     codings = _codings(body, content_encoding)
     if codings is None:
         return DecodedBody(b"", complete=False)
     result = DecodedBody(body[:limit], complete=len(body) <= limit)
     for index, coding in enumerate(reversed(codings)):
-        step = _DECODERS[coding](body if index == 0 else result.data, limit)
+        data = body if index == 0 else result.data
+        step = _DECODERS[coding](data, limit)
+        if not step.complete and len(step.data) < limit and _is_plain(data):
+            step = DecodedBody(data[:limit], complete=len(data) <= limit)
         result = DecodedBody(step.data, complete=step.complete and (index == 0 or result.complete))
     return result
 
@@ -64,6 +80,25 @@ def _is_compressed(body: bytes) -> bool:
     return body.startswith(_COMPRESSED) or len(probe.translate(None, _NO_TEXT)) < len(probe)
 
 
+def _is_plain(body: bytes) -> bool:
+    """Returns whether a body is a text, a page or a PDF file by its first bytes, and so not compressed."""
+    if body.startswith((_PDF, *_UTF_16)):
+        return True
+    probe = body[:_PROBE]
+    if _is_compressed(body):
+        return False
+    most_is_ascii = 8 * len(probe.translate(None, _BEYOND_ASCII)) >= 7 * len(probe)
+    return most_is_ascii or _MARKUP.search(probe) is not None or _is_utf8(probe)
+
+
+def _is_utf8(probe: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(probe)  # the last character may be cut off
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _gunzip(body: bytes, limit: int) -> DecodedBody:
     if not body.startswith(_GZIP):
         return DecodedBody(body[:limit], complete=len(body) <= limit)
@@ -79,7 +114,9 @@ def _gunzip(body: bytes, limit: int) -> DecodedBody:
 
 
 def _deflate(body: bytes, limit: int) -> DecodedBody:
-    return _inflate(memoryview(body), limit, 15 if _has_zlib_header(body) else -15)[0]
+    step, used = _inflate(memoryview(body), limit, 15 if _has_zlib_header(body) else -15)
+    # The first letters of a text may be a bare stream by chance, which has no checksum.
+    return DecodedBody(step.data, step.complete and (used == len(body) or not _is_plain(body)))
 
 
 def _has_zlib_header(body: bytes) -> bool:
@@ -120,7 +157,26 @@ def _unbrotli(body: bytes, limit: int) -> DecodedBody:
     return DecodedBody(data[:limit], complete=stream.is_finished() and len(data) <= limit)
 
 
-_DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _deflate, "br": _unbrotli}
+def _unzstd(body: bytes, limit: int) -> DecodedBody:
+    if not body.startswith(_ZSTD):
+        return DecodedBody(body[:limit], complete=len(body) <= limit)
+    data = bytearray()
+    try:
+        for block in _unzstd_file(io.BytesIO(body)):
+            data += block
+            if len(data) > limit:
+                return DecodedBody(bytes(data[:limit]), complete=False)
+    except OSError:
+        return DecodedBody(bytes(data), complete=False)
+    return DecodedBody(bytes(data), complete=True)
+
+
+def _unzstd_file(file: BinaryIO) -> Iterator[bytes]:
+    # It refuses windows above 128 MiB.
+    return iter(partial(fastwarc.ZstdReader(file).read, _BLOCK), b"")
+
+
+_DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _deflate, "br": _unbrotli, "zstd": _unzstd}
 
 
 class DecodedStream:
@@ -154,7 +210,7 @@ class DecodedStream:
                     return
                 left -= len(block)
                 yield block
-        except (EOFError, isal_zlib.error, brotli.error):  # type: ignore[misc]
+        except _ERRORS:
             return
         self.complete = not isinstance(self._body, DecodedStream) or self._body.complete
 
@@ -166,12 +222,26 @@ class DecodedStream:
             raise EOFError("compressed in an unknown way")
         blocks = itertools.chain((first,), blocks)
         for coding in reversed(codings):
-            blocks = _STREAMS[coding](blocks)
+            blocks = _or_stored(_STREAMS[coding], blocks)
         return blocks
 
 
 def _split_blocks(body: bytes) -> Iterator[bytes]:
     return (body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))
+
+
+def _or_stored(decoder: Callable[[Iterator[bytes]], Iterator[bytes]], blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the decoded blocks, or those of a body that was stored decoded: the decoder fails at its beginning."""
+    first = _at_least(_PROBE, b"", blocks)
+    decoded = decoder(itertools.chain((first,), blocks))
+    try:
+        begin = next(filter(None, decoded), b"")
+    except _ERRORS:
+        if not _is_plain(first):
+            raise
+        begin, decoded = first, blocks
+    yield begin
+    yield from decoded
 
 
 def _gunzip_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -220,6 +290,33 @@ def _unbrotli_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise EOFError("cut off")
 
 
+def _unzstd_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    first = _at_least(4, b"", blocks)
+    if not first.startswith(_ZSTD):
+        yield first
+        yield from blocks
+    else:
+        yield from _unzstd_file(cast(BinaryIO, _BlockFile(itertools.chain((first,), blocks))))
+
+
+class _BlockFile:
+    """A file to read once, of blocks."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = b""
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._rest or next(filter(None, self._blocks), b"")
+        data, self._rest = (data[:size], data[size:]) if size >= 0 else (data, b"")
+        self._at += len(data)
+        return data
+
+    def tell(self) -> int:
+        return self._at
+
+
 def _at_least(size: int, pending: bytes, blocks: Iterator[bytes]) -> bytes:
     while len(pending) < size and (block := next(blocks, b"")):
         pending += block
@@ -231,4 +328,6 @@ _STREAMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
     "x-gzip": _gunzip_blocks,
     "deflate": _deflate_blocks,
     "br": _unbrotli_blocks,
+    "zstd": _unzstd_blocks,
 }
+_ERRORS: tuple[Any, ...] = (EOFError, OSError, isal_zlib.error, brotli.error)

@@ -60,6 +60,19 @@ def named(kind: WarcRecordType) -> str:
     return str(kind).rpartition(".")[2]
 
 
+def with_block(
+    block: bytes, mime: str | None = "application/http; msgtype=response", *, compressed: bool = False
+) -> bytes:
+    """A response record with any block."""
+    kind = f"Content-Type: {mime}\r\n" if mime is not None else ""
+    head = (
+        "WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.example/\r\nWARC-Date: 2026-11-20T10:00:00Z\r\n"
+        f"WARC-Record-ID: <urn:uuid:1>\r\n{kind}Content-Length: {len(block)}\r\n\r\n"
+    )
+    whole = head.encode() + block + b"\r\n\r\n"
+    return gzipped(whole) if compressed else whole
+
+
 # The manifest's counts of broken files ("how"), and the reader's reports on the rest.
 BROKEN: dict[str, tuple[int, list[str]]] = {
     "derived-a-mal-bitflip.warc.gz": (32 + 15, ["warc_damaged"]),
@@ -349,6 +362,77 @@ def test_a_response_with_endless_headers_is_a_record_without_http() -> None:
     assert told(found) == (2, [])
 
 
+# Bodies under the header of chunked coding that are not in it as a whole.
+STORED_DECODED = (
+    b"<p>stored without its transfer coding",
+    b"f" * 40 + b"\r\nx",
+    b"1\nChapter one begins here, and it is long.\n2\nChapter two.\n",
+    b"0\nis the first line, and much text follows.\n",
+    b"0\r\n\r\nis the first line, and much text follows.\n",
+    b"0\r\nTitle: a field, and text follows.\r\nText\r\n",
+    b"Cafe\nMenu of the day: soup and bread.\n",
+    b"Cafe\r\nMenu of the day: soup and bread.\r\n",
+    b"bad",
+    b"5\r\n<p>ab\r\nzz\r\ncd",
+    b"4\r\n<p>ab\r\n0\r\n\r\n",
+)
+
+
+def test_the_only_chunk_of_a_body_may_be_truncated() -> None:
+    assert dechunk(b"64\r\n<p>cut") == (b"64\r\n<p>cut", True)
+    assert dechunk(b"64\r\n<p>cut", cut=True) == (b"<p>cut", True)
+    sent = record(body=b"64\r\n<p>cut", http="Transfer-Encoding: chunked\r\n", compressed=False)
+    for cut in (sent.replace(b"WARC-Date", b"WARC-Truncated: time\r\nWARC-Date"), sent[:-8]):
+        (found,) = [one for one in read(cut) if isinstance(one, Record)]
+        assert b"<p>cut".startswith(found.payload) and found.payload
+
+
+OTHER_HEADS = (
+    b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n",
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/html\n\r\n",
+    b"HTTP/1.1 200 OK\nContent-Type: text/html\r\n\n",
+    b"HTTP/1.1 200 OK\r\r\nContent-Type: text/html\r\r\n\r\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Type:\r\n\ttext/html\r\nno field\r\n\r\n",
+    b"http/2 200\r\ncontent-type : text/html\r\n\r\n",
+    b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n",
+    b"HTTP/1.1 100 Continue\n\nHTTP/1.1 103 Early Hints\n\nHTTP/1.1 200 OK\nContent-Type: text/html\n\n",
+)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("head", OTHER_HEADS)
+def test_the_head_of_any_writer_ends_before_the_body(head: bytes, compressed: bool) -> None:
+    (found,) = read(with_block(head + b"<p>HTTP/1.1 103 is text\n\nbody", compressed=compressed))
+    assert isinstance(found, Record)
+    assert (found.status, found.payload, found.short) == (200, b"<p>HTTP/1.1 103 is text\n\nbody", False)
+    assert [(name.lower(), value) for name, value in found.http or ()] == [("content-type", "text/html")]
+
+
+@pytest.mark.parametrize("kind", ["Application/HTTP; MsgType=Response", "application/http", " APPLICATION/HTTP ", None])
+def test_a_response_is_known_by_its_media_type_in_any_case_and_without_one_by_its_url(kind: str | None) -> None:
+    (found,) = read(with_block(b"HTTP/1.1 200 OK\r\n\r\nbody", kind))
+    assert isinstance(found, Record)
+    assert (found.status, found.payload) == (200, b"body")
+
+
+@pytest.mark.parametrize(
+    ("block", "status", "payload"),
+    [
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", 103, b""),
+        (b"HTTP/1.1 101 Switching\r\n\r\nHTTP/1.1 200 OK\r\n\r\nx", 101, b"HTTP/1.1 200 OK\r\n\r\nx"),
+        (b"ICY 200 OK\r\n\r\nx", None, b"x"),
+        (b"HTTP/1.1 2OO OK\r\n\r\nx", None, b"x"),
+        (b"HTTP/1.1 -20 OK\r\n\r\nx", None, b"x"),
+        (b"HTTP/1.1 200 OK\r\nServer: x", 200, b""),
+        (b"", None, b""),
+    ],
+)
+def test_a_head_without_a_final_status_is_kept_as_it_is(block: bytes, status: int | None, payload: bytes) -> None:
+    (found,) = read(with_block(block))
+    assert isinstance(found, Record)
+    assert (found.status, found.payload) == (status, payload)
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -356,14 +440,15 @@ def test_a_response_with_endless_headers_is_a_record_without_http() -> None:
         (b"5;ext=1\r\n<p>ab\r\n0\r\nTrailer: x\r\n\r\n", b"<p>ab"),
         (b"5 \n<p>ab\n0\n\n", b"<p>ab"),
         (b"5\r\n<p>ab\r\n3\r\ncd", b"<p>abcd"),
-        (b"5\r\n<p>ab\r\nzz\r\ncd", b"<p>ab"),
-        (b"<p>stored without its transfer coding", b"<p>stored without its transfer coding"),
-        (b"f" * 40 + b"\r\nx", b"f" * 40 + b"\r\nx"),
+        *((b"5\r\n<p>ab\r\n3\r\ncde" + end, b"<p>abcde") for end in (b"", b"\r", b"\r\n", b"\r\n0", b"\r\n1f\r")),
+        (b"5\r\n<p>ab\r\n0\r\n", b"<p>ab"),
+        (b"5\r\n<p>ab\r\n0\r\n\r\nHTTP/1.1 400 Bad", b"<p>ab"),
         (b"", b""),
         (b"0\r\n\r\n", b""),
+        *((stored, stored) for stored in STORED_DECODED),
     ],
 )
-def test_valid_leading_chunks_are_joined(body: bytes, expected: bytes) -> None:
+def test_chunks_are_joined_if_the_body_has_nothing_else(body: bytes, expected: bytes) -> None:
     assert dechunk(body) == (expected, True)
     (found,) = read(record(body=body, http="Transfer-Encoding: chunked\r\n"))
     assert isinstance(found, Record)
@@ -371,7 +456,7 @@ def test_valid_leading_chunks_are_joined(body: bytes, expected: bytes) -> None:
 
 
 def test_a_body_with_too_many_small_chunks_is_too_long() -> None:
-    body = b"2\nab" * 4_000_000
+    body = b"2\nab\n" * 4_000_000
     begun, ended = dechunk(body, 1 << 20)
     assert (begun, ended) == (b"ab" * (len(begun) // 2), False)
     assert len(begun) < 200_000
