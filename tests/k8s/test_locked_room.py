@@ -58,7 +58,7 @@ def config_file(values, path):
 
 @pytest.fixture(scope="module")
 def home():
-    """The folder with the volumes of the pods, which belong to their user; not below /tmp, which is empty in the room."""
+    """The folder with the volumes of the pods, which belong to their user."""
     if not may_lock():
         pytest.skip("mount namespaces are not allowed here (needs root on Linux)")
     if any(Path(place).resolve().is_relative_to("/tmp") for place in (K8S, sys.prefix)):
