@@ -3,7 +3,6 @@
 import asyncio
 import time
 
-
 from operators.dask import api as module
 from operators.dask.api import _StartupWait
 from tasks.core.errors import TransientError
