@@ -36,6 +36,11 @@ COPY dags dags
 RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
 
 FROM base
+# The user of the pods has a name, which Airflow and torch's cache ask for, and a home that can be written. A cluster that
+# assigns other user ids (OpenShift) has no such line: there the variables give both.
+RUN echo 'sluice:x:50000:50000::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'sluice:x:50000:' >> /etc/group
+# The probes of Airflow's chart start their commands with /entrypoint, which in Airflow's own image ends in the command.
+RUN ln -s /usr/bin/env /entrypoint
 # tini: Airflow's processes run as PID 1's child, so that signals reach them and dead children are reaped.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 COPY --from=packages /opt/venv /opt/venv
@@ -46,7 +51,7 @@ COPY airflow.cfg ./
 COPY k8s/pods k8s/pods
 COPY dags dags
 # GitPython, which MLflow imports, must not look for a git that is not there.
-ENV AIRFLOW_HOME=/opt/airflow SLUICE_MODELS=/opt/models GIT_PYTHON_REFRESH=quiet
+ENV USER=sluice HOME=/tmp AIRFLOW_HOME=/opt/airflow SLUICE_MODELS=/opt/models GIT_PYTHON_REFRESH=quiet
 USER 50000:50000
 EXPOSE 8080
 ENTRYPOINT ["tini", "--"]

@@ -32,10 +32,13 @@ COPY dags dags
 RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
 
 FROM base
+# The user of the pods has a name, which Airflow and torch's cache ask for, and a home that can be written. A cluster that
+# assigns other user ids (OpenShift) has no such line: there the variables give both.
+RUN echo 'sluice:x:50000:50000::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'sluice:x:50000:' >> /etc/group
 COPY --from=packages /opt/venv /opt/venv
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-cache-dir --no-deps /wheels/*.whl
 WORKDIR /tmp
-ENV GIT_PYTHON_REFRESH=quiet
+ENV USER=sluice HOME=/tmp GIT_PYTHON_REFRESH=quiet
 USER 50000:50000
 # The trainer itself is PID 1 in a pod: it saves on SIGTERM.
 CMD ["python", "-m", "tasks", "--help"]

@@ -35,11 +35,14 @@ COPY dags dags
 RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
 
 FROM base
+# The user of the pods has a name, which Airflow and torch's cache ask for, and a home that can be written. A cluster that
+# assigns other user ids (OpenShift) has no such line: there the variables give both.
+RUN echo 'sluice:x:50000:50000::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'sluice:x:50000:' >> /etc/group
 COPY --from=packages /opt/venv /opt/venv
 COPY --from=models /opt/models /opt/models
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-cache-dir --no-deps /wheels/*.whl
 WORKDIR /tmp
 # One thread in each numerical library: Dask fills the cores, and a second pool of threads only waits.
-ENV SLUICE_MODELS=/opt/models GIT_PYTHON_REFRESH=quiet OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+ENV USER=sluice HOME=/tmp SLUICE_MODELS=/opt/models GIT_PYTHON_REFRESH=quiet OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 USER 50000:50000
 CMD ["python", "-m", "dask", "worker", "--help"]

@@ -4,11 +4,12 @@ Reads pods as JSON while the gang runs, because JobSet deletes the old pods with
 that failed first determines the failure of the gang, because the others fail as a consequence.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from operators.jobsets.manifest import INDEX, RESTART
-from operators.pods.failure import PodFailure, disruption_of, failure_of, has_succeeded, terminated
+from operators.pods.failure import PodFailure, disruption_of, failure_of, has_ended, has_succeeded, terminated
 
 Object = dict[str, Any]
 
@@ -95,6 +96,38 @@ def restart_of(pod: Object) -> int:
     """Returns the number of the restart that created a pod; 0 for the first start."""
     labels = {**(pod["metadata"].get("annotations") or {}), **(pod["metadata"].get("labels") or {})}
     return int(labels.get(RESTART, 0))
+
+
+def nodes_of(gang: Object) -> int:
+    """Returns the number of pods of a JobSet or TrainJob; 0 if it does not say."""
+    if trainer := gang["spec"].get("trainer"):
+        return int(trainer.get("numNodes") or 0)
+    jobs = gang["spec"].get("replicatedJobs") or []
+    return sum(int(job.get("replicas", 1)) * int(job["template"]["spec"].get("parallelism") or 1) for job in jobs)
+
+
+def current_pods(pods: Iterable[Object], restarts: int = 0) -> list[Object]:
+    """Returns the newest pod of each rank in the newest start of a gang, without pods that are being deleted.
+
+    Args:
+        pods: all pods of the gang.
+        restarts: number of its restarts, as far as its status says.
+    """
+    pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    newest = max((restart_of(pod) for pod in pods), default=0)
+    ordered = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+    by_rank = {rank_of(pod): pod for pod in ordered if restart_of(pod) == newest >= restarts}
+    return list(by_rank.values())
+
+
+def is_held(pod: Object, container: str) -> bool:
+    """Returns whether a pod goes on only because of another container, such as an injected proxy.
+
+    The kubelet ends native sidecars (init containers with restartPolicy Always) itself, so these hold no pod.
+    """
+    others = [one["name"] for one in pod["spec"].get("containers") or [] if one["name"] != container]
+    running = any(terminated(pod, other) is None for other in others)
+    return running and terminated(pod, container) is not None and not has_ended(pod)
 
 
 def _was_terminated(attempt: RankAttempt) -> bool:

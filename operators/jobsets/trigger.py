@@ -1,8 +1,8 @@
-"""Trigger that waits for a gang: watches the JobSet's status, and reads the log of rank 0.
+"""Trigger that waits for a gang: watches the JobSet's status and its pods, and reads the log of rank 0.
 
-Pods are watched too, but only for the reasons of a pending start, exit codes, and the current pod of rank 0; the
-JobSet's status alone decides whether the gang is done. The exception is a rank on a lost node: Kubernetes keeps such a
-pod, and with it the whole JobSet, as long as the node object exists.
+The JobSet's status decides whether the gang is done, with two exceptions, in which it would not change. A rank on a
+lost node: Kubernetes keeps such a pod, and with it the whole JobSet, as long as the node object exists. And pods that
+are held open by an injected sidecar (`ranks.is_held`): there the stage's containers decide, as for a single pod.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
-from operators.jobsets.ranks import RankHistory, rank_of, restart_of
+from operators.jobsets.ranks import RankHistory, current_pods, is_held, nodes_of, rank_of, restart_of
 from operators.pods.api import JOBSETS, PODS, TRAINJOBS
-from operators.pods.failure import PodFailure, termination_lines
+from operators.pods.failure import PodFailure, has_succeeded, terminated, termination_lines
 from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
 from operators.pods.trigger import DRAIN_S, StageTrigger, node_loss, outcome
@@ -23,6 +23,10 @@ Object = dict[str, Any]
 
 _TERMINAL = {"Completed": "Completed", "Complete": "Completed", "Failed": "Failed"}
 """Terminal conditions of JobSets and, of success, of TrainJobs."""
+
+
+PEERS_S = 120.0
+"""Seconds for the other ranks to end after one has failed beside a sidecar: they fail in their next collective."""
 
 
 class JobSetTrigger(StageTrigger):
@@ -37,6 +41,7 @@ class JobSetTrigger(StageTrigger):
         self.ranks = RankHistory(self.container)
         self.pods: dict[str, Object] = {}
         self._resumed_at: float | None = None
+        self._failed_beside_sidecar_at: float | None = None
         self._restarts = 0
 
     @property
@@ -93,7 +98,32 @@ class JobSetTrigger(StageTrigger):
             self._resumed_at = None
             failure = await self.pending.gang(jobset)
             return outcome(failure) if failure else None
-        return await self._check_pods()
+        return self._check_held(jobset) or await self._check_pods()
+
+    def _check_held(self, jobset: Object) -> Object | None:
+        """Returns the outcome of a gang whose pods are held open by sidecars, by the stage's container of each rank.
+
+        JobSet does not see a failure in such pods and restarts nothing: the gang ends, and the task's retry resumes it.
+        """
+        pods = current_pods(self.pods.values(), (jobset.get("status") or {}).get("restarts", 0))
+        if not any(is_held(pod, self.container) for pod in pods):
+            self._failed_beside_sidecar_at = None
+            return None
+        complete = len(pods) >= nodes_of(jobset)
+        if complete and all(has_succeeded(pod, self.container) for pod in pods):
+            return outcome(None)
+        ranks = RankHistory(self.container)
+        for pod in pods:
+            ranks.update(pod)
+        first = ranks.first_failure()
+        if first is None:
+            return None
+        now = time.monotonic()
+        self._failed_beside_sidecar_at = self._failed_beside_sidecar_at or now
+        ended = complete and all(terminated(pod, self.container) for pod in pods)
+        if ended or first.permanent or now - self._failed_beside_sidecar_at > PEERS_S:
+            return outcome(self._failure("is held open by a sidecar", first))
+        return None
 
     async def _check_pods(self) -> Object | None:
         self._resumed_at = self._resumed_at or time.monotonic()
@@ -113,9 +143,9 @@ class JobSetTrigger(StageTrigger):
         self.pending.started()
         return None
 
-    def _failure(self, state: str) -> PodFailure:
+    def _failure(self, state: str, first: PodFailure | None = None) -> PodFailure:
         """Returns the failure of the gang: that of the rank that failed first, or else the JobSet's state."""
-        first = self.ranks.first_failure()
+        first = first or self.ranks.first_failure()
         if first is None:
             return PodFailure("killed", f"{self.noun} {self.name} {state}")
         fields = first.to_json()

@@ -6,6 +6,7 @@ A permanent failure would occur again with the same pod: an invalid recipe, a mi
 failures are retried, and the retry resumes from the newest checkpoint.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -24,6 +25,9 @@ LAST_LINES = 20
 _MISSING_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "authentication required", "no such image",
                "not exist", "invalid reference")  # fmt: skip
 _UNKNOWN_REGISTRY = ("no such host", "x509:", "server gave http response to https client")
+_PULL_PREFIX = re.compile(
+    r'^(?:Back-off pulling image "[^"]*": )?(?:\w*Err\w*: )?(?:[Ff]ailed to pull image "[^"]*": )*(?=.)'
+)
 _IMAGE_WAITS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 _CONFIG_WAITS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _CANNOT_START = ("ContainerCannotRun", "StartError")
@@ -153,7 +157,7 @@ def start_failure(pod: Object, last_pull: str = "") -> PodFailure | None:
         if reason in _IMAGE_WAITS:
             if reason == "ImagePullBackOff" and "Err" not in message and last_pull:
                 message = last_pull
-            return _image_failure(reason, message, str(container.get("image") or ""))
+            return _image_failure(*_pull_of(reason, message), str(container.get("image") or ""))
         if reason in _CONFIG_WAITS:
             return PodFailure(
                 "config",
@@ -170,6 +174,15 @@ def registry_unreachable(failure: PodFailure) -> bool:
     The cause either disappears within minutes (a name server that restarts, a clock that is set), or never.
     """
     return failure.kind == "image" and any(word in failure.reason.lower() for word in _UNKNOWN_REGISTRY)
+
+
+def _pull_of(reason: str, message: str) -> tuple[str, str]:
+    """Returns the reason and cause of a failed pull: the same during the pull, the back-off and from events.
+
+    The kubelet alternates between the two states; their difference is only a prefix.
+    """
+    cause = _PULL_PREFIX.sub("", message)
+    return ("ErrImagePull" if reason == "ImagePullBackOff" and cause != message else reason), cause
 
 
 def _image_failure(reason: str, message: str, image: str) -> PodFailure:

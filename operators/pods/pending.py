@@ -11,7 +11,15 @@ from typing import Any
 from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind
 from operators.pods.failure import PodFailure
 from operators.pods.outage import Refused
-from operators.pods.waiting import SURE_S, UNLIKELY_S, Wait, pending_reason, queue_reason
+from operators.pods.waiting import (
+    SURE_S,
+    UNLIKELY_S,
+    Wait,
+    hides_taints,
+    pending_reason,
+    queue_reason,
+    unscheduled_message,
+)
 
 Object = dict[str, Any]
 
@@ -59,8 +67,8 @@ class PendingPodMonitor:
             return timeout
         if pod["spec"].get("schedulingGates"):
             return self.judge(await self.queued(pod))
-        if self._nodes is None:
-            # Read once: needed only to detect a request larger than any node.
+        if self._nodes is None or hides_taints(unscheduled_message(pod)):
+            # Otherwise read once: needed only to detect a request larger than any node.
             self._nodes = await self._list(NODES, namespace="")
         return self.judge(pending_reason(pod, await self.events(pod["metadata"]["name"]), self._nodes))
 

@@ -6,12 +6,8 @@ needs neither the Kubernetes API nor a sidecar.
 No secret is in a pod's spec: `[place.kubernetes] secrets` names Kubernetes secrets (`envFrom`), `service_account`
 provides workload identity. The template file is for settings that recipes do not have: volumes, security context,
 affinity, host network, resources of other devices. The first container of the template is the stage's.
-
-A training pod requests the disk space that its plan needs: its scratch volume is on the node, and a pod that uses more
-than it requested is evicted first.
 """
 
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,28 +17,16 @@ from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient
 from kubernetes.client import models as k8s
 
-from operators.pods.waiting import quantity
+from operators.pods.disk import request_disk
 from tasks.core.errors import RecipeError
 from tasks.run.place import KubernetesPlace, expand_all
 from tasks.run.recipe import Recipe
-from tasks.stages.tokens import PackConfig, TokenizerConfig
-from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.shape import ModelShape
-from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import estimate
 
 CONTAINER = "base"
 """Name of the stage's container; the provider's default."""
 
 SAVE_MARGIN_S = 20
 """Seconds by which torchrun's time limit for saving is below the pod's grace period."""
-
-DISK = "ephemeral-storage"
-SPARE_GIB = 20
-"""GiB of the node's disk in addition to a scratch volume: logs and other files of the container."""
-CACHE_GB = 50.0
-"""Size of the shard cache in GB if the place's `env` does not set SLUICE_CACHE_GB."""
-_GIB = 2**30
 
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -86,8 +70,7 @@ def stage_pod(recipe: Recipe, stage: str) -> k8s.V1Pod:
         _with_resources(template.spec.containers[0], pod.spec.containers[0])
         _with_placement(template.spec, pod.spec)
         pod = PodGenerator.reconcile_pods(template, pod)
-    if stage == "train":
-        _with_disk(pod.spec, recipe, place)
+    request_disk(pod.spec, recipe, place, stage)
     return _with_shared_memory(pod)
 
 
@@ -208,57 +191,6 @@ def _with_resources(template: k8s.V1Container, own: k8s.V1Container) -> None:
     base = template.resources or k8s.V1ResourceRequirements()
     own.resources.requests = {**(base.requests or {}), **own.resources.requests}
     own.resources.limits = {**(base.limits or {}), **own.resources.limits}
-
-
-def _with_disk(spec: k8s.V1PodSpec, recipe: Recipe, place: KubernetesPlace) -> None:
-    """Requests the disk space of a training's plan if scratch is on the node and the template has no such request.
-
-    Raises:
-        RecipeError: the scratch volume of the template is too small for the plan.
-    """
-    resources, volume = spec.containers[0].resources, _scratch(spec)
-    needed = math.ceil(planned_bytes(recipe, place) / _GIB)
-    on_node = volume is None or (volume.empty_dir is not None and volume.empty_dir.medium != "Memory")
-    # One GiB or less fits on every node, and needs no quota for disk in the queue.
-    if DISK in {**resources.requests, **resources.limits} or not on_node or needed <= 1:
-        return
-    size_gib = float(needed)
-    if volume is not None and volume.empty_dir.size_limit:
-        size_gib = quantity(volume.empty_dir.size_limit) / _GIB
-        if needed > size_gib:
-            raise RecipeError(
-                f"{recipe.name}: the training needs {needed} GiB of scratch in each pod, but the volume {volume.name} "
-                f"of [place.kubernetes] template {place.template} holds {size_gib:.0f} GiB",
-                "raise its sizeLimit, use a template with a larger volume, or keep fewer checkpoints and milestones",
-            )
-    resources.requests[DISK] = f"{needed}Gi"
-    resources.limits.setdefault(DISK, f"{math.ceil(size_gib) + SPARE_GIB}Gi")
-
-
-def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
-    """Returns the maximum scratch space of a training pod, in bytes.
-
-    It is the pod's part of the checkpoints that the run keeps, one more checkpoint (being written, or fetched whole
-    after a loss), and the shards that it reads, up to the size of the cache. If a replica spans nodes, node 0 fetches a
-    milestone from the others before it writes it whole, which takes another checkpoint.
-    """
-    train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
-    shape = ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
-    ranks = recipe.place.train.nproc * place.nodes
-    saving = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, recipe.place.train.nproc)[
-        "checkpoints"
-    ]
-    read = train.steps * train.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / place.nodes
-    cache = float(place.env.get("SLUICE_CACHE_GB") or CACHE_GB) * 1e9
-    is_spread = layout is not None and layout.ranks // layout.replicate > recipe.place.train.nproc
-    whole = saving["bytes"] * (2 if is_spread else 1)
-    return float(saving["scratch_gb"] * 1e9 / place.nodes + whole + min(read, cache))
-
-
-def _scratch(spec: k8s.V1PodSpec) -> k8s.V1Volume | None:
-    """Returns the volume at /tmp, which has scratch and cache, or None if /tmp is in the container's layer."""
-    names = {mount.name for mount in spec.containers[0].volume_mounts or [] if mount.mount_path == "/tmp"}
-    return next((volume for volume in spec.volumes or [] if volume.name in names), None)
 
 
 def _with_placement(template: k8s.V1PodSpec, own: k8s.V1PodSpec) -> None:

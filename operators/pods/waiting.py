@@ -26,9 +26,11 @@ UNLIKELY_S = 180.0
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available: (.*)", re.S)
 _PREEMPTION = re.compile(r" (?:no new claims to deallocate,? ?)?preemption:")
-_NEVER_NODE = ("didn't match Pod's node affinity", "didn't match node selector", "had untolerated taint")
+_TAINTED = "had untolerated taint"
+_NEVER_NODE = ("didn't match Pod's node affinity", "didn't match node selector", _TAINTED)
 _NEVER_VOLUME = ("didn't match PersistentVolume's node affinity", "didn't find available persistent volumes")
-_PASSING_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "cluster-autoscaler")
+_PASSING_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "cluster-autoscaler",
+                   "ClusterAutoscaler", "karpenter.sh/", "agent-not-ready")  # fmt: skip
 _GROWING = ("TriggeredScaleUp", "Nominated", "NodeClaimCreated")
 _NOT_GROWING = ("NotTriggerScaleUp", "FailedScheduling")
 _KARPENTER = "karpenter"
@@ -62,7 +64,7 @@ def pending_reason(pod: Object, events: Iterable[Object] = (), nodes: Sequence[O
     Args:
         pod: the pod as JSON.
         events: events about the pod.
-        nodes: all nodes, or none if Airflow may not read them.
+        nodes: all nodes as they are now, or none if Airflow may not read them.
     """
     events = sorted(events, key=_when)
     failure = start_failure(pod, _last_pull(events))
@@ -70,7 +72,7 @@ def pending_reason(pod: Object, events: Iterable[Object] = (), nodes: Sequence[O
         return Wait(failure.reason, failure if failure.permanent else None, unlikely=registry_unreachable(failure))
     unscheduled = _condition(pod, "PodScheduled")
     if unscheduled and unscheduled.get("status") == "False":
-        return _unscheduled(str(unscheduled.get("message") or ""), pod, events, nodes)
+        return _unscheduled(unscheduled_message(pod), pod, events, nodes)
     missing = missing_dependency(events)
     if missing:
         return Wait(missing.reason, missing)
@@ -108,6 +110,13 @@ def missing_dependency(events: Iterable[Object]) -> PodFailure | None:
 def _unscheduled(message: str, pod: Object, events: list[Object], nodes: Sequence[Object]) -> Wait:
     message = _PREEMPTION.split(" ".join(message.split()))[0].rstrip(" ,")
     reason = f"no node fits yet: {message}" if message else "not scheduled yet"
+    if hides_taints(message):
+        passing = [node["metadata"]["name"] for node in nodes if _tainted_for_now(node, pod)]
+        if not nodes:
+            # Perhaps a node that is not ready, perhaps a missing toleration: to fail, it must be known.
+            return Wait(f"{reason} [which taints is unknown, because Airflow may not list nodes]")
+        if passing:
+            return Wait(f"{reason} [not ready, or about to leave: {', '.join(sorted(passing))}]")
     report = _autoscaler_report(events)
     if report == "growing":
         return Wait(reason)
@@ -163,6 +172,36 @@ def _oversized_request(pod: Object, nodes: Sequence[Object]) -> str:
         if most is not None and quantity(amount) > quantity(most):
             return f"the pod requests {plain(amount)} {name}, but the largest node that it may run on has {plain(most)}"
     return ""
+
+
+def unscheduled_message(pod: Object) -> str:
+    """Returns why the scheduler has found no node for a pod; "" if it says nothing."""
+    return str((_condition(pod, "PodScheduled") or {}).get("message") or "")
+
+
+def hides_taints(message: str) -> bool:
+    """Returns whether the scheduler mentions taints without their keys, as it does from Kubernetes 1.36 on."""
+    return _TAINTED in message and f"{_TAINTED} {{" not in message
+
+
+def _tainted_for_now(node: Object, pod: Object) -> bool:
+    """Returns whether a node excludes the pod only by taints that pass, such as that of a node that is not ready."""
+    selector = (pod["spec"].get("nodeSelector") or {}).items()
+    if not selector <= (node["metadata"].get("labels") or {}).items():
+        return False
+    tolerations = pod["spec"].get("tolerations") or []
+    taints = [taint for taint in (node.get("spec") or {}).get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
+    keys = [taint["key"] for taint in taints if not any(_tolerates(one, taint) for one in tolerations)]
+    return bool(keys) and all(any(word in key for word in _PASSING_TAINTS) for key in keys)
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    same = toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
+    return (
+        same
+        and toleration.get("key") in (None, "", taint["key"])
+        and toleration.get("effect") in (None, "", taint["effect"])
+    )
 
 
 def plain(text: str) -> str:

@@ -20,6 +20,57 @@ Object = dict[str, Any]
 
 RELEASE, NAMESPACE = "airflow", "sluice"
 
+
+def _check(job: str) -> list[str]:
+    quiet = "CONNECTION_CHECK_MAX_COUNT=0 AIRFLOW__LOGGING__LOGGING_LEVEL=ERROR"
+    return ["sh", "-c", f"{quiet} exec /entrypoint \\\nairflow jobs check {job}\n"]
+
+
+CONTAINERS: dict[str, dict[str, list[Any]]] = {
+    "migrate-database": {"args": ["bash", "-c", "exec \\\nairflow db migrate"], "probes": []},
+    "wait-for-migrations": {"args": ["airflow", "db", "check-migrations", "--migration-wait-timeout=60"], "probes": []},
+    "api-server": {"args": ["bash", "-c", "exec airflow api-server"], "probes": []},
+    "scheduler": {
+        "args": ["bash", "-c", "exec airflow scheduler"],
+        "probes": [_check("--job-type SchedulerJob --local")],
+    },
+    "dag-processor": {
+        "args": ["bash", "-c", "exec airflow dag-processor"],
+        "probes": [_check("--local --job-type DagProcessorJob")],
+    },
+    "triggerer": {
+        "args": ["bash", "-c", "exec airflow triggerer"],
+        "probes": [_check("--job-type TriggererJob --local")],
+    },
+    "airflow-cleanup-pods": {
+        "args": ["bash", "-c", "exec airflow kubernetes cleanup-pods --namespace={{ .Release.Namespace }}"],
+        "probes": [],
+    },
+}
+"""Arguments and probes of the containers of Airflow's image in chart 1.22, as it renders them for Airflow 3."""
+
+KEYS_OF = {
+    "migrate-database": "migrateDatabaseJob",
+    "api-server": "apiServer",
+    "scheduler": "scheduler",
+    "dag-processor": "dagProcessor",
+    "triggerer": "triggerer",
+    "airflow-cleanup-pods": "cleanup",
+}
+"""Container -> key of its component in the chart's values; the init container for migrations has none."""
+
+
+def commands(values: Object) -> dict[str, dict[str, list[Any]]]:
+    """Returns `CONTAINERS` with the arguments and probes that `values` set."""
+    found = {}
+    for name, one in CONTAINERS.items():
+        own = values.get(KEYS_OF.get(name, ""), {})
+        args = [word.replace("{{ .Release.Namespace }}", NAMESPACE) for word in own.get("args") or one["args"]]
+        probe = own.get("livenessProbe", {}).get("command")
+        found[name] = {"args": args, "probes": [probe] if probe else one["probes"]}
+    return found
+
+
 # Components that the chart enables by the version of Airflow and not by `enabled`: absent from 3 on.
 _BEFORE_3 = {"webserver"}
 

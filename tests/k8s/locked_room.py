@@ -1,11 +1,11 @@
-"""Runs Airflow's services, one task pod and MLflow on a read-only root file system; writes its observations.
+"""Runs Airflow as the official chart does: services, probes, one task pod, clean-up; and MLflow. Writes what it saw.
 
-A program: `python -m tests.k8s.locked_room HOME DONE`, as root. HOME has airflow.cfg (from the chart's values), dags/
-and logs/; DONE is the JSON file for the observations. Everything except /tmp and HOME/logs is read-only from the first
-step on, in a mount namespace of this process: the machine is not changed.
+A program: `python -m tests.k8s.locked_room PLAN`, as root. PLAN is a JSON file: `dockerfile`, `mounts` and `root` of
+`dockerfile.enter`, `containers` (name -> arguments and probes of the chart's container), `mlflow` (arguments of the
+server), `cleanup_env` (the variables of the clean-up), `done` (the file for the observations). The environment is that
+of a pod. Everything runs in the root file system of the image, which is read-only, as the image's user.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -17,35 +17,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-NEW_MOUNTS = 0x00020000
-BIND, REMOUNT, READ_ONLY, PRIVATE, RECURSIVE = 4096, 32, 1, 1 << 18, 16384
+from tests.k8s.dockerfile import Image, become, enter
+
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 # A task pod gets none of Airflow's secrets; see k8s/pods/executor.yaml.
 KEYS = ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "FERNET", "SECRET_KEY", "JWT_SECRET", "MLFLOW_BACKEND")
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def lock_the_room(writable: list[str]) -> None:
-    """Makes every file system of this process read-only except `writable` and /tmp, which becomes empty."""
-    _must(libc.unshare(NEW_MOUNTS))
-    _mount("none", "/", "", RECURSIVE | PRIVATE)
-    for path in writable:
-        _mount(path, path, "", BIND)
-    points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for point in points:
-        if point not in writable and not point.startswith(("/proc", "/sys", "/dev")):
-            libc.mount(b"none", point.encode(), None, REMOUNT | BIND | READ_ONLY, None)
-    _mount("tmpfs", "/tmp", "tmpfs", 0)
-
-
-def _mount(source: str, target: str, kind: str, flags: int) -> None:
-    _must(libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, None))
-
-
-def _must(result: int) -> None:
-    if result:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+OTHER_USER = 1000660000
+"""A user id like those that OpenShift assigns: it has no line in /etc/passwd, and group 0."""
 
 
 def answer(url: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
@@ -72,10 +50,10 @@ def until(holds: Any, seconds: float = 150) -> bool:
     return False
 
 
-def started(*command: str) -> subprocess.Popen[bytes]:
+def started(*command: str, log: str) -> subprocess.Popen[bytes]:
     """Starts a service whose output goes to a file in /tmp."""
-    with Path("/tmp", f"{'-'.join(command[:2])}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    with Path("/tmp", f"{log}.log").open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
 
 def task_pod(base: str, dag: str) -> dict[str, Any]:
@@ -111,11 +89,15 @@ def task_pod(base: str, dag: str) -> dict[str, Any]:
     return {"exit": done.returncode, "state": str(state), "run": run["dag_run_id"], "end": done.stdout[-2000:]}
 
 
-def airflow(home: Path, seen: dict[str, Any]) -> None:
-    """Starts the services, waits until all are healthy, then runs a task."""
+def airflow(plan: dict[str, Any], image: Image, seen: dict[str, Any]) -> None:
+    """Migrates, starts the services, runs their probes, then a task and the clean-up, all with the chart's commands."""
     base = f"http://127.0.0.1:{os.environ['AIRFLOW__API__PORT']}"
-    subprocess.run(["airflow", "db", "migrate"], check=True, capture_output=True)
-    services = {name: started("airflow", name) for name in SERVICES}
+    commands = {name: [*image.entrypoint, *one["args"]] for name, one in plan["containers"].items()}
+    for name in ("migrate-database", "wait-for-migrations"):
+        seen[name] = ended(commands[name])
+        if seen[name]:
+            return
+    services = {name: started(*commands[name], log=name) for name in SERVICES}
 
     def healthy() -> bool:
         _, found = answer(f"{base}/api/v2/monitor/health")
@@ -126,16 +108,29 @@ def airflow(home: Path, seen: dict[str, Any]) -> None:
         listed = subprocess.run(["airflow", "dags", "list", "--output", "plain"], capture_output=True, text=True)
         return "probe" in listed.stdout
 
-    if until(healthy) and until(parsed):
+    if not until(healthy):
+        return
+    # The kubelet starts a probe in the container, without the image's entrypoint.
+    probes = [(name, probe) for name, one in plan["containers"].items() for probe in one["probes"]]
+    seen["probes"] = {name: ended(probe) for name, probe in probes}
+    if until(parsed):
         services["scheduler"].send_signal(signal.SIGINT)
         services["scheduler"].wait(60)
         seen["task"] = task_pod(base, "probe")
+    # The chart gives the clean-up none of the settings in `extraEnvFrom`.
+    seen["cleanup"] = ended(commands["airflow-cleanup-pods"], {**image.env, **plan["cleanup_env"]})
+
+
+def ended(command: list[str], env: dict[str, str] | None = None) -> str:
+    """Runs a command to its end; returns "" or the end of its output if it failed."""
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
+    return (done.stdout + done.stderr)[-1500:] if done.returncode else ""
 
 
 def mlflow(arguments: list[str], seen: dict[str, Any]) -> None:
     """Starts MLflow like its Deployment and sends requests with three Host headers."""
     base = f"http://127.0.0.1:{next(one for one in arguments if one.startswith('--port=')).split('=')[1]}"
-    started("mlflow", "server", *arguments)
+    started("mlflow", "server", *arguments, log="mlflow")
     search = f"{base}/api/2.0/mlflow/experiments/search?max_results=1"
     seen["mlflow"] = {
         "probe": until(lambda: answer(f"{base}/health", headers={"Host": "10.1.2.3:5000"})[0] == 200),
@@ -144,21 +139,40 @@ def mlflow(arguments: list[str], seen: dict[str, Any]) -> None:
     }
 
 
+NAMED = """
+import getpass, json
+from pathlib import Path
+from airflow.utils.platform import getuser
+Path.home().joinpath("made-by-a-stranger").touch()
+print(json.dumps([getpass.getuser(), getuser(), str(Path.home())]))
+"""
+
+
+def stranger(image: Image) -> list[str]:
+    """Returns the names and the home that a user id of the cluster's choice finds."""
+    command = [sys.executable, "-c", NAMED]
+    who = {"user": OTHER_USER, "group": 0, "extra_groups": []}
+    done = subprocess.run(command, env=image.env, capture_output=True, text=True, **who)
+    found: list[str] = json.loads(done.stdout) if done.returncode == 0 else [done.stderr[-1500:]]
+    return found
+
+
 def main() -> None:
     """Runs everything; ends all started processes."""
-    home, done = Path(sys.argv[1]), Path(sys.argv[2])
-    lock_the_room([str(home / "logs"), str(done.parent)])
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    image = enter(Path(plan["dockerfile"]), Path(plan["root"]), plan["mounts"])
     os.setpgid(0, 0)
-    seen: dict[str, Any] = {}
+    os.chdir(image.folder)
+    os.environ.update({**image.env, **os.environ})
+    seen: dict[str, Any] = {"stranger": stranger(image)}
+    become(*image.user)
     try:
-        # As in k8s/helm/airflow.yaml: the file must be writable, and a mounted secret is not.
-        Path("/tmp/passwords.json").write_text(json.dumps({"admin": "one", "viewer": "two"}))
-        airflow(home, seen)
-        mlflow(json.loads(os.environ["MLFLOW_ARGUMENTS"]), seen)
+        airflow(plan, image, seen)
+        mlflow(plan["mlflow"], seen)
         logs = {path.name: path.read_text(errors="replace") for path in Path("/tmp").glob("*.log")}
         seen["refused"] = [f"{name}: {line}" for name, log in logs.items() for line in log.splitlines() if _is(line)]
     finally:
-        done.write_text(json.dumps(seen))
+        Path(plan["done"]).write_text(json.dumps(seen))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
         time.sleep(3)

@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.k8s.conftest import K8S
+from tests.k8s.dockerfile import instructions, may_lock, stages
 
 ROOT = K8S.parent
 IMAGES = ("airflow", "worker", "trainer")
@@ -24,24 +26,6 @@ FILES = {
     **{name: K8S / "images" / f"{name}.Dockerfile" for name in (*IMAGES, "existing")},
     "store": K8S / "overlays/kind/store.Dockerfile",
 }
-
-
-def instructions(path):
-    """Returns (instruction, arguments) of a Dockerfile, with joined continuation lines and without comments."""
-    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-    joined = "\n".join(lines).replace("\\\n", " ").splitlines()
-    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined]
-
-
-def stages(path):
-    """Returns the stages by name, the last one under its base: name -> instructions."""
-    found = []
-    for word, rest in instructions(path):
-        if word == "FROM":
-            found.append((rest.split(" AS ")[-1] if " AS " in rest else "", []))
-        if found:  # an argument of all stages comes before the first
-            found[-1][1].append((word, rest))
-    return found
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
@@ -59,6 +43,53 @@ def test_bases_are_pinned_to_a_patch_version(path):
 def test_images_run_as_a_numeric_non_root_user(name):
     users = [rest for word, rest in stages(FILES[name])[-1][1] if word == "USER"]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
+
+
+IN_IMAGE = """
+import os, sys
+from pathlib import Path
+from tests.k8s.dockerfile import become, enter
+image = enter(Path(sys.argv[1]), Path(sys.argv[2]), {})
+become(int(sys.argv[3]), int(sys.argv[4]))
+os.execve(sys.executable, [sys.executable, "-c", *sys.argv[5:]], {**image.env, "PYTHONPATH": os.environ["PYTHONPATH"]})
+"""
+LIBRARIES = """
+import getpass, sys, tempfile
+from pathlib import Path
+import matplotlib
+places = [Path.home(), Path(tempfile.gettempdir()), Path(matplotlib.get_cachedir())]
+if sys.argv[1] == "trainer":
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+    places.append(Path(default_cache_dir()))
+for place in places:
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "made").touch()
+print(getpass.getuser())
+"""
+
+
+@pytest.mark.parametrize("user", [(50000, 50000), (1000660000, 0)], ids=["of-the-image", "of-the-cluster"])
+@pytest.mark.parametrize("name", IMAGES)
+def test_libraries_find_a_user_name_and_a_home_on_a_read_only_root(name, user, tmp_path):
+    if not may_lock():
+        pytest.skip("mount namespaces are not allowed here (needs root on Linux)")
+    if any(Path(place).resolve().is_relative_to("/tmp") for place in (K8S, sys.prefix)):
+        pytest.skip("checkout or environment is below /tmp, which is empty in the image")
+    program = [sys.executable, "-c", IN_IMAGE, FILES[name], tmp_path, *map(str, user), LIBRARIES, name]
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "sluice"
+    assert "Read-only file system" not in done.stderr
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_user_of_an_image_has_a_line_in_passwd(name):
+    """Without the variable USER, too: `kubectl debug` and ssh start without the environment of the image."""
+    body = stages(FILES[name])[-1][1]
+    [user] = [rest for word, rest in body if word == "USER"]
+    [written] = [rest for word, rest in body if word == "RUN" and "/etc/passwd" in rest]
+    assert re.search(rf"'(\w+):x:{user}::/tmp:", written)
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)

@@ -8,7 +8,7 @@ from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient
 from kubernetes.utils.quantity import parse_quantity
 
-from operators.pods.spec import planned_bytes
+from operators.pods.disk import planned_bytes
 from tests.k8s.admission import limited, queue_refusals
 from tests.k8s.conftest import K8S
 from tests.k8s.definitions import built_in
@@ -54,10 +54,10 @@ def recipe(recipes, monkeypatch):
     return make
 
 
-def pod(recipe):
+def pod(recipe, stage="train"):
     from operators.pods.spec import manifest, stage_pod
 
-    made = stage_pod(recipe, "train")
+    made = stage_pod(recipe, stage)
     made.metadata.name = "placed-train-1"
     return made, manifest(made)
 
@@ -206,7 +206,45 @@ def test_a_replica_that_spans_nodes_needs_the_disk_of_another_checkpoint(recipe)
     made = recipe(**LARGE)
     spread = made.override({"place.train.layout": {"shard": 2 * made.place.train.nproc}})
     checkpoint = 12 * ModelShape.of(made.train.model, 300).weights["total"]
-    assert planned_bytes(spread, spread.place.kubernetes) - planned_bytes(made, made.place.kubernetes) == checkpoint
+    more = planned_bytes(spread, spread.place.kubernetes, "train") - planned_bytes(made, made.place.kubernetes, "train")
+    assert more == checkpoint
+
+
+SMALL_RUNS = {
+    "canary.model": {"layers": 12, "dim": 768, "heads": 12, "kv_heads": 12},
+    "canary.confirm_model": {"layers": 24, "dim": 2048, "heads": 16, "kv_heads": 8},
+    "canary.steps": 4000,
+    "canary.batch_size": 64,
+}
+
+
+@pytest.mark.parametrize(("stage", "size"), [("canary", "model"), ("confirm", "confirm_model")])
+def test_a_canary_requests_the_disk_of_its_checkpoints_and_shards(recipe, stage, size):
+    """The newest two, the last, and one being written, on one node; tokens of two bytes."""
+    from tasks.stages.canary import CanaryConfig
+    from tasks.trainer.model.shape import ModelShape
+
+    made = recipe(**LARGE | SMALL_RUNS)
+    checkpoint = 12 * ModelShape.of(getattr(made.of(CanaryConfig), size), 300).weights["total"]
+    shards = 4000 * 64 * 2048 * 2
+    asked, limit = disk(pod(made, stage)[1]["spec"])
+    assert asked == f"{math.ceil((checkpoint * 4 + shards) / 2**30)}Gi"
+    assert parse_quantity(limit) > parse_quantity(asked)
+
+
+@pytest.mark.parametrize(("cache", "held"), [(None, 3), ("6", 1)], ids=["default cache", "small cache"])
+def test_an_evaluation_requests_the_disk_of_the_weights_of_all_milestones(recipe, cache, held):
+    from tasks.trainer.model.shape import ModelShape
+
+    changes = {"place.kubernetes.env": {"SLUICE_CACHE_GB": cache}} if cache else {}
+    made = recipe(**LARGE, **changes)
+    weights = 4 * ModelShape.of(made.train.model, 300).weights["total"]
+    expected = held * weights if held > 1 else max(float(cache) * 1e9, weights)
+    assert disk(pod(made, "evaluate")[1]["spec"])[0] == f"{math.ceil(expected / 2**30)}Gi"
+
+
+def test_a_stage_without_a_plan_has_the_defaults_of_the_namespace(recipe):
+    assert disk(pod(recipe(**LARGE), "finetune")[1]["spec"]) == (None, None)
 
 
 def test_a_small_training_or_one_with_its_own_volume_requests_no_disk(recipe):

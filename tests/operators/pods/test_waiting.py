@@ -1,5 +1,7 @@
 """Why a pod does not run yet, and whether waiting helps: from conditions, events, nodes and Kueue's workload."""
 
+import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -59,6 +61,76 @@ def test_a_missing_node_pool_is_permanent(message):
 @pytest.mark.parametrize("message", [BUSY, DOWN, ""])
 def test_busy_gpus_and_nodes_that_are_down_are_waited_for(message):
     assert not hopeless(pending_reason(pending(message)))
+
+
+# Kubernetes 1.36 leaves out the keys of taints.
+KEYLESS = (
+    "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had untolerated taint(s)."
+)
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
+TEAM = {"key": "team", "value": "nlp", "effect": "NoSchedule"}
+
+
+def tainted(*taints: dict, **labels: str) -> dict:
+    return {**node("gpu-1", "8", pool="gpu", **labels), "spec": {"taints": list(taints)}}
+
+
+@pytest.mark.parametrize(
+    "taints",
+    [
+        [NOT_READY],
+        [NOT_READY, {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}],
+        [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}],
+        [{"key": "node.cilium.io/agent-not-ready", "effect": "NoSchedule"}],
+        [NOT_READY, {"key": "nvidia.com/gpu", "effect": "NoSchedule"}],  # tolerated
+    ],
+)
+def test_a_node_that_is_not_ready_is_waited_for_without_the_keys_of_its_taints(taints):
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    waits = pending(KEYLESS, nodeSelector={"pool": "gpu"}, tolerations=[gpu])
+    wait = pending_reason(waits, nodes=[node("cpu-1", "0"), tainted(*taints)])
+    assert not hopeless(wait)
+    assert "gpu-1" in wait.reason
+
+
+@pytest.mark.parametrize(
+    ("taints", "pool"),
+    [([TEAM], "gpu"), ([TEAM, NOT_READY], "gpu"), ([NOT_READY], "other")],
+    ids=["not tolerated", "not tolerated and not ready", "another pool that is not ready"],
+)
+def test_a_taint_that_stays_is_a_missing_node_pool_without_its_key_too(taints, pool):
+    waits = pending(KEYLESS, nodeSelector={"pool": pool})
+    assert hopeless(pending_reason(waits, nodes=[node("cpu-1", "0"), tainted(*taints)]))
+
+
+def test_taints_without_keys_are_waited_for_where_nodes_cannot_be_read():
+    wait = pending_reason(pending(KEYLESS))
+    assert not hopeless(wait)
+    assert "may not list nodes" in wait.reason
+
+
+def test_nodes_are_read_again_while_the_scheduler_hides_taints(monkeypatch):
+    """A node becomes not ready and later ready again, while the pod waits."""
+    from operators.pods.pending import PendingPodMonitor
+
+    now, nodes, lines = [0.0], [tainted(TEAM)], []
+    monkeypatch.setattr("operators.pods.pending.time.monotonic", lambda: now[0])
+
+    class Api:
+        async def list(self, kind, namespace, **_):
+            return {"items": nodes if kind.plural == "nodes" else []}
+
+    monitor = PendingPodMonitor(Api(), "ml", "", 1e9, 900.0, lines.append)
+    waits = pending(KEYLESS.replace("0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1",
+                                    "0/1 nodes are available: 1"))  # fmt: skip
+    waits["metadata"]["creationTimestamp"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    for taints in ([TEAM], [NOT_READY], [TEAM]):
+        nodes[:] = [tainted(*taints)]
+        assert asyncio.run(monitor.pod(waits)) is None
+        now[0] += 800
+    now[0] += 1000
+    assert asyncio.run(monitor.pod(waits)).permanent
+    assert ["not ready" in line for line in lines] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +203,25 @@ def test_an_unreachable_registry_is_waited_for_and_a_missing_image_is_not():
         pending_reason(pulls("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {AWAY}'))
     )
     assert hopeless(pending_reason(pulls("ErrImagePull", GONE)))
+
+
+def test_a_pull_and_its_back_off_are_one_line_of_the_log():
+    """The kubelet alternates between both states, and older ones name the cause only in an event."""
+    said = [
+        pending_reason(pulls("ErrImagePull", AWAY)),
+        pending_reason(pulls("ErrImagePull", f'failed to pull image "r/x:1": {AWAY}')),
+        pending_reason(pulls("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {AWAY}')),
+        pending_reason(
+            pulls(
+                "ImagePullBackOff",
+                f'Back-off pulling image "r/x:1": ErrImagePull: failed to pull image "r/x:1": {AWAY}',
+            )
+        ),
+        pending_reason(pulls("ImagePullBackOff", 'Back-off pulling image "r/x:1"'), [pull_failed(AWAY, "01")]),
+    ]
+    assert {wait.reason for wait in said} == {f"image r/x:1 cannot be pulled (ErrImagePull): {AWAY}"}
+    bare = pending_reason(pulls("ImagePullBackOff", 'Back-off pulling image "r/x:1"'))
+    assert bare.reason == 'image r/x:1 cannot be pulled (ImagePullBackOff): Back-off pulling image "r/x:1"'
 
 
 UNKNOWN = "dial tcp: lookup registry.example on 10.96.0.10:53: no such host"
