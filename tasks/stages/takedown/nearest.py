@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from os.path import commonprefix
+from itertools import takewhile
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -93,7 +93,7 @@ def nearest(value: str, addresses: Iterable[str]) -> list[str]:
 
     def ends(address: str) -> tuple[int, str]:
         plain = _plain(address)
-        return len(commonprefix([wanted, plain])) + len(commonprefix([wanted[::-1], plain[::-1]])), address
+        return _common(wanted, plain) + _common(reversed(wanted), reversed(plain)), address
 
     matcher = SequenceMatcher(None, "", wanted, autojunk=False)
 
@@ -102,6 +102,10 @@ def nearest(value: str, addresses: Iterable[str]) -> list[str]:
         return -matcher.ratio(), address
 
     return sorted(heapq.nlargest(_SHORT_LIST, set(addresses), key=ends), key=ratio)[:MOST_NEAREST]
+
+
+def _common(one: Iterable[str], other: Iterable[str]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _plain(address: str) -> str:

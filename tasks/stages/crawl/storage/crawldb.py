@@ -149,8 +149,10 @@ def view_previous(connection: duckdb.DuckDBPyConnection, generation: Artifact | 
         duck.view(connection, "previous", files, URLS)
         return
     duck.view(connection, "stored", files)
-    query = "SELECT url, captured_at FROM stored WHERE NOT regexp_full_match(url, ?)"
-    table = connection.execute(query, [WITHOUT_ESCAPES.pattern]).to_arrow_table()
+    query = (
+        f"SELECT url, captured_at FROM stored WHERE NOT regexp_full_match(url, {duck.quoted(WITHOUT_ESCAPES.pattern)})"
+    )
+    table = connection.sql(query).to_arrow_table()
     keys = pa.array([key(url).hex() for url in table.column("url").to_pylist()], pa.string())
     connection.register("rekeyed", table.append_column("key", keys))
     connection.execute(_REKEYED)
