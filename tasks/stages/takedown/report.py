@@ -237,7 +237,8 @@ def published_copies(store: Store, recipe: str, new: Tombstones, in_force: Tombs
         {artifact, id, url, copy: id of the document that is taken down}.
     """
     published = []
-    for documents in _artifacts(store, recipe, DOCUMENTS):
+    # Versions whose files were removed publish nothing any more.
+    for documents in (one for one in _artifacts(store, recipe, DOCUMENTS) if one.removal() is None):
         taken_down: dict[str, str] = {}
         for path in documents.files("rejected/"):
             rows = documents.table(path, ["id", "url", "duplicate_of"], pc.field("duplicate_of").is_valid())
