@@ -212,7 +212,7 @@ def copies(documents: Iterable[AffectedArtifact], in_force: Tombstones) -> list[
         {artifact, id, url, duplicate_of}.
     """
     result = []
-    for affected in documents:
+    for affected in (one for one in documents if one.rows):
         ids = pa.array([row["id"] for row in affected.rows], pa.string())
         for path in affected.artifact.files("rejected/"):
             where = pc.field("duplicate_of").isin(ids)
