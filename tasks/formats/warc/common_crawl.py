@@ -74,9 +74,9 @@ _BATCH = 1 << 16
 # As the index removes it, but not from www.com.
 _WWW = re.compile(r"^www\d*\.(?=.+\.)")
 _ADDRESS = re.compile(r"[\d.]+|\[.*\]")
-# Of a longer path the index may have sorted, removed or escaped the rest.
 # What has several spellings: an escape, and an unreserved character.
 _SPELLED = re.compile(r"(%[0-9A-F]{2}|[0-9A-Za-z._~-])")
+# Of a longer path the index may have sorted, removed or escaped the rest.
 _PLAIN_PATH = re.compile(r"[^?%;&=~]*")
 
 
@@ -241,16 +241,13 @@ def of_url(prefix: str) -> list[KeyPrefix]:
 
 def _any_spelling(path: str) -> str:
     """Returns a pattern of all spellings of a path and query that are an `identity`."""
-
-    def spelled(match: re.Match[str]) -> str:
-        text = match[0]
-        if len(text) == 1:
-            return f"(?:{re.escape(text)}|(?i:%{ord(text):02x}))"
-        return f"(?i:{text})"
-
-    return "".join(
-        _SPELLED.sub(spelled, part) if index % 2 else re.escape(part) for index, part in enumerate(_SPELLED.split(path))
-    )
+    # The others are between those that match.
+    pieces = [re.escape(piece) for piece in _SPELLED.split(path)]
+    pieces[1::2] = [
+        f"(?i:{piece})" if piece[0] == "%" else f"(?:{re.escape(piece)}|(?i:%{ord(piece):02x}))"
+        for piece in _SPELLED.findall(path)
+    ]
+    return "".join(pieces)
 
 
 def _surt_host(host: str) -> str:
