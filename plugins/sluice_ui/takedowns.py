@@ -363,6 +363,8 @@ def _state(made: Artifact, report: Mapping[str, Any], standing: Standing) -> Mar
         state = badge("honored", "good")
     if new and 0 < now < new:
         state += Markup("; {:,} of {:,} values lifted").format(new - now, new)
+    if missing := len(report.get("unmatched", [])):
+        state += Markup("; ") + badge(f"no record matches {missing:,}", "bad")
     models = [entry["artifact"] for entry in report["artifacts"] if entry["kind"] in MODELS and entry["documents"]]
     if models and now:
         state += Markup("; read by {} {}").format(f"{len(models):,}", "model" if len(models) == 1 else "models")
