@@ -134,8 +134,8 @@ class _ShortList:
 def nearest(value: str, addresses: Iterable[str]) -> list[str]:
     """Returns the addresses that are most like a value, the nearest first, at most MOST_NEAREST.
 
-    >>> nearest("http://a.example/caf%C3%A9", ["http://a.example/Café/", "http://a.example/tea", "http://a.example/"])
-    ['http://a.example/Café/', 'http://a.example/', 'http://a.example/tea']
+    >>> nearest("http://a.example/%C3%A9t%C3%A9", ["http://a.example/Été/", "http://a.example/tea", "http://a.example/"])
+    ['http://a.example/Été/', 'http://a.example/', 'http://a.example/tea']
     """
     near = _ShortList(value)
     near.add((_plain(address), address) for address in addresses)
