@@ -27,6 +27,7 @@ from tasks.core.config import Config
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
+from tasks.stages.crawl import update
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import KnownUrls
@@ -120,7 +121,7 @@ def made(store: Store, name: str, member: str, files: Mapping[str, str | bytes |
                         file.write(Path(aside.name).read_bytes())
                 else:
                     pq.write_table(content, file)
-    commit(output, name, 1, Config(), (), Report())
+    commit(output, name, update.VERSION, Config(), (), Report())
 
 
 HOSTS = """

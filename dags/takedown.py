@@ -38,9 +38,7 @@ FORM = {
     ),
     "takedown.domains": lines("Domains", "Host names, such as example.org; all names below them are included."),
     "takedown.documents": lines("Document ids", "32 hex digits each, as trace prints them."),
-    "takedown.lift": lines(
-        "Lift", "URLs, domains or document ids whose takedown ends: values that are in force."
-    ),
+    "takedown.lift": lines("Lift", "URLs, domains or document ids whose takedown ends: values that are in force."),
     "takedown.reason": line("Reason", "Reason as text; kept on record.", 1000),
     "takedown.requested_by": line("Requested by", "Person or organization; kept on record.", 300),
     "takedown.from_crawl": Param(

@@ -68,9 +68,13 @@ def between(column: str, low: float | None, high: float | None) -> Condition:
 
 
 def contains(columns: Sequence[str], text: str) -> Condition:
-    """Returns the condition that any of some columns contains a text, regardless of case."""
-    sql = " OR ".join(f"contains(lower({column}), lower(?))" for column in columns)
-    return Condition(tuple(columns), f"({sql})", (text,) * len(columns))
+    """Returns the condition that any of some columns contains a text, regardless of case.
+
+    A column `url` is also searched without escapes, as people write it.
+    """
+    searched = [*columns, *("coalesce(try(url_decode(url)), url)" for column in columns if column == "url")]
+    sql = " OR ".join(f"contains(lower({text_of}), lower(?))" for text_of in searched)
+    return Condition(tuple(columns), f"({sql})", (text,) * len(searched))
 
 
 def search(

@@ -32,14 +32,18 @@ from tasks.formats.documents.tombstones import (
     DOMAIN,
     PREVIOUS,
     TAKEDOWN,
+    URL,
     Tombstone,
     heads,
     read_all,
 )
 from tasks.formats.tokens.readings import EXAMPLES
+from tasks.formats.web.domain import host_name
+from tasks.formats.web.url import bare
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 from tasks.stages.takedown import TakedownConfig
+from tasks.stages.takedown.nearest import nearest
 from tasks.stages.takedown.report import CHECKPOINT, CHUNKS, DOCUMENTS, MODELS, PLAN
 from tasks.stages.takedown.stage import requested_values, values_to_lift
 
@@ -59,6 +63,9 @@ MOST_VALUES = 50
 MOST_DOCUMENTS = 100
 """Documents of a preview that are shown."""
 
+MOST_COMPARED = 1_000
+"""Documents of a host, the first ones, among which a preview looks for addresses like one without a document."""
+
 CURRENT = (DOCUMENTS, CHUNKS, PLAN, EXAMPLES, dedup_index.KIND)
 """Kinds whose newest artifact must be free of what is taken down, as `audit` checks."""
 
@@ -66,7 +73,7 @@ LINES = {
     "urls": "URLs of pages, or file:// URLs as Trace shows them",
     "domains": "Domains, such as example.org; all names below them are included",
     "documents": "Document ids, 32 hex digits each",
-    "lift": "Lift: URLs, domains or ids whose takedown ends, as they were requested",
+    "lift": "Lift: URLs, domains or ids whose takedown ends, in any spelling",
 }
 """Multi-line fields of a request, with their titles."""
 
@@ -356,6 +363,8 @@ def _state(made: Artifact, report: Mapping[str, Any], standing: Standing) -> Mar
         state = badge("honored", "good")
     if new and 0 < now < new:
         state += Markup("; {:,} of {:,} values lifted").format(new - now, new)
+    if missing := len(report.get("unmatched", [])):
+        state += Markup("; ") + badge(f"no record matches {missing:,}", "bad")
     models = [entry["artifact"] for entry in report["artifacts"] if entry["kind"] in MODELS and entry["documents"]]
     if models and now:
         state += Markup("; read by {} {}").format(f"{len(models):,}", "model" if len(models) == 1 else "models")

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from tasks.core import cache, npy
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.web.url import authority, bare, split_port, target
+from tasks.formats.web.url import authority, bare, identity, split_port, target
 
 _LIST_NAMES = ("domains", "domains.gz", "urls", "urls.gz")
 
@@ -42,7 +42,7 @@ because lists contain those; appending to a URL does not displace them."""
 
 _CUT = re.compile(r"[/?&]+")
 
-_FORMAT = "blocklist-1"
+_FORMAT = "blocklist-2"
 _CHUNK = 1 << 23
 # A line with nothing but an ASCII domain, as nearly all are. Matching it is ten times as fast as parsing a URL.
 _PLAIN = re.compile(rb"^[ \t]*(?:www\.)?([a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?)[ \t\r]*$", re.MULTILINE)
@@ -177,10 +177,10 @@ def entry_key(line: str) -> str | None:
 
 
 def host_and_path(url: str) -> tuple[str, str] | None:
-    """Returns the host, and the path with its query, of a URL in canonical form; None if it is not http or https.
+    """Returns the host, and the `identity` of path and query, of a URL; None if it is not http or https.
 
-    >>> host_and_path("HTTPS://www.Bücher.example:8080/a/../b?q=1#top")
-    ('xn--bcher-kva.example', '/b?q=1')
+    >>> host_and_path("HTTPS://www.Bücher.example:8080/a/../%7eb?q=1#top")
+    ('xn--bcher-kva.example', '/~b?q=1')
     """
     try:
         href = ada_url.normalize_url(url)
@@ -189,7 +189,7 @@ def host_and_path(url: str) -> tuple[str, str] | None:
     if not href.startswith(("http://", "https://")):
         return None
     host, _ = split_port(authority(href).rpartition("@")[2])
-    return bare(host.rstrip(".")), target(href).partition("#")[0]
+    return bare(host.rstrip(".")), identity(target(href).partition("#")[0])
 
 
 def _file(category: str, path: str) -> BlocklistFile:

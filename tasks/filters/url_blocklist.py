@@ -29,8 +29,11 @@ class UrlBlocklistMeasures(Annotator):
 
     The entry "example.com" matches the domain and its subdomains; "example.com/a" matches that URL and those below it
     in the path. "www.", the scheme and the port are ignored. The most specific entry determines the category; if
-    several lists have it, the first of them in the order of the settings. Without lists nothing matches.
+    several lists have it, the first of them in the order of the settings. Without lists nothing matches. Equivalent
+    spellings of a path match each other.
     """
+
+    version: ClassVar[int] = 2
 
     folders: tuple[str, ...] = ()
     """Local folders or store URLs with lists: `<category>/domains` and `<category>/urls`, plain or `.gz`."""

@@ -4,7 +4,9 @@ import re
 import shutil
 from html import unescape
 
+import duckdb
 import pytest
+from sluice_ui.scan import contains
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
@@ -102,6 +104,15 @@ def test_the_form_lists_the_values_of_columns_with_their_documents(get, made):
     kept = get(f"{PAGE}&tier=none").text
     assert ">en (31)</option>" in kept
     assert '<option value="none" selected>none (0)</option>' in kept
+
+
+@pytest.mark.parametrize("text", ["/مر", "/%D9%85", "/%d9"])
+def test_a_search_finds_a_url_as_it_is_written_and_as_it_reads(text):
+    urls = ["http://h/%d9%85%d8%b1/", "http://h/%FF", "http://h/100%"]
+    condition = contains(["url"], text)
+    query = f"SELECT url FROM (SELECT unnest(?) AS url) WHERE {condition.sql}"
+    with duckdb.connect() as connection:
+        assert connection.execute(query, [urls, *condition.values]).fetchall() == [(urls[0],)]
 
 
 @pytest.mark.parametrize(

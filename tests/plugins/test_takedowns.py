@@ -86,6 +86,8 @@ def test_the_page_of_a_takedown_lists_values_artifacts_and_documents(get, versio
     assert "pending" in row_of(text, "/sluice/artifact/test/plan%40v2")
     assert "not the newest" in row_of(text, "/sluice/artifact/test/documents%40v1")
     assert "<li>https://nowhere.example/</li>" in text
+    assert "no record matches 1" in row_of(get(PAGE).text, "takedown=t1")
+    assert "nearest addresses" in text
     assert "<img" not in text
     assert get(f"{PAGE}&takedown=t9").status_code == 404
 
@@ -102,6 +104,8 @@ def test_a_preview_finds_kept_documents_by_url_domain_and_id(preview):
     for row in (ROWS[30], ROWS[31], *(row for row in ROWS[10:] if "//h5.org/" in row["url"])):
         assert row["url"] in row_of(text, f"what={row['id']}")
     assert "url https://nowhere.example/: no kept document" in text
+    misspelled = preview(urls=f"{ROWS[30]['url']}/index.htm")
+    assert f"no kept document; the nearest: {ROWS[30]['url']}" in misspelled
 
 
 def test_a_preview_counts_the_steps_of_the_newest_model_though_newer_tokens_have_none(preview, versions):

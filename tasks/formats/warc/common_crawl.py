@@ -36,6 +36,7 @@ from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.core.remote import translate
 from tasks.core.store import Store
 from tasks.formats.warc.archive import INDEXED
+from tasks.formats.web.canonical_url import page_identity
 
 log = logging.getLogger("sluice.formats")
 
@@ -73,8 +74,10 @@ _BATCH = 1 << 16
 # As the index removes it, but not from www.com.
 _WWW = re.compile(r"^www\d*\.(?=.+\.)")
 _ADDRESS = re.compile(r"[\d.]+|\[.*\]")
-# Of a longer path the index may have sorted or removed the rest.
-_PLAIN_PATH = re.compile(r"[^?%;&=]*")
+# What has several spellings: an escape, and an unreserved character.
+_SPELLED = re.compile(r"(%[0-9A-F]{2}|[0-9A-Za-z._~-])")
+# Of a longer path the index may have sorted, removed or escaped the rest.
+_PLAIN_PATH = re.compile(r"[^?%;&=~]*")
 
 
 class CrawlData:
@@ -223,17 +226,28 @@ def of_domain(domain: str) -> list[KeyPrefix]:
 
 
 def of_url(prefix: str) -> list[KeyPrefix]:
-    """Returns the prefixes of all http and https URLs that begin like `prefix`.
+    """Returns the prefixes of all http and https URLs that begin like `prefix`, in any spelling (`url.identity`).
 
-    >>> of_url("https://example.org/docs/")[0].key
-    'org,example)/docs'
+    >>> of_url("https://example.org/docs/")[0].key, of_url("https://example.org/%7eann/")[0].key
+    ('org,example)/docs', 'org,example)')
     """
-    parts = urlsplit(prefix)
+    parts = urlsplit(page_identity(prefix) or prefix)
     host, port = _WWW.sub("", parts.hostname or ""), "" if parts.port in (None, 80, 443) else f":{parts.port}"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     plain = _PLAIN_PATH.match(parts.path)
     key = f"{_surt_host(host)}{port}){plain[0].lower().rstrip('/') if plain else ''}"
-    return [KeyPrefix(key, rf"^https?://(www\d*\.)?{re.escape(host)}{port}{re.escape(path)}")]
+    return [KeyPrefix(key, rf"^https?://(www\d*\.)?{re.escape(host)}{port}{_any_spelling(path)}")]
+
+
+def _any_spelling(path: str) -> str:
+    """Returns a pattern of all spellings of a path and query that are an `identity`."""
+    # The others are between those that match.
+    pieces = [re.escape(piece) for piece in _SPELLED.split(path)]
+    pieces[1::2] = [
+        f"(?i:{piece})" if piece[0] == "%" else f"(?:{re.escape(piece)}|(?i:%{ord(piece):02x}))"
+        for piece in _SPELLED.findall(path)
+    ]
+    return "".join(pieces)
 
 
 def _surt_host(host: str) -> str:

@@ -21,8 +21,10 @@ MAX_CANONICAL_URL = 2_000
 
 WITHOUT_ESCAPES = re.compile(r"[!#$&'()*+,/:;=?@\[\]0-9A-Za-z._~-]*")
 """A text of characters that a URI can have unescaped (RFC 3986, sections 2.2 and 2.3): its own `identity`."""
-_WITH_EQUIVALENT = re.compile(r"%[0-9A-Fa-f]{2}|%|[^%!#$&'()*+,/:;=?@\[\]0-9A-Za-z._~-]+")
-_UNRESERVED = re.compile(r"[0-9A-Za-z._~-]")
+_UNRESERVED = r"%(?:2[DE]|3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])"
+_IDENTITY = re.compile(rf"(?:[!#$&'()*+,/:;=?@\[\]0-9A-Za-z._~-]++|(?!{_UNRESERVED})%[0-9A-F]{{2}})*+")
+_UNRESERVED_ESCAPE = re.compile(_UNRESERVED)
+_EQUIVALENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+|%|[^%!#$&'()*+,/:;=?@\[\]0-9A-Za-z._~-]+")
 
 _MAX_SEGMENTS = 20
 _LONGEST_CYCLE = 4
@@ -62,7 +64,7 @@ def identity(url: str) -> str:
     >>> identity("http://h/%d9%85/%7Eann/%2f?q=%26|"), identity("http://h/100%")
     ('http://h/%D9%85/~ann/%2F?q=%26%7C', 'http://h/100%25')
     """
-    return url if WITHOUT_ESCAPES.fullmatch(url) else _WITH_EQUIVALENT.sub(_normal, url)
+    return url if _IDENTITY.fullmatch(url) else _EQUIVALENT.sub(_normal, url)
 
 
 def distinct(urls: Iterable[str]) -> tuple[str, ...]:
@@ -75,10 +77,9 @@ def distinct(urls: Iterable[str]) -> tuple[str, ...]:
 
 def _normal(match: re.Match[str]) -> str:
     text = match[0]
-    if len(text) != 3 or text[0] != "%":
+    if len(text) == 1 or text[0] != "%":
         return quote(text.encode("utf-8", "surrogatepass"), safe="")
-    char = chr(int(text[1:], 16))
-    return char if _UNRESERVED.fullmatch(char) else text.upper()
+    return _UNRESERVED_ESCAPE.sub(lambda escape: chr(int(escape[0][1:], 16)), text.upper())
 
 
 def key(url: str) -> bytes:

@@ -29,7 +29,7 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.web import priorities
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import authority, key
+from tasks.formats.web.url import WITHOUT_ESCAPES, authority, identity, key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.inject import file_of, number_of, scope_of
 from tasks.stages.crawl.policy import Policy, snapshot
@@ -55,8 +55,8 @@ CREATE TABLE asked AS
 SELECT p.key FROM previous p JOIN (
   SELECT p.key, a.at FROM previous p JOIN again_hosts a ON {_HOST} = a.host
   UNION ALL SELECT p.key, a.at FROM previous p JOIN again_urls a ON p.key = CAST(a.key AS UUID)
-  UNION ALL SELECT p.key, a.at FROM previous p
-    JOIN again_prefixes a ON {_HOST} = a.host AND starts_with(p.url, a.prefix)
+  UNION ALL SELECT p.key, a.at FROM previous p LEFT JOIN escaped e ON p.url = e.url
+    JOIN again_prefixes a ON {_HOST} = a.host AND starts_with(coalesce(e.page, p.url), a.prefix)
 ) a USING (key)
 WHERE p.next_due IS NOT NULL AND (p.last_fetch IS NULL OR p.last_fetch < a.at) GROUP BY p.key
 """
@@ -243,8 +243,14 @@ def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now:
     whole_hosts = [(host, at) for host in hosts if (at := policy.host_again_since(host)) and at <= now]
     urls = [(key(entry).hex(), at) for entry, at in again.items() if "://" in entry and not entry.endswith("*")]
     prefixes = [
-        (authority(entry), entry[:-1], at) for entry, at in again.items() if "://" in entry and entry.endswith("*")
+        (authority(entry), identity(entry[:-1]), at)
+        for entry, at in again.items()
+        if "://" in entry and entry.endswith("*")
     ]
+    query = f"SELECT url FROM previous WHERE {crawldb.HOST_OF_URL} IN ? AND NOT regexp_full_match(url, ?)"
+    parameters = [sorted({host for host, *_ in prefixes}), WITHOUT_ESCAPES.pattern]
+    escaped = [url for (url,) in connection.execute(query, parameters).fetchall()] if prefixes else []
+    connection.register("escaped", duck.strings(url=escaped, page=map(identity, escaped)))
     connection.register("again_hosts", _typed_table({"host": pa.string(), "at": _TIME}, whole_hosts))
     connection.register("again_urls", _typed_table({"key": pa.string(), "at": _TIME}, urls))
     connection.register(

@@ -212,7 +212,7 @@ def copies(documents: Iterable[AffectedArtifact], in_force: Tombstones) -> list[
         {artifact, id, url, duplicate_of}.
     """
     result = []
-    for affected in documents:
+    for affected in (one for one in documents if one.rows):
         ids = pa.array([row["id"] for row in affected.rows], pa.string())
         for path in affected.artifact.files("rejected/"):
             where = pc.field("duplicate_of").isin(ids)
@@ -237,7 +237,8 @@ def published_copies(store: Store, recipe: str, new: Tombstones, in_force: Tombs
         {artifact, id, url, copy: id of the document that is taken down}.
     """
     published = []
-    for documents in _artifacts(store, recipe, DOCUMENTS):
+    # Versions whose files were removed publish nothing any more.
+    for documents in (one for one in _artifacts(store, recipe, DOCUMENTS) if one.removal() is None):
         taken_down: dict[str, str] = {}
         for path in documents.files("rejected/"):
             rows = documents.table(path, ["id", "url", "duplicate_of"], pc.field("duplicate_of").is_valid())

@@ -46,7 +46,7 @@ from tasks.formats.documents.tombstones import (
 )
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
-from tasks.formats.web.url import authority
+from tasks.formats.web.url import authority, identity
 from tasks.stages.takedown import TakedownConfig
 from tasks.stages.takedown.nearest import unmatched
 from tasks.stages.takedown.report import (
@@ -132,8 +132,9 @@ def _tombstones_of(config: TakedownConfig, inputs: Inputs, address: str) -> list
         # Pages marked by a takedown are in force already, often through their domain.
         withdrawn = pc.field("reason") != TAKEDOWN
         for row in warc.table(WITHDRAWN, ["url", "reason"], withdrawn).to_pylist():
-            stone = Tombstone(URL, row["url"], row["reason"], str(warc.address), config.date, CRAWL, address)
-            tombstones.setdefault((URL, row["url"]), stone)
+            url = identity(row["url"])
+            stone = Tombstone(URL, url, row["reason"], str(warc.address), config.date, CRAWL, address)
+            tombstones.setdefault((URL, url), stone)
     elif not tombstones and not any(line.strip() for line in config.lift):
         raise InputError(
             "the takedown is empty", "give at least one URL, domain or document id, or use the crawl's list"

@@ -66,9 +66,11 @@ def test_a_url_covers_the_paths_below_it(lists: Path) -> None:
         "/Form?id=7",
         "/Form?id=7&a=1",
         "/Form?id=70",
+        "/%7euser/st%65al",
+        "/~user%2Fsteal",
     )
     found = look_up(listed, *(f"http://www.host.example{path}" for path in urls))
-    assert [category is not None for category, _ in found] == [True, True, False, False, True, True, False]
+    assert [category is not None for category, _ in found] == [True, True, False, False, True, True, False, True, False]
     assert found[1] == ("phishing", "host.example/~user/steal")
 
 

@@ -118,8 +118,6 @@ _ERROR = 1e-4
 _SMALLEST = 100_000
 _LENGTH = 8
 _CRAWLDB, _COMPLETE = "crawldb", "warc"
-
-
 _IDENTITIES = 5
 """The first version of the stage update whose keys are those of identities."""
 
@@ -149,8 +147,8 @@ def view_previous(connection: duckdb.DuckDBPyConnection, generation: Artifact | 
         duck.view(connection, "previous", files, URLS)
         return
     duck.view(connection, "stored", files)
-    query = "SELECT url, captured_at FROM stored WHERE NOT regexp_full_match(url, ?)"
-    table = connection.execute(query, [WITHOUT_ESCAPES.pattern]).to_arrow_table()
+    plain = f"regexp_full_match(url, {duck.quoted(WITHOUT_ESCAPES.pattern)})"
+    table = connection.sql(f"SELECT url, captured_at FROM stored WHERE NOT {plain}").to_arrow_table()
     keys = pa.array([key(url).hex() for url in table.column("url").to_pylist()], pa.string())
     connection.register("rekeyed", table.append_column("key", keys))
     connection.execute(_REKEYED)

@@ -1,4 +1,4 @@
-"""Identity of a page: every part of Sluice that compares URLs agrees on which spellings are one page (RFC 3986, 6.2.2)."""
+"""Identity of a page: all that compares URLs agrees on which spellings are equivalent (RFC 3986, section 6.2.2)."""
 
 import string
 from urllib.parse import quote
@@ -53,7 +53,9 @@ def pairs(draw: st.DrawFn) -> tuple[str, str, bool]:
 
 @given(pairs())
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_takedown_trace_crawl_and_dedup_agree_on_equivalent_and_different_spellings(pair: tuple[str, str, bool]) -> None:
+def test_takedown_trace_crawl_and_dedup_agree_on_pairs_of_spellings(
+    pair: tuple[str, str, bool],
+) -> None:
     one, other, same = pair
     first, second = canonical(one), canonical(other)
     assert first is not None

@@ -54,6 +54,9 @@ PAGES = [
     page("https://other.example/docs/two", 12),
     page("http://www.other.example/docs/three?q=1", 13),
     page("https://other.example/documents", 14),
+    page("https://names.example/%d9%85/one", 15),
+    page("https://names.example/%D9%85/two", 16),
+    page("https://names.example/%7Eann/", 17),
 ]
 
 
@@ -114,6 +117,8 @@ def rejected(artifact: Artifact) -> dict[str, str]:
         ({"domains": ["river.example"], "mime": ["application/rss+xml"]}, [PAGES[8].url]),
         ({"prefixes": ["https://other.example/docs/"]}, [PAGES[n].url for n in (12, 11)]),
         ({"prefixes": ["https://other.example/Docs"]}, [PAGES[10].url]),
+        ({"prefixes": ["https://names.example/م/"]}, [PAGES[n].url for n in (14, 15)]),
+        ({"prefixes": ["https://names.example/~a"]}, [PAGES[16].url]),
         ({"domains": ["riverside.example"], "prefixes": ["http://river.example/b"]}, [PAGES[n].url for n in (1, 4)]),
     ],
 )

@@ -1,6 +1,7 @@
 """The stage `takedown`: adds to the active takedowns, refuses unusable requests, reports matches."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.documents.tombstones import Tombstones, in_force
+from tasks.formats.documents.tombstones import Tombstone, Tombstones, in_force, write
 from tasks.formats.tokens.marks import covered_entries
 from tasks.run.recipe import find_recipe
 from tasks.run.trace.audit import audit
@@ -164,6 +165,82 @@ def test_a_lift_is_recorded_and_a_later_request_is_in_force_again(tmp_path: Path
         take_down(tmp_path, "t4", third, lift="b.net\nsub.wrong.net")
     with pytest.raises(InputError, match=r"takedown\.lift: the request also takes down b\.net"):
         take_down(tmp_path, "t4", third, lift="b.net", domains="b.net")
+
+
+TYPED = "https://www.h1.org/%c3%a9t%c3%a9/%7eann"
+
+
+@pytest.mark.parametrize(
+    ("request_", "unmatched"),
+    [
+        ({"urls": "http://h1.org/été/~ann\nhttp://me@h1.org:80/%C3%A9t%C3%A9/~ann#top"}, None),
+        ({"urls": "http://h1.org/Été/~ann"}, [TYPED]),
+        ({"urls": "http://www.h1.org/ete/ann/"}, [TYPED]),
+        ({"urls": "https://hl.org/x"}, ["h1.org", "www.h1.org"]),
+        ({"urls": "https://quite-another.net/"}, []),
+        ({"urls": "https://copies.net/copy"}, None),
+        ({"urls": "file://code/tool.py"}, ["file://code/Tool.py"]),
+        ({"domains": "hh1.org"}, ["h1.org", "www.h1.org"]),
+        ({"domains": "h1.org"}, None),
+        ({"documents": "0" * 32}, []),
+    ],
+)
+def test_a_value_that_matches_no_record_is_reported_with_the_nearest_addresses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, request_: dict, unmatched: list[str] | None
+) -> None:
+    urls = (TYPED, "https://h1.org/zebra", "file://code/Tool.py", "file://code/other.py")
+    copy = kept_document("https://copies.net/copy", "a copy")
+    verdict = {"reason": "duplicate_near", "reasons": ["duplicate_near"], "language": "en", "duplicate_of": "0" * 32}
+    documents_in(tmp_path, [kept_document(url, url, "code") for url in urls], 1, [{**copy, **verdict}])
+    takedown = take_down(tmp_path, **request_)
+    report = report_of(takedown)
+    if unmatched is None:
+        assert (report["unmatched"], takedown.record.metrics["unmatched"]) == ([], 0.0)
+        assert "no record" not in caplog.text
+        return
+    (entry,) = report["unmatched"]
+    assert entry["nearest"][: len(unmatched)] == unmatched
+    assert bool(entry["nearest"]) == bool(unmatched)
+    value = entry["value"]
+    assert takedown.record.metrics["unmatched"] == 1.0
+    assert "no record of the recipe matches 1 of the values" in takedown.record.note
+    assert f"{value} matches no record of test" in caplog.text
+    page = takedown.read("report.html").decode()
+    assert all(address in page for address in (value, *unmatched))
+
+
+def test_a_value_that_is_in_force_and_matches_no_record_is_reported_again(tmp_path: Path) -> None:
+    documents_in(tmp_path, [kept_document(TYPED, "text")], 1)
+    first = take_down(tmp_path, "t1", urls="https://h1.org/ete")
+    again = report_of(take_down(tmp_path, "t2", first, urls="https://h1.org/ete"))
+    assert (again["new"], again["unmatched"][0]["nearest"]) == ([], [TYPED])
+
+
+def test_records_that_are_gone_do_not_prevent_a_takedown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    documents = documents_in(tmp_path, [kept_document(TYPED, "text")], 1)
+    documents.remove_files("the disk was full", datetime(2026, 11, 1, tzinfo=UTC))
+    report = report_of(take_down(tmp_path, urls="https://h1.org/ete"))
+    assert [entry["nearest"] for entry in report["unmatched"]] == [[]]
+    assert "is not searched for the values" in caplog.text
+
+
+def test_one_page_in_several_spellings_is_one_value_that_any_spelling_lifts(tmp_path: Path) -> None:
+    first = take_down(tmp_path, "t1", urls="http://a.net/%d9%85/\nhttp://a.net/%D9%85/\nhttp://a.net/م/")
+    assert [row["value"] for row in first.table("tombstones.parquet").to_pylist()] == ["http://a.net/%D9%85/"]
+    lifted = take_down(tmp_path, "t2", first, lift="http://a.net/م/", urls="http://b.net/")
+    assert Tombstones.read([lifted]).urls == {"http://b.net/"}
+
+
+def test_tombstones_of_earlier_versions_cover_and_are_lifted_in_any_spelling(tmp_path: Path) -> None:
+    stone = Tombstone("url", "http://a.net/%d9%85/", "", "", "", "form", "test/takedown@t1")
+    output = Output(Store(str(tmp_path)), ArtifactId("test/takedown", "t1"), "by-hand")
+    with output.part("tombstones", conserved=False) as part, part.file("tombstones.parquet") as file:
+        write(file, [stone])
+    old = commit(output, "by hand", 1, TakedownConfig(), [], Report())
+    covered = pa.table({"url": ["https://www.a.net/%D9%85/", "http://a.net/%D9%86/"]})
+    assert Tombstones.read([old]).mask(covered).tolist() == [True, False]
+    lifted = take_down(tmp_path, "t2", old, lift="http://a.net/م/", urls="http://b.net/")
+    assert Tombstones.read([lifted, old]).urls == {"http://b.net/"}
 
 
 @pytest.mark.parametrize(
