@@ -104,8 +104,25 @@ def test_on_kind_only_pods_that_read_artifacts_reach_the_store(rendered):
     assert not network.lets(STRANGER, STORE, 4566)
 
 
-def test_all_pods_reach_dns_and_trainers_reach_mlflow(network):
-    assert all(network.lets(pod, DNS, 53, "UDP") for pod in (TRAINER, RANK, WORKER, CRAWLER, EXTRACT, MLFLOW))
+NODE_LOCAL = Pod("kube-system", (("k8s-app", "node-local-dns"),))
+
+
+@pytest.mark.parametrize(
+    "server", [DNS, NODE_LOCAL, "169.254.20.10"], ids=["kube-dns", "node-local-dns", "its address"]
+)
+@pytest.mark.parametrize("protocol", ["UDP", "TCP"])
+def test_all_pods_reach_every_kind_of_name_server(network, server, protocol):
+    pods = (TRAINER, RANK, WORKER, SCHEDULER, OPERATOR, CRAWLER, EXTRACT, MLFLOW, airflow("scheduler"))
+    assert all(network.lets(pod, server, 53, protocol) for pod in pods)
+    assert not any(network.lets(pod, server, port, protocol) for pod in pods for port in (80, 443, 8080))
+
+
+def test_the_address_of_the_name_server_opens_no_other_link_local_address(network):
+    for pod in (TRAINER, CRAWLER, EXTRACT):
+        assert reached(network, pod, ["169.254.20.9", "169.254.20.11", *PRIVATE], ports=(53, 80, 443)) == []
+
+
+def test_trainers_reach_mlflow(network):
     assert all(network.lets(pod, MLFLOW, 5000) for pod in (TRAINER, RANK, WORKER, EXTRACT))
     assert not network.lets(STRANGER, MLFLOW, 5000)
 
