@@ -2,8 +2,8 @@
 
 Reads the schema and the default values of the chart (version 1.20) from the real test data, adds the keys of 1.21 and
 1.22 that k8s/helm uses, and merges the files of k8s/helm over them like Helm. `values_chart` writes a chart of this
-schema whose only template prints the values, so that Helm itself merges, validates and renders templates in them. The chart's own templates are rendered
-if `SLUICE_AIRFLOW_CHART` names the chart's folder or archive.
+schema whose only template prints the values, so that Helm itself merges, validates and renders templates in them. The
+chart's own templates are rendered if `SLUICE_AIRFLOW_CHART` names the chart's folder or archive.
 """
 
 import gzip

@@ -338,7 +338,7 @@ def test_versions_are_stated_once(values):
 
 
 def test_on_eks_images_of_others_are_the_same_versions_by_digest(values):
-    """Here with digests of zeros, as for the images of this repository: whoever deploys writes those of their registry."""
+    """Here with digests of zeros, as for the images of this repository: each installation writes its own."""
     pairs = [
         (values("airflow.yaml")["images"]["statsd"]["tag"], values("airflow-eks.yaml")["images"]["statsd"]["tag"]),
         (values("dask-operator.yaml")["image"]["tag"], values("dask-operator-eks.yaml")["image"]["tag"]),
