@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, TaskGroup, chain
 
 from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
 from operators.links import DaskLink
+from operators.pods.rights import uses_kubernetes
 from operators.recipes import RecipeOperator
 from operators.runs import fails_at_once, run_of
 from tasks.core.engine import status_path
@@ -30,7 +31,7 @@ class DaskSetupOperator(RecipeOperator):
     ui_color = "#f3e7d3"
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"executor_config": uses_kubernetes(), **kwargs})
         self.dashboard = ""
         self._unfinished: tuple[DaskPods, str] | None = None
 
@@ -74,6 +75,9 @@ class DaskTeardownOperator(RecipeOperator):
     """Deletes the Dask cluster of this DAG run, if it exists."""
 
     ui_color = "#f3e7d3"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"executor_config": uses_kubernetes(), **kwargs})
 
     def execute(self, context: Any) -> None:
         """Deletes the cluster and waits for its deletion; logs the outcome."""

@@ -13,6 +13,7 @@ from airflow.sdk import BaseOperatorLink, TaskGroup, chain, task_group
 
 from operators.dask_cluster import dashboard, ensure_cluster, on_cluster
 from operators.links import DaskLink
+from operators.pods.rights import uses_kubernetes
 from operators.recipes import assets_of
 from operators.stage import MembersOperator, StageOperator
 from tasks.core.errors import SluiceError
@@ -31,8 +32,11 @@ class DaskStageOperator(StageOperator):
     ui_color = "#f3e7d3"
     on_dask = True
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
+        if find_recipe(recipe).place.dask.kubernetes is not None:
+            # It creates the cluster of its run again if that is gone. Otherwise the parts run in this task's pod.
+            kwargs = {"executor_config": uses_kubernetes(), **kwargs}
+        super().__init__(recipe=recipe, **kwargs)
         self.dashboard = ""
 
     def run(self, context: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import PODS, Api
 from operators.pods.failure import has_ended, has_succeeded, terminated
 from operators.pods.owner import Claim, Owner
+from operators.pods.rights import uses_kubernetes
 from operators.pods.spec import CONTAINER, manifest, place_of, stage_labels, stage_pod
 from operators.pods.stage import (
     START_OUTAGE_S,
@@ -54,6 +55,9 @@ _REFUSED_PARAMETERS = {
 }  # fmt: skip
 """Parameters of the provider's operator that would have no effect here."""
 
+STARTS_WORK = uses_kubernetes()
+"""Default of `executor_config`; in the signature, because a mapped task takes its defaults from there."""
+
 
 class GpuPodOperator(StageLineage, KubernetesPodOperator):  # type: ignore[misc]
     """Runs `stage` of `recipe` in a pod of the recipe's `[place.kubernetes]`.
@@ -70,7 +74,9 @@ class GpuPodOperator(StageLineage, KubernetesPodOperator):  # type: ignore[misc]
     operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (MlflowLink(), ArtifactLink())
     ui_color = "#dfe7f5"
 
-    def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, *, recipe: str, stage: str, member: str = "", executor_config: Any = STARTS_WORK, **kwargs: Any
+    ) -> None:
         if refused := sorted(_REFUSED_PARAMETERS & kwargs.keys()):
             raise TypeError(f"GpuPodOperator does not take {refused[0]}: it has a life cycle of its own")
         parsed = find_recipe(recipe)
@@ -89,7 +95,7 @@ class GpuPodOperator(StageLineage, KubernetesPodOperator):  # type: ignore[misc]
             "deferrable": True,
             "do_xcom_push": False,
         }
-        super().__init__(**{**settings, **kwargs})
+        super().__init__(executor_config=executor_config, **{**settings, **kwargs})
         self.recipe = recipe
         self.stage = stage
         self.member = member

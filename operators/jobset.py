@@ -24,6 +24,7 @@ from operators.lineage import StageLineage
 from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import JOBSETS, TRAINJOBS, Api, Kind
 from operators.pods.owner import Claim, Owner
+from operators.pods.rights import uses_kubernetes
 from operators.pods.spec import CONTAINER, place_of, stage_pod
 from operators.pods.stage import (
     START_OUTAGE_S,
@@ -37,6 +38,9 @@ from operators.pods.stage import (
 )
 from operators.runs import fails_at_once
 from tasks.run.recipe import find_recipe
+
+STARTS_WORK = uses_kubernetes()
+"""Default of `executor_config`; in the signature, because a mapped task takes its defaults from there."""
 
 
 class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
@@ -56,8 +60,10 @@ class JobSetOperator(StageLineage, BaseOperator):  # type: ignore[misc]
     container: ClassVar[str] = CONTAINER
     write = staticmethod(jobset)
 
-    def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self, *, recipe: str, stage: str, member: str = "", executor_config: Any = STARTS_WORK, **kwargs: Any
+    ) -> None:
+        super().__init__(executor_config=executor_config, **kwargs)
         place_of(find_recipe(recipe))
         self.recipe = recipe
         self.stage = stage

@@ -35,6 +35,8 @@ FROM base
 # The user of the pods has a name, which Airflow and torch's cache ask for, and a home that can be written. A cluster that
 # assigns other user ids (OpenShift) has no such line: there the variables give both.
 RUN echo 'sluice:x:50000:50000::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'sluice:x:50000:' >> /etc/group
+# torch.compile: triton builds the launchers of its kernels with a C compiler when the training starts.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY --from=packages /opt/venv /opt/venv
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-cache-dir --no-deps /wheels/*.whl
 WORKDIR /tmp

@@ -1,9 +1,9 @@
 """The official chart of Airflow, as far as available, and the documented parameters of controller charts.
 
-Reads the schema and the default values of the chart (version 1.20) from the real test data, and merges the files of
-k8s/helm over them like Helm. `ValuesChart` is a chart of this schema whose only template prints the values, so that
-Helm itself merges, validates and renders templates in them. The chart's own templates are rendered
-if `SLUICE_AIRFLOW_CHART` names the chart's folder or archive.
+Reads the schema and the default values of the chart (version 1.20) from the real test data, adds the keys of 1.21 and
+1.22 that k8s/helm uses, and merges the files of k8s/helm over them like Helm. `values_chart` writes a chart of this
+schema whose only template prints the values, so that Helm itself merges, validates and renders templates in them. The
+chart's own templates are rendered if `SLUICE_AIRFLOW_CHART` names the chart's folder or archive.
 """
 
 import gzip
@@ -96,6 +96,25 @@ config: {{ tpl (toYaml .Values.config) . | nindent 2 }}
 """
 
 
+_BOOLEAN: Object = {"type": "boolean"}
+NEWER: dict[str, Object] = {
+    "enableServiceLinks": _BOOLEAN,
+    "dags.gitSync.recommendedProbeSetting": _BOOLEAN,
+    "workers.kubernetes.serviceAccount": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"create": _BOOLEAN, "name": {"type": "string"}, "annotations": {"type": "object"}},
+    },
+}
+"""Keys of 1.21 and 1.22, by their release notes: path -> schema."""
+
+DEPRECATED = ("workers.serviceAccount", "webserver")
+"""Keys that 1.21 and 1.22 warn of, and whose schema does not say so."""
+
+WARNED_UNLESS_SET = ("enableServiceLinks", "dags.gitSync.recommendedProbeSetting")
+"""Keys whose default values 1.22 warns of."""
+
+
 class AirflowChart:
     """The schema and the default values of the chart.
 
@@ -111,6 +130,13 @@ class AirflowChart:
     def schema(self) -> Object:
         """Returns the JSON schema of the values."""
         found: Object = json.loads(gzip.decompress(self._schema.read_bytes()))
+        for path, schema in NEWER.items():
+            *above, last = path.split(".")
+            inside = found["properties"]
+            for key in above:
+                inside = inside[key]["properties"]
+            assert last not in inside, f"{path} is in this schema: remove it from NEWER"
+            inside[last] = schema
         return found
 
     @cached_property
@@ -127,6 +153,11 @@ class AirflowChart:
     def unknown(self, values: Object) -> list[str]:
         """Returns the paths in `values` that are neither in the chart's schema nor in its defaults."""
         return list(_unknown(values, self.schema, self.defaults, ""))
+
+    def deprecated(self, values: Object) -> list[str]:
+        """Returns the paths of which the chart warns: those in `values`, and those that `values` leave out."""
+        absent = [path for path in WARNED_UNLESS_SET if _at(values, path) is None]
+        return [*_deprecated(values, self.schema, ""), *(path for path in DEPRECATED if _at(values, path)), *absent]
 
     def accounts(self, values: Object) -> dict[str, str]:
         """Returns the service accounts that the chart creates for `values`: component -> name."""
@@ -148,7 +179,7 @@ class AirflowChart:
         about = {"apiVersion": "v2", "name": RELEASE, "version": "1.20.0", "appVersion": whole_version(self.defaults)}
         (folder / "Chart.yaml").write_text(yaml.safe_dump(about))
         (folder / "values.yaml").write_bytes(gzip.decompress(self._defaults.read_bytes()))
-        (folder / "values.schema.json").write_bytes(gzip.decompress(self._schema.read_bytes()))
+        (folder / "values.schema.json").write_text(json.dumps(self.schema))
         (folder / "templates" / "shown.yaml").write_text(_SHOWN)
         return folder
 
@@ -172,11 +203,33 @@ def merged(base: Object, over: Object) -> Object:
 
 
 def _accounts(whole: Object) -> list[tuple[str, Object]]:
-    return [
-        (name, one["serviceAccount"])
+    found = {
+        name: one["serviceAccount"]
         for name, one in whole.items()
         if isinstance(one, dict) and "serviceAccount" in one and one.get("enabled", True) and name not in _BEFORE_3
-    ]
+    }
+    # From 1.22 on this replaces the older key if it is set, also for the decision whether to create an account.
+    if own := _at(whole, "workers.kubernetes.serviceAccount"):
+        found["workers"] = own
+    return list(found.items())
+
+
+def _at(values: Any, path: str) -> Any:
+    """Returns the value at a path; None if there is none."""
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
+
+
+def _deprecated(values: Any, schema: Object, at: str) -> list[str]:
+    known = schema.get("properties", {})
+    found = []
+    for key, value in values.items() if isinstance(values, dict) else ():
+        if "deprecated" in str(known.get(key, {}).get("description", "")).lower():
+            found.append(f"{at}{key}")
+        elif isinstance(value, dict):
+            found += _deprecated(value, known.get(key, {}), f"{at}{key}.")
+    return found
 
 
 def _kebab(component: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.k8s.chart import CONTROLLERS, NAMESPACE, RELEASE, merged, undocumented
+from tests.k8s.chart import CONTAINERS, CONTROLLERS, KEYS_OF, NAMESPACE, RELEASE, commands, merged, undocumented
 from tests.k8s.conftest import K8S
 from tests.k8s.definitions import built_in
 from tests.k8s.render import containers, pod_of
@@ -52,6 +52,27 @@ def test_misspelled_and_outdated_keys_are_found(chart):
     assert "AIRFLOW__CORE__SQL_ALCHEMY_CONN" in error
 
 
+def test_no_key_is_one_that_the_chart_warns_of(installed, chart):
+    assert chart.deprecated(installed) == []
+
+
+def test_deprecated_keys_are_found(chart):
+    old = {
+        "workers": {"serviceAccount": {"create": False}, "replicas": 2},
+        "webserver": {"defaultUser": {"enabled": False}},
+        "scheduler": {"securityContext": {"runAsUser": 1}},
+    }
+    assert set(chart.deprecated(old)) == {
+        *("workers.serviceAccount", "workers.replicas", "webserver", "webserver.defaultUser"),
+        *("scheduler.securityContext", "enableServiceLinks", "dags.gitSync.recommendedProbeSetting"),
+    }
+
+
+@pytest.mark.parametrize("container", KEYS_OF)
+def test_images_are_tested_with_the_commands_of_the_chart(container, chart):
+    assert chart.defaults[KEYS_OF[container]]["args"] == CONTAINERS[container]["args"]
+
+
 def test_helm_accepts_the_values_and_renders_their_templates(installed, chart, tmp_path):
     helm = pytest.importorskip("helm_python", reason="helm_python is not installed: pip install helm-python-sdk")
     with helm.Chart.load(chart.values_chart(tmp_path / "airflow")) as made:
@@ -84,6 +105,8 @@ def whole_chart(installed):
     with helm.Chart.load(os.environ["SLUICE_AIRFLOW_CHART"]) as made:
         made.validate_schema(installed)
         texts = made.render(installed, name=RELEASE, namespace=NAMESPACE)
+    warnings = [text for name, text in texts.items() if name.endswith("NOTES.txt") and "WARNING" in text]
+    assert warnings == []
     return [
         one for name, text in texts.items() if not name.endswith("NOTES.txt") for one in yaml.safe_load_all(text) if one
     ]
@@ -110,9 +133,24 @@ def test_every_object_of_the_chart_is_valid_and_its_pods_are_locked_down(whole_c
                 assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
 
 
-@pytest.mark.parametrize("name", CONTROLLERS)
+def test_the_commands_and_probes_of_the_chart_are_those_that_the_image_is_tested_with(whole_chart, installed):
+    rendered = {}
+    for one in whole_chart:
+        spec = one["spec"]["jobTemplate"]["spec"]["template"]["spec"] if one["kind"] == "CronJob" else pod_of(one)
+        for container in containers(spec) if spec else ():
+            probes = [container[kind]["exec"]["command"] for kind in ("livenessProbe", "startupProbe")
+                      if "exec" in container.get(kind, {})]  # fmt: skip
+            rendered[container["name"]] = (container.get("args"), probes)
+    names = {"migrate-database": "run-airflow-migrations", "wait-for-migrations": "wait-for-airflow-migrations"}
+    for name, expected in commands(installed).items():
+        args, probes = rendered[names.get(name, name)]
+        assert args == expected["args"], name
+        assert [probe for probe in probes if probe not in expected["probes"]] == [], name
+
+
+@pytest.mark.parametrize("name", [*CONTROLLERS, "dask-operator-eks.yaml"])
 def test_every_controller_key_is_documented_by_its_chart(name, values):
-    assert undocumented(values(name), CONTROLLERS[name]) == []
+    assert undocumented(values(name), CONTROLLERS[name.replace("-eks", "")]) == []
 
 
 @cache
@@ -162,7 +200,6 @@ def test_the_values_have_no_password_key_or_connection(values):
         assert "metadataConnection" not in found.get("data", {})
     base = values("airflow.yaml")
     assert base["createUserJob"] == {"enabled": False}
-    assert base["webserver"] == {"defaultUser": {"enabled": False}}
     assert base["postgresql"]["enabled"] is base["redis"]["enabled"] is False
 
 
@@ -170,8 +207,8 @@ def test_the_chart_takes_its_accounts_from_the_base_and_makes_no_roles(values, r
     base = values("airflow.yaml")
     there = {one["metadata"]["name"] for one in rendered("base") if one["kind"] == "ServiceAccount"}
     assert base["rbac"] == {"create": False}
-    for component in (*COMPONENTS, "workers"):
-        account = base[component]["serviceAccount"]
+    for component in (*(base[name] for name in COMPONENTS), base["workers"]["kubernetes"]):
+        account = component["serviceAccount"]
         assert account["create"] is False
         assert account["name"] in there
 
@@ -298,6 +335,16 @@ def test_versions_are_stated_once(values):
     assert values("dask-operator.yaml")["image"]["tag"] == versions["DASK_OPERATOR_CHART"]
     pins = dict(line.split("==") for line in (K8S.parent / "requirements.txt").read_text().splitlines() if "==" in line)
     assert values("airflow.yaml")["airflowVersion"] == pins["apache-airflow"]
+
+
+def test_on_eks_images_of_others_are_the_same_versions_by_digest(values):
+    """Here with digests of zeros, as for the images of this repository: each installation writes its own."""
+    pairs = [
+        (values("airflow.yaml")["images"]["statsd"]["tag"], values("airflow-eks.yaml")["images"]["statsd"]["tag"]),
+        (values("dask-operator.yaml")["image"]["tag"], values("dask-operator-eks.yaml")["image"]["tag"]),
+    ]
+    for version, pinned in pairs:
+        assert re.fullmatch(rf"{re.escape(version)}@sha256:[0-9a-f]{{64}}", pinned)
 
 
 def test_the_dask_operator_has_rights_only_in_its_own_namespace(values):

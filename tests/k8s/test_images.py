@@ -83,6 +83,13 @@ def test_libraries_find_a_user_name_and_a_home_on_a_read_only_root(name, user, t
     assert "Read-only file system" not in done.stderr
 
 
+def test_the_trainers_image_has_the_compiler_without_which_a_training_is_not_compiled():
+    """[train] compile is on by default on GPUs, but only with a C compiler and the headers of Python and libc."""
+    body = stages(FILES["trainer"])[-1][1]
+    [installed] = [rest for word, rest in body if word == "RUN" and "apt-get install" in rest]
+    assert {"gcc", "libc6-dev"} <= set(installed.split())
+
+
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_user_of_an_image_has_a_line_in_passwd(name):
     """Without the variable USER, too: `kubectl debug` and ssh start without the environment of the image."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from operators.pods.rights import USES_KUBERNETES
 from tests.k8s.network import Network, Pod
 
 OVERLAYS = ("base", "overlays/kind", "overlays/eks")
@@ -18,6 +19,7 @@ def airflow(component):
 CRAWLER = task(task_id="fetch", dag_id="web.crawl")
 RENDERER = task(task_id="render", dag_id="web.crawl")
 EXTRACT = task(task_id="extract", dag_id="web.corpus")
+STARTING = task(task_id="train", dag_id="web.pretrain", **{USES_KUBERNETES: "true"})
 MLFLOW = Pod("sluice", (("component", "mlflow"),))
 STORE = Pod("sluice", (("component", "store"),))
 TRAINER = Pod("sluice-work", (("sluice/stage", "train"),))
@@ -69,7 +71,7 @@ def test_the_crawlers_of_the_policies_are_the_tasks_that_open_web_pages(recipes,
     # Every rule that excludes crawlers names the same tasks.
     left_out = [
         set(one["values"])
-        for name in ("kubernetes-api", "dask-clients")
+        for name in ("kubernetes-api-tasks", "dask-clients")
         for one in next(found["spec"] for found in rendered("base") if found["metadata"]["name"] == name)[
             "podSelector"
         ]["matchExpressions"]
@@ -102,8 +104,25 @@ def test_on_kind_only_pods_that_read_artifacts_reach_the_store(rendered):
     assert not network.lets(STRANGER, STORE, 4566)
 
 
-def test_all_pods_reach_dns_and_trainers_reach_mlflow(network):
-    assert all(network.lets(pod, DNS, 53, "UDP") for pod in (TRAINER, RANK, WORKER, CRAWLER, EXTRACT, MLFLOW))
+NODE_LOCAL = Pod("kube-system", (("k8s-app", "node-local-dns"),))
+
+
+@pytest.mark.parametrize(
+    "server", [DNS, NODE_LOCAL, "169.254.20.10"], ids=["kube-dns", "node-local-dns", "its address"]
+)
+@pytest.mark.parametrize("protocol", ["UDP", "TCP"])
+def test_all_pods_reach_every_kind_of_name_server(network, server, protocol):
+    pods = (TRAINER, RANK, WORKER, SCHEDULER, OPERATOR, CRAWLER, EXTRACT, MLFLOW, airflow("scheduler"))
+    assert all(network.lets(pod, server, 53, protocol) for pod in pods)
+    assert not any(network.lets(pod, server, port, protocol) for pod in pods for port in (80, 443, 8080))
+
+
+def test_the_address_of_the_name_server_opens_no_other_link_local_address(network):
+    for pod in (TRAINER, CRAWLER, EXTRACT):
+        assert reached(network, pod, ["169.254.20.9", "169.254.20.11", *PRIVATE], ports=(53, 80, 443)) == []
+
+
+def test_trainers_reach_mlflow(network):
     assert all(network.lets(pod, MLFLOW, 5000) for pod in (TRAINER, RANK, WORKER, EXTRACT))
     assert not network.lets(STRANGER, MLFLOW, 5000)
 
@@ -116,22 +135,26 @@ def test_only_ranks_reach_ranks(network):
 
 
 def test_a_dask_scheduler_accepts_only_task_pods_and_its_workers(network):
-    assert network.lets(EXTRACT, SCHEDULER, 8786)
+    assert network.lets(STARTING, SCHEDULER, 8786)
     assert network.lets(WORKER, SCHEDULER, 8786)
     assert network.lets(SCHEDULER, WORKER, 40001)
     assert network.lets(OPERATOR, SCHEDULER, 8787)
-    assert not any(network.lets(pod, SCHEDULER, 8786) for pod in (TRAINER, RANK, STRANGER, airflow("triggerer")))
-    assert not network.lets(EXTRACT, WORKER, 40001)
+    others = (TRAINER, RANK, STRANGER, EXTRACT, CRAWLER, airflow("triggerer"))
+    assert not any(network.lets(pod, SCHEDULER, 8786) for pod in others)
+    assert not network.lets(STARTING, WORKER, 40001)
 
 
-@pytest.mark.parametrize("crawler", [CRAWLER, RENDERER], ids=["fetch", "render"])
-def test_the_crawler_and_the_dask_scheduler_each_refuse_the_other(crawler, rendered):
+LABELLED = task(task_id="fetch", dag_id="web.crawl", **{USES_KUBERNETES: "true"})
+
+
+@pytest.mark.parametrize("crawler", [CRAWLER, RENDERER, EXTRACT, LABELLED], ids=["fetch", "render", "extract", "label"])
+def test_a_task_that_reads_pages_and_the_dask_scheduler_each_refuse_the_other(crawler, rendered):
     for folder in OVERLAYS:
         for namespace in ("sluice", "sluice-work"):
             # Only the policies of one side: without policies the other side allows everything.
             side = Network([one for one in rendered(folder) if one["metadata"].get("namespace") == namespace])
             assert not any(side.lets(crawler, SCHEDULER, port) for port in (8786, 8787))
-            assert side.lets(EXTRACT, SCHEDULER, 8786)
+            assert side.lets(STARTING, SCHEDULER, 8786)
 
 
 def test_the_cleanup_reaches_only_the_kubernetes_api(rendered):
@@ -159,11 +182,16 @@ def test_airflow_and_mlflow_reach_the_database_inside_kind_and_outside_on_eks(co
         assert Network(rendered("overlays/eks")).lets(pod, "10.0.30.4", 5432)
 
 
-@pytest.mark.parametrize("component", ["scheduler", "worker", "triggerer", "api-server"])
-def test_pods_with_a_token_reach_the_kubernetes_api(component, rendered):
-    assert Network(rendered("overlays/eks")).lets(airflow(component), "10.0.12.9", 443)
-    assert Network(rendered("overlays/kind")).lets(airflow(component), "172.18.0.2", 6443)
-    assert not Network(rendered("overlays/eks")).lets(airflow("dag-processor"), "10.0.12.9", 443)
+WITH_TOKEN = [STARTING, *map(airflow, ("scheduler", "triggerer", "api-server", "airflow-cleanup-pods"))]
+
+
+@pytest.mark.parametrize(
+    ("folder", "api"), [("overlays/eks", ("10.0.12.9", 443)), ("overlays/kind", ("172.18.0.2", 6443))]
+)
+def test_only_pods_with_a_token_reach_the_kubernetes_api(folder, api, rendered):
+    network = Network(rendered(folder))
+    assert all(network.lets(pod, *api) for pod in WITH_TOKEN)
+    assert not any(network.lets(pod, *api) for pod in (CRAWLER, EXTRACT, LABELLED, airflow("dag-processor"), TRAINER))
 
 
 def test_metrics_go_to_statsd_and_from_there_only_to_monitoring(network):

@@ -120,11 +120,12 @@ def test_a_pod_can_write_to_the_paths_it_needs(rendered, templates):
             assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]], name
 
 
-def test_only_task_pods_of_airflow_are_given_a_token(rendered, templates):
+def test_no_pod_is_given_a_token(rendered, templates):
+    """Task pods that start work get theirs from the chart's airflowLocalSettings: see test_rendered_pods."""
     with_token = {
         name for name, pod in pods(rendered, templates) if pod.get("automountServiceAccountToken") is not False
     }
-    assert with_token == {"executor.yaml", "executor-git-sync.yaml"}
+    assert with_token == set()
 
 
 IMAGE = re.compile(r"^[a-z0-9./-]+((:v?\d+\.\d[\w.-]*)|(@sha256:[0-9a-f]{64}))$")

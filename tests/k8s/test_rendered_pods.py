@@ -296,7 +296,7 @@ def task_pod(airflow_db, values, monkeypatch):
     exec(values("airflow.yaml")["airflowLocalSettings"], settings)
     monkeypatch.setattr("airflow.settings.pod_mutation_hook", settings["pod_mutation_hook"])
 
-    def make(template, task_id="fetch"):
+    def make(template, task_id="fetch", executor_config=None):
         base = PodGenerator.deserialize_model_file(str(K8S / "pods" / template))
         made = PodGenerator.construct_pod(
             dag_id="web.crawl",
@@ -306,7 +306,7 @@ def task_pod(airflow_db, values, monkeypatch):
             kube_image="sluice/airflow:0.1.0",
             date=None,
             args=["python", "-m", "airflow.sdk.execution_time.execute_workload", "--json-string", "{}"],
-            pod_override_object=None,
+            pod_override_object=PodGenerator.from_obj(executor_config),
             base_worker_pod=base,
             namespace="sluice",
             scheduler_job_id="1",
@@ -335,8 +335,45 @@ def test_a_crawler_has_its_own_account_and_no_kubernetes_token(task_pod, templat
     for task_id in ("fetch", "render"):
         spec = task_pod(template, task_id)["spec"]
         assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("airflow-crawler", False)
-    spec = task_pod(template, "extract")["spec"]
-    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("airflow-worker", True)
+
+
+LOCAL = '[place.train]\nwhere = "local"\n'
+STARTS_WORK = {"GpuPodOperator", "JobSetOperator", "TrainJobOperator", "DaskSetupOperator", "DaskTeardownOperator"}
+
+
+@pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
+@pytest.mark.parametrize(
+    ("place", "more"),
+    [
+        (LOCAL, set()),
+        (PLACE.format(template="trainer.yaml"), {"DaskStageOperator"}),
+        (
+            PLACE.format(template="trainer.yaml").replace("nodes = 2", 'nodes = 2\ngang = "trainjob"'),
+            {"DaskStageOperator"},
+        ),
+        (PLACE.partition("[place.dask")[0].format(template="trainer.yaml"), set()),
+    ],
+    ids=["local", "pods and dask", "trainjobs and dask", "pods"],
+)
+def test_only_tasks_that_start_pods_or_dask_clusters_get_a_token(
+    place, more, template, recipes, dag_bag, task_pod, rendered
+):
+    """Mapped tasks, too. Without a Dask cluster the parts of `extract`, which parse pages, run in the task's pod."""
+    recipes("placed", place)
+    with_token, starting, all_tasks = set(), set(), set()
+    for dag in dag_bag().dags.values():
+        for task in dag.tasks:
+            made = task_pod(template, task.task_id, task.executor_config)
+            account, token = (made["spec"][key] for key in ("serviceAccountName", "automountServiceAccountToken"))
+            assert (account == "airflow-worker") == token, task
+            all_tasks.add(f"{dag.dag_id}.{task.task_id}")
+            with_token |= {f"{dag.dag_id}.{task.task_id}"} if token else set()
+            starting |= {f"{dag.dag_id}.{task.task_id}"} if task.task_type in STARTS_WORK | more else set()
+            there = {(one["kind"], one["metadata"]["name"]) for one in rendered("base")}
+            assert ("ServiceAccount", account) in there
+    assert with_token == starting
+    assert bool(starting) == (place != LOCAL)
+    assert {"placed.crawl.fetch", "placed.corpus.extract"} <= all_tasks
 
 
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])

@@ -54,7 +54,7 @@ def rights(objects, account, namespace):
     return allowed
 
 
-def test_a_task_pod_has_the_rights_of_its_operators(rendered):
+def test_a_task_pod_that_starts_work_has_the_rights_of_its_operators(rendered):
     allowed = rights(rendered("base"), "airflow-worker", "sluice-work")
     for kind in kinds_that_operators_use():
         assert allowed.get(kind, set()) >= WATCHED, kind
@@ -77,13 +77,6 @@ def test_the_triggerer_may_watch_and_delete_but_not_create(rendered):
     assert not any(group == DASK for group, _ in allowed)
 
 
-def test_the_crawler_has_no_right_and_no_token(rendered):
-    base = rendered("base")
-    assert rights(base, "airflow-crawler", "sluice") == rights(base, "airflow-crawler", "sluice-work") == {}
-    [found] = [one for one in base if one["metadata"]["name"] == "airflow-crawler"]
-    assert found["automountServiceAccountToken"] is False
-
-
 def test_the_cleanup_may_only_remove_task_pods(rendered):
     base = rendered("base")
     assert rights(base, "airflow-cleanup", "sluice") == {("", "pods"): {"list", "delete"}}
@@ -103,7 +96,10 @@ def test_task_pods_and_triggerer_have_no_rights_in_airflows_namespace(rendered):
         assert set(rights(rendered("base"), account, "sluice")) == {("", "nodes")}
 
 
-@pytest.mark.parametrize("account", ["airflow-dag-processor", "airflow-migrate", "airflow-statsd", "mlflow"])
+@pytest.mark.parametrize(
+    "account",
+    ["airflow-task", "airflow-crawler", "airflow-dag-processor", "airflow-migrate", "airflow-statsd", "mlflow"],
+)
 def test_accounts_without_rights_have_no_token(account, rendered):
     base = rendered("base")
     assert rights(base, account, "sluice") == rights(base, account, "sluice-work") == {}

@@ -71,7 +71,7 @@ class Scheduler(Controller):
         for taint in one["spec"].get("taints") or []:
             blocks = taint["effect"] in ("NoSchedule", "NoExecute")
             if blocks and not any(_tolerates(toleration, taint) for toleration in spec.get("tolerations") or []):
-                return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+                return ["node(s) had untolerated taint(s)"]  # without the key, as from Kubernetes 1.36 on
         wanted = (spec.get("nodeSelector") or {}).items()
         if any(labels.get(key) != value for key, value in wanted) or not _affine(spec, labels):
             return ["node(s) didn't match Pod's node affinity/selector"]
