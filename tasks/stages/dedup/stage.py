@@ -69,7 +69,7 @@ from tasks.stages.dedup.verdicts import (
 )
 from tasks.stages.dedup.workspace import PARTS_FILE, Workspace, earlier_name
 
-VERSION = 5
+VERSION = 6
 
 _COUNTED = ("large_buckets", "candidate_pairs", "verified_pairs", "pairs_just_below", "pairs_just_above")
 _LINKS = 8
