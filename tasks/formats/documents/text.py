@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+import string
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -86,6 +87,10 @@ _UNSPACED = (
     "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _PLAIN_WORD = re.compile(r"\w+")
+_SIGN = r"[^\w\s\x00-\x20]"
+_PLAIN_TOKEN = re.compile(rf"\w+|{_SIGN}")
+_SIGNS, _DIGITS, _SPACES = string.punctuation.replace("_", "").encode(), string.digits.encode(), b" \t\n\r\v\f"
+_SIGN_SHARE, _LETTER_SHARE = 0.1, 0.3
 
 _CARRIAGE = re.compile("\r\n?")
 _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
@@ -223,9 +228,39 @@ def normalise(text: str) -> str:
     >>> normalise("Hello,  World!\n") == normalise("hello world")
     True
     """
+    return " ".join(words(_folded(text)))
+
+
+def with_signs(text: str) -> str:
+    """Returns a text like `normalise`, with each other visible character as a word of its own.
+
+    >>> with_signs("return a+b[0]")
+    'return a + b [ 0 ]'
+    """
+    folded = _folded(text).lower()
+    plain = folded.isascii() or not _needs_script().search(folded)
+    return " ".join((_PLAIN_TOKEN if plain else _token()).findall(folded))
+
+
+def _folded(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKC", without_ignorable(text, _unusual(text)))
-    return " ".join(words(text.casefold()))
+    return text.casefold()
+
+
+def is_prose(text: str) -> bool:
+    """Returns whether words carry the meaning of a text; those of code and data depend on signs and digits.
+
+    Of the visible characters of prose less than a tenth are ASCII punctuation, and at least three tenths are letters.
+    Of web pages, books and reviews about 99 % are prose; of files of code 10 to 20 %, and of technical pages half.
+
+    >>> is_prose("The door opens at 9, as it did last year."), is_prose("return a - b"), is_prose("1;2.5;3")
+    (True, False, False)
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    signs, digits, spaces = (len(data) - len(data.translate(None, kind)) for kind in (_SIGNS, _DIGITS, _SPACES))
+    visible = len(text) - spaces
+    return signs < _SIGN_SHARE * visible and visible - signs - digits >= _LETTER_SHARE * visible
 
 
 def words(text: str) -> list[str]:
@@ -250,6 +285,11 @@ def _needs_script() -> re.Pattern[str]:
 def _word() -> re.Pattern[str]:
     mark = _all_marks()
     return re.compile(f"[{_UNSPACED}][{mark}]*|(?:(?![{_UNSPACED}])[\\w{mark}])+")
+
+
+@functools.cache
+def _token() -> re.Pattern[str]:
+    return re.compile(f"{_word().pattern}|{_SIGN}")
 
 
 @functools.cache

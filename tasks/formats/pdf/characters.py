@@ -16,6 +16,15 @@ NAMED = 1_000
 
 _ENOUGH = 10
 
+TEX = {
+    **dict(zip((0x0B, 0x0C, 0x0E, 0x0F), ("ff", "fi", "ffi", "ffl"), strict=True)),
+    **dict(zip(range(0x1B, 0x20), ("ff", "fi", "fl", "ffi", "ffl"), strict=True)),
+    **{0x10: "\u201c", 0x11: "\u201d", 0x15: "\u2013", 0x16: "\u2014"},
+}
+"""Characters of TeX's fonts at the codes of control characters (encodings OT1 and T1), for files without a map."""
+REPLACEMENT = 0xFFFD
+"""Code of a glyph that is drawn, and whose character the file does not tell."""
+
 
 class Face(NamedTuple):
     """Common properties of the characters of a text object: font size in points, as drawn, and properties of the font.

@@ -8,7 +8,7 @@ and `mixed` (words with letters of several scripts, from another kind of wrong m
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -45,6 +45,8 @@ _COMPATIBLE_SCRIPTS = (
 _NO_SCRIPT = frozenset(("MATHEMATICAL", "MODIFIER", "MICRO", "FEMININE", "MASCULINE"))
 _CODE_SIGNS = frozenset("\\_/@#$%^&*<>=|~{}[]+0123456789")
 """Characters of words that are code or addresses."""
+_NUMBER = re.compile(r"[-+(\[]?[$€£]?\d+(?:[.,:/-]\d+)*[%)\],.;:]?")
+_SPACE = Char(0x20, 0, 0, 0, 0, None)
 _FEW = 50
 
 
@@ -65,7 +67,7 @@ def health(page: RawPage) -> Health:
     drawn = [char for char in page.chars if char.face is not None and char.code > 0x20]
     if not drawn:
         return Health(1.0 if page.objects else 0.0)
-    return Health(max(_scan(page, drawn), _unmapped(drawn), _garbled(page.chars), _mixed(page.chars)))
+    return Health(max(_scan(page, drawn), _unmapped(page.chars, drawn), _garbled(page.chars), _mixed(page.chars)))
 
 
 def _scan(page: RawPage, drawn: list[Char]) -> float:
@@ -79,14 +81,34 @@ def _scan(page: RawPage, drawn: list[Char]) -> float:
     return max(invisible, few)
 
 
-def _unmapped(drawn: list[Char]) -> float:
+def _unmapped(chars: Sequence[Char], drawn: list[Char]) -> float:
     """Returns twice the share of characters without a valid Unicode value, at most 1.
 
-    A font without a map may still use ASCII codes, so its characters count only if they do not resemble language.
+    A font without a map may still use ASCII codes, so its characters count only if they are neither numbers nor
+    resemble language. Numbers are whole words: in text of wrong codes, digits are next to other characters.
     """
-    unknown = [char for char in drawn if char.unmapped and not _is_unreadable(char.code)]
+    unknown = [
+        char
+        for word in _words(chars)
+        if not _NUMBER.fullmatch("".join(chr(char.code) for char in word))
+        for char in word
+        if char.unmapped and char.face is not None and not _is_unreadable(char.code)
+    ]
     bad = sum(_is_unreadable(char.code) for char in drawn)
     return min(1.0, 2 * (bad + (0 if _resembles_language(unknown) else len(unknown))) / len(drawn))
+
+
+def _words(chars: Sequence[Char]) -> Iterator[list[Char]]:
+    """Yields the characters between spaces."""
+    word: list[Char] = []
+    for char in chars:
+        if char.code > 0x20:
+            word.append(char)
+        elif word:
+            yield word
+            word = []
+    if word:
+        yield word
 
 
 def _resembles_language(unknown: list[Char]) -> bool:
@@ -147,17 +169,9 @@ def _count_pairs(chars: Sequence[Char]) -> tuple[int, int]:
 
 
 def _without_code_words(chars: Sequence[Char]) -> list[Char]:
-    """Returns the characters without words that contain code characters."""
-    remaining: list[Char] = []
-    word: list[Char] = []
-    for char in (*chars, None):
-        if char is None or char.code <= 0x20:
-            if not any(chr(letter.code) in _CODE_SIGNS for letter in word):
-                remaining += word
-            word = []
-        if char is not None:
-            word.append(char)
-    return remaining
+    """Returns the characters without spaces and words that contain code characters, each word with a space after it."""
+    words = (word for word in _words(chars) if not any(chr(letter.code) in _CODE_SIGNS for letter in word))
+    return [char for word in words for char in (*word, _SPACE)]
 
 
 def _mixed(chars: Sequence[Char]) -> float:

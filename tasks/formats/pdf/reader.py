@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium
 
-from tasks.formats.pdf.characters import NAMED, Char, Face, RawPage, turn_of, upright
+from tasks.formats.pdf.characters import NAMED, REPLACEMENT, TEX, Char, Face, RawPage, turn_of, upright
 
 _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
 _BOLD_NAMES = ("bold", "black", "heavy", "cmb1", "bx", "-medi", "demi")
@@ -40,6 +40,12 @@ _FIXED_PITCH = 1
 
 _UNMAPPED_STRIDE = 4
 """PDFium is queried for the Unicode value of every fourth character only, because a call takes 0.4 µs."""
+_WIDTHLESS = (0x200B, 0x2060, 0xFEFF)
+_VANISHING = frozenset((*range(0x20), *range(0xD800, 0xE000), *_WIDTHLESS)) - TEX.keys() - {0x02, 0x09, 0x0A, 0x0D}
+"""Codes without a visible character: control codes except PDFium's for hyphens and breaks, halves of surrogate pairs,
+and spaces without width."""
+_LEAST_INK = 0.02
+"""Height of visible ink in font sizes; a hyphen is at least 0.04 high."""
 _MAX_ANNOTATIONS = 1_000
 _FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
@@ -240,7 +246,7 @@ def _media_box(handle: Any) -> tuple[float, float, float, float]:
 
 
 def _chars(text: Any, left: float, top: float) -> list[Char]:
-    code_of, object_of = pdfium.FPDFText_GetUnicode, pdfium.FPDFText_GetTextObject
+    object_of = pdfium.FPDFText_GetTextObject
     box_of, unmapped_of = pdfium.FPDFText_GetLooseCharBox, pdfium.FPDFText_HasUnicodeMapError
     addressof, new = ctypes.addressof, tuple.__new__
     unmapped = skipped = False
@@ -249,8 +255,7 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
     box = pdfium.FS_RECTF()
     box_pointer = ctypes.byref(box)
     chars = []
-    for index in range(pdfium.FPDFText_CountChars(text)):
-        code = code_of(text, index)
+    for index, code in _codes(text):
         text_object = object_of(text, index)
         if not text_object:
             if not skipped:  # PDFium also inserts spaces after skipped objects
@@ -264,10 +269,46 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
             continue
         box_of(text, index, box_pointer)
         x0, x1 = box.left - left, box.right - left
+        if code in _VANISHING and not face.actual_text:
+            if chars and (x0, x1) == (chars[-1].x0, chars[-1].x1):
+                continue  # the map gives several codes for one glyph, and the one before is read
+            code = _visible(text, index, code, _LEAST_INK * face.size)
         if index % _UNMAPPED_STRIDE == 0:
             unmapped = unmapped_of(text, index) == 1
         chars.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
     return chars
+
+
+def _codes(text: Any) -> Iterator[tuple[int, int]]:
+    """Yields index and Unicode value of each character; PDFium gives the halves of a surrogate pair one by one."""
+    code_of, count = pdfium.FPDFText_GetUnicode, pdfium.FPDFText_CountChars(text)
+    high = 0
+    for index in range(count):
+        code = code_of(text, index)
+        if 0xD800 <= code < 0xDC00 and index + 1 < count:
+            if 0xDC00 <= code_of(text, index + 1) < 0xE000:
+                high = code
+                continue
+        elif high:
+            code = 0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00)
+        high = 0
+        yield index, code
+
+
+def _visible(text: Any, index: int, code: int, least: float) -> int:
+    """Returns the code of a glyph that its map makes invisible: one with ink is unknown, one without a space.
+
+    Args:
+        text: PDFium's handle of the text.
+        index: index of the glyph.
+        code: the code in its map, one of _VANISHING.
+        least: height of ink in points from which it can be seen.
+    """
+    left, right, bottom, top = (ctypes.c_double() for _ in range(4))
+    pdfium.FPDFText_GetCharBox(text, index, left, right, bottom, top)
+    if top.value - bottom.value > least:
+        return REPLACEMENT
+    return code if code in _WIDTHLESS else 0x20
 
 
 def _images(handle: Any, page: RawPage) -> None:

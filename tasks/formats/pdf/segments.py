@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tasks.formats.pdf.bidi import direction, mostly_right_to_left, read, runs
-from tasks.formats.pdf.characters import Char
+from tasks.formats.pdf.characters import TEX, Char
 
 _ACCENTS = {
     **{0xA8: 0x308, 0xB4: 0x301, 0x60: 0x300, 0x2C6: 0x302, 0x5E: 0x302, 0x2DC: 0x303, 0x7E: 0x303, 0xB8: 0x327},
@@ -31,15 +31,9 @@ _UPRIGHT_SIGNS = (*range(0xFE10, 0xFE1A), *range(0xFE30, 0xFE45))
 """Presentation forms of punctuation for vertical lines."""
 # Some fonts map the letters l, c, d and m to small Roman numerals, which look the same.
 _ROMAN = {0x217C: "l", 0x217D: "c", 0x217E: "d", 0x217F: "m"}
-# Characters of TeX's fonts at the codes of control characters (encodings OT1 and T1), for files without a map.
-_TEX = {
-    **dict(zip((0x0B, 0x0C, 0x0E, 0x0F), ("ff", "fi", "ffi", "ffl"), strict=True)),
-    **dict(zip(range(0x1B, 0x20), ("ff", "fi", "fl", "ffi", "ffl"), strict=True)),
-    **{0x10: "\u201c", 0x11: "\u201d", 0x15: "\u2013", 0x16: "\u2014"},
-}
 _REPLACEMENTS = {
     **dict.fromkeys((*range(0x20), *range(0xD800, 0xE000)), ""),
-    **_TEX,
+    **TEX,
     **dict.fromkeys(_HYPHENS, "-"),
     **_LIGATURES,
     **{code: unicodedata.normalize("NFKC", chr(code)) for code in _UPRIGHT_SIGNS},

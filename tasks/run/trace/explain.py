@@ -46,7 +46,7 @@ from tasks.run.result import Json
 from tasks.run.trace.answer import TrainingRun
 from tasks.run.trace.graph import LineageReader
 from tasks.stages.dedup import DedupConfig
-from tasks.stages.dedup.pairs import jaccard, shingle_sets
+from tasks.stages.dedup.pairs import shingle_sets, similarity
 from tasks.stages.dedup.signatures import band_keys, salted, shingle
 from tasks.stages.tokens.bpe import load
 
@@ -494,8 +494,8 @@ def _verify(
         sets = shingle_sets(documents.column("text").to_pylist(), config.minhash.shingle)
         ids, urls = (documents.column(name).to_pylist() for name in ("id", "url"))
         for doc_id, url, (_, bands), shingles in zip(ids, urls, rows, sets, strict=True):
-            if (similarity := jaccard(own, shingles)) >= minimum:
-                yield NearCopy(doc_id, url, similarity, bands, "", "")
+            if (share := similarity(own, shingles)) >= minimum:
+                yield NearCopy(doc_id, url, share, bands, "", "")
 
 
 def _with_outcomes(reader: LineageReader, copies: list[NearCopy]) -> Iterator[NearCopy]:

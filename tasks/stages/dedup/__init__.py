@@ -54,7 +54,7 @@ class DedupConfig(Config):
     """Criteria for duplicates."""
 
     exact: bool = True
-    """Finds texts that are equal after normalization of case, punctuation and layout."""
+    """Finds texts that are equal after normalization of case, punctuation and layout; of code and data, of layout."""
 
     near: bool = True
     """Finds texts that share most of their shingles."""

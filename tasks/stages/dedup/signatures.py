@@ -3,7 +3,7 @@
 Reads one part of `extracted` (id, url, warc_file, fetched_at, text) and of the group `prose_score`. Writes
 
     preference/<part>.bin   preference records, one per document in row order (`preference`)
-    texts/<part>.bin        a sorted run of TEXT: the hash of each text that has words
+    texts/<part>.bin        a sorted run of TEXT: the hash of each text that is not empty
     bands/<part>.bin        a sorted run of BAND: the key of each band of its signature
     captures/<part>.bin     a sorted run of CAPTURE: the page of each document from a crawl
 
@@ -35,7 +35,7 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, is_returned
 from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.documents.document import check_ids_digest, ids_digest
-from tasks.formats.documents.text import digest128, mix, normalise
+from tasks.formats.documents.text import digest128, is_prose, mix, normalise
 from tasks.stages.dedup import DedupConfig, preference
 from tasks.stages.dedup.preference import capture_records
 from tasks.stages.dedup.workspace import Workspace, packed
@@ -50,11 +50,13 @@ _CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB
 class Signatures(NamedTuple):
     """Hashes and band keys of texts.
 
-    `texts` uint64 (texts, 2): halves of the hash of each text; zeros for a text without words. `words` bool (texts,):
-    whether it has any. `bands` uint64 (texts, bands): keys; without columns unless `config.near`.
+    `texts` uint64 (texts, 2): halves of the hash of each text; zeros for an empty one. `filled` and `words` bool
+    (texts,): whether it is not empty, and has words. `bands` uint64 (texts, bands): keys; without columns unless
+    `config.near`.
     """
 
     texts: NDArray[np.uint64]
+    filled: NDArray[np.bool_]
     words: NDArray[np.bool_]
     bands: NDArray[np.uint64]
 
@@ -88,13 +90,16 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
 
 
 def records(signatures: Signatures, part: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """Returns the records (dtypes TEXT and BAND) of the texts with words in part number `part`."""
+    """Returns the records of part number `part`: TEXT of its texts, and BAND of those with words."""
+    rows = np.flatnonzero(signatures.filled)
+    high, low = signatures.texts[rows].T
+    texts = packed(TEXT, key=high, low=low, row_id=row_ids_of(part, rows))
+    # The signatures of all texts without words are equal.
     rows = np.flatnonzero(signatures.words)
-    row_ids, keys = row_ids_of(part, rows), signatures.bands[rows]
-    high, low = signatures.texts[rows, 0], signatures.texts[rows, 1]
+    keys = signatures.bands[rows]
     count = keys.shape[1]
-    bands = packed(BAND, key=salted(keys).ravel(), text=np.repeat(high, count), row_id=np.repeat(row_ids, count))
-    return packed(TEXT, key=high, low=low, row_id=row_ids), bands
+    text, row_id = (np.repeat(values, count) for values in (signatures.texts[rows, 0], row_ids_of(part, rows)))
+    return texts, packed(BAND, key=salted(keys).ravel(), text=text, row_id=row_id)
 
 
 def salted(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -107,21 +112,35 @@ def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signatures:
     settings = config.minhash
     hasher = MinHasher(settings.permutations, settings.seed)
     keys: list[bytes | None] = []
+    words: list[bool] = []
     bands = [np.empty((0, settings.bands), dtype=np.uint64)]
     for batch in batches(texts.to_pylist()):
         normalised = [normalise(text) for text in batch]
-        keys += [text_key(text) for text in normalised]
+        keys += [text_key(text, words_of_text) for text, words_of_text in zip(batch, normalised, strict=True)]
+        words += map(bool, normalised)
         if config.near:
             signatures = hasher.signatures(*shingle(normalised, settings.shingle))
             bands.append(band_keys(signatures, settings.bands, settings.rows))
-    words = np.array([key is not None for key in keys], np.bool_)
+    filled = np.array([key is not None for key in keys], np.bool_)
     halves = np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8").astype(np.uint64).reshape(-1, 2)
-    return Signatures(halves, words, np.concatenate(bands) if config.near else np.empty((len(keys), 0), np.uint64))
+    all_bands = np.concatenate(bands) if config.near else np.empty((len(keys), 0), np.uint64)
+    return Signatures(halves, filled, np.array(words, np.bool_), all_bands)
 
 
-def text_key(normalised: str) -> bytes | None:
-    """Returns the 16-byte hash of a normalised text, or None for a text without words."""
-    return bytes.fromhex(digest128(normalised)) if normalised else None
+def text_key(text: str, normalised: str) -> bytes | None:
+    """Returns the 16-byte hash that exact duplicates have in common, or None for an empty text.
+
+    It is that of the words, except for code, data and texts without words, whose characters matter: there it is that of
+    the text with white space as single spaces.
+
+    Args:
+        text: a text.
+        normalised: its result of `tasks.formats.documents.text.normalise`.
+    """
+    if normalised and is_prose(text):
+        return bytes.fromhex(digest128(normalised))
+    whole = " ".join(text.split())
+    return bytes.fromhex(digest128(f"\n{whole}")) if whole else None  # a normalised text has no line break
 
 
 class MinHasher:

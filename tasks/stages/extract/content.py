@@ -94,7 +94,7 @@ def extract_capture(payload: bytes, headers: BodyHeaders, options: ExtractOption
     language = clean(headers.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
-    page = read_page(text, options, source, headers.url)
+    page = read_page(text, options, source, headers.url, headers.fetched_at)
     stated = page.metadata
     if options.honour_noindex and _noindex(stated.robots, headers, names=False):
         raise Rejected("noindex")

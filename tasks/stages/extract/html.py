@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from resiliparse.extract.html2text import extract_plain_text
@@ -100,7 +101,11 @@ class ExtractedPage:
 
 
 def read_page(
-    html: str, config: ExtractOptions | ExtractConfig | None = None, source: bytes | None = None, url: str = ""
+    html: str,
+    config: ExtractOptions | ExtractConfig | None = None,
+    source: bytes | None = None,
+    url: str = "",
+    fetched_at: datetime | None = None,
 ) -> ExtractedPage:
     """Extracts the text of a page with its layout: paragraphs, line breaks, preformatted text.
 
@@ -109,6 +114,7 @@ def read_page(
         config: settings, of which `extractor`, `comments` and `min_main_share` are read; None for the defaults.
         source: the same page in UTF-8, if available: bytes are searched several times as fast as text.
         url: URL of the page, which may contain its date.
+        fetched_at: time of its capture, after which it cannot have been published.
 
     Raises:
         Rejected: the page exceeds the limits of the parser; see `refuse_bombs`.
@@ -122,7 +128,7 @@ def read_page(
         html = html.replace("\0", "")
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
-    metadata = read_page_metadata(tree, url)
+    metadata = read_page_metadata(tree, url, fetched_at)
     keep_posts(tree, source)
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(clean(text), metadata, whole)

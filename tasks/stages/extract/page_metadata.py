@@ -7,10 +7,11 @@ A field that the page does not state is empty.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import Any
 from urllib.parse import urljoin
 
@@ -73,6 +74,9 @@ _MAX_JSON = 1 << 20
 _READ_OF_JSON = ('"datePublished"', '"license"', '"author"')
 _MAX_OBJECTS = 1_000
 _MAX_ELEMENTS = 2_000
+_WRAPPED_START = re.compile(r"\A(?:\s|<!--|-->|<!\[CDATA\[|//>?|/\*|\*/)++")
+_WRAPPED_END = re.compile(r"\A(?:\s|>--|>\]\](?:!<)?|//|/\*|\*/|;)++")
+"""What stands around JSON in a script; the end is matched backwards, from the last character."""
 _SPACE = re.compile(r"\s+")
 # Matches most canonical URLs: absolute URLs that do not change when they are joined with the page's URL.
 _PLAIN_ADDRESS = re.compile(r"https?://[a-z0-9.-]+/[A-Za-z0-9._~/-]*")
@@ -153,8 +157,8 @@ class PageMetadata:
     robots: tuple[str, ...] = ()
 
 
-def read_page_metadata(tree: HTMLTree, url: str = "") -> PageMetadata:
-    """Returns the metadata of a page at `url`."""
+def read_page_metadata(tree: HTMLTree, url: str = "", fetched_at: datetime | None = None) -> PageMetadata:
+    """Returns the metadata of a page at `url`; dates more than a day after it was fetched are no dates."""
     document = tree.document
     if document is None:
         return PageMetadata()
@@ -168,7 +172,7 @@ def read_page_metadata(tree: HTMLTree, url: str = "") -> PageMetadata:
         author=_author(document, head, objects, site),
         site=site,
         language=_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
-        published=_published(head, objects, body.times) or _likely_date(document, url),
+        published=_first(chain(_published(head, objects, body.times), _likely_dates(document, url)), fetched_at),
         canonical=absolute_url(head.links.get("canonical", ""), head.base, url),
         licence=_licence(head, objects, body.licences),
         robots=tuple(body.robots),
@@ -279,24 +283,34 @@ def parse_time(text: str) -> datetime | None:
     return time.replace(microsecond=time.microsecond // 1000 * 1000) if time >= _FIRST_PAGE else None
 
 
-def _published(head: _HeadElements, objects: list[dict[str, Any]], times: list[str]) -> datetime | None:
-    candidates = [head.metas[name] for name in _DATES if name in head.metas]
-    candidates += [value for node in objects if isinstance(value := node.get("datePublished"), str)]
-    return next(filter(None, map(parse_time, [*candidates, *times])), None)
+def _first(dates: Iterable[datetime | None], fetched_at: datetime | None) -> datetime | None:
+    """Returns the first date that is not in the future; a day is tolerated, for times without a time zone."""
+    latest = fetched_at + timedelta(days=1) if fetched_at else None
+    return next((date for date in dates if date and (latest is None or date <= latest)), None)
 
 
-def _likely_date(document: Any, url: str) -> datetime | None:
-    """Returns the date of the first `time` element, of the URL, or of the first element with a date-like class name."""
-    published = None
+def _published(head: _HeadElements, objects: list[dict[str, Any]], times: list[str]) -> Iterator[datetime | None]:
+    """Yields the dates that markup states, the most reliable first."""
+    yield from (parse_time(head.metas[name]) for name in _DATES if name in head.metas)
+    for node in objects:
+        stated = node.get("datePublished")
+        yield from (
+            parse_time(date)
+            for date in (stated if isinstance(stated, list) else [stated])[:_MAX_LIKELY]
+            if isinstance(date, str)
+        )
+    yield from map(parse_time, times)
+
+
+def _likely_dates(document: Any, url: str) -> Iterator[datetime | None]:
+    """Yields the dates of the first `time` element, of the URL, and of the first elements with date-like classes."""
     if (element := document.query_selector("time[datetime]")) is not None:
         attribute, text = element.getattr("datetime") or "", element.text or ""
         if not text.strip() or any(letter.isdecimal() for letter in text[:_LONGEST_DATE]):
-            published = parse_time(attribute) or parse_time(attribute[:10]) or find_date(attribute) or find_date(text)
-    published = published or _day(_IN_ADDRESS.search(url.partition("://")[2]))
-    if published is None:
-        likely = document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]
-        published = next(filter(None, (find_date(element.text or "") for element in likely)), None)
-    return published
+            yield parse_time(attribute) or parse_time(attribute[:10]) or find_date(attribute) or find_date(text)
+    yield _day(_IN_ADDRESS.search(url.partition("://")[2]))
+    for element in document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]:
+        yield find_date(element.text or "")
 
 
 def find_date(text: str) -> datetime | None:
@@ -381,7 +395,7 @@ def _objects(scripts: list[str]) -> Iterator[dict[str, Any]]:
         if len(text) > _MAX_JSON or not any(name in text for name in _READ_OF_JSON):
             continue
         try:
-            queue = [json.loads(text, strict=False)]
+            queue = [json.loads(_unwrapped(text), strict=False)]
         except (ValueError, RecursionError):
             continue
         while queue:
@@ -391,6 +405,15 @@ def _objects(scripts: list[str]) -> Iterator[dict[str, Any]]:
             elif isinstance(node, dict):
                 yield node
                 queue += [node["@graph"]] if "@graph" in node else []
+
+
+def _unwrapped(text: str) -> str:
+    r"""Returns the content of a script without the comment or CDATA section around it, which hid it from old browsers.
+
+    >>> _unwrapped("//<![CDATA[\n{}\n//]]>"), _unwrapped("<!-- [] -->"), _unwrapped("/* <![CDATA[ */ {} /* ]]> */")
+    ('{}', '[]', '{}')
+    """
+    return _WRAPPED_END.sub("", _WRAPPED_START.sub("", text, count=1)[::-1], count=1)[::-1]
 
 
 def _is_article(node: dict[str, Any]) -> bool:

@@ -52,3 +52,18 @@ def test_unmapped_letters_count_as_garbled_unless_they_form_a_language() -> None
     glyphs = "ajAe bnfule sidnaA ifesmA enepeYi bAiRef rubAr pezivA blAna " * 8
     assert health(page(glyphs)).score < 0.5
     assert health(page(glyphs, [True] * len(glyphs))).needs_ocr
+
+
+TABLE = "".join(f"2026-11-{day:02} 05:52:{day}.061 {day}.50331 {day * 7}% [,1]\n" for day in range(10, 29))
+
+
+def test_numbers_and_code_in_a_font_without_a_map_are_readable_and_the_same_in_wrong_codes_is_not() -> None:
+    mixed = PROSE + TABLE + TABLE
+    for text in (mixed, TABLE + "Open High Low Close "):
+        flags = [not letter.isspace() for letter in text]
+        assert health(page(text, flags)).score < 0.5
+    letters = sorted({letter for letter in mixed if not letter.isspace()})
+    for shift in range(1, len(letters)):
+        wrong = dict(zip(letters, [*letters[shift:], *letters[:shift]], strict=True))
+        garbled = "".join(wrong.get(letter, letter) for letter in mixed)
+        assert health(page(garbled, [not letter.isspace() for letter in mixed])).needs_ocr, shift

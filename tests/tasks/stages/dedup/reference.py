@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tasks.formats.dedup.duplicates import choose
 from tasks.stages.dedup import DedupConfig
-from tasks.stages.dedup.pairs import jaccard, shingle_sets
+from tasks.stages.dedup.pairs import shingle_sets, similarity
 from tasks.stages.dedup.signatures import sign
 
 
@@ -38,13 +38,13 @@ def expected(rows: Sequence[dict[str, Any]], config: DedupConfig) -> Expected:
     signed = sign(pa.chunked_array([[row["text"] for row in rows]]), config)
     texts = np.arange(len(rows))
     if config.exact:
-        texts = group_equal(signed.texts, signed.words, ranks)
+        texts = group_equal(signed.texts, signed.filled, ranks)
     alone = np.flatnonzero((texts == np.arange(len(texts))) & signed.words)
     bands = signed.bands[alone].T
     found, large = all_pairs(bands, ranks[alone], config.minhash.max_bucket)
     sets = list(shingle_sets([row["text"] for row in rows], config.minhash.shingle))
     pairs = alone[found]
-    shares = np.array([jaccard(sets[better], sets[worse]) for better, worse in pairs.tolist()])
+    shares = np.array([similarity(sets[better], sets[worse]) for better, worse in pairs.tolist()])
     passed = shares >= config.jaccard if len(pairs) else np.zeros(0, np.bool_)
     pairs, shares = pairs[passed], shares[passed].astype(np.float32)
     named = {(ids[a], ids[b], share) for (a, b), share in zip(pairs.tolist(), shares.tolist(), strict=True)}

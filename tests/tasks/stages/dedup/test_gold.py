@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.artifact import Artifact
-from tasks.formats.documents.text import normalise
+from tasks.formats.documents.text import is_prose, normalise, with_signs
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
@@ -59,10 +59,11 @@ def test_at_least_95_percent_of_the_true_pairs_are_found(gold: Gold) -> None:
 
 
 def plain_jaccard(left: str, right: str) -> float:
-    """The gold's definition without any hash, over Sluice's words: sets of 5-word tuples."""
+    """The gold's definition without any hash, over Sluice's words: sets of 5-word tuples; of code with its signs."""
     sets = []
+    form = normalise if is_prose(left) or is_prose(right) else with_signs
     for text in (left, right):
-        words = normalise(text).split()
+        words = form(text).split()
         sets.append({tuple(words[start : start + 5]) for start in range(max(1, len(words) - 4))})
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 

@@ -1,5 +1,7 @@
 import hashlib
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -55,9 +57,43 @@ def test_equal_texts_are_exact_duplicates_whatever_their_case_and_punctuation(tm
     assert found == {keeper: (None, None), copy: (keeper, "exact"), other["id"]: (None, None)}
 
 
-def test_texts_without_words_are_not_duplicates(tmp_path: Path) -> None:
-    found = verdicts(dedup(tmp_path, [document("...", "a"), document("---", "b"), document("", "c")]))
-    assert set(found.values()) == {(None, None)}
+BRAILLE = "\u2813\u2811\u2807\u2807\u2815 \u283a\u2815\u2817\u2807\u2819"
+CODE = "def area(width, height):\n    return width {} height\n"
+ROWS = "id;east;north\n" + "".join(f"{n};{n * 7}.25;{n * 3}{{}}5\n" for n in range(40))
+
+
+@pytest.mark.parametrize("text", [BRAILLE, "\U0001f600 \U0001f680", "... --- ...", CODE, ROWS, "plain words"])
+def test_equal_texts_are_exact_duplicates_whatever_they_consist_of(tmp_path: Path, text: str) -> None:
+    one, two = document(text, "a"), document(text.replace(" ", "\n ") if text != ROWS else text, "b")
+    keeper, copy = sorted([one["id"], two["id"]])
+    found = verdicts(dedup(tmp_path, [one, two, document("Something else entirely is written here", "c")]))
+    assert {keeper: found[keeper], copy: found[copy]} == {keeper: (None, None), copy: (keeper, "exact")}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("...", "---", "", "", BRAILLE, BRAILLE[::-1], "\U0001f600", "\U0001f680"),
+        [CODE.replace("{}", sign) for sign in "+-*"],
+        ("return a + b", "return a - b", "return A + b"),
+        [ROWS.replace("{}", mark) for mark in ".,"],
+    ],
+    ids=["without_words", "code", "short_code", "data"],
+)
+def test_texts_that_differ_in_signs_alone_are_no_duplicates_unless_they_are_prose(
+    tmp_path: Path, texts: Sequence[str]
+) -> None:
+    found = dedup(tmp_path, [document(text, str(number)) for number, text in enumerate(texts)])
+    kinds = Counter(kind for _, kind in verdicts(found).values())
+    # Letters of another case are a near copy of code.
+    assert kinds == Counter({None: len(texts) - 1, "near": 1} if "return A + b" in texts else {None: len(texts)})
+
+
+def test_a_long_file_with_one_changed_operator_is_a_near_copy(tmp_path: Path) -> None:
+    lines = [f"total_{n} = total_{n} + rows[{n}].value" for n in range(60)]
+    changed = [lines[0].replace("+", "-"), *lines[1:]]
+    found = verdicts(dedup(tmp_path, [document("\n".join(text), str(at)) for at, text in enumerate((lines, changed))]))
+    assert sorted(kind or "" for _, kind in found.values()) == ["", "near"]
 
 
 @pytest.mark.parametrize(

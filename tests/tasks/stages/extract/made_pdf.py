@@ -96,13 +96,17 @@ ANY = "/FU 1100 0 R"
 class Letters:
     """A font of any letters, each a box half a size wide, and operators that write with it."""
 
-    def __init__(self, letters: str) -> None:
+    def __init__(self, letters: str, wrong: Mapping[str, str] | None = None) -> None:
+        """Makes the font; `wrong` has UTF-16 in hexadecimal digits to which its map takes some of the letters."""
         self._codes = {letter: code for code, letter in enumerate(sorted(set(letters)), 0x21)}
+        self._wrong = wrong or {}
 
     @property
     def others(self) -> dict[int, bytes]:
         """Its objects, for `pdf(..., fonts=ANY, others=...)`."""
-        pairs = "\n".join(f"<{code:02x}> <{ord(letter):04x}>" for letter, code in self._codes.items())
+        pairs = "\n".join(
+            f"<{code:02x}> <{self._wrong.get(letter, f'{ord(letter):04x}')}>" for letter, code in self._codes.items()
+        )
         to_unicode = (
             "/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapType 2 def\n"
             "1 begincodespacerange <00> <ff> endcodespacerange\n"

@@ -123,6 +123,47 @@ def test_of_several_dates_the_most_specific_property_and_the_article_win() -> No
     assert about(f'<script type="application/ld+json">{listed}</script>').published == DAY
 
 
+LD = '{"@type": "Article", "datePublished": "2019-11-20", "author": "Eva Roth"}'
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"<!-- {LD} -->",
+        f"<!--\n{LD}\n//-->",
+        f"<![CDATA[{LD}]]>",
+        f"\n//<![CDATA[\n{LD};\n//]]>\n",
+        f"/*<![CDATA[*/\n[{LD}]\n/*]]>*/",
+        f'<!--//--><![CDATA[//><!--\n{{"@graph": [{LD}]}}\n//--><!]]>',
+        '{"@type": "Article", "datePublished": ["2019-11-20"], "author": ["Eva Roth"]}',
+    ],
+)
+def test_json_ld_in_a_comment_or_cdata_section_is_read(script: str) -> None:
+    page = about(f'<script type="application/ld+json">{script}</script>')
+    assert (page.published, page.author) == (DAY, "Eva Roth")
+
+
+FETCHED = datetime(2019, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "expected"),
+    [
+        ('<meta name="date" content="2099-01-01">', "", None),
+        ('<meta name="date" content="2099-01-01"><meta name="pubdate" content="2019-11-20">', "", DAY),
+        ('<meta name="date" content="2099-01-01">', "<time datetime=2019-11-20 pubdate>", DAY),
+        ('<meta name="date" content="2099-01-01">', "<p class=date>20.11.2019</p>", DAY),
+        ("", "<p class=date>1 May 2031</p><p class=date>20.11.2019</p>", DAY),
+        ('<meta name="date" content="2019-11-21T11:59:59">', "", datetime(2019, 11, 21, 11, 59, 59, tzinfo=UTC)),
+        ('<meta name="date" content="2019-11-21T12:00:01">', "", None),
+        (f'<script type="application/ld+json">[{LD.replace("2019", "2031")}, {LD}]</script>', "", DAY),
+    ],
+)
+def test_a_date_more_than_a_day_after_the_capture_is_none(head: str, body: str, expected: datetime | None) -> None:
+    page = f"<html><head>{head}</head><body>{body}</body></html>"
+    assert read_page_metadata(HTMLTree.parse(page), fetched_at=FETCHED).published == expected
+
+
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "", "x" * 1000, "\0"])
 def test_times_outside_the_calendar_are_none(text: str) -> None:
     assert parse_time(text) is None

@@ -21,7 +21,7 @@ from tasks.formats.pdf.document import PdfText, read_pdf
 from tasks.stages.extract.config import ExtractConfig
 from tests.conftest import SCATTERED
 from tests.soak import soak_but
-from tests.tasks.stages.extract.made_pdf import IMAGE, SCANNED, image, lines, pdf, show
+from tests.tasks.stages.extract.made_pdf import ANY, IMAGE, SCANNED, Letters, image, lines, pdf, show, stream
 from tests.tasks.stages.extract.test_stage import documents, rejected
 
 ROOT = Path(__file__).parents[4]
@@ -165,6 +165,39 @@ def test_pages_without_text_need_ocr_and_have_a_score(run_stage: Run, tmp_path: 
     assert scores[f"file://papers/{name}.pdf"] == (1, True, pytest.approx(scores[f"file://papers/{name}.pdf"][2]))
     assert scores[f"file://papers/{name}.pdf"][2] >= least
     assert scores["file://papers/prose.pdf"] == (1, False, 0.0)
+
+
+OFFICE = "the officer offered a different office to the staff of the harbour"
+
+
+@pytest.mark.parametrize(
+    ("to", "read", "counted"),
+    [
+        ("0000", "\ufffd", True),
+        ("0001", "\ufffd", True),
+        ("fffd", "\ufffd", True),
+        ("d835", "\ufffd", True),
+        ("200b", "\ufffd", True),
+        ("feff", "\ufffd", True),
+        ("e000", "\ue000", True),
+        ("00660000", "f", False),
+        ("d835dc53", "\U0001d453", False),
+        ("fb00", "ff", False),
+    ],
+)
+def test_a_glyph_that_a_map_makes_invisible_is_marked_and_counted(to: str, read: str, counted: bool) -> None:
+    font = Letters(OFFICE, {"f": to})
+    found = read_pdf(pdf([font.show(50, 700, OFFICE)], fonts=ANY, others=font.others))
+    assert found.text == OFFICE.replace("f", read)
+    share = OFFICE.count("f") / len(OFFICE.replace(" ", ""))
+    assert found.pages[0].score == pytest.approx(2 * share if counted else 0, abs=0.001)
+
+
+def test_a_blank_glyph_that_is_mapped_to_nul_is_a_space() -> None:
+    to_unicode = stream(b"1 begincodespacerange <00> <ff> endcodespacerange 1 beginbfchar <20> <0000> endbfchar")
+    font = "/F4 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding /ToUnicode 1000 0 R >>"
+    found = read_pdf(pdf([show(50, 700, OFFICE, font="F4")], fonts=font, others={1000: to_unicode}))
+    assert (found.text, found.pages[0].score) == (OFFICE, 0.0)
 
 
 def test_a_scanned_page_among_others_is_a_rejected_row_of_its_own(run_stage: Run, tmp_path: Path) -> None:
