@@ -402,12 +402,11 @@ def _ledger(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
 
 
 def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.run.monthly.config import version_of
     from tasks.run.monthly.cycle import run_month
+    from tasks.run.schedule import version_of
 
-    version = options.version or (
-        version_of(recipe.cycle.schedule, datetime.now(UTC)) if recipe.cycle else recipe.version
-    )
+    cycle, now = recipe.cycle, datetime.now(UTC)
+    version = options.version or (version_of(cycle.schedule, now, cycle.timezone) if cycle else recipe.version)
     _, ended = run_month(recipe, version)
     if ended:
         print(f"ended early: {ended}")
