@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
+from airflow.configuration import conf
 from airflow.sdk import Param
 
 from tasks.run.catalogue import PARTS, STAGES
@@ -19,6 +20,9 @@ RETRIES = {
     "max_retry_delay": timedelta(minutes=5),
 }
 """Only transient errors are retried: a permanent error fails the task on its first try (`operators.runs`)."""
+
+MAPPED = {"crawl": "crawl.partitions", "canary": "canary.runs_at_once"}
+"""By DAG, the recipe field with the most tasks that one of its stages is mapped to."""
 
 _LETTERS = "Letters, digits, '.', '_' and '-'."
 
@@ -53,6 +57,10 @@ def dag_settings(
         "catchup": False,
         # The next crawl cycle starts from the one before, and two runs of one version would do the same work twice.
         "max_active_runs": 1,
+        # The pools limit the tasks at one time. Airflow's default of 16 would limit those of one stage besides.
+        "max_active_tasks": max(
+            conf.getint("core", "max_active_tasks_per_dag"), recipe.field(MAPPED[dag]) if dag in MAPPED else 0
+        ),
         "tags": ["sluice", recipe.name],
         # A DAG is registered when it is complete (`operators.dags`).
         "auto_register": False,

@@ -50,6 +50,25 @@ def test_with_a_crawl_filters_apply_to_it_and_to_other_captures() -> None:
     assert DEMO.override({"extract.files": more}).consolidate.sources == ("web", "captures")
 
 
+@pytest.mark.parametrize(
+    ("changes", "product"),
+    [
+        ({"canary.arms": 300, "canary.seeds": [0, 1, 2, 3]}, "305 arms x 4 seeds = 1,220 runs"),
+        ({"canary.arms": 4, "canary.seeds": list(range(147))}, "9 arms x 147 seeds = 1,323 runs"),
+    ],
+)
+def test_more_runs_of_a_round_than_airflow_maps_are_refused_with_the_product(
+    changes: dict[str, Any], product: str
+) -> None:
+    assert refused(changes) == (
+        f"override: canary: a round would have {product} at one time, and Airflow maps at most 1,024 tasks: "
+        "lower arms, or name fewer seeds."
+    )
+    within = DEMO.override({**changes, "canary.budget": {"runs": 1000}})
+    assert within.canary.runs_at_once == 1000, "the budget admits no more"
+    assert "crawl.partitions: Input should be less than or equal to 1024" in refused({"crawl.partitions": 1025})
+
+
 def test_filters_skip_trusted_sources_and_a_source_cannot_be_both() -> None:
     mine = files_only(BOOKS, CRAWLED, trusted=["books"])
     assert mine.consolidate.sources == ("captures",)
