@@ -174,10 +174,11 @@ class Recipe(_Sections):
 
     def _without_schedule(self) -> Iterator[str]:
         """Yields the time zones of schedules that there are not; `[cycle]` also names months by its zone."""
-        retention = self.place.retention
-        scheduled = {"timezone": self, **({"place.retention.timezone": retention} if retention else {})}
-        for field, one in scheduled.items():
-            if one.timezone != "UTC" and one.schedule is None:
+        removal = self.place.retention
+        zones = {"timezone": (self.timezone, self.schedule)}
+        zones |= {"place.retention.timezone": (removal.timezone, removal.schedule)} if removal else {}
+        for field, (zone, schedule) in zones.items():
+            if zone != "UTC" and schedule is None:
                 yield f"{field}: it is the zone of a schedule: set the schedule beside it, or remove it"
 
     def _unwatched(self) -> Iterator[str]:

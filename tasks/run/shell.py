@@ -132,7 +132,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     )
     rejecting.add_argument("--why", default="", help="the reason")
     rejecting.add_argument("--withdraw", action="store_true", help="end the rejection")
-    add("sync", "send to MLflow the runs that it missed while it was down", _sync)
+    sync = add("sync", "send to MLflow the runs that it missed while it was down, or refused", _sync)
+    sync.add_argument("--forget", action="store_true", help="forget the runs that it refused before")
     new = commands.add_parser("init", help=(text := "write a recipe for a folder, a file or a site"), description=text)
     new.add_argument("what", help="a folder or file, here or in an object store (s3://bucket/folder/); or a site's URL")
     new.add_argument("--name", default="", help="name of the recipe; default: that of the folder, file or host")
@@ -441,16 +442,23 @@ def _reject(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
 
 
 def _sync(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.core.errors import TransientError
-    from tasks.run.tracking.send import send_messages, waiting_messages
+    from tasks.core.errors import InputError, TransientError
+    from tasks.run.tracking.outbox import forget_refused, send_messages, waiting_messages
 
-    try:
-        sent = send_messages(store)
-    except Exception as error:
-        raise TransientError(
-            f"MLflow does not accept {waiting_messages(store)} waiting runs ({error})", "start it and run again"
-        ) from None
-    print(f"{sent} sent, {waiting_messages(store)} waiting")
+    forgotten = forget_refused(store) if options.forget else 0
+    delivery = send_messages(store, again=True)
+    waiting, refused = waiting_messages(store), delivery.refused
+    print(
+        f"{delivery.sent} sent, {waiting} waiting, {len(refused)} refused" + f", {forgotten} forgotten" * options.forget
+    )
+    for outcome, messages in (("waiting", delivery.kept), ("refused", refused)):
+        for one in messages:
+            print(f"{outcome}: {one}")
+    for server, reason in delivery.down.items():
+        raise TransientError(f"MLflow at {server} does not respond ({reason})", "start it and run again")
+    if refused:
+        remedy = "restore what was deleted in MLflow and run again, or forget them with --forget"
+        raise InputError(f"MLflow refuses {len(refused)} runs", remedy)
 
 
 def _init(options: argparse.Namespace) -> None:
