@@ -16,11 +16,12 @@ With `[place] ask_human` a person approves the decision in the UI; `approve_with
 
 from airflow.sdk import DAG, TaskGroup
 
+from operators.dags import for_each_recipe
 from operators.dask_stage import made_variants
 from operators.forms import dag_settings
 from operators.gate import CanaryGate, ReportApproval
 from operators.places import training_operator
-from operators.recipes import asset, assets_of, recipes_for
+from operators.recipes import asset, assets_of
 from operators.stage import MembersOperator, StageOperator
 
 FORM = {"canary.steps": "Training steps of each small run."}
@@ -32,8 +33,9 @@ def small_runs(recipe, stage: str):
     return training_operator(recipe, gang=False).partial(**settings, map_index_template="{{ task.member }}")
 
 
-for recipe in recipes_for("canary"):
-    with DAG(**dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")], form=FORM)):
+@for_each_recipe("canary")
+def _build(recipe):
+    with DAG(**dag_settings(recipe, "canary", __doc__, schedule=[asset(recipe.name, "tokens")], form=FORM)) as dag:
         # Skipped runs of a round, after the cycle has stopped, do not skip the tasks after them.
         always = {"recipe": recipe.name, "trigger_rule": "none_failed"}
         read = assets_of(recipe, "arms")
@@ -42,19 +44,17 @@ for recipe in recipes_for("canary"):
         for number in range(1, recipe.canary.screenings + 1):
             with TaskGroup(f"round_{number}"):
                 arms = MembersOperator(task_id="arms", stage="arms", member=f"round-{number}", **read, **always)
-                canary = small_runs(recipe, "canary").expand(member=arms.output)
-            after >> arms
-            after = [canary]
-        confirm = small_runs(recipe, "confirm").expand(member=finalist.output)
+                after >> arms
+                after = [small_runs(recipe, "canary").expand(member=arms.output)]
         ends = assets_of(recipe, "decide")
         decide = StageOperator(task_id="decide", stage="decide", inlets=ends["inlets"], **always)
         decision = {"recipe": recipe.name, "decided": decide.output}
         gate = CanaryGate(task_id="gate", outlets=ends["outlets"], **decision)
         if "prioritize" in recipe.stages("canary"):
             gate >> StageOperator(task_id="prioritize", stage="prioritize", recipe=recipe.name)
-        canary >> finalist
-        confirm >> decide >> gate
+        after >> finalist
+        small_runs(recipe, "confirm").expand(member=finalist.output) >> decide >> gate
         if recipe.place.ask_human:
             decision |= {"subject": f"{recipe.name}: may the large model be trained on this mixture?", "rejects": True}
-            approve = ReportApproval(task_id="approve", within_h=recipe.place.approve_within_h, **decision)
-            decide >> approve >> gate
+            decide >> ReportApproval(task_id="approve", within_h=recipe.place.approve_within_h, **decision) >> gate
+    return dag

@@ -16,18 +16,22 @@ names training data.
 
 from airflow.sdk import DAG
 
+from operators.dags import for_each_recipe
 from operators.dask_cluster import on_cluster
 from operators.dask_stage import dask_stages
 from operators.forms import dag_settings
-from operators.recipes import asset, recipes_for
+from operators.recipes import asset
 from operators.watch import watched_files
 from tasks.run.catalogue import STAGES
 
-for recipe in recipes_for("corpus"):
+
+@for_each_recipe("corpus")
+def _build(recipe):
     # Without a crawl, the recipe's schedule determines when the files are read, or the watch on them.
     schedule = (
         [asset(recipe.name, "warc")] if recipe.has(STAGES["publish"]) else watched_files(recipe) or recipe.schedule
     )
-    settings = dag_settings(recipe, "corpus", __doc__, schedule=schedule)
-    with DAG(**settings):
+    settings = dag_settings(recipe, "corpus", __doc__, schedule=schedule, timezone=recipe.timezone)
+    with DAG(**settings) as dag:
         on_cluster(recipe, dask_stages(recipe, "corpus"))
+    return dag

@@ -15,8 +15,9 @@ one. A killed fetch resumes at the end of its log.
 
 from airflow.sdk import DAG
 
+from operators.dags import for_each_recipe
 from operators.forms import dag_settings
-from operators.recipes import assets_of, connect, recipes_for
+from operators.recipes import assets_of, connect
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES, stages_of
 
@@ -35,6 +36,9 @@ def task_of(recipe, stage: str):
     return StageOperator(**settings, **assets_of(recipe, stage), skip_when_empty=last)
 
 
-for recipe in recipes_for("crawl"):
-    with DAG(**dag_settings(recipe, "crawl", __doc__, schedule=recipe.schedule, form=FORM)):
+@for_each_recipe("crawl")
+def _build(recipe):
+    due = {"schedule": recipe.schedule, "timezone": recipe.timezone}
+    with DAG(**dag_settings(recipe, "crawl", __doc__, **due, form=FORM)) as dag:
         connect({stage: task_of(recipe, stage) for stage in stages_of("crawl")})
+    return dag

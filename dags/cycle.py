@@ -16,17 +16,21 @@ the web of that time is gone: the next run takes what has become due since.
 from airflow.sdk import DAG, chain
 
 from operators.cycle import CycleStep, EnoughTokens, ReportOperator
+from operators.dags import for_each_recipe
 from operators.forms import dag_settings
-from operators.recipes import recipes_for
 from tasks.run.monthly.config import GATED, Cycle
 
-for recipe in recipes_for("cycle"):
+
+@for_each_recipe("cycle")
+def _build(recipe):
     cycle = recipe.cycle or Cycle()
-    with DAG(**dag_settings(recipe, "cycle", __doc__, schedule=cycle.schedule or None)):
+    due = {"schedule": cycle.schedule or None, "timezone": cycle.timezone}
+    with DAG(**dag_settings(recipe, "cycle", __doc__, **due)) as dag:
         tasks = []
-        for dag in recipe.parts:
-            tasks.append(CycleStep(task_id=dag, recipe=recipe.name, step=dag))
-            if dag == GATED and dag != recipe.parts[-1] and cycle.min_new_tokens:
+        for step in recipe.parts:
+            tasks.append(CycleStep(task_id=step, recipe=recipe.name, step=step))
+            if step == GATED and step != recipe.parts[-1] and cycle.min_new_tokens:
                 tasks.append(EnoughTokens(task_id="enough_tokens", recipe=recipe.name))
         # A month that ended early has a report, too; a failed one has none.
         chain(*tasks, ReportOperator(task_id="report", recipe=recipe.name, trigger_rule="none_failed"))
+    return dag

@@ -16,10 +16,11 @@ With `[place] ask_human`, a person approves a new champion in the Airflow UI.
 
 from airflow.sdk import DAG, Param
 
+from operators.dags import for_each_recipe
 from operators.forms import dag_settings
 from operators.gate import ReportApproval
 from operators.places import training_operator
-from operators.recipes import connect, recipes_for
+from operators.recipes import connect
 from operators.stage import StageOperator
 
 FORM = {
@@ -39,8 +40,10 @@ FORM = {
 GPU = ("finetune", "evaluate_tuned", "compare_tuned")
 """Stages that run the model; the others run on the worker."""
 
-for recipe in recipes_for("finetune"):
-    with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None, form=FORM)):
+
+@for_each_recipe("finetune")
+def _build(recipe):
+    with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None, form=FORM)) as dag:
         tasks = {}
         for stage in recipe.stages("finetune"):
             operator = training_operator(recipe, gang=stage == "finetune") if stage in GPU else StageOperator
@@ -52,3 +55,4 @@ for recipe in recipes_for("finetune"):
             decided = {"decided": tasks["compare_tuned"].output, "promoted_only": True}
             approve = ReportApproval(task_id="approve", subject=subject, recipe=recipe.name, **decided)
             tasks["compare_tuned"] >> approve >> tasks["promote_tuned"]
+    return dag

@@ -13,13 +13,17 @@ version that can be read.
 
 from airflow.sdk import DAG
 
+from operators.dags import for_each_recipe
 from operators.forms import dag_settings
 from operators.lake import LakeOperator
-from operators.recipes import asset, chunks_asset, recipes_for
+from operators.recipes import asset, chunks_asset
 from tasks.run.catalogue import STAGES
 
-for recipe in recipes_for("lake"):
+
+@for_each_recipe("lake")
+def _build(recipe):
     documents = asset(recipe.name, "documents")
     finished = documents | chunks_asset(recipe.name) if recipe.has(STAGES["chunks"]) else documents
-    with DAG(**dag_settings(recipe, "lake", __doc__, schedule=finished)):
+    with DAG(**dag_settings(recipe, "lake", __doc__, schedule=finished)) as dag:
         LakeOperator(task_id="lake", recipe=recipe.name)
+    return dag

@@ -14,10 +14,11 @@ With `[place] ask_human`, a person approves a new champion in the Airflow UI.
 
 from airflow.sdk import DAG
 
+from operators.dags import for_each_recipe
 from operators.forms import dag_settings
 from operators.gate import ReportApproval
 from operators.places import training_operator
-from operators.recipes import asset, assets_of, connect, recipes_for
+from operators.recipes import asset, assets_of, connect
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES
 
@@ -25,10 +26,12 @@ FORM = {"train.steps": "Training steps."}
 GPU = ("train", "evaluate", "compare")
 """Stages that run the model; the others run on the worker."""
 
-for recipe in recipes_for("pretrain"):
+
+@for_each_recipe("pretrain")
+def _build(recipe):
     # Without canaries the mixture is in the recipe.
     trigger_asset = asset(recipe.name, "mixture" if recipe.has(STAGES["decide"]) else "tokens")
-    with DAG(**dag_settings(recipe, "pretrain", __doc__, schedule=[trigger_asset], form=FORM)):
+    with DAG(**dag_settings(recipe, "pretrain", __doc__, schedule=[trigger_asset], form=FORM)) as dag:
         tasks = {}
         for stage in recipe.stages("pretrain"):
             operator = training_operator(recipe, gang=stage == "train") if stage in GPU else StageOperator
@@ -40,3 +43,4 @@ for recipe in recipes_for("pretrain"):
             decided = {"decided": tasks["compare"].output, "promoted_only": True}
             approve = ReportApproval(task_id="approve", subject=subject, recipe=recipe.name, **decided)
             tasks["compare"] >> approve >> tasks["promote"]
+    return dag

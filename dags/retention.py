@@ -13,11 +13,15 @@ traces to is never removed. `python -m tasks gc` shows the same list, with the r
 
 from airflow.sdk import DAG
 
+from operators.dags import for_each_recipe
 from operators.forms import dag_settings
-from operators.recipes import recipes_for
 from operators.retention import RetentionOperator
 
-for recipe in recipes_for("retention"):
+
+@for_each_recipe("retention")
+def _build(recipe):
     policy = recipe.place.retention
-    with DAG(**dag_settings(recipe, "retention", __doc__, schedule=policy and policy.schedule)):
+    due = {"schedule": policy.schedule, "timezone": policy.timezone}
+    with DAG(**dag_settings(recipe, "retention", __doc__, **due)) as dag:
         RetentionOperator(task_id="retention", recipe=recipe.name)
+    return dag

@@ -14,9 +14,9 @@ Press **Trigger** and enter URLs, domains or document ids, one per line. Existin
 
 from airflow.sdk import DAG, Param
 
+from operators.dags import for_each_recipe
 from operators.forms import dag_settings
 from operators.lake import LakeOperator
-from operators.recipes import recipes_for
 from operators.stage import TakedownOperator
 from tasks.stages.takedown import MOST_LINES
 
@@ -33,9 +33,7 @@ def line(title: str, description: str, max_length: int) -> Param:
 
 
 FORM = {
-    "takedown.urls": lines(
-        "URLs", "Pages; http and https, with and without www. Or file:// URLs, as trace prints them."
-    ),
+    "takedown.urls": lines("URLs", "Pages; http and https, with or without www. Or file:// URLs as trace prints them."),
     "takedown.domains": lines("Domains", "Host names, such as example.org; all names below them are included."),
     "takedown.documents": lines("Document ids", "32 hex digits each, as trace prints them."),
     "takedown.lift": lines("Lift", "URLs, domains or document ids whose takedown ends: values that are in force."),
@@ -50,8 +48,11 @@ FORM = {
     ),
 }
 
-for recipe in recipes_for("takedown"):
-    with DAG(**dag_settings(recipe, "takedown", __doc__, schedule=None, form=FORM)):
+
+@for_each_recipe("takedown")
+def _build(recipe):
+    with DAG(**dag_settings(recipe, "takedown", __doc__, schedule=None, form=FORM)) as dag:
         takedown = TakedownOperator(task_id="takedown", recipe=recipe.name, stage="takedown")
         if recipe.place.lake:
             takedown >> LakeOperator(task_id="lake", recipe=recipe.name, only_takedowns=True)
+    return dag

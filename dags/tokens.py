@@ -12,12 +12,16 @@ A new sequence length rewrites only the plan, not the tokens.
 
 from airflow.sdk import DAG
 
+from operators.dags import for_each_recipe
 from operators.dask_cluster import on_cluster
 from operators.dask_stage import dask_stages
 from operators.forms import dag_settings
-from operators.recipes import asset, recipes_for
+from operators.recipes import asset
 
-for recipe in recipes_for("tokens"):
+
+@for_each_recipe("tokens")
+def _build(recipe):
     settings = dag_settings(recipe, "tokens", __doc__, schedule=[asset(recipe.name, "documents")])
-    with DAG(**settings):
+    with DAG(**settings) as dag:
         on_cluster(recipe, dask_stages(recipe, "tokens"))
+    return dag

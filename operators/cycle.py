@@ -15,12 +15,11 @@ from operators.alerts import forward_alerts
 from operators.connections import use_store
 from operators.links import ArtifactLink, MlflowLink
 from operators.recipes import RecipeOperator
-from operators.runs import RunSettings, fails_at_once, run_of
+from operators.runs import RunSettings, fails_at_once, month_of
 from operators.stage import tracking_of
 from tasks.core.config import sha256_of_json
 from tasks.run.catalogue import STAGES
-from tasks.run.monthly.config import version_of
-from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.recipe import find_recipe
 
 POLL_S = 2
 """Seconds between two looks at the DAG run of a step."""
@@ -131,19 +130,6 @@ class ReportOperator(RecipeOperator):
         self.log.info("%s", "\n".join(content["needs"]) or "nothing needs a person")
         self.result = {"address": str(artifact.address), "mlflow_run_url": mlflow_url(artifact)}
         return {**self.result, "alerts": content["alerts"], "needs": content["needs"]}
-
-
-def month_of(recipe: Recipe, context: Any) -> RunSettings:
-    """Returns version, source version and overrides of a run of the cycle; raises RecipeError.
-
-    The version is that of the form, or the month of the run's date.
-    """
-    run = run_of(recipe, context)
-    # A run triggered through the API may have no logical date.
-    moment = context.get("logical_date") or context["dag_run"].run_after
-    schedule = recipe.cycle.schedule if recipe.cycle else ""
-    version = context["params"].get("version") or version_of(schedule, moment)
-    return RunSettings(version, run.source_version, run.overrides)
 
 
 def run_id(run: RunSettings) -> str:

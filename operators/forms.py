@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
+from airflow.configuration import conf
 from airflow.sdk import Param
 
 from tasks.run.catalogue import PARTS, STAGES
@@ -20,11 +21,20 @@ RETRIES = {
 }
 """Only transient errors are retried: a permanent error fails the task on its first try (`operators.runs`)."""
 
+MAPPED = {"crawl": "crawl.partitions", "canary": "canary.runs_at_once"}
+"""By DAG, the recipe field with the most tasks that one of its stages is mapped to."""
+
 _LETTERS = "Letters, digits, '.', '_' and '-'."
 
 
 def dag_settings(
-    recipe: Recipe, dag: str, doc: str | None, *, schedule: Any, form: Mapping[str, str | Param] = {}
+    recipe: Recipe,
+    dag: str,
+    doc: str | None,
+    *,
+    schedule: Any,
+    timezone: str = "UTC",
+    form: Mapping[str, str | Param] = {},
 ) -> dict[str, Any]:
     """Returns the arguments of the DAG `<recipe>.<dag>`.
 
@@ -35,17 +45,25 @@ def dag_settings(
             that a changed recipe creates a new version of the DAG in the UI.
         schedule: cron expression, assets, or None. Of a recipe with `[cycle]`, the cycle starts the DAGs that make
             assets.
+        timezone: zone of a cron expression.
         form: recipe fields (dotted path) with their own field in the form: a description for a numeric field, or the
             complete Param.
     """
     return {
         "dag_id": f"{recipe.name}.{dag}",
         "schedule": None if recipe.cycle and dag in PARTS else schedule,
-        "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
+        # Airflow takes the zone of a schedule from here.
+        "start_date": pendulum.datetime(2026, 1, 1, tz=timezone),
         "catchup": False,
         # The next crawl cycle starts from the one before, and two runs of one version would do the same work twice.
         "max_active_runs": 1,
+        # The pools limit the tasks at one time. Airflow's default of 16 would limit those of one stage besides.
+        "max_active_tasks": max(
+            conf.getint("core", "max_active_tasks_per_dag"), recipe.field(MAPPED[dag]) if dag in MAPPED else 0
+        ),
         "tags": ["sluice", recipe.name],
+        # A DAG is registered when it is complete (`operators.dags`).
+        "auto_register": False,
         "doc_md": _page(recipe, doc, dag),
         "default_args": RETRIES,
         "params": _form(recipe, form),
@@ -68,7 +86,7 @@ def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]
         "version": Param(
             None,
             title="Version",
-            description=f"Version of the artifacts to create. Empty: that of the run that started this one, the date "
+            description=f"Version of the artifacts to create. Empty: that of the run that started this one, the time "
             f"of a scheduled run, or the recipe's: {recipe.version}. {_LETTERS}",
             **text,
         ),

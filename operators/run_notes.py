@@ -6,7 +6,7 @@ triggered. The plugin's listener calls `note_of` when the scheduler starts a run
 
 from typing import Any
 
-from operators.runs import request_of, run_of
+from operators.runs import month_of, request_of, run_of
 from tasks.core.errors import RecipeError
 from tasks.run.recipe import find_recipe, recipe_files
 
@@ -15,6 +15,8 @@ MOST_CHARACTERS = 1000
 
 _OTHERS = ("retention",)
 """DAGs of a recipe whose runs make no version."""
+
+_SETTINGS_OF = {"takedown": request_of, "cycle": month_of}
 
 
 def note_of(run: Any) -> str:
@@ -36,7 +38,7 @@ def note_of(run: Any) -> str:
     }
     try:
         recipe = find_recipe(name)
-        settings = (request_of if dag == "takedown" else run_of)(recipe, context)
+        settings = _SETTINGS_OF.get(dag, run_of)(recipe, context)
         settings.recipe(recipe)
     except RecipeError as error:
         return _cut(f"Refused: {error}")

@@ -1,8 +1,10 @@
 """Version, source version and overrides of a DAG run, the same for all tasks of the run.
 
-Precedence: the trigger form, the asset event that started the run, the calendar (for scheduled runs), the recipe.
-Events pass version, source version and overrides down the chain, so one crawl run leads to one consistent set of
-artifacts, however many DAGs it passes through.
+Precedence: the trigger form, the asset event that started the run, the calendar (for scheduled runs), the recipe. The
+calendar is the time at which a run is due, the end of its data interval: the logical date is that only by Airflow's
+default, and with `[scheduler] create_cron_data_intervals` the start of the interval. Events pass version, source
+version and overrides down the chain, so one crawl run leads to one consistent set of artifacts, however many DAGs it
+passes through.
 """
 
 import re
@@ -15,18 +17,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tasks.core.config import nearest
 from tasks.core.errors import RecipeError, SluiceError
-from tasks.run.recipe import Recipe
+from tasks.run.monthly.config import Cycle
+from tasks.run.recipe import VERSION, Recipe
+from tasks.run.schedule import version_at, version_of
 from tasks.stages.takedown import VERSION_FORMAT, dated
-
-VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}"
-"""Pattern of a version; it becomes a folder of the store."""
 
 OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
 """Settings that a run may override: fields in sections that determine results. Excluded are the recipe's name, [place],
 the hosts file (credentials) and allow_hosts (hosts of private networks)."""
-
-CALENDAR = "%Y.%m.%d-%H%M"
-"""Version of a scheduled run, from its logical date: 2026.11.21-0300."""
 
 FORM_KEYS = ("version", "source_version", "overrides")
 """Keys of the conf of a DAG run; every other key is a recipe field by its dotted path."""
@@ -82,10 +80,27 @@ def run_of(recipe: Recipe, context: Mapping[str, Any]) -> RunSettings:
     event = newest_event(context.get("triggering_asset_events") or {})
     fields = {name: value for name, value in params.items() if name not in FORM_KEYS}
     form_overrides = {**_overrides_of(params, "the conf of the run"), **fields}
-    version = _valid_version(params.get("version") or event.get("version") or _calendar(context) or recipe.version)
+    version = _valid_version(
+        params.get("version") or event.get("version") or _calendar(recipe, context["dag_run"]) or recipe.version
+    )
     typed = params.get("source_version")
     source_version = _valid_version(typed) if typed else _source_of(event, version)
     return RunSettings(version, source_version, {**_overrides_of(event, "the asset event"), **form_overrides})
+
+
+def month_of(recipe: Recipe, context: Mapping[str, Any]) -> RunSettings:
+    """Returns the settings of a run of the cycle, whose version is that of the form, or the month of the run.
+
+    The month is that of the time at which the run was due, or, of a run that a person started, of its date.
+
+    Raises:
+        RecipeError: as `run_of`.
+    """
+    run, dag_run, cycle = run_of(recipe, context), context["dag_run"], recipe.cycle or Cycle()
+    # A run triggered through the API may have no logical date.
+    typed = None if _is_scheduled(dag_run) else context.get("logical_date")
+    version = context["params"].get("version") or version_of(cycle.schedule, typed or dag_run.run_after, cycle.timezone)
+    return RunSettings(version, run.source_version, run.overrides)
 
 
 def request_of(recipe: Recipe, context: Mapping[str, Any]) -> RunSettings:
@@ -139,11 +154,14 @@ def fails_at_once() -> Iterator[None]:
         raise AirflowFailException(str(error)) from None
 
 
-def _calendar(context: Mapping[str, Any]) -> str:
-    date = context.get("logical_date")
-    run = context.get("dag_run")
-    kind = getattr(getattr(run, "run_type", ""), "value", getattr(run, "run_type", ""))
-    return date.strftime(CALENDAR) if date is not None and kind in _CALENDAR_RUNS else ""
+def _calendar(recipe: Recipe, run: Any) -> str:
+    return version_at(recipe.schedule or "", run.run_after, recipe.timezone) if _is_scheduled(run) else ""
+
+
+def _is_scheduled(run: Any) -> bool:
+    """Returns whether a run was due at its time, instead of being started by a person, an event or another DAG."""
+    kind = getattr(run, "run_type", "")
+    return getattr(kind, "value", kind) in _CALENDAR_RUNS
 
 
 def _source_of(event: Mapping[str, Any], version: str) -> str | None:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import psutil
+from airflow.configuration import conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from operators.alerts import forward_alerts
 from operators.connections import use_store, use_stream
@@ -124,10 +125,20 @@ class MembersOperator(StageOperator):
     """Runs a stage whose report lists the members of the mapped stage that follows; its XCom is that list."""
 
     def execute(self, context: Any) -> list[str]:
-        """Runs the stage; returns the members to `expand` over."""
+        """Runs the stage; returns the members to `expand` over.
+
+        Raises:
+            AirflowFailException: they are more than this Airflow maps. A recipe is refused above its default.
+        """
         super().execute(context)
         context["ti"].xcom_push(key="result", value=self.result)
-        return list(self.result["members"])
+        members, most = list(self.result["members"]), conf.getint("core", "max_map_length")
+        if len(members) > most:
+            raise AirflowFailException(
+                f"{self.result['address']} has {len(members):,} members, and this Airflow maps at most {most:,} tasks: "
+                "raise [core] max_map_length, or change the recipe and run another version"
+            )
+        return members
 
 
 class TakedownOperator(StageOperator):

@@ -109,7 +109,9 @@ def _last_stage(artifacts: Sequence[Artifact]) -> Markup:
 def _next(recipe: Recipe, runs: Schedule) -> Markup | str:
     """Returns the time of the next scheduled run with the schedule, or why there is none."""
     due = _due(runs)
-    return Markup('{} <span class="quiet">{}</span>').format(due, recipe.schedule or ("" if due else "manual"))
+    zone = f" {recipe.timezone}" if recipe.timezone != "UTC" else ""
+    text = f"{recipe.schedule}{zone}" if recipe.schedule else "" if due else "manual"
+    return Markup('{} <span class="quiet">{}</span>').format(due, text)
 
 
 def _due(runs: Schedule) -> Markup | str:

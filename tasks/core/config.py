@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from tasks.core.digest import sha256_of
 from tasks.core.errors import RecipeError
@@ -139,6 +139,18 @@ def require_absolute(path: str) -> str:
     if not (path.startswith("/") or "://" in path):
         raise ValueError(f'the path "{path}" is not absolute: begin it with / or s3://')
     return path
+
+
+def _registry_name(name: str) -> str:
+    if wrong := sorted({character for character in name if character in "/:'\"`\\" or not character.isprintable()}):
+        raise ValueError(f"a model's name in MLflow cannot have {' '.join(map(repr, wrong))}: leave it out")
+    if name != name.strip() or name.startswith(".") or len(name) > 250:
+        raise ValueError("a model's name in MLflow has at most 250 characters, and no dot or space before it")
+    return name
+
+
+RegistryName = Annotated[str, AfterValidator(_registry_name)]
+"""Name of a registered model in MLflow; "" for a default. Quotes would end the queries that find its versions."""
 
 
 def validate_strict(model: type[C], settings: Mapping[str, Any]) -> C:

@@ -11,6 +11,9 @@ from typing import Any
 
 from tasks.core.config import Config
 
+MOST_MEMBERS = 1024
+"""The most members of a mapped stage: each is a task, of which Airflow's `[core] max_map_length` admits so many."""
+
 
 @dataclass(frozen=True)
 class Input:

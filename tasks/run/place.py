@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
+from tasks.run.schedule import Schedule, Timezone
 from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice, Timeouts
 
 P = TypeVar("P", bound=Config)
@@ -194,8 +195,11 @@ class Retention(Config):
     grace_days: float = Field(default=7, ge=0)
     """Days between the listing of unneeded files and their removal."""
 
-    schedule: str | None = None
+    schedule: Schedule | None = None
     """Cron expression of the DAG `<recipe>.retention`; None: only on request."""
+
+    timezone: Timezone = "UTC"
+    """Time zone of the schedule."""
 
     remove: bool = False
     """Whether the DAG removes files; false: it only lists them."""
@@ -257,7 +261,7 @@ class Place(Config):
     ask_human: bool = False
     """Whether a person must approve, in the Airflow UI, the mixture before training begins and each new champion."""
 
-    approve_within_h: float = Field(default=0.0, ge=0)
+    approve_within_h: float = Field(default=0.0, ge=0, le=87_600)
     """Hours after which a mixture that nobody approved is rejected, so that no training begins with it; 0: never."""
 
     dask: DaskPlace = DaskPlace()

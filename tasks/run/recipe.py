@@ -22,6 +22,7 @@ from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, SECTIONS, STAG
 from tasks.run.monthly.config import Cycle
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_sources
+from tasks.run.schedule import Schedule, Timezone
 from tasks.stages.canary import ARM_SETTINGS, CanaryConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
@@ -43,8 +44,11 @@ RECIPES = _ROOT / ("sluice_dags" if (_ROOT / "sluice_dags").is_dir() else "dags"
 
 _SECTION = {config: section for section, config in SECTIONS.items()}
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"(?=.{1,63}$)[a-z][a-z0-9_]*(-[a-z0-9_]+)*(?<!_)")
+"""A value of a Kubernetes label, which pods, gangs and Dask clusters have. Airflow and MLflow accept longer names."""
+
+VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}"
+"""Pattern of a version; it becomes a folder of the store."""
 
 
 class Recipe(_Sections):
@@ -56,8 +60,11 @@ class Recipe(_Sections):
     version: str = "dev"
     """Default version of the artifacts of a run."""
 
-    schedule: str | None = None
+    schedule: Schedule | None = None
     """Cron expression for the crawl; the later DAGs are triggered by Assets. `[cycle]` has its own instead."""
+
+    timezone: Timezone = "UTC"
+    """Time zone of the schedule, by whose clock its versions are named."""
 
     max_bad_share: float = 0.01
     """Largest share of rows that may be quarantined before a stage fails, 0 to 1."""
@@ -74,14 +81,17 @@ class Recipe(_Sections):
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError("a recipe's name is lower-case letters, digits, - and _, and begins with a letter")
+            raise ValueError(
+                "a recipe's name is at most 63 lower-case letters, digits, - and _, begins with a letter and does not "
+                "end with _: pods have it as a label"
+            )
         return name
 
     @field_validator("version")
     @classmethod
     def _plain_version(cls, version: str) -> str:
-        if not _VERSION.fullmatch(version):
-            raise ValueError("a version is letters, digits, '.', '_' and '-'")
+        if not re.fullmatch(VERSION, version):
+            raise ValueError("a version is letters, digits, '.', '_' and '-', at most 100")
         return version
 
     @model_validator(mode="after")
@@ -96,6 +106,7 @@ class Recipe(_Sections):
             *inconsistencies(sections),
             *self._unsupported_layout(),
             *self._without_cycles(),
+            *self._without_schedule(),
             *self._unwatched(),
             *self._without_documents(),
             *self._unknown_tasks(),
@@ -161,6 +172,15 @@ class Recipe(_Sections):
             if dag in self.parts and not self.field(field):
                 yield f"cycle: a month has only what is new: set {field} = true"
 
+    def _without_schedule(self) -> Iterator[str]:
+        """Yields the time zones of schedules that there are not; `[cycle]` also names months by its zone."""
+        removal = self.place.retention
+        zones = {"timezone": (self.timezone, self.schedule)}
+        zones |= {"place.retention.timezone": (removal.timezone, removal.schedule)} if removal else {}
+        for field, (zone, schedule) in zones.items():
+            if zone != "UTC" and schedule is None:
+                yield f"{field}: it is the zone of a schedule: set the schedule beside it, or remove it"
+
     def _unwatched(self) -> Iterator[str]:
         """Yields what keeps the files of the recipe from starting its corpus, if they are watched."""
         if not self.place.watch_s:
@@ -223,7 +243,14 @@ class Recipe(_Sections):
             RecipeError: one line per error with file, field, cause and remedy; or its name is not that of the file.
         """
         file = Path(path)
-        recipe = parse(cls, _read_settings(file), file.name, _across)
+        try:
+            recipe = parse(cls, _read_settings(file), file.name, _across)
+        except RecipeError:
+            raise
+        except Exception as error:
+            # Settings of extensions are classes of others. Whatever they raise is a fault of this recipe alone.
+            cause = f"{file.name} cannot be checked: {type(error).__name__}: {error}"
+            raise RecipeError(cause, "correct the settings or the extension that reads them") from error
         if recipe.name != file.stem:
             # DAGs, artifacts and `--recipe` use the name; two files with the same name would conflict.
             remedy = f'call the recipe "{file.stem}" or rename the file'
@@ -318,11 +345,6 @@ def recipe_files(folder: Path | None = None) -> list[Path]:
     """Returns the recipe files of `folder`, of $SLUICE_RECIPES, or of this checkout or wheel, sorted."""
     folder = folder or Path(os.environ.get("SLUICE_RECIPES", RECIPES))
     return sorted(folder.glob("*.toml"))
-
-
-def load_recipes(folder: Path | None = None) -> list[Recipe]:
-    """Loads every recipe of a folder (see `recipe_files`); raises RecipeError at the first unusable one."""
-    return [Recipe.load(path) for path in recipe_files(folder)]
 
 
 def find_recipe(name: str) -> Recipe:

@@ -25,7 +25,8 @@ from tasks.run.place import TrainPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import Message, TrackingContext, describe
-from tasks.run.tracking.send import StageRun, keep_message, send_messages
+from tasks.run.tracking.outbox import keep_message, send_messages
+from tasks.run.tracking.send import StageRun
 from tasks.trainer.place import (
     CHECK_VARIABLE,
     CHECKPOINTS_VARIABLE,
@@ -150,7 +151,7 @@ def _stage_run(
 
 def finish(store: Store, run: StageRun, artifact: Artifact) -> None:
     """Ends the MLflow run of a made or adopted artifact, and writes its URL beside the record."""
-    if _end_tracking(store, run, "FINISHED", artifact):
+    if _end_tracking(store, run, "FINISHED", artifact) or run.is_refused:
         with suppress(Exception):
             send_messages(store)
     if run.url:

@@ -338,3 +338,12 @@ def test_models_of_a_recipe_are_trained_before_documents_are_measured(recipes, d
     assert corpus.task_dict["train_classifiers"].upstream_task_ids == {"extract"}
     assert corpus.task_dict["annotate"].upstream_task_ids == {"train_classifiers"}
     assert "train_perplexity" not in corpus.task_dict
+
+
+def test_all_tasks_of_a_mapped_stage_may_run_at_one_time(recipes, dag_bag):
+    recipes("few")
+    wide = "[crawl]\npartitions = 18\n" + SEEDS.partition("\n")[2] + "[canary]\narms = 30\nseeds = [0, 1]\n"
+    recipes("wide", text=f'name = "wide"\n{wide}')
+    found = {name: dag.max_active_tasks for name, dag in dag_bag().dags.items()}
+    assert (found["few.crawl"], found["few.canary"], found["wide.corpus"]) == (16, 2 * (2 + 1 + 2 + 4), 16)
+    assert (found["wide.crawl"], found["wide.canary"]) == (18, 2 * (2 + 1 + 2 + 30))

@@ -9,8 +9,8 @@ import pendulum
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from operators.cycle import month_of, run_id
-from operators.runs import RunSettings
+from operators.cycle import run_id
+from operators.runs import RunSettings, month_of, run_of
 from tasks.run.recipe import Recipe
 
 RECIPE = """
@@ -105,8 +105,6 @@ def test_a_step_starts_a_run_that_clearing_starts_again_and_waits_without_a_work
 
 
 def test_the_run_of_a_step_accepts_its_conf(recipes):
-    from operators.runs import run_of
-
     recipe = monthly(recipes)
     settings = RunSettings("2026-12", "2026-11", {"dedup.jaccard": 0.7})
     triggered = context(None, **{name: value for name, value in settings.event_fields.items() if value})

@@ -50,7 +50,7 @@ def context(run_type="manual", params=None, triggering=None, date=None):
         "params": {"version": None, "source_version": None, "overrides": {}, **(params or {})},
         "triggering_asset_events": triggering if triggering is not None else events(),
         "logical_date": date,
-        "dag_run": SimpleNamespace(run_type=run_type),
+        "dag_run": SimpleNamespace(run_type=run_type, run_after=date),
     }
 
 

@@ -4,14 +4,15 @@ import json
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 
-from operators.stage import StageOperator
+from operators.stage import MembersOperator, StageOperator
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import NothingNewError
 from tasks.core.store import Store
@@ -207,3 +208,13 @@ def test_a_state_that_airflow_does_not_take_is_a_warning(streaming, monkeypatch,
     assert streaming("mute", "1", 0) == "success"
     assert state_of("mute/streams") == {}
     assert "Airflow's state of mute/streams was not written" in caplog.text
+
+
+def test_more_members_than_this_airflow_maps_fail_at_once_with_the_setting(monkeypatch):
+    members = {"address": "many/arms@dev", "members": ["round-1-arm-0-seed-0", "round-1-arm-1-seed-0"]}
+    monkeypatch.setattr(StageOperator, "run", lambda self, context: members)
+    arms, context = MembersOperator(task_id="arms", recipe="many", stage="arms"), {"ti": Mock()}
+    assert arms.execute(context) == members["members"]
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "1")
+    with pytest.raises(AirflowFailException, match=r"has 2 members, .* at most 1 tasks: raise \[core\] max_map_length"):
+        arms.execute(context)

@@ -17,12 +17,11 @@ TITLE = "operate"
 
 
 def _cycle(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.run.monthly.config import version_of as month_of
     from tasks.run.monthly.cycle import run_month
+    from tasks.run.schedule import version_of as month_of
 
-    version = options.version or (
-        month_of(recipe.cycle.schedule, datetime.now(UTC)) if recipe.cycle else recipe.version
-    )
+    cycle, now = recipe.cycle, datetime.now(UTC)
+    version = options.version or (month_of(cycle.schedule, now, cycle.timezone) if cycle else recipe.version)
     _, ended = run_month(recipe, version)
     if ended:
         print(f"ended early: {ended}")
@@ -110,17 +109,28 @@ def _lake(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None
     show(options, {"tables": [asdict(table) for table in tables]}, lambda: "\n".join(table.text() for table in tables))
 
 
-def _sync(_recipe: "Recipe", store: "Store", _options: argparse.Namespace) -> None:
-    from tasks.core.errors import TransientError
-    from tasks.run.tracking.send import send_messages, waiting_messages
+def _sync(_recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.core.errors import InputError, TransientError
+    from tasks.run.tracking.outbox import forget_refused, send_messages, waiting_messages
 
-    try:
-        sent = send_messages(store)
-    except Exception as error:
-        raise TransientError(
-            f"MLflow does not accept {waiting_messages(store)} waiting runs ({error})", "start it and run again"
-        ) from None
-    print(f"{sent} sent, {waiting_messages(store)} waiting")
+    forgotten = forget_refused(store) if options.forget else 0
+    delivery = send_messages(store, again=True)
+    waiting, refused = waiting_messages(store), delivery.refused
+    print(
+        f"{delivery.sent} sent, {waiting} waiting, {len(refused)} refused" + f", {forgotten} forgotten" * options.forget
+    )
+    for outcome, messages in (("waiting", delivery.kept), ("refused", refused)):
+        for one in messages:
+            print(f"{outcome}: {one}")
+    for server, reason in delivery.down.items():
+        raise TransientError(f"MLflow at {server} does not respond ({reason})", "start it and run again")
+    if refused:
+        remedy = "restore what was deleted in MLflow and run again, or forget them with --forget"
+        raise InputError(f"MLflow refuses {len(refused)} runs", remedy)
+
+
+def _sync_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--forget", action="store_true", help="forget the runs that it refused before")
 
 
 COMMANDS = (
@@ -130,5 +140,5 @@ COMMANDS = (
     Command("dossier", "what a model was trained on, for an auditor", on_store(_dossier), _dossier_arguments),
     Command("lake", "write a version into the tables of [place.lake]", on_store(_lake), json=True),
     Command("gc", "files of old versions that nothing needs", on_store(_gc), _gc_arguments, json=True),
-    Command("sync", "send to MLflow the runs that it missed", on_store(_sync)),
+    Command("sync", "send to MLflow the runs that it missed or refused", on_store(_sync), _sync_arguments),
 )

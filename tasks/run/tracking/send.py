@@ -1,8 +1,7 @@
-"""Sending to MLflow: the runs of stages, their metrics and files, registered models, and the outbox.
+"""Sending to MLflow: the runs of stages, their metrics and files, and registered models.
 
 Every call may be repeated: runs are found by their key, models by their fingerprint. A registered model has its card,
-and its lineage as tags. Messages that could not be sent because the server was down are kept in `.outbox/` of the
-store; each is removed when it has been sent.
+and its lineage as tags. What could not be sent is kept in the outbox (`tasks.run.tracking.outbox`).
 """
 
 import base64
@@ -17,9 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from requests import HTTPError
+
 from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
-from tasks.core.errors import TransientError
+from tasks.core.errors import StoreError, TransientError
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
 from tasks.core.store import AlreadyPublished, Store
@@ -37,7 +38,13 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}  # model training,
 
 _FLUSH_S = 3.0
 
-OUTBOX, PARENTS = ".outbox", ".mlflow"
+PARENTS = ".mlflow"
+
+_REFUSALS = ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS")
+"""Codes by which MLflow itself refuses a request. A proxy's 404 is ENDPOINT_NOT_FOUND."""
+
+_REFUSED_FILES = (400, 413)
+"""HTTP status by which a file is refused."""
 
 _RUN, _DAG_RUN = "sluice.run_key", "sluice.dag_run"
 _OF_A_TASK = ("airflow.task_id", "airflow.try_number")
@@ -45,13 +52,22 @@ _OF_A_TASK = ("airflow.task_id", "airflow.try_number")
 
 
 class StageRun(Listener):
-    """The MLflow run of one stage run; buffers data while the server does not respond."""
+    """The MLflow run of one stage run; buffers data while the server does not respond.
+
+    Args:
+        store: the store of the stage.
+        message: what is sent.
+
+    Attributes:
+        is_refused: whether the server responds, and refuses the data.
+    """
 
     def __init__(self, store: Store, message: Message) -> None:
         self.message = message
         self._store = store
         self._flushed = 0.0
         self._down = False
+        self.is_refused = False
 
     def open(self) -> str:
         """Creates or finds the run; returns its URL, or "" if MLflow is down."""
@@ -87,44 +103,38 @@ class StageRun(Listener):
             send()
         except Exception as error:  # an error in tracking must not fail the stage
             if not self._down:
-                log.warning(
-                    "MLflow at %s does not respond (%s); the run continues and is sent later",
-                    self.message.context.uri,
-                    _one_line(error),
-                )
+                self.is_refused = is_refusal(error)
+                what = "refuses the data of this run" if self.is_refused else "does not respond"
+                text = "MLflow at %s %s (%s); the run continues, and what is missing is kept in the outbox"
+                log.warning(text, self.message.context.uri, what, one_line(error))
             self._down = True
             return False
-        self._down = False
+        self._down = self.is_refused = False
         return True
 
 
-def keep_message(store: Store, message: Message) -> None:
-    """Writes a message to the outbox, replacing an earlier one about the same run."""
-    name = sha256_of(message.key.encode())[:24]
-    with store.write(f"{OUTBOX}/{name}.json") as file:
-        file.write(message.to_json())
+def is_refusal(error: BaseException) -> bool:
+    """Returns whether an error of `deliver` stays, however often the message is sent.
 
-
-def waiting_messages(store: Store) -> int:
-    """Returns the number of messages in the outbox."""
-    return len(store.list(OUTBOX))
-
-
-def send_messages(store: Store) -> int:
-    """Sends all messages in the outbox; returns their number.
-
-    Raises the exceptions of the MLflow client; unsent messages stay in the outbox.
+    MLflow has answered that something is deleted or invalid, or the artifact or its files are gone. An error of the
+    network, of the store or of credentials does not stay, nor does an answer of a proxy in front of MLflow.
     """
-    sent = 0
-    for path in store.list(OUTBOX):
-        message = Message.from_json(store.read(path))
-        artifact = Artifact.find(store, ArtifactId.parse(message.artifact)) if message.artifact else None
-        deliver(store, message, artifact)
-        store.remove(path)
-        sent += 1
-    if sent:
-        log.info("sent %d stage runs from the outbox to MLflow", sent)
-    return sent
+    if isinstance(error, ImportError | TransientError | StoreError):
+        return False
+    if isinstance(code := getattr(error, "error_code", None), str):
+        return code in _REFUSALS
+    if isinstance(error, HTTPError):
+        return error.response is not None and error.response.status_code in _REFUSED_FILES
+    return isinstance(error, FileNotFoundError) or not isinstance(error, OSError)
+
+
+def is_up(uri: str) -> bool:
+    """Returns whether an MLflow server answers."""
+    try:
+        _client(uri).search_experiments(max_results=1)
+    except Exception:
+        return False
+    return True
 
 
 def deliver(store: Store, message: Message, artifact: Artifact | None) -> None:
@@ -195,6 +205,11 @@ def register(client: Any, name: str, folder_name: str, run_id: str, artifact: Ar
     query = f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"
     if versions := client.search_model_versions(query):
         return str(versions[0].version)
+    try:  # first, because the name may be refused
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
     with scratch_folder() as folder:
         data = folder / "data"
         data.mkdir()
@@ -205,10 +220,6 @@ def register(client: Any, name: str, folder_name: str, run_id: str, artifact: Ar
         mlflow.pyfunc.save_model(str(folder / "model"), data_path=str(data), loader_module="tasks.trainer.serve",
                                  signature=_signature(), pip_requirements=["sluice[train]"])  # fmt: skip
         client.log_artifacts(run_id, str(folder / "model"), "model")
-    try:
-        client.create_registered_model(name)
-    except MlflowException:  # it exists
-        client.get_registered_model(name)
     tags = {f"sluice.{ref.role}": f"{ref.address} {ref.fingerprint[:16]}" for ref in artifact.record.inputs}
     if initial := json.loads(artifact.read(f"{folder_name}/lineage.json")).get("initial"):
         tags["sluice.initial"] = f"{initial['artifact']} {initial['fingerprint'][:16]}"
@@ -279,7 +290,7 @@ def delete_runs(uri: str, recipe: str, artifacts: Collection[str]) -> int:
         for run_id in found:
             client.delete_run(run_id)
     except MlflowException as error:
-        raise TransientError(f"MLflow at {uri} does not respond ({_one_line(error)})", "run this again later") from None
+        raise TransientError(f"MLflow at {uri} does not respond ({one_line(error)})", "run this again later") from None
     return len(found)
 
 
@@ -305,6 +316,7 @@ def _client(uri: str) -> Any:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -320,8 +332,10 @@ def _experiment(client: Any, name: str) -> str:
         return str(experiment.experiment_id)
     try:
         return str(client.create_experiment(name, tags=_KIND))
-    except MlflowException:  # another task has just created it
-        return str(client.get_experiment_by_name(name).experiment_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return str(client.get_experiment_by_name(name).experiment_id)  # another task has just created it
 
 
 def _parent_run(client: Any, store: Store, experiment: str, message: Message, tags: dict[str, str]) -> str:
@@ -470,5 +484,6 @@ def _send_file(client: Any, run_id: str, name: str, data: bytes) -> None:
         client.log_artifact(run_id, str(file), os.path.dirname(name) or None)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Returns the message of an error in at most 200 characters."""
     return " ".join(str(error).split())[:200] or type(error).__name__

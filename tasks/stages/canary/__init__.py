@@ -26,7 +26,7 @@ from tasks.core.config import (
     nearest,
     validate_strict,
 )
-from tasks.core.stage_spec import Input, PreviousInput, StageSpec
+from tasks.core.stage_spec import MOST_MEMBERS, Input, PreviousInput, StageSpec
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.evaluation.config import TaskConfig
@@ -220,6 +220,26 @@ class CanaryConfig(Config):
         except ValidationError as error:
             raise Problems(": ".join(filter(None, fault)) for fault in field_errors(error)) from None
         return self
+
+    @model_validator(mode="after")
+    def _mappable(self) -> "CanaryConfig":
+        seeds, runs = len(self.seeds), self.runs_at_once
+        if runs > MOST_MEMBERS:
+            cause = f"a round would have {runs // seeds:,} arms x {seeds:,} seeds = {runs:,} runs at one time"
+            raise Problems(
+                [f"{cause}, and Airflow maps at most {MOST_MEMBERS:,} tasks: lower arms, or name fewer seeds"]
+            )
+        return self
+
+    @property
+    def runs_at_once(self) -> int:
+        """The most runs of a round, by the settings: the current mixture, its A/A arm, that of the last cycle, others.
+
+        An anchor for each source counts once, because the sources are known only with the tokens.
+        """
+        others = len(self.settings) or 1 + len(self.anchors) + self.arms
+        runs = (2 + others) * len(self.seeds)
+        return min(runs, int(self.budget.runs)) if self.budget.runs else runs
 
     @property
     def fresh_seeds(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, SectionCopy
+from tasks.core.config import Config, RegistryName, SectionCopy
 from tasks.core.stage_spec import Input, NamedInput, StageSpec, Takedowns
 from tasks.stages.finetune.rows import FIELDS
 from tasks.trainer.evaluation.config import EvaluateConfig
@@ -144,7 +144,7 @@ class TunedConfig(Config):
 
     COPIED = {"evaluate": SectionCopy("evaluate", when="finetune.makes_model")}
 
-    model: str = ""
+    model: RegistryName = ""
     """Name in the registry; empty: the recipe's with "-tuned"."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence of the intervals."""

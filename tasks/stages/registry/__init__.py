@@ -8,7 +8,7 @@ Fine-tuned models, which `finetune` registers, have a champion of their own: com
 
 from pydantic import Field
 
-from tasks.core.config import Config, SectionCopy
+from tasks.core.config import Config, RegistryName, SectionCopy
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.trainer.evaluation.config import EvaluateConfig
 
@@ -16,7 +16,7 @@ from tasks.trainer.evaluation.config import EvaluateConfig
 class RegisterConfig(Config):
     """Settings of the registration."""
 
-    model: str = ""
+    model: RegistryName = ""
     """Name in the registry; empty: the recipe's name."""
 
 

@@ -21,7 +21,7 @@ from tasks.run.lineage import chain_of
 from tasks.run.place import Retention
 from tasks.run.retention import survey
 from tasks.run.trace.cards import card
-from tasks.run.tracking.send import OUTBOX, send_messages
+from tasks.run.tracking.outbox import OUTBOX, send_messages
 from tasks.stages.registry.promote import model_ref
 from tasks.trainer.interchange.huggingface import llama_name
 from tasks.trainer.interchange.weights import tensors_in

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.utils.validation import _validate_model_name
 
 from tasks.core.config import canonical_json
 from tasks.core.errors import RecipeError
@@ -48,6 +49,38 @@ def test_with_a_crawl_filters_apply_to_it_and_to_other_captures() -> None:
     assert DEMO.consolidate.sources == ("web",)
     more = [source.model_dump() for source in DEMO.extract.files] + [CRAWLED]
     assert DEMO.override({"extract.files": more}).consolidate.sources == ("web", "captures")
+
+
+@pytest.mark.parametrize(
+    ("changes", "product"),
+    [
+        ({"canary.arms": 300, "canary.seeds": [0, 1, 2, 3]}, "305 arms x 4 seeds = 1,220 runs"),
+        ({"canary.arms": 4, "canary.seeds": list(range(147))}, "9 arms x 147 seeds = 1,323 runs"),
+    ],
+)
+def test_more_runs_of_a_round_than_airflow_maps_are_refused_with_the_product(
+    changes: dict[str, Any], product: str
+) -> None:
+    assert refused(changes) == (
+        f"override: canary: a round would have {product} at one time, and Airflow maps at most 1,024 tasks: "
+        "lower arms, or name fewer seeds."
+    )
+    within = DEMO.override({**changes, "canary.budget": {"runs": 1000}})
+    assert within.canary.runs_at_once == 1000, "the budget admits no more"
+    assert "crawl.partitions: Input should be less than or equal to 1024" in refused({"crawl.partitions": 1025})
+
+
+@pytest.mark.parametrize("name", ["team/guide", "a:b", "bob's", 'so "x"', "a`b", "../x", ".", " x", "x\n", "x" * 251])
+def test_a_name_that_mlflow_refuses_for_a_model_is_refused(name: str) -> None:
+    for field in ("registry.model", "tuned.model"):
+        said = refused({field: name})
+        assert said.startswith(f"override: {field}: a model's name in MLflow ")
+
+
+def test_other_names_of_models_are_accepted() -> None:
+    for name in ("guide", "Team guide 2", "catalog.schema.guide", "модель", "x" * 250, "a-b_c"):
+        assert DEMO.override({"registry.model": name, "tuned.model": name}).registry.model == name
+        _validate_model_name(name)
 
 
 def test_filters_skip_trusted_sources_and_a_source_cannot_be_both() -> None:

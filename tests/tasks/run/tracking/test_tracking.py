@@ -24,7 +24,8 @@ from tasks.run.retention import delete_runs
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import Message, TrackingContext, describe
-from tasks.run.tracking.send import StageRun, keep_message, send_messages, waiting_messages
+from tasks.run.tracking.outbox import keep_message, send_messages, waiting_messages
+from tasks.run.tracking.send import StageRun
 from tests.conftest import run_stage_in
 from tests.tasks.run.test_adopted import small_recipe
 from tests.tasks.run.toy_stage import ToyConfig
@@ -319,7 +320,7 @@ def test_records_are_queued_during_an_mlflow_outage_and_sent_afterwards(server: 
     keep_message(store, run.message)
     assert waiting_messages(store) == 1
     with relay(port, server):
-        assert send_messages(store) == 1
+        assert send_messages(store).sent == 1
         assert waiting_messages(store) == 0
         (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy @2"]
         assert late.data.metrics["rows_out"] == artifact.record.rows_out
