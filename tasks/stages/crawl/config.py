@@ -175,10 +175,17 @@ class CrawlConfig(Config):
     feeds: bool = True
     """Follow RSS and Atom feeds that pages name."""
 
-    ai_optouts: tuple[Literal["robots", "header", "meta", "tdm"], ...] = ("robots", "header", "meta", "tdm")
-    """Opt-outs from AI training that are respected: groups for AI crawlers and Content-Signal in robots.txt;
-    X-Robots-Tag noai; robots meta noai; TDM reservation (header, meta, and a file that costs a request per
-    site). An opt-out that addresses other AI crawlers by name is respected, too."""
+    ai_optouts: tuple[Literal["robots", "header", "meta", "tdm", "rsl"], ...] = (
+        "robots",
+        "header",
+        "meta",
+        "tdm",
+        "rsl",
+    )
+    """Opt-outs from AI training that are respected: groups for AI crawlers, Content-Usage and Content-Signal in
+    robots.txt; the latter two as headers, and X-Robots-Tag noai; robots meta noai; TDM reservation (header, meta, and a
+    file that costs a request per site); RSL licenses (a request for each). An opt-out that addresses other AI crawlers
+    by name is respected, too."""
 
     name_servers: tuple[str, ...] = ()
     """Name servers (IP addresses), in the order of preference; empty means those of this machine."""

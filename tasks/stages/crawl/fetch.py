@@ -49,7 +49,7 @@ from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import Spool
 from tasks.stages.crawl.visit import Visitor
 
-VERSION = 6
+VERSION = 7
 
 log = logging.getLogger("sluice.crawl")
 
@@ -65,6 +65,7 @@ _REMEDIES = {
     "robots_denied": "the site's robots.txt forbids the seeds; choose others or request permission from the site",
     "private_address": "the name resolves to an internal address; use a public host",
     "noindex": "the page opts out of indexing; choose another seed",
+    "ai_optout": "the site opts out of AI training; choose other seeds or request permission from the site",
     HOST_DENIED: "the hosts file denies it; remove the entry, or choose other seeds",
     "mime": "the seed is of a content type that is not in [crawl] mime_types",
 }
@@ -168,9 +169,10 @@ class FetchTask:
                 config.max_backoff_s,
                 ai_optout="robots" in config.ai_optouts,
                 tdm="tdm" in config.ai_optouts,
+                rsl="rsl" in config.ai_optouts,
             )
             rules.load(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
-            reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
+            reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note, rules.licensing)
             deadline = self._begin + config.time_box_s
             visitor = Visitor(
                 config,

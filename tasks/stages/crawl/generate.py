@@ -37,7 +37,7 @@ from tasks.stages.crawl.rank import RANKS_FILE
 from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 
-VERSION = 4
+VERSION = 5
 
 # The score of a page doubles when it is overdue by this number of days.
 _DOUBLING_DAYS = 30

@@ -47,6 +47,7 @@ from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.inject import scope_of
+from tasks.stages.crawl.page.links import canonical_of
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
@@ -67,7 +68,7 @@ from tasks.stages.crawl.storage.segment import LOG, PartFiles
 if TYPE_CHECKING:
     from tasks.stages.crawl.render.browser import Browser, RenderResult
 
-VERSION = 3
+VERSION = 4
 
 OVER_CAP = "render_cap"
 OVER_TIME = "render_time_box"
@@ -402,7 +403,7 @@ class QueueRenderer:
         targets = dict.fromkeys((*map(link, document.leads), *page.links))
         covered = (self._policy.rewritten(to) for to in targets if self._scope.covers(to.url, to.host))
         links = tuple(dict.fromkeys(covered))
-        outcome = outcome._replace(outlinks=links, canonical=page.canonical if page.canonical != outcome.url else "")
+        outcome = outcome._replace(outlinks=links, canonical=canonical_of(page, capture.headers, outcome.url))
         if page.noindex:
             return outcome._replace(status=GONE, reason="noindex")
         if opted_out(self._config.ai_optouts, capture.headers, from_headers, page):

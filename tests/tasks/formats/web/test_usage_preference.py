@@ -1,4 +1,4 @@
-"""Content-Usage and Content-Signal: what a value says about training, and to which URLs a line of robots.txt applies."""
+"""Content-Usage and Content-Signal: what a value says about training, and to which URLs robots.txt applies it."""
 
 import pytest
 
