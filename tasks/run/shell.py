@@ -138,6 +138,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Iterable[str]]:
     new.add_argument("--name", default="", help="name of the recipe; default: that of the folder, file or host")
     new.add_argument("--contact", default="", help="of a crawl: a page or mailto: address for webmasters")
     new.set_defaults(run=_init)
+    text = "the directory of the crawler's public keys, for sites that verify its signatures (Web Bot Auth)"
+    directory = _command(commands, "key-directory", text, _key_directory)
+    directory.add_argument("out", help="the folder to create or to renew")
+    directory.add_argument("--days", type=int, default=30, help="for which its headers are valid; default: 30")
+    directory.add_argument(
+        "--also", action="append", default=[], metavar="KEY", help="env:NAME or file:/path of the next or last key"
+    )
     text = "list annotators, filters and parsers with their packages"
     commands.add_parser("filters", help=text, description=text).set_defaults(run=_filters)
     return parser, commands.choices
@@ -525,6 +532,15 @@ def _add_crawldb(command: argparse.ArgumentParser) -> None:
     command.add_argument("--top", default="", choices=tops, help="count by this column, the most frequent values first")
     command.add_argument("--limit", type=int, default=_ROWS, help=f"most rows to show; default: {_ROWS}")
     command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _key_directory(options: argparse.Namespace) -> None:
+    from tasks.stages.crawl.http.signature import write_directory
+
+    settings = _recipe(options).crawl.signature
+    if not settings.key:
+        raise InputError("the recipe signs no requests", "set key and directory in [crawl.signature]")
+    print(write_directory(settings, options.out, options.also, options.days * 86400))
 
 
 def _status(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

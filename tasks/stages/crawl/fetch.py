@@ -37,6 +37,7 @@ from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
 from tasks.stages.crawl.http.connection import socket_budget
+from tasks.stages.crawl.http.signature import request_signer
 from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader
@@ -102,6 +103,7 @@ class FetchTask:
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
+        self._signer = request_signer(config.signature)
         self._sockets = socket_budget(config.concurrency + WAITING)
         self._output = output
         self._first_cycle = inputs.get("previous") is None
@@ -160,7 +162,7 @@ class FetchTask:
         politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.load(map(fetchlog.clock_of, self._hosts))
         parser = PageParser(config.user_agent)
-        client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets)
+        client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets, signer=self._signer)
         async with self._policy.watch(self._adjust), StateWriter(self._output, self._state).running(), client:
             rules = HostRules(
                 client,

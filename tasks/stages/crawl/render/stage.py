@@ -46,6 +46,7 @@ from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
+from tasks.stages.crawl.http.signature import request_signer
 from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.page.links import canonical_of
 from tasks.stages.crawl.page.parser import PageParser
@@ -146,7 +147,9 @@ async def _render(config: CrawlConfig, inputs: Inputs, output: Output, pages: Se
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(clocks.close)
         await stack.enter_async_context(policy.watch(politeness.adjust))
-        client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
+        signer = request_signer(config.signature)
+        client = Client(config, begin=politeness.begin, policy=policy, signer=signer)
+        await stack.enter_async_context(client)
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )
