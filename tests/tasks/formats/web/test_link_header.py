@@ -32,8 +32,8 @@ URL = "http://h/d/page?q"
         ("</a; rel=canonical, </b>; rel=canonical", ["canonical http://h/b"]),
         ('</a>; title="open; rel=canonical', ["http://h/a"]),
         ("<javascript:x>; rel=canonical", ["canonical None"]),
-        ("</caf\u00c3\u00a9>; rel=canonical", ["canonical http://h/caf%C3%A9"]),  # UTF-8 decoded as Latin-1
-        ("</caf\u00e9>; rel=canonical", ["canonical http://h/caf%C3%A9"]),
+        ("</th\u00c3\u00a9>; rel=canonical", ["canonical http://h/th%C3%A9"]),  # UTF-8 decoded as Latin-1
+        ("</th\u00e9>; rel=canonical", ["canonical http://h/th%C3%A9"]),
         ("", []),
         ("<" * 50_000, []),
         ('</a>; x="' + "\\" * 50_001, ["http://h/a"]),
